@@ -1,0 +1,37 @@
+"""The exceptions of ovgpu. All are `RuntimeError`s, as OpenVINO's are."""
+
+from __future__ import annotations
+
+
+class Error(RuntimeError):
+    """Base of every error that ovgpu raises on purpose."""
+
+
+class ModelError(Error):
+    """A model file or a model is malformed."""
+
+
+class OpError(Error):
+    """An operation cannot be built, inferred or run; raised inside an op, located by its caller.
+
+    The message of an op says only what is wrong ("axis 4 is out of range for rank 3"); whoever knows the
+    node adds the rest with `at`: ``[Softmax] axis 4 is out of range for rank 3 (layer 'sm', id 17, m.xml)``.
+    """
+
+    located = False
+
+    def at(self, op: str, place: str) -> OpError:
+        """The same error with the op in front and the place behind; the innermost place wins."""
+        if self.located:
+            return self
+        error = type(self)(f"[{op}] {self} ({place})" if place else f"[{op}] {self}")
+        error.located = True
+        return error
+
+
+class UnsupportedOpError(Error):
+    """The model has op types that ovgpu does not implement; names all of them with their layers."""
+
+
+class DeviceError(Error):
+    """A device does not exist, is not usable, or ran out of memory."""

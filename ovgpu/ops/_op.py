@@ -1,0 +1,234 @@
+"""What an op is: one class per op version, with everything about the operation in one place.
+
+    @op("Softmax", "opset8")
+    class Softmax(Op):
+        axis: int = 1                                  # the attributes: annotation and default are the schema
+
+        def infer(self, x: Spec) -> tuple[Spec, ...]:  # element types and shapes, symbolic where not yet known
+            ...
+
+        def evaluate(self, xp, x):                     # the definition: NumPy or CuPy arrays in, fresh ones out
+            ...
+
+The rest of `Op` tells the planner what it may do, and gives faster forms that are checked against `evaluate`.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.symbolic import Int, Spec
+from ovgpu.types import PartialShape, Type
+
+if typing.TYPE_CHECKING:
+    from ovgpu.ops._view import View
+
+Array = Any  # numpy.ndarray or cupy.ndarray
+Workspace = tuple[tuple[Type, tuple[Int, ...]], ...]
+
+
+class Op:
+    """An operation with its attributes; immutable. Subclass it under `op` to add one."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]]
+
+    host_inputs: ClassVar[tuple[int, ...]] = ()
+    """Inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
+    `evaluate` always gets them as NumPy arrays. ``-1`` stands for "this and all later inputs"."""
+
+    layout: ClassVar[Literal["strided", "blas", "dense"]] = "strided"
+    """Which inputs the fast forms take: any strides, unit stride in one of the last two axes, or contiguous."""
+
+    strided_outputs: ClassVar[bool] = False
+    """Whether the fast forms may write into outputs that are not contiguous (parts of a Concat)."""
+
+    exact: ClassVar[bool] = False
+    """Moves or compares bits and computes nothing: runs on storage types (f16, bf16, f8, i4 ...) as they are.
+    Other ops see f16, bf16 and f8 as f32 and 4-bit integers as i8, and their results are rounded once."""
+
+    lane: ClassVar[bool] = False
+    """`evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
+
+    effect: ClassVar[bool] = False
+    """Has an effect beyond its outputs (state, random): never removed, merged or folded."""
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        """Specs of the outputs. Raises `OpError` for inputs that the specification does not allow.
+        An optional input that is absent is None."""
+        raise NotImplementedError
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+        """The outputs, computed; `xp` is the adapter of NumPy or CuPy. Absent inputs are None."""
+        raise NotImplementedError
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        """The outputs as views of the inputs' memory, where that is possible: one `View` each, else None."""
+        return None
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        """Inputs whose memory output 0 may take over when nobody needs them later."""
+        return ()
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Scratch buffers that the fast forms need: (type, shape) each."""
+        return ()
+
+    # The fast forms: `numpy(k, inputs, outputs, workspace)` and `cuda(k, inputs, outputs, workspace)` record
+    # with `k` the calls (kernels) that write `outputs`. They run once per binding, the calls at every inference.
+    # A form may decline what it cannot do by returning NotImplemented; `evaluate` then does it.
+    numpy: ClassVar[Callable[..., Any] | None] = None
+    cuda: ClassVar[Callable[..., Any] | None] = None
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes by name, in order of declaration."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+OpClass = TypeVar("OpClass", bound=type[Op])
+
+_registry: dict[str, dict[str, type[Op]]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpClass], OpClass]:
+    """Registers an op version: ``@op("Relu", "opset1", aliases=["ReLU"])``. Public; a later one replaces."""
+
+    def register(cls: OpClass) -> OpClass:
+        cls = dataclass(frozen=True, kw_only=True, eq=False)(cls)  # type: ignore[assignment]
+        cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
+        for spelled in (name, *aliases):
+            _registry.setdefault(spelled, {})[version] = cls
+        return cls
+
+    return register
+
+
+def registry() -> Iterator[type[Op]]:
+    """Every registered op version once, by name and version; aliases are on the class."""
+    for name in sorted(_registry):
+        for version in sorted(_registry[name], key=lambda v: (_number(v), v)):
+            if _registry[name][version].name == name:
+                yield _registry[name][version]
+
+
+def lookup(name: str, version: str) -> type[Op] | None:
+    """The newest registered version of an op that is not newer than ``version``."""
+    versions = _registry.get(name, {})
+    if version in versions or not version.startswith("opset"):
+        return versions.get(version)
+    older = [v for v in versions if v.startswith("opset") and _number(v) <= _number(version)]
+    return versions[max(older, key=_number)] if older else None
+
+
+def _number(version: str) -> int:
+    digits = version.removeprefix("opset")
+    return int(digits) if digits.isdecimal() else 0
+
+
+# ---- attributes from text
+
+TRUE, FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no", ""}
+
+
+def convert(text: str, kind: Any) -> Any:
+    """An attribute's value from its XML text, by annotation. ValueError if the text does not fit."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return convert(text, next(a for a in args if a is not type(None)))
+    if origin is Literal:
+        value = text.strip()
+        found = next((a for a in args if a == value or a == value.lower()), None)
+        if found is None:
+            raise ValueError(f"{text!r} is not one of {', '.join(map(str, args))}")
+        return found
+    if origin is tuple:
+        return tuple(convert(part, args[0]) for part in text.split(",") if part.strip())
+    if kind is bool:
+        value = text.strip().lower()
+        if value not in TRUE | FALSE:
+            raise ValueError(f"{text!r} is not a boolean")
+        return value in TRUE
+    if kind is Type:
+        return Type.parse(text)
+    if kind is int and "." in text:
+        number = float(text)
+        if number != int(number):
+            raise ValueError(f"{text!r} is not an integer")
+        return int(number)
+    if kind is PartialShape:
+        return PartialShape([part.strip() for part in text.split(",")]) if text.strip() else PartialShape([])
+    return kind(text)
+
+
+@cache
+def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
+    """Attribute name -> (annotation, required)."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+            for f in fields(cls)}  # type: ignore[arg-type]
+
+
+def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
+    """An op from the texts of its XML attributes; unknown ones are ignored, as OpenVINO does.
+
+    ``given`` are attributes that are no text (bodies, port maps). Raises `OpError` naming the attribute.
+    """
+    values = dict(given)
+    for name, (kind, required) in schema(cls).items():
+        if name in texts:
+            try:
+                values[name] = convert(texts[name], kind)
+            except (ValueError, OverflowError, RuntimeError) as e:
+                raise OpError(f"attribute '{name}': {e}") from None
+        elif required and name not in values:
+            raise OpError(f"attribute '{name}' is missing")
+    return cls(**values)
+
+
+# ---- storage types around `evaluate`
+
+def compute_dtype(kind: Type) -> np.dtype[Any]:
+    """The dtype in which ops that compute see elements of ``kind``."""
+    if kind.is_real() and kind not in (Type.f32, Type.f64):
+        return np.dtype(np.float32)
+    if kind.bitwidth < 8 and kind.is_integral_number():
+        return np.dtype(np.int8 if kind.is_signed() else np.uint8)
+    return kind.storage
+
+
+def evaluate(op: Op, xp: Any, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
+    """`op.evaluate` with storage types decoded before and encoded after, as `Op.exact` says."""
+    if not op.exact:
+        inputs = [None if x is None else decode(x) for x in inputs]
+    with np.errstate(all="ignore"):
+        results = op.evaluate(xp, *inputs)
+        return tuple(
+            r if kind.is_dynamic() or r.dtype == kind.storage else r.astype(kind.storage)
+            for r, kind in zip(results, outputs, strict=True)
+        )
+
+
+def decode(x: Array) -> Array:
+    """``x`` in the dtype that computing ops see."""
+    wanted = decoded_dtype(x.dtype)
+    return x if wanted is None else x.astype(wanted)
+
+
+@cache
+def decoded_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype that elements of storage ``dtype`` are decoded to, None if they are taken as they are."""
+    if dtype.kind in "biu" or dtype == object:
+        return None
+    wanted = compute_dtype(Type.of(dtype))
+    return None if wanted == dtype else wanted

@@ -1,0 +1,110 @@
+"""Views: how a tensor lies in another one's memory. Everything is counted in elements, symbolic or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ovgpu.symbolic import Int, Sym, product
+
+
+def dense_strides(shape: Sequence[Int]) -> tuple[Int, ...]:
+    """Row-major strides of a contiguous tensor."""
+    strides: list[Int] = []
+    step: Int = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step = step * dim
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Element ``i`` of a tensor lies at ``offset + dot(strides, i)`` of the memory it is a view of."""
+
+    shape: tuple[Int, ...]
+    strides: tuple[Int, ...]
+    offset: Int = 0
+
+    @staticmethod
+    def dense(shape: Sequence[Int]) -> View:
+        return View(tuple(shape), dense_strides(shape))
+
+    @property
+    def is_dense(self) -> bool:
+        """Row-major and without gaps, provably; strides of extent-1 axes do not matter."""
+        expected: Int = 1
+        for dim, stride in zip(reversed(self.shape), reversed(self.strides)):
+            if not _equal(dim, 1) and not _equal(stride, expected):
+                return False
+            expected = expected * dim
+        return True
+
+    @property
+    def is_blas(self) -> bool:
+        """Whether BLAS takes it as a matrix (or a batch of them) without a copy."""
+        if len(self.shape) < 2:
+            return len(self.shape) == 0 or _positive(self.strides[-1])
+        (m, n), (a, b) = self.shape[-2:], self.strides[-2:]
+        return (_equal(b, 1) and (_positive(a) or _equal(m, 1))) or (_equal(a, 1) and (_positive(b) or _equal(n, 1)))
+
+    def permute(self, order: Sequence[int]) -> View:
+        return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
+
+    def slice(self, axis: int, start: Int, length: Int, step: Int = 1) -> View:
+        """``length`` elements along ``axis`` from ``start``, ``step`` apart (either sign)."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + start * strides[axis]
+        shape[axis], strides[axis] = length, strides[axis] * step
+        return View(tuple(shape), tuple(strides), offset)
+
+    def expand(self, shape: Sequence[Int]) -> View:
+        """Broadcast to ``shape``: stride 0 where an extent of 1 grows, and for new leading axes."""
+        lead = len(shape) - len(self.shape)
+        strides = [0] * lead + [0 if _equal(d, 1) and not _equal(n, 1) else s
+                                for d, s, n in zip(self.shape, self.strides, shape[lead:])]
+        return View(tuple(shape), tuple(strides), self.offset)
+
+    def reshape(self, shape: Sequence[Int]) -> View | None:
+        """The same elements in the same order as ``shape``, or None if that needs a copy (or no one can tell)."""
+        if any(_equal(d, 0) for d in shape) or self.is_dense:
+            return View(tuple(shape), dense_strides(shape), self.offset)
+        runs = self._runs()
+        strides: list[Int] = [0] * len(shape)
+        axis = len(shape) - 1
+        for length, stride in reversed(runs):  # split every run of evenly spaced elements into new axes
+            step, count = stride, 1
+            while axis >= 0 and not _equal(count, length):
+                strides[axis] = step
+                count, step = count * shape[axis], step * shape[axis]
+                axis -= 1
+            while axis >= 0 and _equal(shape[axis], 1):
+                strides[axis] = step
+                axis -= 1
+            if not _equal(count, length):
+                return None
+        return View(tuple(shape), tuple(strides), self.offset) if axis < 0 else None
+
+    def _runs(self) -> list[tuple[Int, Int]]:
+        """(length, stride) of the maximal groups of axes that are evenly spaced; extent-1 axes dropped."""
+        runs: list[tuple[Int, Int]] = []
+        for dim, stride in zip(self.shape, self.strides):
+            if _equal(dim, 1):
+                continue
+            if runs and _equal(runs[-1][1], stride * dim):
+                runs[-1] = (runs[-1][0] * dim, stride)
+            else:
+                runs.append((dim, stride))
+        return runs
+
+    @property
+    def size(self) -> Int:
+        return product(self.shape)
+
+
+def _equal(a: Int, b: Int) -> bool:
+    return a is b or (not isinstance(a, Sym) and not isinstance(b, Sym) and bool(a == b))
+
+
+def _positive(value: Int) -> bool:
+    return bool(value.lo > 0) if isinstance(value, Sym) else bool(value > 0)

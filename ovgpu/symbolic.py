@@ -1,0 +1,470 @@
+"""Integers that are known only once the input shapes are: extents, strides, offsets and lengths.
+
+An `Int` is a Python int or a `Sym`. A `Sym` is a polynomial with integer coefficients over atoms: an atom is
+a source (an input's extent, an element of a host tensor) or an operation that is no polynomial (a floor
+division, a minimum, a broadcast). Polynomials are interned, so two equal expressions are the same object.
+`Table.compile` turns the expressions that a program needs into one Python function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.types import Dimension, PartialShape, Type
+
+Int = Any  # int | Sym; `Any` so that inference code reads as plain arithmetic
+Bound = int | None  # an upper bound; None is infinite
+INFINITE = None
+
+
+class Atom:
+    """An indivisible symbolic integer: ``op`` applied to ``args``, between ``lo`` and ``hi``."""
+
+    __slots__ = ("args", "hi", "index", "lo", "op")
+
+    def __init__(self, index: int, op: str, args: tuple[Any, ...], lo: int, hi: Bound) -> None:
+        self.index, self.op, self.args, self.lo, self.hi = index, op, args, lo, hi
+
+
+Monomial = tuple[Atom, ...]
+
+
+class Sym:
+    """A symbolic integer; immutable and interned per table, so ``==`` is identity."""
+
+    __slots__ = ("hi", "index", "lo", "table", "terms")
+
+    def __init__(self, table: Table, index: int, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.table, self.index, self.terms = table, index, terms
+        self.lo, self.hi = _bounds(terms)
+
+    def __add__(self, other: Int) -> Int:
+        return self.table.polynomial([*self.terms, *_terms(other)])
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Int:
+        return self * -1
+
+    def __sub__(self, other: Int) -> Int:
+        return self + other * -1
+
+    def __rsub__(self, other: Int) -> Int:
+        return self * -1 + other
+
+    def __mul__(self, other: Int) -> Int:
+        return self.table.polynomial(
+            [(_product(m, n), a * b) for m, a in self.terms for n, b in _terms(other)]
+        )
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Int) -> Int:
+        return self.table.floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Int:
+        return self.table.floordiv(other, self)
+
+    def __mod__(self, other: Int) -> Int:
+        return self - (self // other) * other
+
+    def __rmod__(self, other: int) -> Int:
+        return other - (other // self) * self
+
+    def __bool__(self) -> bool:
+        raise TypeError("a symbolic integer has no truth value")
+
+    def __repr__(self) -> str:
+        return expression(self, _spell)
+
+
+def _spell(atom: Atom) -> str:
+    return f"{atom.op}({', '.join(map(str, atom.args))})"
+
+
+def _terms(value: Int) -> Iterable[tuple[Monomial, int]]:
+    return value.terms if isinstance(value, Sym) else [((), int(value))]
+
+
+def _product(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=lambda atom: atom.index))
+
+
+def _bounds(terms: Iterable[tuple[Monomial, int]]) -> tuple[int, Bound]:
+    """Interval of a polynomial; an atom that may be negative and unbounded is treated as any integer."""
+    low: float = 0
+    high: float = 0
+    for monomial, factor in terms:
+        lo = hi = float(factor) if abs(factor) > 2**53 else factor
+        for atom in monomial:
+            ends = [a * b if a and b else 0 for a in (lo, hi) for b in (atom.lo, math.inf if atom.hi is None else atom.hi)]
+            lo, hi = min(ends), max(ends)
+        low, high = low + lo, high + hi
+    return (int(low) if low > -math.inf else -(2**63)), (int(high) if high < math.inf else None)
+
+
+class Table:
+    """Interns the symbols of one program and keeps the checks that inference could not decide."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[tuple[Any, ...], Atom] = {}
+        self._syms: dict[tuple[tuple[Monomial, int], ...], Sym] = {}
+        self.checks: list[Check] = []
+        self._tokens: list[Token[Table]] = []
+        self.place: Any = None  # the node that is being inferred; checks remember it
+
+    # ---- building
+
+    def polynomial(self, terms: Iterable[tuple[Monomial, int]]) -> Int:
+        total: dict[Monomial, int] = {}
+        for monomial, factor in terms:
+            total[monomial] = total.get(monomial, 0) + factor
+        items = sorted(((m, f) for m, f in total.items() if f), key=lambda t: tuple(a.index for a in t[0]))
+        if not items:
+            return 0
+        if len(items) == 1 and not items[0][0]:
+            return items[0][1]
+        key = tuple(items)
+        if key not in self._syms:
+            self._syms[key] = Sym(self, len(self._syms), key)
+        return self._syms[key]
+
+    def atom(self, op: str, *args: Any, lo: int = 0, hi: Bound = INFINITE) -> Int:
+        """The symbol ``op(*args)``; one object for equal arguments. A single-valued interval is an int."""
+        if hi is not None and lo == hi:
+            return lo
+        key = (op, *args)
+        atom = self._atoms.get(key)
+        if atom is None:
+            atom = self._atoms[key] = Atom(len(self._atoms), op, args, lo, hi)
+        return self.polynomial([((atom,), 1)])
+
+    def floordiv(self, a: Int, b: Int) -> Int:
+        if isinstance(b, int) and b == 0:
+            raise OpError("division by zero in shape arithmetic")
+        divisor = list(_terms(b))
+        if len(divisor) == 1:  # exact division of what divides, a floor division of the rest
+            monomial, factor = divisor[0]
+            exact, rest = [], []
+            for m, f in _terms(a):
+                quotient = _quotient(m, monomial)
+                (exact.append((quotient, f // factor)) if quotient is not None and f % factor == 0
+                 else rest.append((m, f)))
+            if exact or not rest:
+                left = self.polynomial(rest)
+                return self.polynomial(exact) + (self.floordiv(left, b) if rest else 0)
+        if not isinstance(a, Sym) and not isinstance(b, Sym):
+            return a // b
+        lo, hi = bounds(a)
+        if lo < 0 or bounds(b)[0] < 1:
+            return self.atom("floordiv", a, b, lo=-(2**63))
+        return self.atom("floordiv", a, b, lo=0 if isinstance(b, Sym) else lo // b,
+                         hi=hi if hi is None or isinstance(b, Sym) else hi // b)
+
+    # ---- checks
+
+    def require(self, op: str, a: Int, b: Int, message: str) -> None:
+        """Demand ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
+        check = Check(op, a, b, message, self.place)
+        if not any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
+            self.checks.append(check)
+
+    # ---- the table that inference works in
+
+    def __enter__(self) -> Table:
+        self._tokens.append(_active.set(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _active.reset(self._tokens.pop())
+
+
+_active: ContextVar[Table] = ContextVar("table")
+
+
+def unknown(lo: int = 0, hi: Bound = INFINITE) -> Int:
+    """A fresh extent that is known only after the step being inferred has run (NonZero, a loop's length)."""
+    return _active.get().atom("unknown", object(), lo=lo, hi=hi)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition on two integers that only running can decide, with the node that asked for it."""
+
+    op: str  # "same" (a == b) | "broadcast" (equal, or one is 1) | "onto" (a == b or a == 1) | "le" (a <= b)
+    a: Int
+    b: Int
+    message: str
+    place: Any
+
+
+_OPS: dict[str, str] = {
+    "floordiv": "({0} // {1})",
+    "truncdiv": "_truncdiv({0}, {1})",
+    "fmod": "_fmod({0}, {1})",
+    "min": "min({0}, {1})",
+    "max": "max({0}, {1})",
+    "broadcast": "({1} if {0} == 1 else {0})",
+    "select": "({1} if {0} else {2})",
+    "eq": "int({0} == {1})",
+    "ne": "int({0} != {1})",
+    "lt": "int({0} < {1})",
+    "le": "int({0} <= {1})",
+    "and": "int(bool({0} and {1}))",
+    "or": "int(bool({0} or {1}))",
+    "not": "int(not {0})",
+    "abs": "abs({0})",
+}
+OPAQUE = {"dim", "item", "unknown"}  # atoms without operands: their value comes from outside
+CHECKS: dict[str, str] = {
+    "same": "{0} != {1}",
+    "broadcast": "{0} != {1} and {0} != 1 and {1} != 1",
+    "onto": "{0} != {1} and {0} != 1",
+    "le": "{0} > {1}",
+}
+
+
+def _truncdiv(a: int, b: int) -> int:
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _fmod(a: int, b: int) -> int:
+    return a - _truncdiv(a, b) * b
+
+
+HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod}
+
+
+def _quotient(a: Monomial, b: Monomial) -> Monomial | None:
+    left = list(a)
+    for atom in b:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def expression(value: Int, atom: Callable[[Atom], str]) -> str:
+    """Python source of ``value``; ``atom`` spells its atoms."""
+    if not isinstance(value, Sym):
+        return str(value)
+    parts = []
+    for monomial, factor in value.terms:
+        names = [atom(a) for a in monomial]
+        if factor != 1 or not names:
+            names.insert(0, str(factor))
+        parts.append("*".join(names))
+    return parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
+
+
+class Lane:
+    """The lines of a generated function: every atom is computed once, in order of need.
+
+    ``source`` gives the code of an atom whose value comes from outside (`OPAQUE`).
+    """
+
+    def __init__(self, source: Callable[[Atom], str]) -> None:
+        self.lines: list[str] = []
+        self._names: dict[int, str] = {}
+        self._source = source
+
+    def expression(self, value: Int) -> str:
+        return expression(value, self._atom)
+
+    def _atom(self, atom: Atom) -> str:
+        name = self._names.get(atom.index)
+        if name is None:
+            code = (self._source(atom) if atom.op in OPAQUE
+                    else _OPS[atom.op].format(*(self.expression(a) for a in atom.args)))
+            name = self._names[atom.index] = f"s{atom.index}"
+            self.lines.append(f"{name} = {code}")
+        return name
+
+
+# ---- arithmetic on Ints that is no Python operator
+
+def bounds(value: Int) -> tuple[int, Bound]:
+    return (value.lo, value.hi) if isinstance(value, Sym) else (value, value)
+
+
+def _table(*values: Int) -> Table:
+    return next(v.table for v in values if isinstance(v, Sym))
+
+
+def _static(*values: Int) -> bool:
+    return not any(isinstance(v, Sym) for v in values)
+
+
+def apply(op: str, *args: Int) -> Int:
+    """``op`` of the table above on Ints; computed at once where all arguments are known."""
+    if _static(*args):
+        return int(eval(_OPS[op].format(*args), {**HELPERS}))
+    if op in ("eq", "le") and args[0] is args[1]:
+        return 1
+    if op in ("ne", "lt") and args[0] is args[1]:
+        return 0
+    hi = 1 if op in ("eq", "ne", "lt", "le", "and", "or", "not") else INFINITE
+    lo = 0
+    if op in ("select", "truncdiv", "fmod"):
+        known = [bounds(a)[0] for a in (args[1:] if op == "select" else args)]
+        lo = min([0, *known])
+    return _table(*args).atom(op, *args, lo=lo, hi=hi)
+
+
+def minimum(a: Int, b: Int) -> Int:
+    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
+    if a is b or (ahi is not None and ahi <= blo):
+        return a
+    if bhi is not None and bhi <= alo:
+        return b
+    hi = ahi if bhi is None else bhi if ahi is None else min(ahi, bhi)
+    return _table(a, b).atom("min", a, b, lo=min(alo, blo), hi=hi)
+
+
+def maximum(a: Int, b: Int) -> Int:
+    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
+    if a is b or (bhi is not None and bhi <= alo):
+        return a
+    if ahi is not None and ahi <= blo:
+        return b
+    hi = None if ahi is None or bhi is None else max(ahi, bhi)
+    return _table(a, b).atom("max", a, b, lo=max(alo, blo), hi=hi)
+
+
+def ceildiv(a: Int, b: Int) -> Int:
+    return -((-a) // b) if _static(a, b) else (a + b - 1) // b
+
+
+def product(values: Iterable[Int]) -> Int:
+    total: Int = 1
+    for value in values:
+        total = total * value
+    return total
+
+
+def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") -> Int:
+    """The extent that two dims which must be equal have; checked now if known, else when run."""
+    if a is b:
+        return a
+    if _static(a, b):
+        if a != b:
+            raise OpError(message.format(a, b))
+        return a
+    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
+    if (ahi is not None and ahi < blo) or (bhi is not None and bhi < alo):
+        raise OpError(message.format(a, b))
+    _table(a, b).require("same", a, b, message)
+    return b if not isinstance(b, Sym) else a
+
+
+def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broadcast") -> Int:
+    """The extent of two dims under NumPy broadcasting."""
+    if a is b:
+        return a
+    if not isinstance(a, Sym):
+        a, b = b, a
+    if _static(a, b):
+        if a != b and 1 not in (a, b):
+            raise OpError(message.format(a, b))
+        return b if a == 1 else a
+    if not isinstance(b, Sym):
+        if b == 1:
+            return a
+        if a.lo > 1 or (a.hi is not None and a.hi < b and a.hi != 1):
+            return same(a, b, message) if a.hi is None or a.hi >= 1 else b
+        a.table.require("onto", a, b, message)
+        return b
+    a.table.require("broadcast", a, b, message)
+    if a.lo > 1:
+        return a
+    if b.lo > 1:
+        return b
+    hi = None if a.hi is None or b.hi is None else max(a.hi, b.hi)
+    return a.table.atom("broadcast", a, b, lo=min(a.lo, b.lo), hi=hi)
+
+
+def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broadcast") -> tuple[Int, ...]:
+    """The NumPy broadcast of several shapes of known rank."""
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Int] = [1] * rank
+    for shape in shapes:
+        for i, dim in enumerate(shape, start=rank - len(shape)):
+            result[i] = broadcast(result[i], dim, message + ": {0} and {1}")
+    return tuple(result)
+
+
+def onto(a: Int, b: Int, message: str = "dimension {0} cannot be broadcast to {1}") -> Int:
+    """``b``, after checking that extent ``a`` broadcasts to it one way."""
+    if a is b or (not isinstance(a, Sym) and a == 1):
+        return b
+    if _static(a, b):
+        if a != b:
+            raise OpError(message.format(a, b))
+    else:
+        _table(a, b).require("onto", a, b, message)
+    return b
+
+
+# ---- specs
+
+Shape = tuple[Int, ...] | None  # None: even the rank is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of a tensor before it exists.
+
+    ``shape`` is None when the rank is unknown. ``value`` is the tensor itself if it is constant (an ndarray of
+    the type's storage dtype), or an object array of Ints if it is a small integer tensor of shape arithmetic.
+    """
+
+    type: Type
+    shape: Shape
+    value: np.ndarray[Any, Any] | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def constant(self) -> np.ndarray[Any, Any] | None:
+        """The value if every element of it is known now, else None."""
+        if self.value is None or self.value.dtype != object:
+            return self.value
+        flat = self.value.ravel()
+        return None if any(isinstance(v, Sym) for v in flat) else self.value.astype(np.int64)
+
+    def ints(self) -> list[Int] | None:
+        """The elements of an integer tensor as Ints, if known at least symbolically."""
+        if self.value is None:
+            return None
+        return [v if isinstance(v, Sym) else int(v) for v in self.value.ravel().tolist()]
+
+    @property
+    def partial_shape(self) -> PartialShape:
+        if self.shape is None:
+            return PartialShape.dynamic()
+        return PartialShape([d if not isinstance(d, Sym) else _dimension(d) for d in self.shape])
+
+
+def _dimension(sym: Sym) -> Dimension:
+    return Dimension(max(sym.lo, 0), -1 if sym.hi is None else sym.hi)
+
+
+def dims_of(shape: PartialShape, table: Table, *key: Any) -> Shape:
+    """The extents of a declared shape: ints, and a symbol ``dim(*key, axis)`` for each dynamic one."""
+    if shape.rank.is_dynamic:
+        return None
+    return tuple(
+        d.get_length() if d.is_static
+        else table.atom("dim", *key, i, lo=d.min_length, hi=None if d.max_length < 0 else d.max_length)
+        for i, d in enumerate(shape)
+    )
