@@ -1,0 +1,22 @@
+"""Element types, bit layouts, dimensions, shapes and layouts: the vocabulary every other module speaks."""
+
+from __future__ import annotations
+
+from .element import Type
+from .layout import Layout
+from .packing import Array, decode_nf4, nbytes, pack, unpack
+from .shape import UNBOUNDED, Dimension, PartialShape, Shape
+
+__all__ = [
+    "UNBOUNDED",
+    "Array",
+    "Dimension",
+    "Layout",
+    "PartialShape",
+    "Shape",
+    "Type",
+    "decode_nf4",
+    "nbytes",
+    "pack",
+    "unpack",
+]

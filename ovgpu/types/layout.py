@@ -1,0 +1,107 @@
+"""Layout: names of the axes of a tensor, with the interface of openvino.Layout."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+_ALIASES = dict(B="N", BATCH="N", CHANNEL="C", CHANNELS="C", DEPTH="D", HEIGHT="H", WIDTH="W")
+_SCALAR = "**SCALAR**"
+
+
+class Layout:
+    """Names of axes: `Layout("NCHW")`, `Layout("[batch, ..., channels]")`.
+
+    "?" is an axis without a name, "..." any number of them. Equals a str that spells the same layout.
+
+    Raises: RuntimeError for a text that is no layout, TypeError for what is no text.
+    """
+
+    __slots__ = ("_names", "_scalar", "_tail")
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    _names: tuple[str, ...]
+    _tail: tuple[str, ...] | None
+    """The names after "...", None if the layout has no "..."."""
+
+    def __init__(self, layout_str: str = "") -> None:
+        if not isinstance(layout_str, str):
+            raise TypeError(f"a Layout is made of a str, got {type(layout_str).__name__}")
+        text = layout_str.strip()
+        self._scalar = text == _SCALAR
+        if self._scalar:
+            self._names, self._tail = (), None
+            return
+        fields = _fields(text)
+        split = fields.index("...") if "..." in fields else None
+        self._names = tuple(map(_canonical, fields[:split]))
+        self._tail = None if split is None else tuple(map(_canonical, fields[split + 1 :]))
+        named = [name for name in (*self._names, *(self._tail or ())) if name != "?"]
+        for name in named:
+            if named.count(name) > 1:
+                raise RuntimeError(f"Dimension ({name}) is defined multiple times in layout {text}")
+
+    @staticmethod
+    def scalar() -> Layout:
+        return Layout(_SCALAR)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the layout says nothing: `Layout()`."""
+        return not self._names and self._tail == ()
+
+    def has_name(self, dimension_name: str) -> bool:
+        name = _alias(dimension_name)
+        return name != "?" and name in (*self._names, *(self._tail or ()))
+
+    def get_index_by_name(self, dimension_name: str) -> int:
+        """The axis of that name; negative, from the end, after "...". RuntimeError if there is none."""
+        if not self.has_name(dimension_name):
+            raise RuntimeError(f"{dimension_name} dimension index is not defined in layout {self}")
+        name = _alias(dimension_name)
+        if name in self._names:
+            return self._names.index(name)
+        tail = self._tail or ()
+        return tail.index(name) - len(tail)
+
+    def names(self, rank: int) -> list[str]:
+        """One name per axis of a tensor of that rank, "?" for none. RuntimeError if the rank does not fit."""
+        known = len(self._names) + len(self._tail or ())
+        if rank < known or (rank > known and self._tail is None):
+            raise RuntimeError(f"layout {self} does not fit rank {rank}")
+        return [*self._names, *["?"] * (rank - known), *(self._tail or ())]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            other = Layout(other)
+        return self.to_string() == other.to_string() if isinstance(other, Layout) else NotImplemented
+
+    def to_string(self) -> str:
+        if self._scalar:
+            return _SCALAR
+        names = self._names if self._tail is None else (*self._names, "...", *self._tail)
+        return f"[{','.join(names)}]"
+
+    __str__ = to_string
+
+    def __repr__(self) -> str:
+        return f"<Layout: {self}>"
+
+
+Layout.__hash__ = None
+
+
+def _fields(text: str) -> list[str]:
+    if text.startswith("[") and text.endswith("]"):
+        return [field.strip() for field in text[1:-1].split(",")]
+    head, dots, tail = text.partition("...") if text else ("", "...", "")
+    return [*head, *([dots] if dots else []), *tail]
+
+
+def _alias(name: str) -> str:
+    return _ALIASES.get(name.upper(), name.upper())
+
+
+def _canonical(name: str) -> str:
+    if name != "?" and not re.fullmatch(r"_*[A-Za-z0-9][A-Za-z0-9_]*", name):
+        raise RuntimeError(f"Layout name is invalid ({name}): letters, digits and _, at least one not _")
+    return _alias(name)

@@ -1,0 +1,173 @@
+"""OpenVINO's bit layouts of tensors and weights files: one element per item <-> bytes.
+
+Several elements per byte, first element in the low bits: u2, u4, i4, nf4, f4e2m1. First element in the high
+bit: u1. In three bytes: u3 (8 elements) and u6 (4 elements) keep their low 2 or 4 bits in the first two bytes
+and their high 1 or 2 bits in the third, first element in the high bits.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .element import Type
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_TRIPLES = {"u3": (8, 2), "u6": (4, 4)}  # elements per three bytes, low bits per element
+
+_NF4 = np.array(
+    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+     0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0],
+    np.float32,
+)  # fmt: skip
+
+
+def decode_nf4(codes: Array) -> Array:
+    """The float32 values of NormalFloat4 codes 0..15 (QLoRA, arXiv 2305.14314, appendix E), any shape."""
+    return _NF4[codes]
+
+
+def nbytes(type: Type, shape: Iterable[int]) -> int:
+    """Exact bytes of a dense tensor in OpenVINO's layout. ValueError for a type without a fixed size."""
+    extents = [operator.index(extent) for extent in shape]
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape {extents} has a negative extent")
+    if type is Type.dynamic or type is Type.string:
+        raise ValueError(f"a tensor of element type {type.type_name} has no fixed size in bytes")
+    count = math.prod(extents)
+    if type.type_name in _TRIPLES:
+        return -(-count // _TRIPLES[type.type_name][0]) * 3
+    return -(-count * type.bitwidth // 8)
+
+
+def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
+    """One element per item, dtype `type.storage`, from a buffer in OpenVINO's layout.
+
+    Byte-sized types come as a view of the buffer; packed ones, strings and booleans with bytes other than 0
+    and 1 as a copy. Strings lie as in weights files: int32 count, int32 offsets (count + 1), characters.
+
+    Raises: ValueError if the buffer has not exactly the bytes that `shape` needs.
+    """
+    extents = [operator.index(extent) for extent in shape]
+    raw = raw.reshape(-1).view(np.uint8) if isinstance(raw, np.ndarray) else np.frombuffer(raw, np.uint8)
+    if type is Type.string:
+        return _unpack_strings(raw, extents)
+    needed = nbytes(type, extents)
+    if raw.size != needed:
+        raise ValueError(f"{type.type_name} tensor of shape {extents} takes {needed} bytes, got {raw.size}")
+    if type is Type.boolean and raw.size and raw.max() > 1:
+        return (raw != 0).reshape(extents)
+    if not type.packed:
+        return _view(raw, type.storage).reshape(extents)
+    count = math.prod(extents)
+    if type is Type.u1:
+        return np.unpackbits(raw, count=count).reshape(extents)
+    if type.type_name in _TRIPLES:
+        codes = _unpack_triples(raw, *_TRIPLES[type.type_name])
+    else:
+        bits = type.bitwidth
+        codes = np.empty((raw.size, 8 // bits), np.uint8)
+        for position in range(8 // bits):
+            np.bitwise_and(raw >> (position * bits), (1 << bits) - 1, out=codes[:, position])
+    codes = codes.reshape(-1)[:count]
+    if type is Type.i4:
+        codes = (codes ^ 8) - np.uint8(8)  # sign extension; wraps around to the two's complement
+    return _view(codes, type.storage).reshape(extents)
+
+
+def pack(array: Array, type: Type) -> Array:
+    """The inverse of `unpack`: a flat uint8 array in OpenVINO's layout, padding bits zero.
+
+    Integer types also accept any integer array whose values are in range.
+
+    Raises: TypeError if the dtype is not `type.storage`, ValueError for a value out of range.
+    """
+    array = _as_storage(np.asarray(array), type).reshape(-1)
+    if type is Type.string:
+        return _pack_strings(array)
+    codes = np.ascontiguousarray(array).view(np.uint8)
+    if not type.packed:
+        return codes
+    if type is Type.u1:
+        return np.packbits(codes)
+    if type.type_name in _TRIPLES:
+        return _pack_triples(codes, *_TRIPLES[type.type_name])
+    bits, per_byte = type.bitwidth, 8 // type.bitwidth
+    groups = _pad(codes, per_byte).reshape(-1, per_byte) & np.uint8((1 << bits) - 1)
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    packed: Array = np.bitwise_or.reduce(groups << shifts, axis=1)
+    return packed
+
+
+def _as_storage(array: Array, type: Type) -> Array:
+    # Only a full-width storage is always in range; uint8 codes may exceed the type's own bits.
+    if type.integral_number and type is not Type.string and array.dtype.kind in "iu" and array.size:
+        low = -(1 << (type.bitwidth - 1)) if type.signed else 0
+        high = low + (1 << type.bitwidth) - 1
+        if array.min() < low or array.max() > high:
+            raise ValueError(f"{type.type_name} holds {low}..{high}, got {array.min()}..{array.max()}")
+        array = array.astype(type.storage, copy=False)
+    if array.dtype != type.storage:
+        raise TypeError(f"{type.type_name} is stored as {type.storage}, got an array of {array.dtype}")
+    return array
+
+
+def _view(raw: Array, dtype: np.dtype[Any]) -> Array:
+    view: Array = raw.view(dtype)
+    return view
+
+
+def _pad(codes: Array, multiple: int) -> Array:
+    short = -codes.size % multiple
+    return np.concatenate([codes, np.zeros(short, np.uint8)]) if short else codes
+
+
+def _shifts(count: int, bits: int) -> Array:
+    return np.arange((count - 1) * bits, -1, -bits, dtype=np.uint8)
+
+
+def _unpack_triples(raw: Array, count: int, low: int) -> Array:
+    groups, high = raw.reshape(-1, 3, 1), 8 // count
+    lows = (groups[:, :2] >> _shifts(count // 2, low)) & np.uint8((1 << low) - 1)
+    highs = (groups[:, 2] >> _shifts(count, high)) & np.uint8((1 << high) - 1)
+    return lows.reshape(-1, count) | highs << np.uint8(low)
+
+
+def _pack_triples(codes: Array, count: int, low: int) -> Array:
+    groups, high = _pad(codes, count).reshape(-1, count), 8 // count
+    raw = np.empty((len(groups), 3), np.uint8)
+    lows = (groups & np.uint8((1 << low) - 1)).reshape(-1, 2, count // 2)
+    np.bitwise_or.reduce(lows << _shifts(count // 2, low), axis=2, out=raw[:, :2])
+    np.bitwise_or.reduce((groups >> np.uint8(low)) << _shifts(count, high), axis=1, out=raw[:, 2])
+    return raw.reshape(-1)
+
+
+def _unpack_strings(raw: Array, extents: list[int]) -> Array:
+    count = math.prod(extents)
+    head = 4 * (count + 2)
+    if raw.size < head:
+        raise ValueError(f"string tensor of shape {extents} has {head} bytes of offsets, got {raw.size}")
+    stored, *ends = raw[:head].view(np.int32).tolist()
+    if stored != count or ends[0] != 0 or ends != sorted(ends) or ends[-1] > raw.size - head:
+        raise ValueError(f"string tensor of shape {extents} has inconsistent offsets")
+    text = raw[head:].tobytes()
+    array = np.empty(count, object)
+    array[:] = [text[begin:end] for begin, end in pairwise(ends)]
+    return array.reshape(extents)
+
+
+def _pack_strings(array: Array) -> Array:
+    strings = [item.encode() if isinstance(item, str) else bytes(item) for item in array]
+    offsets = np.cumsum([0, *map(len, strings)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError("a string tensor holds at most 2 GiB of characters")
+    head = np.array([len(strings), *offsets], np.int32)
+    return np.frombuffer(head.tobytes() + b"".join(strings), np.uint8)

@@ -1,0 +1,415 @@
+"""Dimension, Shape and PartialShape, with the interface of openvino's.
+
+They are stricter where openvino silently makes a number up: a negative extent other than -1, a reversed
+range, an empty or unparsable extent, or an index out of range raises.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, SupportsIndex, overload
+
+UNBOUNDED = 2**63 - 1  # the upper bound of a dimension without one, as in openvino
+
+
+def _check_class(value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"expected {expected.__name__}, got {type(value).__name__}")
+
+
+class Dimension:
+    """An extent, known or within bounds: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("..8")`, `Dimension()`.
+
+    -1 as a value is "unknown", as a bound "none". Immutable.
+
+    Raises: TypeError for what is no int or str, RuntimeError for a text or bounds that make no sense.
+    """
+
+    __slots__ = ("_max", "_min")
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    _min: int
+    _max: int
+
+    def __init__(
+        self,
+        dimension: SupportsIndex | str = -1,
+        max_dimension: SupportsIndex | None = None,
+        *,
+        min_dimension: SupportsIndex | None = None,
+    ) -> None:
+        if isinstance(dimension, str):
+            low, high = _parse_bounds(dimension)
+        else:
+            low = _extent(dimension if min_dimension is None else min_dimension)
+            high = low if max_dimension is None else _extent(max_dimension)
+        self._min = 0 if low == -1 else low
+        self._max = UNBOUNDED if high == -1 else high
+        if self._min > self._max:
+            raise RuntimeError(f"Dimension bounds {low}..{high} are reversed")
+
+    @staticmethod
+    def dynamic() -> Dimension:
+        return Dimension()
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self._min != self._max
+
+    @property
+    def is_static(self) -> bool:
+        return self._min == self._max
+
+    @property
+    def min_length(self) -> int:
+        """The lower bound, 0 if there is none."""
+        return self._min
+
+    @property
+    def max_length(self) -> int:
+        """The upper bound, -1 if there is none."""
+        return -1 if self._max == UNBOUNDED else self._max
+
+    def get_min_length(self) -> int:
+        return self.min_length
+
+    def get_max_length(self) -> int:
+        return self.max_length
+
+    def get_length(self) -> int:
+        """The extent. RuntimeError if it is not known."""
+        if self._min != self._max:
+            raise RuntimeError(f"Cannot get length of dynamic dimension {self}")
+        return self._min
+
+    def __len__(self) -> int:
+        return self.get_length()
+
+    def compatible(self, dim: Dimension) -> bool:
+        """Whether some extent satisfies both."""
+        _check_class(dim, Dimension)
+        return max(self._min, dim._min) <= min(self._max, dim._max)
+
+    def refines(self, dim: Dimension) -> bool:
+        """Whether every extent that satisfies this one satisfies `dim`."""
+        _check_class(dim, Dimension)
+        return dim._min <= self._min and self._max <= dim._max
+
+    def relaxes(self, dim: Dimension) -> bool:
+        """Whether every extent that satisfies `dim` satisfies this one."""
+        _check_class(dim, Dimension)
+        return dim.refines(self)
+
+    def same_scheme(self, dim: Dimension) -> bool:
+        """Whether both are dynamic, or both static and equal."""
+        _check_class(dim, Dimension)
+        return self == dim if self.is_static else dim.is_dynamic
+
+    def merge(self, dim: Dimension) -> Dimension | None:
+        """The extents that satisfy both, None if there are none."""
+        low, high = max(self._min, dim._min), min(self._max, dim._max)
+        return _interval(low, high) if low <= high else None
+
+    def __add__(self, other: Dimension | int) -> Dimension:
+        other = _dimension(other)
+        return _interval(self._min + other._min, _saturate(self._max, other._max, operator.add))
+
+    def __mul__(self, other: Dimension | int) -> Dimension:
+        other = _dimension(other)
+        return _interval(self._min * other._min, _saturate(self._max, other._max, operator.mul))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dimension):
+            return self._min == other._min and self._max == other._max
+        try:
+            value = operator.index(other)  # type: ignore[arg-type]
+        except TypeError:
+            return NotImplemented
+        low, high = (0, UNBOUNDED) if value == -1 else (value, value)
+        return self._min == low and self._max == high
+
+    def to_string(self) -> str:
+        if self._min == self._max:
+            return str(self._min)
+        if self._min == 0 and self._max == UNBOUNDED:
+            return "?"
+        return f"{self._min or ''}..{'' if self._max == UNBOUNDED else self._max}"
+
+    __str__ = to_string
+
+    def __repr__(self) -> str:
+        return f"<Dimension: {self}>"
+
+    def __copy__(self) -> Dimension:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dimension:
+        return self
+
+
+Dimension.__hash__ = None
+
+
+def _interval(low: int, high: int) -> Dimension:
+    dimension = object.__new__(Dimension)
+    dimension._min, dimension._max = low, high
+    return dimension
+
+
+def _saturate(left: int, right: int, function: Any) -> int:
+    if UNBOUNDED in (left, right) and 0 not in (left, right):
+        return UNBOUNDED
+    return min(int(function(left, right)), UNBOUNDED)
+
+
+def _extent(value: SupportsIndex) -> int:
+    number = operator.index(value)
+    if number > UNBOUNDED:
+        raise TypeError(f"dimension {number} does not fit into 64 bits")
+    if number < -1:
+        raise RuntimeError(f"dimension {number} is negative")
+    return number
+
+
+def _parse_bounds(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(-1|\d+)|\?|(-1|\d*)\.\.(-1|\d*)", text.strip(), re.ASCII)
+    if match is None:
+        raise RuntimeError(f'Cannot parse dimension: "{text}"')
+    exact, low, high = match.groups()
+    if exact is not None:
+        return _extent(int(exact)), _extent(int(exact))
+    return _extent(int(low or -1)), _extent(int(high or -1))
+
+
+def _dimension(value: object) -> Dimension:
+    """A Dimension of what openvino accepts as an element of a partial shape."""
+    if isinstance(value, Dimension):
+        return value
+    if isinstance(value, str):
+        return Dimension(value)
+    if isinstance(value, (list, tuple)):
+        if len(value) != 2:
+            raise TypeError(f"a dynamic dimension is a pair (lower, upper), got {len(value)} elements")
+        return Dimension(operator.index(value[0]), operator.index(value[1]))
+    if not hasattr(value, "__index__"):
+        raise TypeError(
+            f"a dimension is an int, str, Dimension or pair (lower, upper), got {type(value).__name__}"
+        )
+    return Dimension(value)
+
+
+def _split_extents(text: str) -> list[str]:
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+    fields = [field.strip() for field in text.split(",")] if text else []
+    if "" in fields:
+        raise RuntimeError(f'Cannot parse shape: "{text}" has an empty dimension')
+    return fields
+
+
+class Shape(list[int]):
+    """A fully known shape: a list of non-negative ints that also equals tuples and prints as openvino's.
+
+    Raises: TypeError for what is no sequence of non-negative ints, RuntimeError for a text that is no shape.
+    """
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+    def __init__(self, axis_lengths: Iterable[SupportsIndex] | str = ()) -> None:
+        if isinstance(axis_lengths, str):
+            axis_lengths = [Dimension(field).get_length() for field in _split_extents(axis_lengths)]
+        super().__init__(_axis_length(length) for length in axis_lengths)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> int: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Shape: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> int | Shape:
+        return Shape(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        if isinstance(index, slice):
+            raise TypeError("a Shape is assigned axis by axis")
+        length = value.get_length() if isinstance(value, Dimension) else _axis_length(value)
+        super().__setitem__(index, length)
+
+    def __eq__(self, other: object) -> bool:
+        return list.__eq__(self, list(other)) if isinstance(other, (list, tuple)) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other if isinstance(other, (list, tuple)) else NotImplemented
+
+    def to_string(self) -> str:
+        return f"[{','.join(map(str, self))}]"
+
+    __str__ = to_string
+
+    def __repr__(self) -> str:
+        return f"<Shape: {self}>"
+
+
+def _axis_length(value: SupportsIndex) -> int:
+    length = operator.index(value)
+    if not 0 <= length < 2**64:
+        raise TypeError(f"a shape has non-negative extents of at most 64 bits, got {length}")
+    return length
+
+
+class PartialShape:
+    """A shape whose extents, or even rank, may be unknown.
+
+    `PartialShape([1, -1, (2, 8), "..4"])`, `PartialShape("[1,?,2..8]")`, `PartialShape("...")`. Mutable.
+
+    Raises: TypeError for elements that are no dimensions, RuntimeError for a text that is no shape, for
+    what needs a known rank or extent, and for an index out of range.
+    """
+
+    __slots__ = ("_dims",)
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    _dims: list[Dimension] | None
+
+    def __init__(self, shape: PartialShape | Sequence[Any] | str) -> None:
+        if isinstance(shape, PartialShape):
+            self._dims = None if shape._dims is None else list(shape._dims)
+        elif isinstance(shape, str):
+            fields = _split_extents(shape)
+            self._dims = None if fields == ["..."] else [Dimension(field) for field in fields]
+        elif isinstance(shape, (list, tuple)):
+            self._dims = [_dimension(item) for item in shape]
+        else:
+            raise TypeError(f"a PartialShape is a list, tuple, str or shape, got {type(shape).__name__}")
+
+    @staticmethod
+    def dynamic(rank: Dimension | SupportsIndex = -1) -> PartialShape:
+        """All extents unknown; a rank that is not given, or not static, is unknown as well."""
+        if not isinstance(rank, Dimension):
+            rank = Dimension(operator.index(rank))
+        shape = PartialShape([Dimension()] * (rank.get_length() if rank.is_static else 0))
+        if rank.is_dynamic:
+            shape._dims = None
+        return shape
+
+    def _known(self) -> list[Dimension]:
+        if self._dims is None:
+            raise RuntimeError("the shape has no known rank")
+        return self._dims
+
+    @property
+    def rank(self) -> Dimension:
+        return Dimension() if self._dims is None else Dimension(len(self._dims))
+
+    @property
+    def is_static(self) -> bool:
+        return self._dims is not None and all(dim._min == dim._max for dim in self._dims)
+
+    @property
+    def is_dynamic(self) -> bool:
+        return not self.is_static
+
+    @property
+    def all_non_negative(self) -> bool:
+        return True
+
+    def to_shape(self) -> Shape:
+        """The shape, all extents being known. RuntimeError otherwise."""
+        if not self.is_static:
+            raise RuntimeError(f"to_shape was called on the dynamic shape {self}")
+        return self.get_min_shape()
+
+    get_shape = to_shape
+
+    def get_min_shape(self) -> Shape:
+        """The lower bounds; empty if the rank is unknown."""
+        return Shape([dim._min for dim in self._dims or ()])
+
+    def get_max_shape(self) -> Shape:
+        """The upper bounds, 2**63 - 1 where there is none; empty if the rank is unknown."""
+        return Shape([dim._max for dim in self._dims or ()])
+
+    def get_dimension(self, index: SupportsIndex) -> Dimension:
+        return self[index]
+
+    def compatible(self, shape: PartialShape) -> bool:
+        """Whether some shape satisfies both."""
+        _check_class(shape, PartialShape)
+        return self.merge(shape) is not None
+
+    def merge(self, shape: PartialShape) -> PartialShape | None:
+        """The shapes that satisfy both, None if there are none."""
+        if self._dims is None or shape._dims is None:
+            return PartialShape(shape if self._dims is None else self)
+        if len(self._dims) != len(shape._dims):
+            return None
+        merged = [mine.merge(theirs) for mine, theirs in zip(self._dims, shape._dims)]
+        return None if None in merged else PartialShape(merged)
+
+    def refines(self, shape: PartialShape) -> bool:
+        """Whether every shape that satisfies this one satisfies `shape`."""
+        _check_class(shape, PartialShape)
+        if shape._dims is None:
+            return True
+        if self._dims is None or len(self._dims) != len(shape._dims):
+            return False
+        return all(mine.refines(theirs) for mine, theirs in zip(self._dims, shape._dims))
+
+    def relaxes(self, shape: PartialShape) -> bool:
+        """Whether every shape that satisfies `shape` satisfies this one."""
+        _check_class(shape, PartialShape)
+        return shape.refines(self)
+
+    def same_scheme(self, shape: PartialShape) -> bool:
+        """Whether the ranks agree, and so does `Dimension.same_scheme` of each pair."""
+        _check_class(shape, PartialShape)
+        if self._dims is None or shape._dims is None:
+            return self._dims is shape._dims
+        if len(self._dims) != len(shape._dims):
+            return False
+        return all(mine.same_scheme(theirs) for mine, theirs in zip(self._dims, shape._dims))
+
+    def _position(self, index: SupportsIndex) -> int:
+        position, rank = operator.index(index), len(self._known())
+        if not -rank <= position < rank:
+            raise RuntimeError(f"Accessing out-of-range dimension {position} of {self}")
+        return position
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Dimension: ...
+    @overload
+    def __getitem__(self, index: slice) -> PartialShape: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Dimension | PartialShape:
+        if isinstance(index, slice):
+            return PartialShape(self._known()[index])
+        return self._known()[self._position(index)]
+
+    def __setitem__(self, index: SupportsIndex, value: Any) -> None:
+        self._known()[self._position(index)] = _dimension(value)
+
+    def __iter__(self) -> Iterator[Dimension]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PartialShape):
+            return self._dims == other._dims
+        return self._dims == list(other) if isinstance(other, (list, tuple)) else NotImplemented
+
+    def to_string(self) -> str:
+        return "[...]" if self._dims is None else f"[{','.join(map(str, self._dims))}]"
+
+    __str__ = to_string
+
+    def __repr__(self) -> str:
+        return f"<PartialShape: {self}>"
+
+    def __copy__(self) -> PartialShape:
+        return PartialShape(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartialShape:
+        return PartialShape(self)
