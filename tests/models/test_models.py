@@ -1,0 +1,114 @@
+"""Whole models against stored expectations (see make.py), and side by side with OpenVINO if installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+
+from .drive import OPENVINO_F32, Array, Call, Decoder, Expected, infer, replay
+from .recurrent import lstm_state
+from .spec import spec_tensor_iterator
+
+DATA = Path(__file__).parent / "data"
+SPEC_SEED = 11  # the seed of make.py's expectations
+NAMES = ["bert", "bilstm", "gpt2", "gru", "llama", "lstm_state"]
+DECODERS = ["gpt2", "llama"]
+STATEFUL = [*DECODERS, "lstm_state"]
+STATELESS = ["bert", "bilstm", "gru"]
+
+IR = tuple[str, bytes]
+
+
+def load(name: str, device: str) -> tuple[Any, Expected]:
+    folder = DATA / name
+    return ov.Core().compile_model(folder / "model.xml", device), Expected.load(folder / "expected.npz")
+
+
+def compile_text(ir: IR, device: str) -> Any:
+    core = ov.Core()
+    return core.compile_model(core.read_model(model=ir[0].encode(), weights=ir[1]), device)
+
+
+def check(actual: tuple[Array, ...], call: Call, where: str) -> None:
+    """Shapes and dtypes equal, every value finite and within 1e-3 of the largest of its output."""
+    assert len(actual) == len(call.outputs), where
+    for i, (a, e) in enumerate(zip(actual, call.outputs)):
+        assert (a.shape, a.dtype) == (e.shape, e.dtype), f"{where}, output {i}"
+        assert np.isfinite(a).all(), f"{where}, output {i} is not finite"
+        error, largest = float(np.nanmax(np.abs(a - e))), float(np.nanmax(np.abs(e)))
+        assert error <= 1e-3 * largest, f"{where}, output {i}: differs by {error} (largest value {largest})"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_expected_outputs(name: str, device: str) -> None:
+    compiled, expected = load(name, device)
+    for k, (call, actual) in enumerate(zip(expected.calls, replay(compiled, expected.calls))):
+        check(actual, call, f"{name}, call {k}")
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_static_shapes(name: str, device: str) -> None:
+    core = ov.Core()
+    for k, call in enumerate(Expected.load(DATA / name / "expected.npz").calls):
+        model = core.read_model(DATA / name / "model.xml")
+        model.reshape({key: ov.PartialShape([*a.shape]) for key, a in call.inputs.items()})
+        assert not model.is_dynamic()
+        check(next(replay(core.compile_model(model, device), [call])), call, f"{name}, call {k}, static")
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_requests_keep_their_own_state(name: str, device: str) -> None:
+    """Two requests of one compiled model, the second three calls behind the first."""
+    compiled, expected = load(name, device)
+    calls, lag = expected.calls, 3
+    first, second = compiled.create_infer_request(), compiled.create_infer_request()
+    for k in range(len(calls) + lag):
+        if k < len(calls):
+            check(infer(first, calls[k]), calls[k], f"{name}, first request, call {k}")
+        if k >= lag:
+            check(infer(second, calls[k - lag]), calls[k - lag], f"{name}, second request, call {k - lag}")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_greedy_tokens(name: str, device: str) -> None:
+    compiled, expected = load(name, device)
+    decoder = Decoder(compiled)
+    for run in expected.greedy:
+        tokens = decoder.greedy(run.prompt, run.tokens.shape[1])
+        np.testing.assert_array_equal(tokens, run.tokens, err_msg=f"{name}, prompt {run.prompt.tolist()}")
+
+
+@pytest.mark.parametrize("document", [False, True], ids=["today", "document"])
+def test_spec_tensor_iterator(document: bool, device: str) -> None:
+    compiled = compile_text(spec_tensor_iterator(SPEC_SEED, document=document), device)
+    request = compiled.create_infer_request()
+    for k, call in enumerate(Expected.load(DATA / "spec_tensor_iterator" / "expected.npz").calls):
+        request.infer([call.inputs[key] for key in "xhc"])
+        check((np.array(request.get_output_tensor(0).data),), call, f"call {k}")
+
+
+@pytest.mark.parametrize("make", [spec_tensor_iterator, lstm_state])
+def test_side_by_side_with_openvino(make: Callable[[int], IR], device: str) -> None:
+    """Ten inferences, state reset in the middle, within 1e-5."""
+    openvino = pytest.importorskip("openvino")
+    ir = make(31)
+    core = openvino.Core()
+    reference = core.compile_model(core.read_model(model=ir[0].encode(), weights=ir[1]), "CPU", OPENVINO_F32)
+    random = np.random.RandomState(32)
+    shapes = {port.get_any_name(): port.shape for port in reference.inputs}
+    calls = [
+        Call({k: random.standard_normal([*s]).astype(np.float32) for k, s in shapes.items()}, reset=i == 5)
+        for i in range(10)
+    ]
+    pairs = zip(replay(reference, calls), replay(compile_text(ir, device), calls), strict=True)
+    for k, (expected, actual) in enumerate(pairs):
+        assert len(actual) == len(expected)
+        for e, a in zip(expected, actual):
+            assert (a.shape, a.dtype) == (e.shape, e.dtype)
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5, err_msg=f"inference {k}")
