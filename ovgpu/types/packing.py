@@ -64,7 +64,7 @@ def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
     if raw.size != needed:
         raise ValueError(f"{type.type_name} tensor of shape {extents} takes {needed} bytes, got {raw.size}")
     if type is Type.boolean and raw.size and raw.max() > 1:
-        return (raw != 0).reshape(extents)
+        return _view(np.minimum(raw, 1), type.storage).reshape(extents)
     if not type.packed:
         return _view(raw, type.storage).reshape(extents)
     count = math.prod(extents)

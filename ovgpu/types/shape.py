@@ -20,7 +20,7 @@ def _check_class(value: object, expected: type) -> None:
 
 
 class Dimension:
-    """An extent, known or within bounds: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("..8")`, `Dimension()`.
+    """An extent, known or within bounds: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`
 
     -1 as a value is "unknown", as a bound "none". Immutable.
 
@@ -111,17 +111,6 @@ class Dimension:
         low, high = max(self._min, dim._min), min(self._max, dim._max)
         return _interval(low, high) if low <= high else None
 
-    def __add__(self, other: Dimension | int) -> Dimension:
-        other = _dimension(other)
-        return _interval(self._min + other._min, _saturate(self._max, other._max, operator.add))
-
-    def __mul__(self, other: Dimension | int) -> Dimension:
-        other = _dimension(other)
-        return _interval(self._min * other._min, _saturate(self._max, other._max, operator.mul))
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dimension):
             return self._min == other._min and self._max == other._max
@@ -158,12 +147,6 @@ def _interval(low: int, high: int) -> Dimension:
     dimension = object.__new__(Dimension)
     dimension._min, dimension._max = low, high
     return dimension
-
-
-def _saturate(left: int, right: int, function: Any) -> int:
-    if UNBOUNDED in (left, right) and 0 not in (left, right):
-        return UNBOUNDED
-    return min(int(function(left, right)), UNBOUNDED)
 
 
 def _extent(value: SupportsIndex) -> int:
@@ -218,7 +201,7 @@ class Shape(list[int]):
     Raises: TypeError for what is no sequence of non-negative ints, RuntimeError for a text that is no shape.
     """
 
-    __hash__: ClassVar[None]  # type: ignore[assignment]
+    __hash__: ClassVar[None]
 
     def __init__(self, axis_lengths: Iterable[SupportsIndex] | str = ()) -> None:
         if isinstance(axis_lengths, str):
