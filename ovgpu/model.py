@@ -7,7 +7,7 @@ A port's `Spec` (element type, shape) is what the last `Model.validate_nodes_and
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ class Operation(Protocol):
     version: str
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]: ...
+    def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]: ...
     def attributes(self) -> dict[str, Any]: ...
 
 
@@ -168,10 +169,10 @@ class Node:
             parts.append(self.model.source)
         return ", ".join(parts)
 
-    def infer(self, inputs: Sequence[Spec | None]) -> tuple[Spec, ...]:
-        """The op's `infer` with errors located at this node."""
+    def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        """The specs of the outputs, with values where they are known; errors are located at this node."""
         try:
-            return self.op.infer(*inputs)
+            return self.op.propagate(inputs, self.op.infer(*inputs))
         except OpError as e:
             raise e.at(self.op.name, self.place) from None
         except TypeError as e:
@@ -319,10 +320,14 @@ class Model(Ports):
         for node in self.ops:
             node.model = self
 
-    def infer(self, inputs: Sequence[Spec], table: Table) -> list[Spec]:
-        """Infers every port from specs of the parameters, and returns those of the results."""
+    def infer(self, inputs: Sequence[Spec], table: Table,
+              refine: Callable[[Output, Spec], Spec] = lambda port, spec: spec) -> list[Spec]:
+        """Infers every port from specs of the parameters, and returns those of the results.
+
+        ``refine`` may replace the spec of a port before its users see it.
+        """
         for parameter, spec in zip(self.parameters, inputs, strict=True):
-            parameter.outputs[0].spec = spec
+            parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
         outside, where = table.place, set(map(id, self.parameters))
         with table:
             for node in self.ops:
@@ -330,7 +335,7 @@ class Model(Ports):
                     table.place = node
                     specs = node.infer([None if s is None else s.spec for s in node.inputs])
                     for port, spec in zip(node.outputs, specs):
-                        port.spec = spec
+                        port.spec = refine(port, spec)
         table.place = outside
         return [r.outputs[0].spec for r in self.results]
 

@@ -189,6 +189,11 @@ class Table:
 _active: ContextVar[Table] = ContextVar("table")
 
 
+def active() -> Table:
+    """The table that the inference now running works in."""
+    return _active.get()
+
+
 def unknown(lo: int = 0, hi: Bound = INFINITE) -> Int:
     """A fresh extent that is known only after the step being inferred has run (NonZero, a loop's length)."""
     return _active.get().atom("unknown", object(), lo=lo, hi=hi)

@@ -18,14 +18,15 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.symbolic import Int, Spec
+from ovgpu.ops._xp import NUMPY
+from ovgpu.symbolic import Int, Spec, product
 from ovgpu.types import PartialShape, Type
 
 if typing.TYPE_CHECKING:
@@ -90,9 +91,40 @@ class Op:
     numpy: ClassVar[Callable[..., Any] | None] = None
     cuda: ClassVar[Callable[..., Any] | None] = None
 
+    def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
+        """The specs of outputs with their values, where those follow from known or symbolic input values."""
+        if self.effect or any(s is None or s.value is None or s.value.size > SMALL for s in inputs) or not inputs:
+            return outputs
+        if any(s.value is not None or s.shape is None or not _small(s) for s in outputs):
+            return outputs
+        values = [s.value for s in inputs if s is not None and s.value is not None]
+        symbolic = any(v.dtype == object for v in values)
+        if symbolic:
+            if not self.lane or not all(_integral(s.type) for s in (*inputs, *outputs) if s is not None):
+                return outputs
+            values = [v if i in self.host_inputs or v.dtype == object else v.astype(object)
+                      for i, v in enumerate(values)]
+        try:
+            found = (self.evaluate(NUMPY, *values) if symbolic
+                     else evaluate(self, NUMPY, values, [s.type for s in outputs]))
+        except (TypeError, ValueError, OpError):  # not decidable on symbols
+            return outputs
+        return [replace(s, value=np.asarray(v)) for s, v in zip(outputs, found)]
+
     def attributes(self) -> dict[str, Any]:
         """The attributes by name, in order of declaration."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+SMALL = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
+
+
+def _small(spec: Spec) -> bool:
+    return all(isinstance(d, int) for d in spec.shape or ()) and product(spec.shape or ()) <= SMALL
+
+
+def _integral(kind: Type) -> bool:
+    return kind.is_integral()
 
 
 OpClass = TypeVar("OpClass", bound=type[Op])
