@@ -1,0 +1,221 @@
+"""Cases of single operations: a table row says what to feed, OpenVINO says what must come out.
+
+    from tests.harness import Case, In, check, const
+
+    CASES = [
+        Case("Relu", "opset1", [In((2, 3, 5))]),
+        Case("Gather", "opset8", [In((7, 3), "i32"), const([0, -1]), const(0)], id="negative"),
+        Case("Softmax", "opset8", [In((2, 3))], {"axis": 4}, error="out of range"),
+    ]
+    test_cases = check(CASES)
+
+Every case runs with static shapes and with dynamic ones, on every device of tests/conftest.py. An id that
+is not given is made of types, shapes and attributes; random data are seeded by it. Ids are distinct per file.
+"""
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from . import judge, values
+from .elements import as_logical, name_of
+from .ir import Net, Variant
+from .judge import Value
+from .tolerance import Tol, compare_all
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class In:
+    """An input of a case: a Parameter, or a Const when `const`.
+
+    `data` is an array (converted to `dtype`), a callable of a random generator, or None for random values
+    between `low` and `high` (see `values.random`).
+    """
+
+    shape: Sequence[int]
+    dtype: str = "f32"
+    data: Any = None
+    const: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    def array(self, rng: np.random.Generator) -> Array:
+        if self.data is None:
+            return values.random(rng, tuple(self.shape), self.dtype, self.low, self.high)
+        data = self.data(rng) if callable(self.data) else self.data
+        return as_logical(data, self.dtype).reshape(tuple(self.shape))
+
+    @property
+    def fixed(self) -> bool:
+        return self.const or not (self.data is None or callable(self.data))
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        text = f"{self.dtype}.{shape}"
+        if self.data is not None and not callable(self.data) and 0 < np.size(self.data) <= 8:
+            text += "=" + "_".join(str(v) for v in np.ravel(self.data))
+        return ("c." if self.const else "") + text
+
+
+def const(data: Any, dtype: str = "i64") -> In:
+    """A constant input with these values."""
+    return In(np.shape(data), dtype, np.asarray(data), const=True)
+
+
+def given(data: Any, dtype: str | None = None) -> In:
+    """A parameter with these values; `dtype` defaults to that of the array."""
+    return In(np.shape(data), dtype or name_of(np.asarray(data).dtype), np.asarray(data))
+
+
+class Runnable(Protocol):
+    """What `check` takes: `Case` or `Scenario`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def variants(self) -> tuple[Variant, ...]: ...
+    def run(self, variant: Variant, device: str) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One operation with its inputs.
+
+    outputs   how many outputs, or their element types
+    tol       None for the table's tolerance, or with its cause on its line: a number (rtol = atol),
+              `Tolerance(...)`, `Sum(terms)` for reductions and GEMM
+    oracle    "cpu" the plugin, "evaluate" the reference, "auto" whichever answers, "value" `expect`
+    expect    for "value" (implied): the output arrays, or a callable of the input arrays that gives them
+    error     a regular expression: reading, compiling or running must raise, opening with "[op]"
+    dynamic   also run with all dims of all parameters dynamic
+    rankless  also run with a dynamic rank
+    """
+
+    op: str
+    version: str
+    inputs: Sequence[In]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int | Sequence[str] = 1
+    tol: Tol = None
+    oracle: judge.Oracle = "auto"
+    expect: Any = None
+    id: str | None = None
+    dynamic: bool = True
+    rankless: bool = False
+    error: str | None = None
+
+    @cached_property
+    def name(self) -> str:
+        described = [*map(str, self.inputs), *(f"{key}={value}" for key, value in self.attrs.items())]
+        parts = [self.id] if self.id else described
+        return re.sub(r"[^\w.=+~-]+", "_", "-".join([self.op, self.version, *parts]))
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        shapes = [tuple(i.shape) for i in self.inputs if not i.const]
+        return variants_of(self.dynamic and any(shapes), self.rankless and bool(shapes))
+
+    @property
+    def judged(self) -> bool:
+        return self.error is None
+
+    def arrays(self, draw: int = 0) -> list[Array]:
+        """The inputs; `draw` 1, 2, ... redraw the random parameters."""
+        seed = zlib.crc32(self.name.encode())
+        return [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw]))
+                for n, i in enumerate(self.inputs)]
+
+    @cached_property
+    def net(self) -> Net:
+        net = Net(self.name)
+        ports = [net.const(a, i.dtype) if i.const else net.parameter(i.dtype, i.shape)
+                 for i, a in zip(self.inputs, self.arrays())]
+        outputs = net.layer(self.op, self.version, ports, self.attrs, self.outputs, name="op")
+        for port in outputs if isinstance(outputs, tuple) else (outputs,):
+            net.result(port)
+        return net
+
+    @cached_property
+    def expected(self) -> list[judge.Expected]:
+        arrays = self.arrays()
+        if self.oracle == "value" or self.expect is not None:
+            wanted = self.expect(*arrays) if callable(self.expect) else self.expect
+            return [judge.Expected.of(a) for a in (wanted if isinstance(wanted, tuple | list) else [wanted])]
+        return judge.expected(*self.net.build(), self._parameters(arrays), self.oracle)
+
+    def run(self, variant: Variant, device: str) -> None:
+        """Compares outputs, also after an inference with other values, or checks the error."""
+        where = f"[{self.op}] {self.name} ({variant}, {device})"
+        first, other = self.arrays(), self.arrays(draw=1)
+        if self.error is not None:
+            with pytest.raises(Exception) as caught:
+                judge.infer(api(), compile(self.net, variant, device), self._parameters(first))
+            check_error(where, caught.value, self.op, self.error)
+            return
+        wanted = self.expected
+        request = compile(self.net, variant, device)
+        compare_all(where, judge.infer(api(), request, self._parameters(first)), wanted, self.tol)
+        judge.infer(api(), request, self._parameters(other))
+        again = judge.infer(api(), request, self._parameters(first))
+        compare_all(f"{where} after other inputs", again, wanted, self.tol)
+
+    def _parameters(self, arrays: list[Array]) -> list[Value]:
+        return [(a, i.dtype) for i, a in zip(self.inputs, arrays) if not i.const]
+
+
+def variants_of(dynamic: bool, rankless: bool) -> tuple[Variant, ...]:
+    """How a model is declared: always static, the others where asked for."""
+    return ("static", *(["dynamic"] if dynamic else []), *(["rankless"] if rankless else []))
+
+
+def across(versions: Iterable[str], cases: Iterable[Case]) -> list[Case]:
+    """The same cases for several versions of an op."""
+    cases = list(cases)
+    return [replace(case, version=version) for version in versions for case in cases]
+
+
+def check(cases: Sequence[Runnable]) -> Callable[..., None]:
+    """A pytest function that runs the cases: `test_cases = check(CASES)`."""
+    seen: set[str] = set()
+    for case in cases:
+        if case.name in seen:
+            raise ValueError(f"two cases are called {case.name}: give one an id")
+        seen.add(case.name)
+    rows = [pytest.param(case, variant, id=f"{case.name}-{variant}")
+            for case in cases for variant in case.variants]
+
+    @pytest.mark.parametrize(("case", "variant"), rows)
+    def test(case: Runnable, variant: Variant, device: str) -> None:
+        case.run(variant, device)
+
+    test.cases = tuple(cases)  # type: ignore[attr-defined]  # what test_coverage counts
+    return test
+
+
+def api() -> Any:
+    """The library under test."""
+    import ovgpu
+
+    return ovgpu
+
+
+def compile(net: Net, variant: Variant, device: str) -> Any:
+    """An InferRequest of the library under test."""
+    core = api().Core()
+    return core.compile_model(core.read_model(*net.build(variant)), device).create_infer_request()
+
+
+def check_error(where: str, error: BaseException, op: str, pattern: str) -> None:
+    """One clear exception: opens with the op, and says what is wrong."""
+    text = str(error)
+    assert text.startswith(f"[{op}]"), f"{where}: the error does not begin with [{op}]: {text!r}"
+    assert re.search(pattern, text), f"{where}: the error does not match {pattern!r}: {text!r}"

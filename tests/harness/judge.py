@@ -1,0 +1,140 @@
+"""Expected values from OpenVINO: its CPU plugin told to compute in f32, or the reference `Model.evaluate`."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .elements import ELEMENTS, name_of, pack, unpack
+
+Oracle = Literal["auto", "cpu", "evaluate", "value"]
+Array = np.ndarray[Any, Any]
+Value = tuple[Array, str]  # a logical array and its element type
+
+CONFIG = {
+    "INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0", "CPU_DENORMALS_OPTIMIZATION": False,
+    "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": 1,
+}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output as it should be; `computed` is the element type the judge really computed in."""
+
+    array: Array
+    type: str
+    computed: str
+
+    @classmethod
+    def of(cls, values: Any) -> Expected:
+        """An output given by value; its element type is that of the array."""
+        array = np.asarray(values)
+        return cls(array, name_of(array.dtype), name_of(array.dtype))
+
+
+class Refused(Exception):
+    """OpenVINO cannot compute this model in the way asked for."""
+
+
+@functools.cache
+def openvino() -> Any:
+    """The openvino module, imported by the first test that needs a judge."""
+    import openvino
+
+    return openvino
+
+
+@functools.cache
+def core() -> Any:
+    return openvino().Core()
+
+
+def to_array(tensor: Any) -> Array:
+    """The logical array of a Tensor of openvino or of ovgpu (the two have one interface)."""
+    name, shape = tensor.element_type.get_type_name(), tuple(tensor.shape)
+    if name == "string":
+        return np.array(tensor.str_data).reshape(shape)
+    data, element = np.asarray(tensor.data), ELEMENTS[name]
+    if data.dtype == element.dtype and data.shape == shape and (element.bits >= 8 or data.dtype.kind == "V"):
+        return data.copy()
+    return unpack(np.ascontiguousarray(data).tobytes(), name, shape)
+
+
+def to_tensor(library: Any, array: Array, name: str) -> Any:
+    """A Tensor of `library` (openvino or ovgpu) holding a logical array."""
+    if name == "string" or (array.dtype.isbuiltin == 1 and name == name_of(array.dtype)):
+        return library.Tensor(array.copy())
+    tensor = library.Tensor(getattr(library.Type, name), library.Shape(array.shape))
+    if array.size:
+        tensor.data.reshape(-1).view(np.uint8)[...] = np.frombuffer(pack(array, name), np.uint8)
+    return tensor
+
+
+def infer(library: Any, request: Any, inputs: Sequence[Value] | Mapping[str, Value]) -> list[Value]:
+    """One inference with a request of `library`; inputs by position or name."""
+    named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    request.infer({key: to_tensor(library, array, kind) for key, (array, kind) in named})
+    return [(to_array(tensor), tensor.element_type.get_type_name()) for tensor in request.output_tensors]
+
+
+class Plugin:
+    """A request of OpenVINO's CPU plugin."""
+
+    def __init__(self, xml: bytes, weights: bytes) -> None:
+        model = core().read_model(xml, weights)
+        self.declared = _types(model)
+        self.request = core().compile_model(model, "CPU", CONFIG).create_infer_request()
+
+    def expect(self, outputs: Sequence[Value]) -> list[Expected]:
+        """What the request gave, in the types the model declares: it computes f64 in f32."""
+        return [_expected(a, kind, "f32") for (a, _), kind in zip(outputs, self.declared)]
+
+
+def by_plugin(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
+    """Outputs of a stateless model by OpenVINO's CPU plugin."""
+    plugin = Plugin(xml, weights)
+    return plugin.expect(infer(openvino(), plugin.request, inputs))
+
+
+def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
+    """Outputs of a stateless model by OpenVINO's reference implementations."""
+    ov, model = openvino(), core().read_model(xml, weights)
+    shapes = [p.shape if p.get_partial_shape().is_static else ov.Shape([0]) for p in model.outputs]
+    outputs = ov.TensorVector([ov.Tensor(p.get_element_type(), s) for p, s in zip(model.outputs, shapes)])
+    tensors = ov.TensorVector([to_tensor(ov, array, kind) for array, kind in inputs])
+    if not model.evaluate(outputs, tensors):
+        raise Refused("the model has no reference evaluation")
+    for port, tensor in zip(model.outputs, outputs):
+        if not port.get_partial_shape().compatible(ov.PartialShape(tensor.shape)):
+            raise Refused(f"the reference gives shape {tensor.shape}, not {port.get_partial_shape()}")
+    return [_expected(to_array(t), kind, kind) for t, kind in zip(outputs, _types(model), strict=True)]
+
+
+def expected(xml: bytes, weights: bytes, inputs: Sequence[Value], oracle: Oracle) -> list[Expected]:
+    """Outputs of a stateless model, its inputs in order.
+
+    "auto" asks the CPU plugin first, except where f64 comes in, which it would compute in f32.
+    """
+    ways = {"cpu": [by_plugin], "evaluate": [evaluate]}.get(oracle, [by_plugin, evaluate])
+    if oracle == "auto" and any(kind == "f64" for _, kind in inputs):
+        ways.reverse()
+    refusals = []
+    for way in ways:
+        try:
+            return way(xml, weights, inputs)
+        except (RuntimeError, Refused) as error:
+            refusals.append(f"{way.__name__}: {str(error).strip()[-400:]}")
+    raise Refused("\n".join(refusals))
+
+
+def _types(model: Any) -> list[str]:
+    return [port.get_element_type().get_type_name() for port in model.outputs]
+
+
+def _expected(array: Array, kind: str, computed: str) -> Expected:
+    array = array if kind == "string" else array.astype(ELEMENTS[kind].dtype, copy=False)
+    return Expected(array, kind, computed if kind == "f64" else kind)

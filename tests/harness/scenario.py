@@ -1,0 +1,166 @@
+"""Scenarios: a small model and what is done with one request of it, step by step (state, control flow).
+
+    def accumulate() -> Net:
+        net = Net()
+        x = net.parameter("f32", (2, 3), "x")
+        total = net.layer("Add", "opset1", [net.read_value("sum", "f32", (2, 3)), x])
+        net.assign("sum", total)
+        net.result(total)
+        return net
+
+    SCENARIOS = [Scenario("accumulate", accumulate(), [Infer(x=ones), Infer(x=ones), Reset(), Infer(x=ones)])]
+    test_scenarios = check(SCENARIOS)
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+
+from . import judge
+from .cases import api, check_error, compile, variants_of
+from .elements import as_logical, name_of
+from .ir import Net, Variant
+from .judge import Expected, Value
+from .tolerance import Tol, compare, compare_all
+
+States = dict[str, np.ndarray[Any, Any]]
+
+
+class Infer:
+    """One inference with inputs by parameter name.
+
+    `expect` (outputs in order) and `states` (by variable) say what must come out where OpenVINO errs.
+    """
+
+    def __init__(self, expect: Sequence[Any] = (), states: Mapping[str, Any] | None = None,
+                 **inputs: Any) -> None:
+        self.inputs, self.expect = inputs, [Expected.of(values) for values in expect]
+        self.states: States = {name: np.asarray(value) for name, value in (states or {}).items()}
+
+
+@dataclass(frozen=True)
+class Reset:
+    """`reset_state()` of the request, or `reset()` of one variable."""
+
+    variable: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SetState:
+    """`state.state = Tensor`; the element type defaults to that of the array."""
+
+    variable: str
+    value: Any
+    type: str | None = None
+
+
+Step = Infer | Reset | SetState
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A model and the steps taken with one request; outputs and states are compared after every step.
+
+    tol       as in `Case`
+    oracle    "auto": OpenVINO's CPU plugin, and for a stateless model its reference if the plugin refuses;
+              "evaluate": the reference (stateless only); "value": every Infer has `expect`
+    error     a regular expression: some step must raise, opening with "[error_op]"
+    dynamic   also run with all dims of all parameters dynamic
+    rankless  also run with a dynamic rank
+    """
+
+    id: str
+    net: Net
+    steps: Sequence[Step]
+    tol: Tol = None
+    oracle: judge.Oracle = "auto"
+    dynamic: bool = True
+    rankless: bool = False
+    error: str | None = None
+    error_op: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.id
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        fed = bool(self.net.parameters)
+        return variants_of(self.dynamic and fed, self.rankless and fed)
+
+    @property
+    def judged(self) -> bool:
+        return self.error is None
+
+    @cached_property
+    def expected(self) -> list[tuple[list[Expected], States]]:
+        """Outputs and states that each step must show; what a step brings itself wins."""
+        xml, weights = self.net.build()
+        stateful = any(kind == "ReadValue" for kind, _ in self.net.layers())
+        assert not (stateful and self.oracle == "evaluate"), f"{self.id}: evaluate keeps no state"
+        plugin = judge.Plugin(xml, weights) if stateful and self.oracle != "value" else None
+        seen = []
+        for step in self.steps:
+            outputs, states = (step.expect, step.states) if isinstance(step, Infer) else ([], {})
+            if plugin is not None:
+                judged = plugin.expect(self._take(judge.openvino(), plugin.request, step))
+                outputs, states = outputs or judged, _states(plugin.request, step) | states
+            elif isinstance(step, Infer) and not outputs:
+                assert self.oracle != "value", f"{self.id}: an Infer lacks `expect`"
+                outputs = judge.expected(xml, weights, list(self._values(step).values()), self.oracle)
+            seen.append((outputs, states))
+        return seen
+
+    def run(self, variant: Variant, device: str) -> None:
+        """Takes every step and compares, or checks the error."""
+        where = f"{self.id} ({variant}, {device})"
+        if self.error is not None:
+            with pytest.raises(Exception) as caught:
+                request = compile(self.net, variant, device)
+                for step in self.steps:
+                    self._take(api(), request, step)
+            check_error(where, caught.value, self.error_op, self.error)
+            return
+        expected, request = self.expected, compile(self.net, variant, device)
+        for number, (step, (outputs, states)) in enumerate(zip(self.steps, expected, strict=True)):
+            place = f"{where} step {number} {type(step).__name__}"
+            got = self._take(api(), request, step)
+            compare_all(place, got, outputs, self.tol)
+            found = _states(request, step)
+            for name, value in states.items():
+                # OpenVINO shows some states in wider types, and scalars as [1]
+                kind, one = name_of(found[name].dtype), value.size == found[name].size == 1
+                value = value.reshape(found[name].shape) if one else value
+                wanted = Expected(value.astype(found[name].dtype), kind, kind)
+                compare(f"{place} state {name}", found[name], kind, wanted, self.tol)
+
+    def _values(self, step: Infer) -> dict[str, Value]:
+        """The inputs in the order of the parameters, in their element types."""
+        ports = self.net.parameters
+        assert set(step.inputs) == set(ports), f"{self.id}: parameters are {set(ports)}"
+        return {name: (as_logical(step.inputs[name], port.type), port.type) for name, port in ports.items()}
+
+    def _take(self, library: Any, request: Any, step: Step) -> list[Value]:
+        """Takes a step with a request of `library`; the outputs."""
+        if isinstance(step, Infer):
+            return judge.infer(library, request, self._values(step))
+        if isinstance(step, Reset) and step.variable is None:
+            request.reset_state()
+            return []
+        state = next(state for state in request.query_state() if state.name == step.variable)
+        if isinstance(step, Reset):
+            state.reset()
+        else:
+            kind = step.type or name_of(np.asarray(step.value).dtype)
+            state.state = judge.to_tensor(library, as_logical(step.value, kind), kind)
+        return []
+
+
+def _states(request: Any, step: Step) -> States:
+    """All states by variable; after a reset nothing is promised before the next inference."""
+    return {} if isinstance(step, Reset) else {s.name: judge.to_array(s.state) for s in request.query_state()}
