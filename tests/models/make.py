@@ -31,7 +31,7 @@ DATA = Path(__file__).parent / "data"
 SPEC_SEED = 11
 GREEDY_STEPS = 32
 
-_tiny_gpt2 = dict(vocab_size=211, n_positions=96, n_embd=48, n_layer=2, n_head=4, initializer_range=0.15)
+_tiny_gpt2 = dict(vocab_size=211, n_positions=96, n_embd=48, n_layer=2, n_head=4, initializer_range=0.25)
 _tiny_llama = dict(
     vocab_size=211, hidden_size=48, intermediate_size=112, num_hidden_layers=2, num_attention_heads=6,
     num_key_value_heads=2, max_position_embeddings=96, initializer_range=0.15,
