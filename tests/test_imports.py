@@ -1,0 +1,80 @@
+"""What may import what: the floors of ovgpu, and who may touch cupy and openvino."""
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ovgpu"
+
+# Lowest first; a file imports from its own floor and those below.
+FLOORS = [
+    {"errors", "types", "symbolic", "properties", "debug"},
+    {"tensor"},
+    {"model"},
+    {"ops"},
+    {"ir", "preprocess"},
+    {"passes"},
+    {"runtime"},
+    {"backends"},
+    {"core", "request", "queue"},
+    {"cli", "integrations", "__init__", "__main__"},
+]
+FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}
+
+# Where libraries that an installation may lack are imported, as prefixes of paths.
+HOMES = {
+    "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
+    "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "ir/from_openvino.py"),
+    "ray": ("integrations/",), "torch": (), "pytest": (), "tests": (),
+}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of everything a file imports, also inside functions and for type checking."""
+    package = file.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[:len(package) - node.level + 1], *filter(None, [node.module])]) \
+                if node.level else node.module or ""
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def unit(path: Path) -> str:
+    """The floor's name for a file: its first part inside the package."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_imports_only_from_lower_floors(file: Path) -> None:
+    assert unit(file) in FLOOR, f"{unit(file)} has no floor"
+    for line, module in imports(file):
+        parts = module.split(".")
+        if parts[0] != "ovgpu":
+            continue
+        target = parts[1] if len(parts) > 1 and parts[1] in FLOOR else "__init__"
+        assert FLOOR[target] <= FLOOR[unit(file)], \
+            f"{file.relative_to(ROOT)}:{line}: {unit(file)} must not import {module}, which lies above it"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_optional_libraries_stay_at_home(file: Path) -> None:
+    place = file.relative_to(PACKAGE).as_posix()
+    for line, module in imports(file):
+        homes = HOMES.get(module.split(".")[0])
+        assert homes is None or place.startswith(homes), f"ovgpu/{place}:{line} must not import {module}"
+
+
+def test_import_touches_neither_cuda_nor_openvino() -> None:
+    code = "import sys, ovgpu; print(sys.modules.keys() & {'cupy', 'nvmath', 'openvino', 'torch'} or 'none')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "none"
