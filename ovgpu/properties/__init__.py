@@ -1,0 +1,61 @@
+"""Config keys and values, with the names of `openvino.properties`.
+
+    core.set_property("NVIDIA", {props.enable_profiling: True})
+    core.compile_model(model, "NVIDIA", dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]))
+
+A property is a str whose value is the config key, and can be called to make a (key, value) pair.
+"""
+
+from __future__ import annotations
+
+from . import device, hint, log, streams
+from ._property import Property, PropertyEnum, boolean, count, instance, integer, precision, text
+
+
+class CacheMode(PropertyEnum):
+    OPTIMIZE_SIZE = 0
+    OPTIMIZE_SPEED = 1
+
+
+class WorkloadType(PropertyEnum):
+    DEFAULT = 0
+    EFFICIENT = 1
+
+
+class CompatibilityCheck(PropertyEnum):
+    NOT_APPLICABLE = 0
+    SUPPORTED = 1
+    UNSUPPORTED = 2
+
+
+auto_batch_timeout = Property("AUTO_BATCH_TIMEOUT", count)
+available_devices = Property("AVAILABLE_DEVICES")
+cache_dir = Property("CACHE_DIR", text)
+cache_mode = Property("CACHE_MODE", instance(CacheMode))
+compatibility_check = Property("COMPATIBILITY_CHECK")
+compilation_num_threads = Property("COMPILATION_NUM_THREADS", integer)
+enable_mmap = Property("ENABLE_MMAP", boolean)
+enable_profiling = Property("PERF_COUNT", boolean)
+enable_weightless = Property("ENABLE_WEIGHTLESS", boolean)
+execution_devices = Property("EXECUTION_DEVICES")
+force_tbb_terminate = Property("FORCE_TBB_TERMINATE", boolean)
+inference_num_threads = Property("INFERENCE_NUM_THREADS", integer)
+key_cache_group_size = Property("KEY_CACHE_GROUP_SIZE", count)
+key_cache_precision = Property("KEY_CACHE_PRECISION", precision)
+loaded_from_cache = Property("LOADED_FROM_CACHE")
+max_batch_size = Property("MAX_BATCH_SIZE")
+model_name = Property("NETWORK_NAME")
+num_streams = streams.num
+optimal_batch_size = Property("OPTIMAL_BATCH_SIZE")
+optimal_number_of_infer_requests = Property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+range_for_async_infer_requests = Property("RANGE_FOR_ASYNC_INFER_REQUESTS")
+range_for_streams = Property("RANGE_FOR_STREAMS")
+runtime_requirements = Property("RUNTIME_REQUIREMENTS")
+supported_properties = Property("SUPPORTED_PROPERTIES")
+value_cache_group_size = Property("VALUE_CACHE_GROUP_SIZE", count)
+value_cache_precision = Property("VALUE_CACHE_PRECISION", precision)
+weights_path = Property("WEIGHTS_PATH", text)
+workload_type = Property("WORKLOAD_TYPE", instance(WorkloadType))
+
+__all__ = ["CacheMode", "CompatibilityCheck", "WorkloadType", "device", "hint", "log", "streams"]
+__all__ += [name for name, value in globals().items() if type(value) is Property]

@@ -1,0 +1,106 @@
+"""The two kinds of objects that make up this package: properties and enumerations."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from ovgpu.types import Type
+
+
+class Property(str):
+    """A config key that can be called: `enable_profiling(True)` is the pair ("PERF_COUNT", True).
+
+    Called without a value it is the key.
+
+    Raises: TypeError for a value of another kind, or if the property is read-only.
+    """
+
+    _convert: Callable[[Any], Any] | None
+
+    def __new__(cls, key: str, convert: Callable[[Any], Any] | None = None) -> Property:  # noqa: PYI034
+        self = super().__new__(cls, key)
+        self._convert = convert
+        return self
+
+    def __call__(self, *values: Any) -> Any:
+        if not values:
+            return str(self)
+        if self._convert is None:
+            raise TypeError(f"the property {self} is read-only")
+        if len(values) != 1:
+            raise TypeError(f"the property {self} takes one value, got {len(values)}")
+        try:
+            return str(self), self._convert(values[0])
+        except TypeError as error:
+            raise TypeError(f"the property {self}: {error}") from None
+
+
+class PropertyEnum(Enum):
+    """An enumeration like openvino's: ordered and convertible to int, but unequal to it."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+    __hash__ = __int__
+
+    def _other(self, other: object) -> int:
+        if type(self) is not type(other):
+            raise TypeError("Expected an enumeration of matching type!")
+        return int(other)
+
+    def __lt__(self, other: object) -> bool:
+        return int(self) < self._other(other)
+
+    def __le__(self, other: object) -> bool:
+        return int(self) <= self._other(other)
+
+    def __gt__(self, other: object) -> bool:
+        return int(self) > self._other(other)
+
+    def __ge__(self, other: object) -> bool:
+        return int(self) >= self._other(other)
+
+
+def instance(kind: type) -> Callable[[Any], Any]:
+    """A converter that lets only instances of `kind` pass."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+        return value
+
+    return convert
+
+
+def boolean(value: Any) -> bool:
+    if isinstance(value, str):
+        raise TypeError("expected bool, got str")
+    return bool(value)
+
+
+def integer(value: Any) -> int:
+    number = operator.index(value)
+    if not -(2**31) <= number < 2**31:
+        raise TypeError(f"{number} does not fit into 32 bits")
+    return number
+
+
+def count(value: Any) -> int:
+    number = operator.index(value)
+    if not 0 <= number < 2**64:
+        raise TypeError(f"expected a non-negative integer, got {number}")
+    return number
+
+
+def real(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError("expected float, got str")
+    return float(value)
+
+
+text = instance(str)
+precision = instance(Type)

@@ -1,0 +1,370 @@
+"""Tensor: memory with an element type and a shape, with the interface of openvino.Tensor."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
+
+
+class Tensor:
+    """Memory with an element type and a shape.
+
+    - `Tensor(array, shared_memory=False)`: dtype and shape of a NumPy array; a copy, or its own memory
+    - `Tensor(element_type, shape)`: new memory, zeros or empty strings; a Type or what `numpy.dtype` takes
+    - `Tensor(array, shape, element_type)`: the first bytes of an array, shared; the way to u4 and the like
+    - `Tensor([[1, 2], [3, 4]])`: the values of a nested list
+    - `Tensor(other, begin, end)`: a region of another tensor, shared
+    - `Tensor(port)`, `Tensor(port, array)`: type and shape of a port, empty if the shape is dynamic
+
+    Beyond openvino's, an object with `__array__` or `__dlpack__`, or an openvino.Tensor, stands for an array.
+
+    Raises: TypeError for arguments that fit no line above; RuntimeError for what cannot be a tensor (a dtype
+    that is no element type, too little memory, memory to share that is not C-contiguous); ValueError for
+    read-only memory to share.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_element_type", "_memory", "_owned", "_shape")
+    _element_type: Type
+    _shape: tuple[int, ...]
+    _array: Any
+    """Elements of `Type.storage` in the tensor's shape; flat bytes if the type is packed."""
+    _memory: Any
+    """All there is for `set_shape` to use: flat if contiguous, else in the shape it was given with."""
+    _owned: bool
+    """Whether `set_shape` may replace the memory by more."""
+
+    def __init__(
+        self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False
+    ) -> None:
+        if isinstance(shape, bool):
+            shape, shared_memory = None, shape
+        if isinstance(array, Type | np.dtype | str | builtins.type) or (array is None and type is not None):
+            if shape is None:
+                raise TypeError("a Tensor of an element type needs a shape")
+            self._allocate(Type(type if array is None else array), Shape(shape))
+        elif isinstance(array, Tensor):
+            self._share(array) if shape is None else self._region(array, Shape(shape), Shape(type))
+        elif hasattr(array, "get_partial_shape"):
+            static = array.get_partial_shape().is_static
+            extents = Shape(array.get_shape()) if static else Shape([0])
+            element_type = _element_type(array)
+            if shape is None:
+                self._allocate(element_type, extents)
+            else:
+                self._wrap(_as_array(shape), extents, element_type)
+        elif shape is not None:
+            self._wrap(_as_array(array), Shape(shape), Type.dynamic if type is None else Type(type))
+        elif hasattr(array, "get_byte_size"):  # openvino.Tensor: its data may be packed, or strings
+            element_type = _element_type(array)
+            if element_type is Type.string:
+                self._convert(array.bytes_data, shared_memory)
+            else:
+                self._wrap(array.data, Shape(array.shape), element_type)
+                if not shared_memory:
+                    self._hold(self._array.copy(), element_type, self._shape, owned=True)
+        else:
+            self._convert(_as_array(array), shared_memory)
+
+    @classmethod
+    def from_array(cls, array: Any, element_type: Type, share: bool = True) -> Tensor:
+        """A tensor of an array of `element_type.storage`, any strides, read-only allowed.
+
+        It shares the array's memory unless `share` is false or the type is packed.
+
+        Raises: TypeError for another dtype.
+        """
+        if array.dtype != element_type.storage:
+            raise TypeError(
+                f"{element_type.type_name} is stored as {element_type.storage}, got {array.dtype}"
+            )
+        tensor = cls.__new__(cls)
+        memory = pack(array, element_type) if element_type.packed else array if share else array.copy()
+        tensor._hold(memory, element_type, array.shape, owned=memory is not array)
+        return tensor
+
+    # --- construction ---
+
+    def _hold(self, array: Any, element_type: Type, shape: tuple[int, ...], owned: bool) -> None:
+        self._array, self._element_type, self._shape, self._owned = array, element_type, shape, owned
+        self._memory = array.reshape(-1) if array.flags.c_contiguous else array
+
+    def _share(self, other: Tensor) -> None:
+        self._hold(other._array, other._element_type, other._shape, owned=False)
+
+    def _allocate(self, element_type: Type, shape: Shape) -> None:
+        if element_type is Type.dynamic:
+            raise RuntimeError("a tensor cannot have the dynamic element type")
+        self._hold(_zeros(element_type, shape), element_type, tuple(shape), owned=True)
+
+    def _convert(self, array: Array, shared: bool) -> None:
+        stored, element_type = _as_storage(array)
+        if shared:
+            if stored is not array or element_type.packed:
+                raise RuntimeError(f"an array of {array.dtype} cannot be shared, only copied")
+            _check_shareable(array)
+        elif element_type.packed:
+            stored = pack(stored, element_type)
+        else:
+            stored = np.array(stored, order="C", copy=True)
+        self._hold(stored, element_type, array.shape, owned=not shared)
+
+    def _wrap(self, array: Array, shape: Shape, element_type: Type) -> None:
+        if element_type is Type.dynamic:
+            element_type = Type.of(array.dtype)
+        if element_type is Type.string:
+            raise RuntimeError("a string tensor cannot share the memory of an array")
+        _check_shareable(array)
+        raw, needed = array.reshape(-1).view(np.uint8), nbytes(element_type, shape)
+        if raw.size < needed:
+            name = element_type.type_name
+            raise RuntimeError(
+                f"a {name} tensor of shape {shape} takes {needed} bytes, the array has {raw.size}"
+            )
+        raw = raw[:needed]
+        memory = raw if element_type.packed else raw.view(element_type.storage).reshape(shape)
+        self._hold(memory, element_type, tuple(shape), owned=False)
+
+    def _region(self, other: Tensor, begin: Shape, end: Shape) -> None:
+        if other._element_type.packed:
+            raise RuntimeError(
+                f"a region of a tensor of packed {other._element_type.type_name} is not possible"
+            )
+        if not len(begin) == len(end) == len(other._shape):
+            raise RuntimeError(f"region {begin}..{end} does not fit rank {len(other._shape)}")
+        if any(not low <= high <= extent for low, high, extent in zip(begin, end, other._shape)):
+            raise RuntimeError(f"region {begin}..{end} is out of bounds of shape {other.shape}")
+        array = other._array[tuple(map(slice, begin, end))]
+        self._hold(array, other._element_type, array.shape, owned=False)
+
+    # --- type and shape ---
+
+    @property
+    def element_type(self) -> Type:
+        return self._element_type
+
+    @property
+    def shape(self) -> Shape:
+        """The shape. Assigning one keeps the memory if it suffices, see `set_shape`."""
+        return Shape(self._shape)
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        self.set_shape(shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self._shape)
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the elements; as in openvino 32 per string, without its characters."""
+        if self._element_type is Type.string:
+            return self.size * Type.string.size
+        return nbytes(self._element_type, self._shape)
+
+    @property
+    def strides(self) -> Strides:
+        """Bytes from one element to the next along each axis. RuntimeError for packed types."""
+        if self._element_type.packed:
+            raise RuntimeError(
+                f"the packed element type {self._element_type.type_name} has no strides in bytes"
+            )
+        itemsize, size = self._array.dtype.itemsize, self._element_type.size
+        return Strides(step // itemsize * size for step in self._array.strides)
+
+    def is_continuous(self) -> bool:
+        """Whether the elements lie densely, last axis first."""
+        return bool(self._array.flags.c_contiguous)
+
+    def get_element_type(self) -> Type:
+        return self.element_type
+
+    def get_shape(self) -> Shape:
+        return self.shape
+
+    def get_size(self) -> int:
+        return self.size
+
+    def get_byte_size(self) -> int:
+        return self.byte_size
+
+    def get_strides(self) -> Strides:
+        return self.strides
+
+    def set_shape(self, shape: Any) -> None:
+        """Change the shape; new memory if the tensor's own does not suffice, RuntimeError if it is shared."""
+        extents, memory = Shape(shape), self._memory
+        if not memory.flags.c_contiguous:
+            if len(extents) != memory.ndim or any(map(int.__gt__, extents, memory.shape)):
+                raise RuntimeError(f"shape {extents} exceeds the region of shape {list(memory.shape)}")
+            self._array = memory[tuple(map(slice, extents))]
+        else:
+            packed = self._element_type.packed
+            needed = nbytes(self._element_type, extents) if packed else math.prod(extents)
+            if needed > memory.size:
+                if not self._owned:
+                    raise RuntimeError(f"shape {extents} exceeds the shared memory")
+                memory = self._memory = _zeros(self._element_type, extents).reshape(-1)
+            self._array = memory[:needed] if packed else memory[:needed].reshape(extents)
+        self._shape = tuple(extents)
+
+    # --- contents ---
+
+    @property
+    def array(self) -> Any:
+        """One element of `Type.storage` per item: the memory itself, an unpacked copy of a packed type."""
+        if self._element_type.packed:
+            return unpack(self._array, self._element_type, self._shape)
+        return self._array
+
+    @property
+    def data(self) -> Array:
+        """The memory as openvino shows it: bf16 as float16 bits, f8 as uint8, packed types as flat bytes.
+
+        Strings are copied into an array of `bytes`; `str_data` and `bytes_data` do so without a warning.
+        """
+        if self._element_type is Type.string:
+            warnings.warn(
+                "Data of string type will be copied! Use `str_data` or `bytes_data` to read or change it.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self.bytes_data
+        view: Array = self._array.view(self._element_type.to_dtype())
+        return view
+
+    @property
+    def str_data(self) -> Array:
+        """A copy of a string tensor as `str`, malformed UTF-8 replaced; assigning keeps the shape."""
+        strings = [item.decode(errors="replace") for item in self._strings().reshape(-1)]
+        return np.array(strings, np.str_).reshape(self._shape)
+
+    @str_data.setter
+    def str_data(self, values: Any) -> None:
+        self._fill(values)
+
+    @property
+    def bytes_data(self) -> Array:
+        """A copy of a string tensor as `bytes`, without trailing NULs; assigning keeps the shape."""
+        return np.array(self._strings().reshape(-1).tolist(), np.bytes_).reshape(self._shape)
+
+    @bytes_data.setter
+    def bytes_data(self, values: Any) -> None:
+        self._fill(values)
+
+    def _strings(self) -> Array:
+        if self._element_type is not Type.string:
+            raise RuntimeError("Tensor's type must be a string!")
+        strings: Array = self._array
+        return strings
+
+    def _fill(self, values: Any) -> None:
+        mine, theirs = self._strings(), _encode(np.array(values, object))
+        if theirs.ndim == 0 or theirs.size != mine.size:
+            raise RuntimeError(f"{mine.size} strings fill the tensor, got {theirs.size}")
+        mine[...] = theirs.reshape(mine.shape)
+
+    def copy_from(self, source: Any) -> None:
+        """Take over the elements and the shape of a tensor, array or list of the same element type.
+
+        Raises: RuntimeError if the types differ or shared memory does not suffice, TypeError otherwise.
+        """
+        if not isinstance(source, Tensor):
+            source = Tensor.from_array(*_as_storage(_as_array(source)))
+        if source._element_type is not self._element_type:
+            mine, theirs = self._element_type.type_name, source._element_type.type_name
+            raise RuntimeError(f"Tensor element types are not equal: {theirs} into {mine}")
+        self.set_shape(source._shape)
+        self._array[...] = source._array
+
+    def copy_to(self, target_tensor: Tensor) -> None:
+        """Give elements and shape to another tensor of the same element type; see `copy_from`."""
+        if not isinstance(target_tensor, Tensor):
+            raise TypeError(f"expected a Tensor, got {type(target_tensor).__name__}")
+        target_tensor.copy_from(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The values as a NumPy array; `copy=False` raises ValueError where a copy is needed."""
+        values: Array = self.array
+        converts = dtype is not None and np.dtype(dtype) != values.dtype
+        if copy is False and (converts or self._element_type.packed):
+            raise ValueError(f"values of {self._element_type.type_name} as {dtype} need a copy")
+        if converts:
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The memory as a DLPack capsule. BufferError for types that DLPack or NumPy does not know."""
+        if self._element_type.packed:
+            raise BufferError(f"DLPack has no packed {self._element_type.type_name}")
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def __copy__(self) -> Tensor:
+        return Tensor(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        tensor = Tensor.__new__(Tensor)
+        tensor._hold(self._array.copy(), self._element_type, self._shape, owned=True)
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"<Tensor: shape{self.shape} type: {self._element_type.type_name}>"
+
+
+def _zeros(element_type: Type, shape: Shape) -> Array:
+    if element_type is Type.string:
+        return np.full(shape, b"", object)
+    if element_type.packed:
+        return np.zeros(nbytes(element_type, shape), np.uint8)
+    return np.zeros(shape, element_type.storage)
+
+
+def _element_type(source: Any) -> Type:
+    """The element type of a port or tensor of ours or openvino's."""
+    return Type.parse(source.get_element_type().get_type_name())
+
+
+def _as_array(source: Any) -> Array:
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, list):
+        return np.array(source)
+    if hasattr(source, "__array__") or hasattr(source, "__array_interface__"):
+        return np.asarray(source)
+    if hasattr(source, "__dlpack__"):
+        return np.from_dlpack(source)
+    raise TypeError(f"a Tensor is made of an array or a list, got {type(source).__name__}")
+
+
+def _as_storage(array: Array) -> tuple[Array, Type]:
+    """The array in its element type's storage, native byte order; itself if that is what it is."""
+    element_type = Type.of(array.dtype)
+    if element_type is Type.string:
+        return _encode(array), element_type
+    return array.astype(element_type.storage, copy=False), element_type
+
+
+def _encode(values: Array) -> Array:
+    items = values.astype(object).reshape(-1)
+    if not all(isinstance(item, str | bytes) for item in items):
+        raise RuntimeError("a string tensor takes str and bytes")
+    encoded = np.empty(items.size, object)
+    encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
+    return encoded.reshape(values.shape)
+
+
+def _check_shareable(array: Array) -> None:
+    if not array.flags.c_contiguous:
+        raise RuntimeError("memory to share must be C-contiguous")
+    if not array.flags.writeable:
+        raise ValueError("array is not writeable")
