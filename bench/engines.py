@@ -1,0 +1,165 @@
+"""What the benchmarks share: engines, timing, and workers that run one at a time in a process of their own.
+
+Two runtimes in one process make both times wrong, since their thread pools fight; so every measurement is a
+process that prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("OVGPU_BENCH_MODELS", Path.home() / ".cache" / "ovgpu" / "bench"))
+sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
+
+from tests.models.drive import OPENVINO_F32  # noqa: E402
+
+
+def compile_model(engine: str, xml: Path | str, weights: bytes | None = None, device: str = "CPU") -> Any:
+    """`engine` is ovgpu on `device`, or openvino on the CPU in f32; `xml` a path, or text with `weights`."""
+    if engine == "ovgpu":
+        import ovgpu as ov
+
+        config: dict[str, str] = {}
+    elif engine == "openvino":
+        import openvino as ov
+
+        device, config = "CPU", OPENVINO_F32
+    else:
+        raise ValueError(f"no such engine: {engine}")
+    core = ov.Core()
+    model = (
+        core.read_model(xml) if weights is None else core.read_model(model=str(xml).encode(), weights=weights)
+    )
+    return core.compile_model(model, device, config)
+
+
+def measure(run: Callable[[], object], seconds: float, least: int = 5) -> dict[str, float]:
+    """Times `run`, called for about `seconds` and at least `least` times after a warm-up."""
+    for _ in range(2):
+        run()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return summary(times)
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    """Median and least milliseconds of `times` in seconds."""
+    return {"ms": 1e3 * statistics.median(times), "least_ms": 1e3 * min(times), "count": len(times)}
+
+
+def work(script: str, *arguments: object) -> dict[str, Any]:
+    """The result of `script --worker ARGUMENTS...`: the JSON in the last line it prints."""
+    command = [sys.executable, str(ROOT / "bench" / script), "--worker", *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{script} {' '.join(command[3:])} failed:\n{process.stderr[-3000:]}")
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def alternate(
+    script: str, engines: Sequence[str], rounds: int, arguments: Callable[[str], Sequence[object]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Each engine's results over `rounds`, the engines taking turns; `arguments(engine)` are its worker's."""
+    results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=rounds * len(engines))
+        for k in range(rounds):
+            for engine in engines:
+                words = arguments(engine)
+                progress.update(task, description=f"{' '.join(map(str, words[:2]))}, round {k + 1}")
+                results[engine].append(work(script, *words))
+                progress.advance(task)
+    return results
+
+
+def agree(name: str, samples: dict[str, list[float]]) -> None:
+    """Raises unless the engines computed the same, to 1e-3 of the largest value."""
+    (first, expected), *others = [(engine, np.array(sample)) for engine, sample in samples.items()]
+    for engine, actual in others:
+        error = np.abs(actual - expected).max() if actual.shape == expected.shape else np.inf
+        if not error <= 1e-3 * np.abs(expected).max():
+            raise SystemExit(f"[{name}] {engine} and {first} differ by {error}: their times say nothing")
+
+
+def ensure(name: str, cache: Path) -> Path:
+    """The folder of a large model of tests/models/make.py, made now where it is missing."""
+    folder = cache / name
+    if not (folder / "model.bin").exists():
+        command = [sys.executable, "-m", "tests.models.make", name, "--out", str(cache)]
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise SystemExit(
+                f"{process.stderr[-1500:]}\ncannot make {name}: with the extra `models` installed, run\n"
+                f"  python -m tests.models.make {name} --out DIR\nand give that DIR here by --cache"
+            )
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Date, processor and versions: what a table of results has to say about where it comes from."""
+    versions = {"python": platform.python_version()}
+    for package in ("ovgpu", "numpy", "openvino", "cupy-cuda13x", "cupy-cuda12x"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            if package == "ovgpu":
+                versions[package] = "source"
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    known = ("avx2", "avx512f", "amx_bf16")
+    features = ", ".join(flag for flag in known if flag in fields.get("flags", "").split())
+    return fields.get("model name", platform.machine()) + (f" ({features})" if features else "")
+
+
+def report(
+    folder: Path, name: str, title: str, columns: list[str], rows: list[list[str]], result: dict[str, Any]
+) -> None:
+    """Prints the table and writes `name`.md and, with the environment and `result`, `name`.json."""
+    table = Table(columns[0], title=title)
+    for column in columns[1:]:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+    env = environment()
+    versions = ", ".join(f"{package} {number}" for package, number in env["versions"].items())
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    markdown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    note = f"Median of {result['rounds']} rounds, each engine in a process of its own. "
+    note += f"{env['date']}, {env['cpu']}, {env['cores']} cores; {versions}."
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(f"# {title}\n\n{markdown}\n\n{note}\n")
+    (folder / f"{name}.json").write_text(json.dumps(env | result, indent=1) + "\n")
