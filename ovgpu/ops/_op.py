@@ -199,7 +199,7 @@ def convert(text: str, kind: Any) -> Any:
             raise ValueError(f"{text!r} is not an integer")
         return int(number)
     if kind is PartialShape:
-        return PartialShape([part.strip() for part in text.split(",")]) if text.strip() else PartialShape([])
+        return PartialShape(text)
     return kind(text)
 
 
