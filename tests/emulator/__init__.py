@@ -1,0 +1,1 @@
+"""CUDA without a GPU, for the tests: `cupy_emu` stands for cupy, `blas_emu` for nvmath.bindings.cublas."""

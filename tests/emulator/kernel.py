@@ -1,0 +1,386 @@
+"""RawModule and RawKernel: CUDA C++ compiled for the host, launched with raw argument bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import state
+from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
+from .state import CUDARuntimeError, EmulatorError, current_thread_order
+from .stream import Stream, enqueue
+from .toolchain import compile_library, include_folders, included_text, runtime
+
+STATIC_SHARED_LIMIT = 48 << 10
+SHARED_LIMIT = 227 << 10
+MAX_THREADS = 1024
+MAX_COOPERATIVE_BLOCKS = 256
+
+
+class _Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("dynamic_shared", ctypes.c_uint64),
+        ("max_dynamic_shared", ctypes.c_uint64),
+        ("order", ctypes.c_uint),
+        ("cooperative", ctypes.c_uint),
+    )
+
+
+class _Error(ctypes.Structure):
+    _fields_ = (
+        ("message", ctypes.c_char * 256),
+        ("block", ctypes.c_uint * 3),
+        ("thread", ctypes.c_uint * 3),
+        ("address", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Size in bytes and kind of one kernel parameter: p(ointer), f(loat), i(nteger), b(ool) or s(truct)."""
+
+    size: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """A compiled kernel."""
+
+    name: str
+    entry: ctypes._FuncPointer  # type: ignore[name-defined]
+    parameters: tuple[Parameter, ...]
+    max_threads: int
+    cooperative: bool
+
+
+class StructArgument(bytes):
+    """A parameter passed by value as it lies in memory."""
+
+
+class ArrayArgument(StructArgument):
+    """A struct that begins with a device pointer (a CArray)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNode:
+    """A launch as a CUDA graph keeps it: the function, the geometry and the arguments' bytes."""
+
+    function: Function
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[bytes, ...]
+    shared: int = 0
+    max_shared: int = 0
+    pointers: tuple[int, ...] = field(default=())
+
+    def run(self) -> None:
+        function = self.function
+        blocks = [self._checked_block(index) for index in self.pointers]
+        buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
+        array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
+        config = _Config(
+            self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative
+        )
+        error = _Error()
+        if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
+            raise CUDARuntimeError(state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error))
+        for block in blocks:
+            if block is not None and not space().slack_intact(block):
+                raise CUDARuntimeError(
+                    state.ILLEGAL_ADDRESS, f"{function.name}: {overrun_message(space().sizes[block])}"
+                )
+
+    def _message(self, error: _Error) -> str:
+        text = error.message.decode(errors="replace")
+        if text.startswith("illegal memory access"):
+            text = f"illegal memory access at {describe(error.address)}"
+        block, thread = tuple(error.block), tuple(error.thread)
+        return f"{self.function.name}: {text} (block {block}, thread {thread})"
+
+    def _checked_block(self, index: int) -> int | None:
+        """The device block that pointer argument `index` points into; an address elsewhere is an error."""
+        address = int.from_bytes(self.arguments[index][:8], "little")
+        if address == 0 or is_pinned(address):
+            return None
+        block = space().block_of(address) if is_device(address) else None
+        # One past the end is where an empty view may point to.
+        if block not in space().live or address > block + space().sizes[block]:
+            raise CUDARuntimeError(
+                state.ILLEGAL_ADDRESS, f"{self.function.name}: argument {index} points to {describe(address)}"
+            )
+        return block
+
+
+# The part appended to every module: a launcher per kernel, and a description of its parameters.
+_LAUNCHERS = """
+namespace emu {
+template <class... A, size_t... I>
+inline void call(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
+  kernel(*static_cast<std::remove_const_t<std::remove_reference_t<A>>*>(arguments[I])...);
+}
+template <class... A>
+inline void call(void (*kernel)(A...), void** arguments) {
+  call(kernel, arguments, std::index_sequence_for<A...>{});
+}
+template <class T>
+constexpr int kind_of() {
+  return std::is_pointer_v<T> ? 'p' : std::is_floating_point_v<T> ? 'f' : std::is_same_v<T, bool> ? 'b'
+       : std::is_integral_v<T> ? 'i' : 's';
+}
+template <class... A>
+inline int describe(void (*)(A...), int* sizes, int* kinds) {
+  int count = 0;
+  ((sizes[count] = sizeof(A), kinds[count++] = kind_of<A>()), ...);
+  return count;
+}
+}  // namespace emu
+"""
+_LAUNCHER = """
+extern "C" __global__ void emu_run_{index}(void** arguments) {{ emu::call(&{name}, arguments); }}
+extern "C" __global__ int emu_describe_{index}(int* sizes, int* kinds) {{ return emu::describe(&{name}, sizes, kinds); }}
+"""
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_KERNEL = re.compile(
+    r'(?:extern\s+"C"\s+)?__global__\s+(?:__launch_bounds__\s*\(\s*(?P<before>\d+)?[^)]*\)\s*)?void\s+'
+    r"(?:__launch_bounds__\s*\(\s*(?P<after>\d+)?[^)]*\)\s*)?(?P<name>\w+)\s*\("
+)
+
+
+class RawModule:
+    """cupy.RawModule for source code; compiled when the first kernel is asked for.
+
+    Kernels are those named by `name_expressions` and those declared `extern "C"`."""
+
+    def __init__(
+        self,
+        code: str | None = None,
+        *,
+        path: str | None = None,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions: Sequence[str] | None = None,
+        jitify: bool | None = None,
+    ) -> None:
+        if (code is None) == (path is None):
+            raise TypeError("Exactly one of `code` and `path` keyword arguments must be given.")
+        if code is None:
+            raise EmulatorError("RawModule: cubin and PTX files cannot be emulated; give `code`")
+        if not isinstance(options, tuple):
+            raise TypeError(f"RawModule: options must be a tuple of str, not {type(options).__name__}")
+        if name_expressions is not None and not any(option.startswith(("-std=", "--std=")) for option in options):
+            options = (*options, "-std=c++17")
+        self.code = code
+        self.options = options
+        self.backend = backend
+        self.enable_cooperative_groups = enable_cooperative_groups
+        self.name_expressions = list(name_expressions or ())
+        self._exports: list[str] = []
+        self._functions: dict[str, Function] = {}
+        self._bounds: dict[str, int] = {}
+        self._library: ctypes.CDLL | None = None
+
+    def compile(self, log_stream: object = None) -> None:
+        self._load(())
+
+    def get_function(self, name: str) -> RawKernel:
+        return RawKernel._of(self, self._function(name))
+
+    def _function(self, name: str) -> Function:
+        if name not in self._functions:
+            if self._library is None:
+                self._load(())
+            if name not in self._exports:
+                if name in self._bounds and f"{name}" not in self._c_names:
+                    raise CUDARuntimeError(
+                        500, f"named symbol not found: {name} is not extern \"C\"; give it as a name expression"
+                    )
+                self._load((name,))  # an extern "C" kernel that a macro declares
+            self._functions[name] = self._describe(name)
+        return self._functions[name]
+
+    def _load(self, more: tuple[str, ...]) -> None:
+        text = _COMMENT.sub(" ", included_text(self.code, include_folders(self.options)))
+        self._c_names = _extern_c_names(text)
+        for match in _KERNEL.finditer(text):
+            self._bounds[match["name"]] = int(match["before"] or match["after"] or MAX_THREADS)
+        templates = set(re.findall(r"template\s*<[^;{]*?>\s*__global__[^;{(]*?\b(\w+)\s*\(", text))
+        names = [name for name in self._c_names if name not in templates]
+        exports = list(dict.fromkeys([*names, *self.name_expressions, *self._exports, *more]))
+        launchers = "".join(_LAUNCHER.format(index=i, name=name) for i, name in enumerate(exports))
+        source = f'#line 1 "kernel.cu"\n{self.code}\n#line 1 "launchers"\n{_LAUNCHERS}{launchers}'
+        self._library = compile_library(source, self.options)
+        self._exports = exports
+
+    def _describe(self, name: str) -> Function:
+        index = self._exports.index(name)
+        sizes, kinds = (ctypes.c_int * 256)(), (ctypes.c_int * 256)()
+        count = getattr(self._library, f"emu_describe_{index}")(sizes, kinds)
+        parameters = tuple(Parameter(sizes[i], chr(kinds[i])) for i in range(count))
+        bare = re.split(r"[<\s]", name.strip())[0].split("::")[-1]
+        bound = self._bounds.get(bare, MAX_THREADS)
+        entry = getattr(self._library, f"emu_run_{index}")
+        return Function(name, entry, parameters, bound, self.enable_cooperative_groups)
+
+
+def _extern_c_names(text: str) -> list[str]:
+    """Kernels declared `extern "C"`, alone or inside an `extern "C" { ... }`."""
+    names = [match["name"] for match in _KERNEL.finditer(text) if match.group().startswith("extern")]
+    for opening in re.finditer(r'extern\s+"C"\s*\{', text):
+        depth, end = 1, opening.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        names += [match["name"] for match in _KERNEL.finditer(text, opening.end(), end)]
+    return names
+
+
+class RawKernel:
+    """cupy.RawKernel: `kernel(grid, block, args, shared_mem=..., stream=...)`."""
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        options: tuple[str, ...] = (),
+        backend: str = "nvrtc",
+        translate_cucomplex: bool = False,
+        *,
+        enable_cooperative_groups: bool = False,
+        jitify: bool | None = None,
+    ) -> None:
+        self._module = RawModule(code, options=options, enable_cooperative_groups=enable_cooperative_groups)
+        self._resolved: Function | None = None
+        self.name = name
+        self.max_dynamic_shared_size_bytes = 0
+
+    @classmethod
+    def _of(cls, module: RawModule, function: Function) -> RawKernel:
+        kernel = cls.__new__(cls)
+        kernel._module, kernel._resolved, kernel.name = module, function, function.name
+        kernel.max_dynamic_shared_size_bytes = 0
+        return kernel
+
+    @property
+    def function(self) -> Function:
+        if self._resolved is None:
+            self._resolved = self._module._function(self.name)
+        return self._resolved
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return self.function.max_threads
+
+    def compile(self, log_stream: object = None) -> None:
+        _ = self.function
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "max_dynamic_shared_size_bytes" and value > SHARED_LIMIT:
+            raise CUDARuntimeError(state.INVALID_VALUE, f"{self.name}: {value} bytes of shared memory exceed 227 KB")
+        object.__setattr__(self, name, value)
+
+    def __call__(
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        *,
+        shared_mem: int = 0,
+        stream: Stream | None = None,
+    ) -> None:
+        launch(self.function, grid, block, args, shared_mem, self.max_dynamic_shared_size_bytes, stream)
+
+
+def launch(
+    function: Function,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Sequence[Any],
+    shared: int = 0,
+    max_shared: int = 0,
+    stream: Stream | None = None,
+) -> None:
+    """Checks a launch as the driver would, and its arguments against the kernel's parameters, which it cannot."""
+    whole_grid, whole_block = _geometry(function, grid, block)
+    if shared > STATIC_SHARED_LIMIT and shared > max_shared:
+        raise CUDARuntimeError(
+            state.INVALID_VALUE,
+            f"{function.name}: {shared} bytes of dynamic shared memory exceed 48 KB; "
+            "set max_dynamic_shared_size_bytes",
+        )
+    if len(args) != len(function.parameters):
+        raise TypeError(f"{function.name}: {len(args)} arguments given, the kernel takes {len(function.parameters)}")
+    arguments = tuple(_argument(function, i, arg) for i, arg in enumerate(args))
+    pointers = tuple(
+        i for i, arg in enumerate(args) if function.parameters[i].kind == "p" or isinstance(arg, ArrayArgument)
+    )
+    node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers)
+    enqueue(node, stream, count=True)
+
+
+def _geometry(
+    function: Function, grid: Sequence[int], block: Sequence[int]
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    if not isinstance(grid, tuple) or not isinstance(block, tuple):
+        raise TypeError(f"{function.name}: grid and block must be tuples")
+    gx, gy, gz = (int(n) for n in (*grid, 1, 1)[:3])
+    bx, by, bz = (int(n) for n in (*block, 1, 1)[:3])
+    threads, blocks = bx * by * bz, gx * gy * gz
+    if min(gx, gy, gz) < 1 or gx > 2**31 - 1 or max(gy, gz) > 65535:
+        raise CUDARuntimeError(state.INVALID_VALUE, f"{function.name}: invalid grid {(gx, gy, gz)}")
+    if min(bx, by, bz) < 1 or bz > 64 or threads > function.max_threads:
+        raise CUDARuntimeError(
+            state.INVALID_VALUE,
+            f"{function.name}: invalid block {(bx, by, bz)}: {threads} threads, at most {function.max_threads}",
+        )
+    if function.cooperative and blocks > MAX_COOPERATIVE_BLOCKS:
+        raise CUDARuntimeError(
+            state.COOPERATIVE_TOO_LARGE,
+            f"{function.name}: a cooperative launch of {blocks} blocks; at most {MAX_COOPERATIVE_BLOCKS} fit at once",
+        )
+    return (gx, gy, gz), (bx, by, bz)
+
+
+_SCALARS = "?bhilqBHILQefdFD"
+_KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
+
+
+def _argument(function: Function, index: int, value: Any) -> bytes:
+    """The bytes of one argument. CuPy passes a Python int as int64 and a float as float64, whatever the
+    kernel takes; here the size and kind have to fit."""
+    parameter = function.parameters[index]
+    where = f"{function.name}: argument {index}"
+    kind = "s"
+    if value is None:
+        data, kind = bytes(8), "p"
+    elif isinstance(value, MemoryPointer):
+        data, kind = value.ptr.to_bytes(8, "little"), "p"
+    elif hasattr(value, "_device_array_pointer"):
+        data, kind = value._device_array_pointer().to_bytes(8, "little"), "p"
+    elif isinstance(value, StructArgument):
+        data = bytes(value)
+    elif isinstance(value, np.ndarray):  # CuPy passes its bytes by value: right for a struct only
+        if parameter.kind != "s":
+            raise TypeError(f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel")
+        data = value.tobytes()
+    elif isinstance(value, (bool, int, float)) or (isinstance(value, np.generic) and value.dtype.char in _SCALARS):
+        if not isinstance(value, np.generic):
+            value = {bool: np.bool_, int: np.int64, float: np.float64}[type(value)](value)
+        data, kind = value.tobytes(), _KINDS.get(value.dtype.kind, "s")
+    else:
+        raise TypeError(f"{where}: Unsupported type {type(value)}")
+    if len(data) != parameter.size:
+        raise TypeError(f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}")
+    address = kind == "i" and parameter.kind == "p"
+    if not address and "s" not in (kind, parameter.kind) and kind != parameter.kind:
+        raise TypeError(f"{where} is of kind {kind!r} ({type(value).__name__}), its parameter of kind {parameter.kind!r}")
+    return data

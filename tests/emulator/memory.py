@@ -1,0 +1,339 @@
+"""Device memory on the host: guarded, poisoned blocks in an address range of its own, never reused."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from . import state
+from .state import CUDARuntimeError, EmulatorError, counters
+from .stream import Stream, check_null_stream, enqueue, get_current_stream, refuse_device_wide, refuse_while_capturing
+from .toolchain import runtime
+
+PAGE = 4096
+POISON = 0xFB
+ALIGNMENT = 16
+DEVICE_BYTES = 80 << 30  # what memGetInfo reports
+
+H2H, H2D, D2H, D2D, DEFAULT = range(5)
+
+
+class _AddressSpace:
+    """One reserved range; a block ends right before an inaccessible page, and freed pages stay inaccessible."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.runtime = runtime()
+        for exponent in (42, 38, 36, 34):
+            base = self.runtime.emu_reserve(1 << exponent)
+            if base:
+                break
+        else:
+            raise EmulatorError("cannot reserve an address range for device memory")
+        self.base, self.end = base, base + (1 << exponent)
+        self.next = base
+        self.starts: list[int] = []
+        self.sizes: dict[int, int] = {}
+        self.live: set[int] = set()
+        self.used = 0
+
+    def allocate(self, nbytes: int) -> int:
+        padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        pages = -(-padded // PAGE) * PAGE
+        with self.lock:
+            first = self.next
+            if first + pages + PAGE > self.end:
+                raise CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
+            self.next = first + pages + PAGE
+            if self.runtime.emu_commit(first, pages):
+                raise MemoryError("emulated device memory: mprotect failed")
+            start = first + pages - padded
+            self.starts.append(start)
+            self.sizes[start] = nbytes
+            self.live.add(start)
+            self.used += nbytes
+        return start
+
+    def free(self, start: int) -> None:
+        nbytes = self.sizes[start]
+        with self.lock:
+            self.live.discard(start)
+            self.used -= nbytes
+        intact = self.slack_intact(start)
+        first = start // PAGE * PAGE
+        end = -(-(start + nbytes) // PAGE) * PAGE
+        self.runtime.emu_release(first, end - first)
+        if not intact:
+            raise EmulatorError(overrun_message(nbytes))
+
+    def block_of(self, address: int) -> int | None:
+        """Start of the block, living or freed, nearest at or below the address."""
+        index = bisect.bisect_right(self.starts, address) - 1
+        return self.starts[index] if index >= 0 else None
+
+    def slack_intact(self, start: int) -> bool:
+        """Whether the up to 15 bytes between the block's end and its guard page still hold poison."""
+        end = start + self.sizes[start]
+        slack = -end % ALIGNMENT
+        return not slack or ctypes.string_at(end, slack) == bytes([POISON]) * slack
+
+
+_space: _AddressSpace | None = None
+_space_lock = threading.Lock()
+_pinned: dict[int, int] = {}
+
+
+def space() -> _AddressSpace:
+    global _space
+    with _space_lock:
+        if _space is None:
+            _space = _AddressSpace()
+    return _space
+
+
+def overrun_message(nbytes: int) -> str:
+    return f"a write went past the end of a device array of {nbytes} bytes"
+
+
+def is_device(address: int) -> bool:
+    return _space is not None and _space.base <= address < _space.end
+
+
+def is_pinned(address: int, nbytes: int = 1) -> bool:
+    return any(start <= address and address + nbytes <= start + size for start, size in list(_pinned.items()))
+
+
+def describe(address: int) -> str:
+    """Where an address lies, for error messages."""
+    if address == 0:
+        return "the null pointer"
+    if not is_device(address):
+        return f"{address:#x}, which is not device memory"
+    start = space().block_of(address)
+    if start is None:
+        return f"{address:#x}, before every device array"
+    nbytes = space().sizes[start]
+    freed = "" if start in space().live else "freed "
+    if address < start + max(nbytes, 1):
+        return f"{address:#x}, byte {address - start} of a {freed}device array of {nbytes} bytes"
+    if start not in space().live and address < -(-(start + nbytes) // PAGE) * PAGE + PAGE:
+        return f"{address:#x}, just past a freed device array of {nbytes} bytes"
+    return f"{address:#x}, {address - start - nbytes} bytes past the end of a device array of {nbytes} bytes"
+
+
+def check_span(address: int, nbytes: int, what: str) -> None:
+    """Raises CUDARuntimeError unless [address, address + nbytes) lies in one living device block."""
+    if nbytes == 0:
+        return
+    if is_device(address):
+        start = space().block_of(address)
+        if start in space().live and address + nbytes <= start + space().sizes[start]:
+            return
+    raise CUDARuntimeError(
+        state.ILLEGAL_ADDRESS, f"{what}: {nbytes} bytes at {describe(address)}: no living device array covers them"
+    )
+
+
+class Memory:
+    """cupy.cuda.Memory: one device block, freed when the last reference goes."""
+
+    def __init__(self, size: int) -> None:
+        refuse_while_capturing("device allocation")
+        self.size = size
+        self.device_id = 0
+        self.ptr = space().allocate(size) if size else 0
+        counters.allocs += 1
+        if size:
+            self._finalizer = weakref.finalize(self, space().free, self.ptr)
+            self._finalizer.atexit = False
+
+
+class UnownedMemory:
+    """cupy.cuda.UnownedMemory: a device range that somebody else frees; `owner` stays referenced."""
+
+    def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
+        self.ptr, self.size, self._owner, self.device_id = ptr, size, owner, 0
+
+
+class MemoryPointer:
+    """cupy.cuda.MemoryPointer: an address inside a block that it keeps alive."""
+
+    __slots__ = ("__weakref__", "device_id", "mem", "ptr")
+
+    def __init__(self, mem: Memory | UnownedMemory, offset: int) -> None:
+        self.mem = mem
+        self.ptr = mem.ptr + offset
+        self.device_id = 0
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + int(offset))
+
+    __radd__ = __add__
+
+    def __sub__(self, offset: int) -> MemoryPointer:
+        return self + -offset
+
+    def copy_from_device(self, source: MemoryPointer, size: int) -> None:
+        copy(self.ptr, source.ptr, size, D2D)
+
+    def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Stream | None = None) -> None:
+        copy(self.ptr, source.ptr, size, D2D, stream)
+
+    def copy_from_host(self, mem: int | ctypes.c_void_p, size: int) -> None:
+        refuse_while_capturing("a synchronous copy from the host")
+        copy(self.ptr, _address(mem), size, H2D)
+
+    def copy_from_host_async(self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None) -> None:
+        copy(self.ptr, _address(mem), size, H2D, stream)
+
+    def copy_to_host(self, mem: int | ctypes.c_void_p, size: int) -> None:
+        refuse_while_capturing("a synchronous copy to the host")
+        copy(_address(mem), self.ptr, size, D2H)
+
+    def copy_to_host_async(self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None) -> None:
+        copy(_address(mem), self.ptr, size, D2H, stream)
+
+    def memset(self, value: int, size: int) -> None:
+        fill(self.ptr, value, size)
+
+    def memset_async(self, value: int, size: int, stream: Stream | None = None) -> None:
+        fill(self.ptr, value, size, stream)
+
+
+def _address(mem: int | ctypes.c_void_p) -> int:
+    return int(mem.value or 0) if isinstance(mem, ctypes.c_void_p) else int(mem)
+
+
+# ---- allocators ------------------------------------------------------------------------------------------
+_allocator: Callable[[int], MemoryPointer] | None = None
+
+
+def alloc(size: int) -> MemoryPointer:
+    """cupy.cuda.alloc: a poisoned block of `size` bytes from the current allocator."""
+    return _allocator(size) if _allocator else MemoryPointer(Memory(int(size)), 0)
+
+
+def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:
+    global _allocator
+    _allocator = allocator
+
+
+@contextlib.contextmanager
+def using_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> Iterator[None]:
+    previous = _allocator
+    set_allocator(allocator)
+    try:
+        yield
+    finally:
+        set_allocator(previous)
+
+
+class MemoryPool:
+    """cupy.cuda.MemoryPool without pooling: reuse of addresses would hide accesses to freed memory."""
+
+    def __init__(self, allocator: object = None) -> None:
+        self._limit = 0
+
+    def malloc(self, size: int) -> MemoryPointer:
+        return MemoryPointer(Memory(int(size)), 0)
+
+    def free_all_blocks(self, stream: Stream | None = None) -> None:
+        refuse_device_wide("MemoryPool.free_all_blocks()")
+
+    def used_bytes(self) -> int:
+        return space().used
+
+    total_bytes = used_bytes
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def n_free_blocks(self) -> int:
+        return 0
+
+    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
+        self._limit = size or 0
+
+    def get_limit(self) -> int:
+        return self._limit
+
+
+def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
+    """cupy.cuda.alloc_pinned_memory: a poisoned host buffer (buffer protocol, `.ptr`, `.size`) that copies may
+    name while capturing. As in CuPy it is larger than asked for: give `count` to numpy.frombuffer."""
+    nbytes = max(512, 1 << (max(size, 1) - 1).bit_length())
+    kind = type("PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes})
+    buffer = kind()
+    address = ctypes.addressof(buffer)
+    buffer.ptr, buffer.size = address, lambda: nbytes
+    ctypes.memset(address, POISON, nbytes)
+    _pinned[address] = nbytes
+    weakref.finalize(buffer, _pinned.pop, address, None).atexit = False
+    return buffer
+
+
+# ---- copies ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class MemcpyNode:
+    dst: int
+    src: int
+    nbytes: int
+    kind: int
+
+    def run(self) -> None:
+        if self.kind in (H2D, D2D):
+            check_span(self.dst, self.nbytes, "memcpy to the device")
+        if self.kind in (D2H, D2D):
+            check_span(self.src, self.nbytes, "memcpy from the device")
+        if self.kind == H2D:
+            counters.h2d_bytes += self.nbytes
+        elif self.kind == D2H:
+            counters.d2h_bytes += self.nbytes
+        elif self.kind == D2D:
+            counters.d2d_bytes += self.nbytes
+        ctypes.memmove(self.dst, self.src, self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemsetNode:
+    dst: int
+    value: int
+    nbytes: int
+
+    def run(self) -> None:
+        check_span(self.dst, self.nbytes, "memset")
+        ctypes.memset(self.dst, self.value, self.nbytes)
+
+
+def copy(dst: int, src: int, nbytes: int, kind: int, stream: Stream | None = None) -> None:
+    """cudaMemcpyAsync. While capturing, the host side has to be pinned memory, which outlives the call."""
+    stream = stream or get_current_stream()
+    if kind == DEFAULT:
+        kind = {(False, False): H2H, (True, False): H2D, (False, True): D2H, (True, True): D2D}[
+            is_device(dst), is_device(src)
+        ]
+    for address, on_device in ((dst, kind in (H2D, D2D)), (src, kind in (D2H, D2D))):
+        if nbytes and is_device(address) != on_device:
+            raise CUDARuntimeError(
+                state.INVALID_VALUE, f"memcpy: kind {kind} does not fit the address {describe(address)}"
+            )
+        if stream.capture is not None and nbytes and not on_device and not is_pinned(address, nbytes):
+            refuse_while_capturing("a copy between the device and host memory that is not pinned", stream)
+    if nbytes:
+        enqueue(MemcpyNode(dst, src, nbytes, kind), stream)
+    else:
+        check_null_stream(stream)
+
+
+def fill(dst: int, value: int, nbytes: int, stream: Stream | None = None) -> None:
+    """cudaMemsetAsync."""
+    if nbytes:
+        enqueue(MemsetNode(dst, value & 0xFF, nbytes), stream)

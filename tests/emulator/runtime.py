@@ -1,0 +1,146 @@
+"""cupy.cuda.runtime: the calls of the CUDA runtime that a backend makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import memory
+from .memory import DEVICE_BYTES, space
+from .state import CUDARuntimeError, counters
+from .stream import find_stream, refuse_device_wide, refuse_while_capturing
+
+__all__ = ["CUDARuntimeError"]
+
+is_hip = False
+memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = range(5)
+streamDefault, streamNonBlocking = 0, 1
+streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
+streamLegacy, streamPerThread = 1, 2
+memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = range(4)
+
+PROPERTIES: dict[str, Any] = {
+    "name": b"ovgpu emulated device",
+    "major": 9,
+    "minor": 0,
+    "totalGlobalMem": DEVICE_BYTES,
+    "multiProcessorCount": 132,
+    "maxThreadsPerBlock": 1024,
+    "maxThreadsPerMultiProcessor": 2048,
+    "regsPerBlock": 65536,
+    "regsPerMultiprocessor": 65536,
+    "sharedMemPerBlock": 48 << 10,
+    "sharedMemPerBlockOptin": 227 << 10,
+    "sharedMemPerMultiprocessor": 228 << 10,
+    "warpSize": 32,
+    "l2CacheSize": 50 << 20,
+    "clockRate": 1_980_000,
+    "memoryClockRate": 2_619_000,
+    "memoryBusWidth": 5120,
+    "concurrentKernels": 1,
+    "cooperativeLaunch": 1,
+    "integrated": 0,
+    "pciBusID": 0,
+}
+
+
+def getDeviceCount() -> int:
+    return 1
+
+
+def getDevice() -> int:
+    return 0
+
+
+def setDevice(device: int) -> None:
+    if device != 0:
+        raise CUDARuntimeError(101, f"cudaErrorInvalidDevice: invalid device ordinal {device}")
+
+
+def getDeviceProperties(device: int) -> dict[str, Any]:
+    setDevice(device)
+    return dict(PROPERTIES)
+
+
+def driverGetVersion() -> int:
+    return 13000
+
+
+def runtimeGetVersion() -> int:
+    return 13000
+
+
+def deviceSynchronize() -> None:
+    refuse_device_wide("deviceSynchronize()")
+    counters.synchronizations += 1
+
+
+def memGetInfo() -> tuple[int, int]:
+    used = space().used
+    return DEVICE_BYTES - used, DEVICE_BYTES
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    memory.copy(int(dst), int(src), int(size), kind, find_stream(stream))
+
+
+def memcpy(dst: int, src: int, size: int, kind: int) -> None:
+    refuse_while_capturing("a synchronous memcpy")
+    memory.copy(int(dst), int(src), int(size), kind)
+
+
+def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+    memory.fill(int(ptr), value, int(size), find_stream(stream))
+
+
+def memset(ptr: int, value: int, size: int) -> None:
+    refuse_while_capturing("a synchronous memset")
+    memory.fill(int(ptr), value, int(size))
+
+
+def streamSynchronize(stream: int) -> None:
+    find_stream(stream).synchronize()
+
+
+def streamIsCapturing(stream: int) -> bool:
+    return find_stream(stream).is_capturing()
+
+
+def graphDestroy(graph: int) -> None:
+    pass
+
+
+def graphExecDestroy(graph: int) -> None:
+    pass
+
+
+def profilerStart() -> None:
+    pass
+
+
+def profilerStop() -> None:
+    pass
+
+
+class PointerAttributes:
+    """cudaPointerAttributes: the device of an address, and the address on either side."""
+
+    def __init__(self, address: int) -> None:
+        on_device, pinned = memory.is_device(address), memory.is_pinned(address)
+        self.device = 0 if on_device or pinned else -2
+        self.devicePointer = address if on_device or pinned else 0
+        self.hostPointer = 0 if on_device else address
+        self.type = memoryTypeDevice if on_device else memoryTypeHost if pinned else memoryTypeUnregistered
+
+
+def pointerGetAttributes(ptr: int) -> PointerAttributes:
+    return PointerAttributes(int(ptr))
+
+
+def hostRegister(ptr: int, size: int, flags: int = 0) -> None:
+    """Makes existing host memory count as pinned."""
+    memory._pinned[int(ptr)] = int(size)
+
+
+def hostUnregister(ptr: int) -> None:
+    if memory._pinned.pop(int(ptr), None) is None:
+        raise CUDARuntimeError(713, "cudaErrorHostMemoryNotRegistered")

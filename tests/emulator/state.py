@@ -1,0 +1,73 @@
+"""Errors, counters and settings shared by the emulator's parts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from .toolchain import EmulatorError
+
+__all__ = ["CUDARuntimeError", "CaptureError", "Counters", "EmulatorError", "counters", "thread_order"]
+
+INVALID_VALUE = 1
+ILLEGAL_ADDRESS = 700
+LAUNCH_FAILURE = 719
+COOPERATIVE_TOO_LARGE = 720
+CAPTURE_UNSUPPORTED = 900
+CAPTURE_UNJOINED = 904
+CAPTURE_IMPLICIT = 906
+
+
+class CUDARuntimeError(RuntimeError):
+    """What the CUDA runtime answers to a wrong call or a faulty kernel; `status` is the cudaError_t."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class CaptureError(CUDARuntimeError):
+    """Something that cannot become part of a graph was asked of a stream that is being captured."""
+
+    def __init__(self, message: str, status: int = CAPTURE_UNSUPPORTED) -> None:
+        super().__init__(status, message)
+
+
+@dataclass
+class Counters:
+    """What the host asked of the device; work inside a graph counts as `graph_launches` alone."""
+
+    launches: int = 0  # kernels and library calls started one by one
+    graph_launches: int = 0
+    allocs: int = 0
+    h2d_bytes: int = 0
+    d2h_bytes: int = 0
+    d2d_bytes: int = 0
+    synchronizations: int = 0
+
+    def reset(self) -> None:
+        for field in fields(self):
+            setattr(self, field.name, 0)
+
+
+counters = Counters()
+
+_order = 0
+
+
+def current_thread_order() -> int:
+    return _order
+
+
+@contextlib.contextmanager
+def thread_order(order: int | str) -> Iterator[None]:
+    """Within the block, threads between two barriers run in this order: "ascending", "descending" or a seed
+    above 1. A kernel whose result depends on it lacks a barrier."""
+    global _order
+    previous = _order
+    _order = {"ascending": 0, "descending": 1}[order] if isinstance(order, str) else order
+    try:
+        yield
+    finally:
+        _order = previous

@@ -1,0 +1,285 @@
+"""Streams, events, capture and graphs. Work is plain data (`Node`); eager work runs at once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from . import state
+from .state import CaptureError, CUDARuntimeError, counters
+
+
+class Node(Protocol):
+    """One unit of device work: addresses and numbers only, nothing that Python could evaluate anew."""
+
+    def run(self) -> None: ...
+
+
+class Capture:
+    """A capture in progress: the origin stream and those that joined it through events."""
+
+    def __init__(self, origin: Stream) -> None:
+        self.origin = origin
+        self.nodes: list[Node] = []
+        self.work: dict[int, int] = {origin.ptr: 0}  # nodes enqueued per stream
+        self.joined: dict[int, dict[int, int]] = {origin.ptr: {}}  # per stream, what it has waited for
+        self.invalid: str | None = None
+
+    def admit(self, stream: Stream) -> None:
+        stream.capture = self
+        self.work.setdefault(stream.ptr, 0)
+        self.joined.setdefault(stream.ptr, {})
+
+    def add(self, node: Node, stream: Stream) -> None:
+        self.nodes.append(node)
+        self.work[stream.ptr] += 1
+
+    def done_before(self, stream: Stream) -> dict[int, int]:
+        """How much of each stream's work is finished when `stream` reaches this point."""
+        return {**self.joined[stream.ptr], stream.ptr: self.work[stream.ptr]}
+
+    def join(self, stream: Stream, covers: dict[int, int]) -> None:
+        seen = self.joined[stream.ptr]
+        for ptr, count in covers.items():
+            seen[ptr] = max(seen.get(ptr, 0), count)
+
+    def has_unjoined_work(self) -> bool:
+        seen = self.done_before(self.origin)
+        return any(count > seen.get(ptr, 0) for ptr, count in self.work.items())
+
+
+_handles = itertools.count(0x5000_0000, 0x100)
+_streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_captures: list[Capture] = []
+_thread = threading.local()
+
+
+class Stream:
+    """cupy.cuda.Stream. Only a stream of its own can be captured, never the null stream."""
+
+    null: Stream
+    ptds: Stream
+
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
+    ) -> None:
+        self.ptr = 0 if null else 2 if ptds else next(_handles)
+        self.device_id = 0
+        self.is_non_blocking = non_blocking
+        self.priority = priority or 0
+        self.capture: Capture | None = None
+        self._outer: list[Stream] = []
+        _streams.setdefault(self.ptr, self)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.ptr} (device 0)>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.ptr == other.ptr
+
+    def __hash__(self) -> int:
+        return self.ptr
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.ptr)
+
+    def __enter__(self) -> Stream:
+        self._outer.append(get_current_stream())
+        return self.use()
+
+    def __exit__(self, *_: object) -> None:
+        self._outer.pop().use()
+
+    def use(self) -> Stream:
+        _thread.current = self
+        return self
+
+    @property
+    def done(self) -> bool:
+        refuse_while_capturing("Stream.done", self)
+        return True
+
+    def synchronize(self) -> None:
+        refuse_while_capturing("Stream.synchronize()", self)
+        counters.synchronizations += 1
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        capture = event.capture
+        if capture is None:
+            return
+        if capture not in _captures:
+            raise CaptureError("the event was recorded in a capture that has ended")
+        if self.capture not in (None, capture) or self.ptr == 0:
+            raise CaptureError("an event of one capture cannot be waited for by another")
+        capture.admit(self)
+        capture.join(self, event.covers)
+
+    def launch_host_func(self, callback: Callable[[object], None], arg: object) -> None:
+        if self.capture is not None:
+            raise CaptureError("launch_host_func: the emulator records data only, not Python functions")
+        callback(arg)
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        if self.ptr in (0, 1, 2):
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        if self.capture is not None:
+            raise CaptureError("the stream is already being captured")
+        self.capture = Capture(self)
+        _captures.append(self.capture)
+
+    def end_capture(self) -> Graph:
+        capture = self.capture
+        if capture is None or capture.origin is not self:
+            raise CaptureError("no capture was begun on this stream")
+        _captures.remove(capture)
+        for ptr in capture.work:
+            stream = _streams.get(ptr)
+            if stream is not None:
+                stream.capture = None
+        if capture.invalid:
+            raise CaptureError(f"the capture was invalidated: {capture.invalid}", 901)
+        if capture.has_unjoined_work():
+            raise CaptureError("work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED)
+        return Graph(capture.nodes)
+
+    def is_capturing(self) -> bool:
+        return self.capture is not None
+
+
+class ExternalStream(Stream):
+    """cupy.cuda.ExternalStream: another name for a stream known by its handle."""
+
+    def __new__(cls, ptr: int, device_id: int = -1) -> Stream:  # type: ignore[misc]
+        return find_stream(ptr)
+
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        pass
+
+
+Stream.null = Stream(null=True)
+Stream.ptds = Stream(ptds=True)
+
+
+class Event:
+    """cupy.cuda.Event."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self.ptr = next(_handles)
+        self.capture: Capture | None = None
+        self.covers: dict[int, int] = {}
+        self.time: float | None = None
+        self.disable_timing = disable_timing
+
+    @property
+    def done(self) -> bool:
+        self._refuse_captured("Event.done")
+        return True
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or get_current_stream()
+        self.capture = stream.capture
+        self.covers = stream.capture.done_before(stream) if stream.capture is not None else {}
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        self._refuse_captured("Event.synchronize()")
+        counters.synchronizations += 1
+
+    def _refuse_captured(self, what: str) -> None:
+        if self.capture is not None and self.capture in _captures:
+            raise CaptureError(f"{what}: the event was recorded while capturing")
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """Milliseconds between two recorded events."""
+    if start.time is None or end.time is None or start.disable_timing or end.disable_timing:
+        raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: the event holds no time")
+    return (end.time - start.time) * 1e3
+
+
+class Graph:
+    """cupy.cuda.Graph: the recorded nodes, in stream order."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = tuple(nodes)
+        self.graph = next(_handles)
+        self.graphExec = next(_handles)
+
+    @property
+    def node_count(self) -> int:
+        return len(self.nodes)
+
+    def launch(self, stream: Stream | None = None) -> None:
+        stream = stream or get_current_stream()
+        if stream.capture is not None:
+            raise CaptureError("a graph cannot be launched into a stream that is being captured")
+        check_null_stream(stream)
+        counters.graph_launches += 1
+        for node in self.nodes:
+            node.run()
+
+    def upload(self, stream: Stream | None = None) -> None:
+        refuse_while_capturing("Graph.upload()", stream)
+
+    def debug_dot_str(self, flags: int = 0) -> str:
+        names = [f'  n{i} [label="{type(node).__name__}"];' for i, node in enumerate(self.nodes)]
+        edges = [f"  n{i} -> n{i + 1};" for i in range(len(self.nodes) - 1)]
+        return "\n".join(["digraph {", *names, *edges, "}"])
+
+
+def get_current_stream(device_id: int = -1) -> Stream:
+    """The stream that this Python thread's work goes to; the null stream by default."""
+    return getattr(_thread, "current", Stream.null)
+
+
+def find_stream(ptr: int) -> Stream:
+    """The living stream with this handle."""
+    stream = _streams.get(ptr)
+    if stream is None:
+        raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no stream has the handle {ptr:#x}")
+    return stream
+
+
+def check_null_stream(stream: Stream) -> None:
+    """Work on the null stream would wait for the stream that is being captured, which a capture forbids."""
+    if stream.ptr == 0 and _captures:
+        for capture in _captures:
+            capture.invalid = "the null stream was used"
+        raise CaptureError(
+            "the null stream was used while another stream is being captured: launch on the capturing stream",
+            state.CAPTURE_IMPLICIT,
+        )
+
+
+def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) -> None:
+    """Records the node when its stream (default: the current one) is being captured, otherwise runs it."""
+    stream = stream or get_current_stream()
+    if stream.capture is not None:
+        stream.capture.add(node, stream)
+        return
+    check_null_stream(stream)
+    if count:
+        counters.launches += 1
+    node.run()
+
+
+def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:
+    """For what a capture forbids: allocation, synchronisation, reading values on the host."""
+    stream = stream or get_current_stream()
+    if stream.capture is not None:
+        raise CaptureError(f"{what} is not allowed while the stream is being captured")
+    check_null_stream(stream)
+
+
+def refuse_device_wide(what: str) -> None:
+    if _captures:
+        raise CaptureError(f"{what} is not allowed while a stream is being captured")

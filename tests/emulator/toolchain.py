@@ -1,0 +1,158 @@
+"""Compiles CUDA C++ for the host with g++ and loads it; results are cached by content hash."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+HEADERS = ("cuda_emu.h", "cuda_emu_types.h", "cuda_emu_math.h", "cuda_emu_cupy.h")
+
+# Integer overflow wraps and `char` is signed as on a device; an index outside an array of known bounds traps.
+FLAGS = (
+    *("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-fwrapv", "-fsigned-char"),
+    *("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique"),
+    *("-fvisibility=hidden", "-fno-exceptions"),
+)
+RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-pthread")
+
+
+class EmulatorError(RuntimeError):
+    """The emulator itself cannot go on: no compiler, or a kernel that does not compile."""
+
+
+@functools.cache
+def compiler() -> str:
+    """Path of g++.
+
+    Raises EmulatorError when it is not installed."""
+    for name in (os.environ.get("CXX"), "g++"):
+        path = shutil.which(name) if name else None
+        if path:
+            return path
+    raise EmulatorError(
+        "the CUDA emulator compiles kernels with g++, which is not installed; "
+        "install it (Debian/Ubuntu: apt install g++, Fedora: dnf install gcc-c++, macOS: xcode-select --install)"
+    )
+
+
+@functools.cache
+def cache_directory() -> Path:
+    """`OVGPU_EMU_CACHE`, or a folder of this user's below the temporary directory."""
+    default = Path(tempfile.gettempdir()) / f"ovgpu-emulator-{os.getuid()}"
+    path = Path(os.environ.get("OVGPU_EMU_CACHE", default))
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_uid != os.getuid():
+        raise EmulatorError(f"{path} belongs to another user; set OVGPU_EMU_CACHE")
+    return path
+
+
+@functools.cache
+def _base_hash() -> str:
+    """Of everything that a compiled object depends on besides its own source."""
+    version = subprocess.run([compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True).stdout
+    digest = hashlib.sha256(repr((version, FLAGS, RUNTIME_FLAGS)).encode())
+    for name in (*HEADERS, "cuda_emu.cc"):
+        digest.update((HERE / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(repr((_base_hash(), parts)).encode()).hexdigest()[:32]
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise EmulatorError(f"compilation failed:\n{result.stderr[:6000]}")
+
+
+def _build(target: Path, command: Sequence[str]) -> Path:
+    """Runs `command ... -o <temporary>` and moves the result to `target`, so that no process sees half a file."""
+    if not target.exists():
+        temporary = target.with_name(f"{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        try:
+            _run([*command, "-o", str(temporary)])
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return target
+
+
+@functools.cache
+def runtime(extra_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols."""
+    target = cache_directory() / f"runtime-{_hash('runtime', extra_flags)}.so"
+    _build(target, [compiler(), *RUNTIME_FLAGS, *extra_flags, f"-I{HERE}", str(HERE / "cuda_emu.cc")])
+    library = ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
+    library.emu_reserve.restype = ctypes.c_void_p
+    library.emu_reserve.argtypes = [ctypes.c_uint64]
+    library.emu_commit.argtypes = library.emu_release.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    return library
+
+
+@functools.cache
+def _precompiled_header() -> Path:
+    """A folder holding cuda_emu_cupy.h.gch: it takes most of the time out of compiling a small kernel."""
+    folder = cache_directory() / f"header-{_hash('header')}"
+    folder.mkdir(exist_ok=True)
+    source = HERE / "cuda_emu_cupy.h"
+    _build(folder / "prelude.h.gch", [compiler(), *FLAGS, f"-I{HERE}", "-x", "c++-header", str(source)])
+    return folder
+
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def included_text(code: str, folders: Sequence[Path]) -> str:
+    """`code` and every file it includes with quotes, each once: what the cache key has to cover."""
+    seen: set[Path] = set()
+    texts = [code]
+
+    def follow(text: str) -> None:
+        for name in _INCLUDE.findall(text):
+            for folder in folders:
+                path = (folder / name).resolve()
+                if path.is_file():
+                    if path not in seen:
+                        seen.add(path)
+                        texts.append(path.read_text())
+                        follow(texts[-1])
+                    break
+
+    follow(code)
+    return "\n".join(texts)
+
+
+def include_folders(options: Sequence[str]) -> list[Path]:
+    """The folders named by -I options, then the one that stands for the toolkit's headers."""
+    named = [Path(option[2:]) for option in options if option.startswith("-I") and len(option) > 2]
+    named += [Path(option.split("=", 1)[1]) for option in options if option.startswith("--include-path=")]
+    return [*named, HERE / "include"]
+
+
+def compile_library(code: str, options: Sequence[str] = ()) -> ctypes.CDLL:
+    """Compiles `code`, which may use everything in cuda_emu.h, into a loaded library."""
+    runtime()
+    folders = include_folders(options)
+    defines = [option for option in options if option.startswith(("-D", "-U"))]
+    key = _hash("kernel", included_text(code, folders), defines)
+    target = cache_directory() / f"{key}.so"
+    if not target.exists():
+        source = cache_directory() / f"{key}.{os.getpid()}.{os.urandom(4).hex()}.cc"
+        source.write_text(code)
+        header = ["-I" + str(_precompiled_header()), f"-I{HERE}", "-include", "prelude.h"]
+        paths = [f"-I{folder}" for folder in folders]
+        try:
+            _build(target, [compiler(), *FLAGS, "-shared", *header, *paths, *defines, str(source)])
+        finally:
+            source.unlink(missing_ok=True)
+    return ctypes.CDLL(str(target))
