@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
 from tests.models.drive import OPENVINO_F32  # noqa: E402
 
 
-def compile_model(engine: str, xml: Path | str, weights: bytes | None = None, device: str = "CPU") -> Any:
-    """`engine` is ovgpu on `device`, or openvino on the CPU in f32; `xml` a path, or text with `weights`."""
+def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, device: str = "CPU") -> Any:
+    """`engine` is ovgpu on `device` or openvino on the CPU in f32; `xml` a path, or the text with `weights`."""
     if engine == "ovgpu":
         import ovgpu as ov
 
@@ -44,9 +44,7 @@ def compile_model(engine: str, xml: Path | str, weights: bytes | None = None, de
     else:
         raise ValueError(f"no such engine: {engine}")
     core = ov.Core()
-    model = (
-        core.read_model(xml) if weights is None else core.read_model(model=str(xml).encode(), weights=weights)
-    )
+    model = core.read_model(xml) if weights is None else core.read_model(model=xml, weights=weights)
     return core.compile_model(model, device, config)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import engines
 import numpy as np
 
-from tests.models.irtext import Graph
+from tests.harness.ir import Net
 
 SIZE = 16
 ENGINES = ("numpy", "ovgpu", "openvino")
@@ -28,16 +28,15 @@ def factors(layers: int) -> np.ndarray:
     return np.random.RandomState(1).uniform(0.5, 1.5, (layers, SIZE)).astype(np.float32)
 
 
-def chain(layers: int) -> tuple[str, bytes]:
+def chain(layers: int) -> tuple[bytes, bytes]:
     """The chain as IR: layer k is Add, Multiply or Relu in turn."""
-    graph = Graph("chain")
-    x = graph.parameter("float32", (SIZE,), "x")
+    net = Net("chain")
+    x = net.parameter("f32", (SIZE,), "x")
     for k, row in enumerate(factors(layers)):
         kind = ("Add", "Multiply", "Relu")[k % 3]
-        operands = [x] if kind == "Relu" else [x, graph.constant(row)]
-        x = graph.add(kind, operands, [("float32", (SIZE,))])[0]
-    graph.result(x)
-    return graph.xml(), bytes(graph.weights)
+        x = net.layer(kind, "opset1", [x] if kind == "Relu" else [x, net.const(row)])
+    net.result(x)
+    return net.build()
 
 
 def worker(engine: str, layers: int, device: str) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def llama(**config: Any) -> Built:
     return _decoder(LlamaForCausalLM(LlamaConfig(**config)))
 
 
-def from_text(ir: tuple[str, bytes]) -> Built:
-    """A model from IR text and weights."""
+def from_ir(ir: tuple[bytes, bytes]) -> Built:
+    """A model from XML and weights."""
     xml, weights = ir
-    return Built(ov.Core().read_model(model=xml.encode(), weights=weights))
+    return Built(ov.Core().read_model(model=xml, weights=weights))

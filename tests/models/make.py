@@ -6,7 +6,7 @@
 
 It needs the extra `models` (torch, transformers, optimum-intel, openvino); seeds are fixed, so with the same
 versions the models come out the same. A small model is `<name>/model.xml`, `model.bin` and `expected.npz`
-(see `drive.Expected`). Decoders and models written as text expect OpenVINO's CPU results in f32, and torch
+(see `drive.Expected`). Decoders and models built as IR expect OpenVINO's CPU results in f32, and torch
 agrees on the decoders' tokens; the others expect torch's results, and OpenVINO agrees with static shapes
 (while shapes are dynamic its CPU plugin ignores the lengths of an LSTMSequence).
 """
@@ -48,15 +48,15 @@ SMALL: dict[str, Callable[[], build.Built]] = {
     "gpt2": lambda: build.gpt2(**_tiny_gpt2),
     "gru": lambda: build.gru(),
     "llama": lambda: build.llama(**_tiny_llama),
-    "lstm_state": lambda: build.from_text(lstm_state(8)),
-    "spec_tensor_iterator": lambda: build.from_text(spec_tensor_iterator(SPEC_SEED)),
+    "lstm_state": lambda: build.from_ir(lstm_state(8)),
+    "spec_tensor_iterator": lambda: build.from_ir(spec_tensor_iterator(SPEC_SEED)),
 }
 LARGE: dict[str, Callable[[], build.Built]] = {
     "bert_base_128": lambda: build.bert(shape=(1, 128)),
     "convnet_48x224": lambda: build.convnet(48, shape=(1, 224, 224)),
     "gpt2_12x256": lambda: build.gpt2(n_embd=256, n_layer=12, n_head=8),
-    "tensor_iterator_lstm": lambda: build.from_text(spec_tensor_iterator(SPEC_SEED)),
-    "lstm_sequence_100x512": lambda: build.from_text(lstm_sequence(12)),
+    "tensor_iterator_lstm": lambda: build.from_ir(spec_tensor_iterator(SPEC_SEED)),
+    "lstm_sequence_100x512": lambda: build.from_ir(lstm_sequence(12)),
     "bilstm_100x256": lambda: build.bilstm(1000, 256, 256, 2, shape=(4, 100)),
     "gru_100x512": lambda: build.gru(512, 512, 2, shape=(1, 100)),
 }

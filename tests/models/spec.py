@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .irtext import Graph
+from tests.harness.ir import Net, feed, take
 
 STEPS, FEATURES, HIDDEN = 25, 512, 256
 
 
-def spec_tensor_iterator(seed: int, *, document: bool = False) -> tuple[str, bytes]:
+def spec_tensor_iterator(seed: int, *, document: bool = False) -> tuple[bytes, bytes]:
     """The "full TensorIterator layer" inside a net: inputs x, h, c, output y [1,25,256]; (xml, weights).
 
     With `document` the layer stands as the document prints it, with nothing but its elided attributes filled
@@ -22,50 +22,21 @@ def spec_tensor_iterator(seed: int, *, document: bool = False) -> tuple[str, byt
     bias = random.uniform(-0.2, 0.2, 4 * HIDDEN).astype(np.float32)
     to_cell, to_sequence = np.array([1, FEATURES], np.int64), np.array([1, 1, HIDDEN], np.int64)
     if document:
-        return _DOCUMENT, b"".join(a.tobytes() for a in (to_cell, wr, bias, to_sequence))
-    graph = Graph("tensor_iterator")
-    x = graph.parameter("float32", (1, STEPS, FEATURES), "x")
-    h, c = (graph.parameter("float32", (1, HIDDEN), name) for name in "hc")
-
-    body = Graph("body", graph.weights)
-    xi = body.parameter("float32", (1, 1, FEATURES))
-    hi, ci = (body.parameter("float32", (1, HIDDEN)) for _ in range(2))
-    flat = body.add(
-        "Reshape", [xi, body.constant(to_cell)], [("float32", (1, FEATURES))], special_zero="false"
-    )
-    weights = [body.constant(np.ascontiguousarray(a)) for a in (wr[:, :FEATURES], wr[:, FEATURES:], bias)]
-    ho, co = body.add(
-        "LSTMCell",
-        [*flat, hi, ci, *weights],
-        [("float32", (1, HIDDEN))] * 2,
-        version="opset4",
-        hidden_size=HIDDEN,
-    )
-    y = body.add(
-        "Reshape", [ho, body.constant(to_sequence)], [("float32", (1, 1, HIDDEN))], special_zero="false"
-    )[0]
-    co_id, ho_id, y_id = (body.result(value) for value in (co, ho, y))
-    slices = 'start="0" end="-1" stride="1" part_size="1"'
-    inner = f"""
-<port_map>
-<input axis="1" external_port_id="0" internal_layer_id="{xi.layer}" {slices}/>
-<input external_port_id="1" internal_layer_id="{hi.layer}"/>
-<input external_port_id="2" internal_layer_id="{ci.layer}"/>
-<output axis="1" external_port_id="3" internal_layer_id="{y_id}" {slices}/>
-</port_map>
-<back_edges>
-<edge from-layer="{co_id}" to-layer="{ci.layer}"/>
-<edge from-layer="{ho_id}" to-layer="{hi.layer}"/>
-</back_edges>
-<body>
-{body.parts()}
-</body>
-"""
-    out = graph.add("TensorIterator", [x, h, c], [("float32", (1, STEPS, HIDDEN))], names=["y"], inner=inner)[
-        0
-    ]
-    graph.result(out)
-    return graph.xml(), bytes(graph.weights)
+        return _DOCUMENT.encode(), b"".join(a.tobytes() for a in (to_cell, wr, bias, to_sequence))
+    net, body = Net("tensor_iterator"), Net("body")
+    x = net.parameter("f32", (1, STEPS, FEATURES), "x")
+    h, c = (net.parameter("f32", (1, HIDDEN), name) for name in "hc")
+    xi = body.parameter("f32", (1, 1, FEATURES))
+    hi, ci = (body.parameter("f32", (1, HIDDEN)) for _ in range(2))
+    flat = body.layer("Reshape", "opset1", [xi, body.const(to_cell)], {"special_zero": False})
+    weights = [body.const(a) for a in (wr[:, :FEATURES], wr[:, FEATURES:], bias)]
+    ho, co = body.layer("LSTMCell", "opset4", [flat, hi, ci, *weights], {"hidden_size": HIDDEN}, outputs=2)
+    yi = body.layer("Reshape", "opset1", [ho, body.const(to_sequence)], {"special_zero": False})
+    co, ho, yi = (body.result(value) for value in (co, ho, yi))
+    slices = {"axis": 1, "start": 0, "end": -1, "stride": 1, "part_size": 1}
+    inputs, outputs = [feed(x, xi, **slices), feed(h, hi), feed(c, ci)], [take(yi, **slices)]
+    net.result(net.tensor_iterator(body, inputs, outputs, [(co, ci), (ho, hi)]))
+    return net.build()
 
 
 def _dims(*shape: int) -> str:

@@ -22,7 +22,7 @@ DECODERS = ["gpt2", "llama"]
 STATEFUL = [*DECODERS, "lstm_state"]
 STATELESS = ["bert", "bilstm", "convnet", "gru"]
 
-IR = tuple[str, bytes]
+IR = tuple[bytes, bytes]
 
 
 def load(name: str, device: str) -> tuple[Any, Expected]:
@@ -30,9 +30,9 @@ def load(name: str, device: str) -> tuple[Any, Expected]:
     return ov.Core().compile_model(folder / "model.xml", device), Expected.load(folder / "expected.npz")
 
 
-def compile_text(ir: IR, device: str) -> Any:
+def compile_ir(ir: IR, device: str) -> Any:
     core = ov.Core()
-    return core.compile_model(core.read_model(model=ir[0].encode(), weights=ir[1]), device)
+    return core.compile_model(core.read_model(model=ir[0], weights=ir[1]), device)
 
 
 def check(actual: tuple[Array, ...], call: Call, where: str) -> None:
@@ -86,7 +86,7 @@ def test_greedy_tokens(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("document", [False, True], ids=["today", "document"])
 def test_spec_tensor_iterator(document: bool, device: str) -> None:
-    compiled = compile_text(spec_tensor_iterator(SPEC_SEED, document=document), device)
+    compiled = compile_ir(spec_tensor_iterator(SPEC_SEED, document=document), device)
     request = compiled.create_infer_request()
     for k, call in enumerate(Expected.load(DATA / "spec_tensor_iterator" / "expected.npz").calls):
         request.infer([call.inputs[key] for key in "xhc"])
@@ -99,14 +99,14 @@ def test_side_by_side_with_openvino(make: Callable[[int], IR], device: str) -> N
     openvino = pytest.importorskip("openvino")
     ir = make(31)
     core = openvino.Core()
-    reference = core.compile_model(core.read_model(model=ir[0].encode(), weights=ir[1]), "CPU", OPENVINO_F32)
+    reference = core.compile_model(core.read_model(model=ir[0], weights=ir[1]), "CPU", OPENVINO_F32)
     random = np.random.RandomState(32)
     shapes = {port.get_any_name(): port.shape for port in reference.inputs}
     calls = [
         Call({k: random.standard_normal([*s]).astype(np.float32) for k, s in shapes.items()}, reset=i == 5)
         for i in range(10)
     ]
-    pairs = zip(replay(reference, calls), replay(compile_text(ir, device), calls), strict=True)
+    pairs = zip(replay(reference, calls), replay(compile_ir(ir, device), calls), strict=True)
     for k, (expected, actual) in enumerate(pairs):
         assert len(actual) == len(expected)
         for e, a in zip(expected, actual):
