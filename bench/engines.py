@@ -32,7 +32,7 @@ from tests.models.drive import OPENVINO_F32  # noqa: E402
 
 
 def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, device: str = "CPU") -> Any:
-    """`engine` is ovgpu on `device` or openvino on the CPU in f32; `xml` a path, or the text with `weights`."""
+    """`engine` is ovgpu on `device` or openvino on the CPU in f32; `xml` a path, or text with `weights`."""
     if engine == "ovgpu":
         import ovgpu as ov
 
