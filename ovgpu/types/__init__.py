@@ -5,7 +5,7 @@ from __future__ import annotations
 from .element import Type
 from .layout import Layout
 from .packing import Array, decode_nf4, nbytes, pack, unpack
-from .shape import UNBOUNDED, Dimension, PartialShape, Shape
+from .shape import UNBOUNDED, Dimension, PartialShape, Shape, Strides
 
 __all__ = [
     "UNBOUNDED",
@@ -14,6 +14,7 @@ __all__ = [
     "Layout",
     "PartialShape",
     "Shape",
+    "Strides",
     "Type",
     "decode_nf4",
     "nbytes",

@@ -44,7 +44,7 @@ class Dimension:
         else:
             low = _extent(dimension if min_dimension is None else min_dimension)
             high = low if max_dimension is None else _extent(max_dimension)
-        self._min = 0 if low == -1 else low
+        self._min = 0 if low in (-1, UNBOUNDED) else low
         self._max = UNBOUNDED if high == -1 else high
         if self._min > self._max:
             raise RuntimeError(f"Dimension bounds {low}..{high} are reversed")
@@ -195,18 +195,36 @@ def _split_extents(text: str) -> list[str]:
     return fields
 
 
-class Shape(list[int]):
+class _IntList(list[int]):
+    """A list of non-negative ints that also equals tuples."""
+
+    __hash__: ClassVar[None]
+
+    def __init__(self, values: Iterable[SupportsIndex] = ()) -> None:
+        super().__init__(_natural(value) for value in values)
+
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        if isinstance(index, slice):
+            raise TypeError(f"a {type(self).__name__} is assigned one element at a time")
+        super().__setitem__(index, _natural(value))
+
+    def __eq__(self, other: object) -> bool:
+        return list.__eq__(self, list(other)) if isinstance(other, (list, tuple)) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other if isinstance(other, (list, tuple)) else NotImplemented
+
+
+class Shape(_IntList):
     """A fully known shape: a list of non-negative ints that also equals tuples and prints as openvino's.
 
     Raises: TypeError for what is no sequence of non-negative ints, RuntimeError for a text that is no shape.
     """
 
-    __hash__: ClassVar[None]
-
     def __init__(self, axis_lengths: Iterable[SupportsIndex] | str = ()) -> None:
         if isinstance(axis_lengths, str):
             axis_lengths = [Dimension(field).get_length() for field in _split_extents(axis_lengths)]
-        super().__init__(_axis_length(length) for length in axis_lengths)
+        super().__init__(axis_lengths)
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> int: ...
@@ -216,16 +234,7 @@ class Shape(list[int]):
         return Shape(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any, /) -> None:
-        if isinstance(index, slice):
-            raise TypeError("a Shape is assigned axis by axis")
-        length = value.get_length() if isinstance(value, Dimension) else _axis_length(value)
-        super().__setitem__(index, length)
-
-    def __eq__(self, other: object) -> bool:
-        return list.__eq__(self, list(other)) if isinstance(other, (list, tuple)) else NotImplemented
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other if isinstance(other, (list, tuple)) else NotImplemented
+        super().__setitem__(index, value.get_length() if isinstance(value, Dimension) else value)
 
     def to_string(self) -> str:
         return f"[{','.join(map(str, self))}]"
@@ -236,11 +245,21 @@ class Shape(list[int]):
         return f"<Shape: {self}>"
 
 
-def _axis_length(value: SupportsIndex) -> int:
-    length = operator.index(value)
-    if not 0 <= length < 2**64:
-        raise TypeError(f"a shape has non-negative extents of at most 64 bits, got {length}")
-    return length
+class Strides(_IntList):
+    """Distances in bytes between neighbours along each axis."""
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self))
+
+    def __repr__(self) -> str:
+        return f"<Strides: ({self})>"
+
+
+def _natural(value: SupportsIndex) -> int:
+    number = operator.index(value)
+    if not 0 <= number < 2**64:
+        raise TypeError(f"expected a non-negative integer of at most 64 bits, got {number}")
+    return number
 
 
 class PartialShape:
@@ -354,11 +373,11 @@ class PartialShape:
             return False
         return all(mine.same_scheme(theirs) for mine, theirs in zip(self._dims, shape._dims))
 
-    def _position(self, index: SupportsIndex) -> int:
-        position, rank = operator.index(index), len(self._known())
-        if not -rank <= position < rank:
+    def _at(self, index: SupportsIndex) -> tuple[list[Dimension], int]:
+        position, dims = operator.index(index), self._known()
+        if not -len(dims) <= position < len(dims):
             raise RuntimeError(f"Accessing out-of-range dimension {position} of {self}")
-        return position
+        return dims, position
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Dimension: ...
@@ -367,10 +386,12 @@ class PartialShape:
     def __getitem__(self, index: SupportsIndex | slice) -> Dimension | PartialShape:
         if isinstance(index, slice):
             return PartialShape(self._known()[index])
-        return self._known()[self._position(index)]
+        dims, position = self._at(index)
+        return dims[position]
 
     def __setitem__(self, index: SupportsIndex, value: Any) -> None:
-        self._known()[self._position(index)] = _dimension(value)
+        dims, position = self._at(index)
+        dims[position] = _dimension(value)
 
     def __iter__(self) -> Iterator[Dimension]:
         return iter(self._known())

@@ -1,0 +1,58 @@
+"""One expression, evaluated with openvino's names and with ours: the outcomes must agree."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import openvino
+
+import ovgpu.properties
+import ovgpu.tensor
+import ovgpu.types
+
+OPENVINO = openvino
+OURS = SimpleNamespace(
+    **{name: getattr(ovgpu.types, name) for name in ovgpu.types.__all__},
+    Tensor=ovgpu.tensor.Tensor,
+    properties=ovgpu.properties,
+)
+_NAMES = ("Type", "Dimension", "PartialShape", "Shape", "Strides", "Layout", "Tensor", "properties")
+
+
+def evaluate(library: Any, code: str) -> Any:
+    """The value of an expression; statements may precede it, separated by "; "."""
+    names = {name: getattr(library, name) for name in _NAMES} | {"np": np, "ml_dtypes": ml_dtypes, "copy": copy}
+    *statements, expression = code.split("; ")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for statement in statements:
+            exec(statement, names)
+        return eval(expression, names)
+
+
+def outcome(library: Any, code: str) -> Any:
+    """The value as plain data (objects of the library as their class, repr and str), or the class of the error."""
+    try:
+        return plain(evaluate(library, code))
+    except Exception as error:
+        return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return "ndarray", str(value.dtype), value.shape, value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    return type(value).__name__, repr(value), str(value)
+
+
+def members(kind: Any) -> set[str]:
+    """Public names of a class."""
+    return {name for name in dir(kind) if not name.startswith("_")}
