@@ -1,0 +1,151 @@
+"""Port maps: how the ports of TensorIterator, Loop and If meet the parameters and results of their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ovgpu.ir._layers import Layer, integer
+from ovgpu.ir._xml import Element
+from ovgpu.model import Model
+from ovgpu.ops.control_flow import BackEdge, InputMap, OutputMap
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model with the layer ids of its parameters and results, each with its index in the model."""
+
+    model: Model
+    parameters: dict[str, int]
+    results: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PortMap:
+    inputs: tuple[InputMap, ...]
+    outputs: tuple[OutputMap, ...]
+    current_iteration: int | None = None
+    condition: int | None = None
+
+
+def loop_attributes(layer: Layer, body: Graph) -> dict[str, Any]:
+    """The attributes of a TensorIterator or Loop that are no text."""
+    ports = port_map(layer, "port_map", body)
+    edges = tuple(_back_edges(layer, body))
+    _check_fed(layer, body, ports, {edge.parameter for edge in edges})
+    given = {"body": body.model, "inputs": ports.inputs, "outputs": ports.outputs, "back_edges": edges}
+    if layer.type == "Loop":
+        given |= {"current_iteration": ports.current_iteration, "condition": ports.condition}
+    return given
+
+
+def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str, Any]:
+    """The attributes of an If."""
+    given: dict[str, Any] = {}
+    for branch, body in (("then", then_body), ("else", else_body)):
+        ports = port_map(layer, f"{branch}_port_map", body)
+        _check_fed(layer, body, ports, set())
+        given |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
+                  f"{branch}_outputs": ports.outputs}
+    return given
+
+
+def port_map(layer: Layer, tag: str, body: Graph) -> PortMap:
+    """The entries of a port map, sorted by port. ModelError for ports and body layers that do not exist."""
+    inputs: list[InputMap] = []
+    outputs: list[OutputMap] = []
+    special: dict[str, int] = {}
+    found = layer.element.find(tag)
+    for entry in () if found is None else found:
+        if entry.tag == "input":
+            parameter = _inner(layer, entry, "internal_layer_id", body.parameters, "Parameter")
+            port = _port(layer, entry, layer.inputs)
+            if entry.get("purpose") == "current_iteration":
+                special["current_iteration"] = parameter
+            if port is not None:
+                inputs.append(InputMap(port, parameter, **_slicing(layer, entry)))
+        elif entry.tag == "output":
+            result = _inner(layer, entry, "internal_layer_id", body.results, "Result")
+            port = _port(layer, entry, layer.outputs)
+            if entry.get("purpose") == "execution_condition":
+                special["condition"] = result
+            if port is not None:
+                outputs.append(OutputMap(port, result, **_slicing(layer, entry)))
+    outputs.sort(key=lambda entry: entry.port)
+    if [entry.port for entry in outputs] != list(range(len(layer.outputs))):
+        raise layer.error(f"<{tag}> must give each of the {len(layer.outputs)} outputs once, "
+                          f"it gives ports {[entry.port for entry in outputs]}")
+    return PortMap(tuple(sorted(inputs, key=lambda entry: entry.port)), tuple(outputs), **special)
+
+
+def _port(layer: Layer, entry: Element, ports: dict[str, int]) -> int | None:
+    """The index of the outer port; None for -1, which is no port.
+
+    Some files count the ports of a direction from 0 instead of giving their ids; both agree for inputs.
+    """
+    number = layer.integer(entry, "external_port_id")
+    if number == -1:
+        return None
+    index = ports.get(str(number))
+    if index is None and 0 <= number < len(ports) and not any(integer_or(p) == number for p in ports):
+        index = number
+    if index is None:
+        raise layer.error(f"external_port_id {number} in <{_parent(entry)}> is no {entry.tag} port")
+    return index
+
+
+def integer_or(text: str) -> int | None:
+    try:
+        return integer(text)
+    except ValueError:
+        return None
+
+
+def _parent(entry: Element) -> str:
+    parent = entry.getparent()
+    return "port_map" if parent is None else str(parent.tag)
+
+
+def _inner(layer: Layer, entry: Element, attribute: str, layers: dict[str, int], kind: str) -> int:
+    name = entry.get(attribute)
+    if name is None:
+        raise layer.error(f"<{entry.tag}> in <{_parent(entry)}> has no '{attribute}'")
+    if name not in layers:
+        raise layer.error(f"{attribute} {name} in <{_parent(entry)}> is no {kind} of the body")
+    return layers[name]
+
+
+def _slicing(layer: Layer, entry: Element) -> dict[str, int]:
+    if entry.get("axis") is None:
+        return {}
+    defaults = {"axis": None, "start": 0, "end": -1, "stride": 1, "part_size": 1}
+    given = {name: layer.integer(entry, name, default) for name, default in defaults.items()}
+    if given["stride"] == 0 or given["part_size"] < 1:
+        raise layer.error("stride must not be 0, and part_size must be positive")
+    return given
+
+
+def _back_edges(layer: Layer, body: Graph) -> Iterator[BackEdge]:
+    seen: set[int] = set()
+    for edge in layer.element.iterfind("back_edges/edge"):
+        result = _inner(layer, edge, "from-layer", body.results, "Result")
+        parameter = _inner(layer, edge, "to-layer", body.parameters, "Parameter")
+        if parameter in seen:
+            raise layer.error(f"two back edges lead to layer {edge.get('to-layer')} of the body")
+        seen.add(parameter)
+        yield BackEdge(result, parameter)
+
+
+def _check_fed(layer: Layer, body: Graph, ports: PortMap, merged: set[int]) -> None:
+    """Every parameter of the body must have exactly one source."""
+    fed = [entry.parameter for entry in ports.inputs]
+    if ports.current_iteration is not None and ports.current_iteration not in fed:
+        fed.append(ports.current_iteration)
+    for name, index in body.parameters.items():
+        count = fed.count(index)
+        if count > 1:
+            raise layer.error(f"Parameter {name} of the body is fed by {count} entries of the port map")
+        if count == 0:
+            value = "initial value" if index in merged else "value"
+            raise layer.error(f"Parameter {name} of the body has no {value}: it is not in the port map")

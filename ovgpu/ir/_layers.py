@@ -1,0 +1,138 @@
+"""A layer of an IR file as it is written: names, ports, attribute texts, runtime information."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ovgpu.errors import ModelError
+from ovgpu.ir._xml import Element
+from ovgpu.types import PartialShape, Type
+
+
+class Layer:
+    """One ``<layer>``. Ports are known by the ids that the file gives them, in order."""
+
+    def __init__(self, element: Element, source: str) -> None:
+        self.element, self.source = element, source
+        self.id = element.get("id", "")
+        self.type = element.get("type", "")
+        self.name = element.get("name") or f"{self.type}_{self.id}"
+        for attribute in ("id", "type", "version"):
+            if element.get(attribute) is None:
+                raise self.error(f"attribute '{attribute}' of the layer is missing")
+        self.version = element.get("version", "")
+        self.inputs = self._ports("input")
+        self.outputs = self._ports("output")
+
+    @property
+    def place(self) -> str:
+        """Where the layer is, for messages; the same words as those of a node."""
+        return ", ".join(part for part in (f"layer '{self.name}'", f"id {self.id}", self.source) if part)
+
+    def error(self, message: str) -> ModelError:
+        return ModelError(f"[{self.type or 'layer'}] {message} ({self.place})")
+
+    def _ports(self, tag: str) -> dict[str, int]:
+        ports: dict[str, int] = {}
+        for port in self.element.iterfind(f"{tag}/port"):
+            name = port.get("id")
+            if name is None:
+                raise self.error(f"a port of <{tag}> has no id")
+            if name in ports:
+                raise self.error(f"two ports of <{tag}> have id {name}")
+            ports[name] = len(ports)
+        return ports
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The attributes in ``<data>``."""
+        data = self.element.find("data")
+        return {} if data is None else dict(data.attrib)  # type: ignore[arg-type]
+
+    def port_elements(self, tag: str) -> list[Element]:
+        return self.element.findall(f"{tag}/port")
+
+    def declared(self, port: Element) -> tuple[Type, PartialShape]:
+        """Element type and shape that a port states."""
+        texts = [(dim.text or "").strip() for dim in port.iterfind("dim")]
+        try:
+            kind = Type.parse(port.get("precision", "dynamic"))
+            return kind, PartialShape.dynamic() if texts == ["..."] else PartialShape(texts)
+        except (ValueError, TypeError, RuntimeError) as e:
+            raise self.error(f"port {port.get('id')}: {e}") from None
+
+    def integer(self, element: Element, attribute: str, default: int | None = None) -> int:
+        """An integer attribute. ModelError if it is none, or absent without a default."""
+        text = element.get(attribute)
+        if text is None:
+            if default is None:
+                raise self.error(f"<{element.tag}> has no '{attribute}'")
+            return default
+        try:
+            return integer(text)
+        except ValueError:
+            raise self.error(f"<{element.tag}> has {attribute}={text!r}, which is not an integer") from None
+
+
+def integer(text: str) -> int:
+    """An integer of at most 64 bits, signed or not. ValueError for any other text."""
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text):
+        raise ValueError(f"{text[:40]!r} is not an integer")
+    return int(text)
+
+
+# ---- tensor names
+
+def split_names(text: str) -> set[str]:
+    """Names separated by commas; a comma in a name is written ``\\,``."""
+    return {name.replace("\\,", ",") for name in re.split(r"(?<!\\),", text) if name}
+
+
+def join_names(names: set[str]) -> str:
+    return ",".join(name.replace(",", "\\,") for name in sorted(names))
+
+
+# ---- runtime information
+
+def read_rt_info(element: Element | None) -> dict[str, Any]:
+    """Runtime information of a layer or a port.
+
+    ``<attribute name="layout" version="0" layout="[N,C]"/>`` becomes ``"layout_0": {"layout": "[N,C]"}``, and
+    ``<user_data name="x" value="y"/>`` becomes ``"x": "y"``; user data may nest.
+    """
+    info: dict[str, Any] = {}
+    for item in () if element is None else element:
+        name = item.get("name")
+        if item.tag == "attribute" and name is not None and item.get("version") is not None:
+            info[f"{name}_{item.get('version')}"] = {
+                str(key): str(value) for key, value in item.attrib.items() if key not in ("name", "version")}
+        elif item.tag == "user_data" and name is not None:
+            info[name] = read_rt_info(item) if item.get("value") is None else item.get("value")
+    return info
+
+
+def read_meta(element: Element) -> dict[str, Any]:
+    """Of a model: ``<key value="text"/>`` or ``<info name="key" value="text"/>``, nested."""
+    info: dict[str, Any] = {}
+    for item in element:
+        value = item.get("value", item.get("unset_cli_parameters") if item.tag == "unset" else None)
+        info[item.get("name") or str(item.tag)] = read_meta(item) if value is None else value
+    return info
+
+
+def model_rt_info(root: Element) -> dict[str, Any]:
+    """Of a ``<net>``, in the present form or as older files keep it in <meta_data>."""
+    present = root.find("rt_info")
+    if present is not None:
+        return read_meta(present)
+    info: dict[str, Any] = {}
+    old = root.find("meta_data")
+    if old is not None:
+        info = read_meta(old)
+        if "cli_parameters" in info:
+            info["conversion_parameters"] = info.pop("cli_parameters")
+    quantization = root.find("quantization_parameters")
+    if quantization is not None:
+        info["optimization"] = read_meta(quantization)
+    return info

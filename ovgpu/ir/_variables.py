@@ -1,0 +1,36 @@
+"""The pairing of ReadValue and Assign by variable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ovgpu.errors import ModelError
+from ovgpu.model import Model, Node
+
+
+def check_variables(model: Model) -> None:
+    """No variable has two ReadValues, two Assigns, or an Assign alone. Raises `ModelError`.
+
+    A variable that is only read, and an Assign of a value that does not depend on the variable, are fine.
+    """
+    reads = _by_variable(model, "ReadValue")
+    for variable, assign in _by_variable(model, "Assign").items():
+        if variable not in reads:
+            raise _error(assign, f"there is no ReadValue of variable '{variable}'")
+
+
+def _by_variable(model: Model, kind: str) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    for node in model.ops:
+        if node.op.name == kind:
+            op: Any = node.op
+            variable = op.variable_id
+            if variable in nodes:
+                other = nodes[variable].friendly_name
+                raise _error(node, f"layer '{other}' has the same variable '{variable}'")
+            nodes[variable] = node
+    return nodes
+
+
+def _error(node: Node, message: str) -> ModelError:
+    return ModelError(f"[{node.op.name}] {message} ({node.place})")

@@ -1,0 +1,284 @@
+"""Reading OpenVINO IR, versions 10 and 11: an .xml file with the graph, a .bin file with the constants.
+
+Everything in a file is checked before it is used; whatever is wrong with it raises an `ovgpu.errors.Error`
+that names the op, the layer and the file. Constants are views of the memory-mapped .bin.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ovgpu.errors import ModelError, OpError
+from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
+from ovgpu.ir._constants import Weights
+from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
+from ovgpu.ir._variables import check_variables
+from ovgpu.ir._xml import Element, parse
+from ovgpu.model import Model, Node
+from ovgpu.ops import Op, lookup, registry
+from ovgpu.ops._op import build
+from ovgpu.ops._unsupported import Unsupported
+from ovgpu.ops.graph import Parameter
+from ovgpu.types import Layout, Type
+
+VERSIONS = ("10", "11")
+ROOTS = ("Parameter", "Result", "Assign")
+CONSTANTS = ("Const", "Constant")
+
+# Ops that opset1 forgot, and extensions that a later opset took over.
+ADDED_IN_OPSET2 = {"MVN", "ROIPooling", "ReorgYolo"}
+FORMER_EXTENSIONS = {
+    "ExperimentalDetectronDetectionOutput", "ExperimentalDetectronGenerateProposalsSingleImage",
+    "ExperimentalDetectronPriorGridGenerator", "ExperimentalDetectronROIFeatureExtractor",
+    "ExperimentalDetectronTopKROIs", "GRUCell", "RNNCell", "Proposal",
+}
+
+
+def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Model:
+    """The model of an IR file.
+
+    ``model`` is a path to an .xml file, or the XML itself as str or bytes; ``weights`` is a path to the .bin
+    file (by default the one beside the .xml), or its contents: bytes, a memoryview, an array, a Tensor. Bytes
+    given are not copied and must not change as long as the model is used. Nor may the files.
+
+    Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
+    of unknown type are no error before the model is compiled.
+    """
+    text, source, beside = _text(model)
+    file = File(source, Weights(beside if weights is None else _weights(weights)))
+    root = parse(text, source)
+    if root.tag != "net":
+        raise ModelError(f"the root element is <{root.tag}>, not <net>{file.suffix}")
+    if root.get("version") not in VERSIONS:
+        raise ModelError(f"IR version {root.get('version', 'missing')} is not supported: only "
+                         f"{' and '.join(VERSIONS)} are{file.suffix}")
+    result = _graph(root, file).model
+    result.validate_nodes_and_infer_types()
+    if root.get("version") == "10":
+        _name_ports(result)
+    return result
+
+
+def _text(model: Any) -> tuple[bytes, str, Path | None]:
+    """The XML, its file's name for messages, and where its weights are by default."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        if bytes(model[:8]).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" or b"\n" in bytes(model):
+            return bytes(model), "", None
+        model = os.fsdecode(bytes(model))
+    elif isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<":
+        return model.encode("utf-8", "surrogatepass"), "", None
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
+    path = Path(model)
+    if path.suffix.lower() in (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite"):
+        raise ModelError(f"{path.name} is no OpenVINO IR; openvino can convert it: "
+                         f"openvino.save_model(openvino.convert_model({str(path)!r}), 'model.xml')")
+    try:
+        return path.read_bytes(), path.name, path.with_suffix(".bin")
+    except (OSError, ValueError) as e:
+        raise ModelError(f"the model cannot be read: {model}: {getattr(e, 'strerror', None) or e}") from None
+
+
+def _weights(weights: Any) -> Any:
+    return Path(weights) if isinstance(weights, (str, os.PathLike)) else weights
+
+
+@dataclass(frozen=True)
+class File:
+    source: str
+    weights: Weights
+
+    @property
+    def suffix(self) -> str:
+        return f" ({self.source})" if self.source else ""
+
+
+# ---- graphs
+
+def _graph(root: Element, file: File) -> Graph:
+    """The graph of a ``<net>`` or a body."""
+    layers = _layers(root, file)
+    edges = _edges(root, layers, file)
+    nodes: dict[str, Node] = {}
+    for layer in _needed(layers, edges):
+        nodes[layer.id] = _node(layer, file)
+    for name, node in nodes.items():
+        for port, (origin, output) in edges[name].items():
+            node.inputs[port] = nodes[origin].outputs[output]
+        if None in node.inputs:
+            raise layers[name].error(f"input {node.inputs.index(None)} is not connected")
+    parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOTS)
+    model = Model([nodes[n] for n in results], [nodes[n] for n in sinks], [nodes[n] for n in parameters],
+                  root.get("name") or "", source=file.source)
+    model.rt_info = model_rt_info(root)
+    check_variables(model)
+    return Graph(model, {n: i for i, n in enumerate(parameters)}, {n: i for i, n in enumerate(results)})
+
+
+def _layers(root: Element, file: File) -> dict[str, Layer]:
+    found = root.find("layers")
+    if found is None:
+        raise ModelError(f"<{root.tag}> has no <layers>{file.suffix}")
+    layers: dict[str, Layer] = {}
+    for element in found.iterfind("layer"):
+        layer = Layer(element, file.source)
+        if layer.id in layers:
+            raise layer.error(f"layer '{layers[layer.id].name}' has the same id")
+        layers[layer.id] = layer
+    return layers
+
+
+Edges = dict[str, dict[int, tuple[str, int]]]  # layer id -> input -> (layer id, output) that feeds it
+
+
+def _edges(root: Element, layers: dict[str, Layer], file: File) -> Edges:
+    edges: Edges = {name: {} for name in layers}
+    for edge in root.iterfind("edges/edge"):
+        ends = [edge.get(a) for a in ("from-layer", "from-port", "to-layer", "to-port")]
+        start, start_port, end, end_port = ends
+        if start is None or start_port is None or end is None or end_port is None:
+            raise ModelError(f"an edge lacks from-layer, from-port, to-layer or to-port{file.suffix}")
+        if start not in layers or end not in layers:
+            missing = start if start not in layers else end
+            raise ModelError(f"an edge leads from layer {start} to layer {end}, "
+                             f"but there is no layer {missing}{file.suffix}")
+        source, target = layers[start], layers[end]
+        if start_port not in source.outputs:
+            raise source.error(f"an edge leaves output port {start_port}, which the layer does not have")
+        if end_port not in target.inputs:
+            raise target.error(f"an edge leads to input port {end_port}, which the layer does not have")
+        port = target.inputs[end_port]
+        if port in edges[end]:
+            raise target.error(f"two edges lead to input port {end_port}")
+        edges[end][port] = (start, source.outputs[start_port])
+    return edges
+
+
+def _needed(layers: dict[str, Layer], edges: Edges) -> list[Layer]:
+    """The layers that a result, an Assign or nobody (a parameter) needs, in the order of the file."""
+    waiting = [name for name, layer in layers.items() if layer.type in ROOTS]
+    needed = set(waiting)
+    while waiting:
+        for name, _ in edges[waiting.pop()].values():
+            if name not in needed:
+                needed.add(name)
+                waiting.append(name)
+    return [layer for name, layer in layers.items() if name in needed]
+
+
+# ---- nodes
+
+def _node(layer: Layer, file: File) -> Node:
+    try:
+        op = _operation(layer, file)
+    except OpError as e:
+        raise e.at(layer.type, layer.place) from None
+    except (ValueError, TypeError, OverflowError) as e:
+        raise layer.error(str(e)) from None
+    outputs = max(len(layer.outputs), 1)
+    node = Node(op, [None] * len(layer.inputs), outputs, name=layer.name, layer_id=layer.id)
+    node.rt_info = read_rt_info(layer.element.find("rt_info"))
+    for output, port in zip(node.outputs, layer.port_elements("output")):
+        output.names = split_names(port.get("names", ""))
+        output.rt_info = read_rt_info(port.find("rt_info"))
+    if layer.type == "Result":
+        node.outputs[0].names = split_names(layer.element.get("output_names", ""))
+    return node
+
+
+def _operation(layer: Layer, file: File) -> Op:
+    if layer.type in CONSTANTS:
+        return _constant(layer, file)
+    cls = _find(layer.type, layer.version)
+    texts = layer.texts
+    if cls is None:
+        return Unsupported(name=layer.type, version=layer.version, texts=texts,
+                           declared=tuple(layer.declared(port) for port in layer.port_elements("output")))
+    given: dict[str, Any] = {}
+    if cls.name in ("TensorIterator", "Loop"):
+        given = loop_attributes(layer, _body(layer, "body", file))
+    elif cls.name == "If":
+        given = if_attributes(layer, _body(layer, "then_body", file), _body(layer, "else_body", file))
+    elif cls is Parameter:
+        texts = _complete(layer)
+        given = {"layout": _layout(layer)}
+    return build(cls, texts, **given)
+
+
+def _body(layer: Layer, tag: str, file: File) -> Graph:
+    element = layer.element.find(tag)
+    if element is None:
+        raise layer.error(f"there is no <{tag}>")
+    return _graph(element, file)
+
+
+def _constant(layer: Layer, file: File) -> Op:
+    texts = _complete(layer)
+    for name in ("offset", "size"):
+        if name not in texts:
+            raise OpError(f"attribute '{name}' is missing")
+    shape = tuple(integer(part) for part in texts["shape"].split(",") if part.strip())
+    if any(extent < 0 for extent in shape):
+        raise OpError(f"shape {list(shape)} has a negative extent")
+    return file.weights.constant(Type.parse(texts["element_type"]), shape,
+                                 integer(texts["offset"]), integer(texts["size"]))
+
+
+def _complete(layer: Layer) -> dict[str, str]:
+    """The attributes of a Parameter or Const; old files state shape and type at the output port only."""
+    texts = layer.texts
+    ports = layer.port_elements("output")
+    if ports and "shape" not in texts:
+        texts["shape"] = ",".join((dim.text or "").strip() for dim in ports[0].iterfind("dim"))
+    if ports and "element_type" not in texts and "precision" in ports[0].attrib:
+        texts["element_type"] = ports[0].get("precision", "")
+    for name in ("shape", "element_type"):
+        if name not in texts:
+            raise OpError(f"attribute '{name}' is missing")
+    return texts
+
+
+def _layout(layer: Layer) -> Layout | None:
+    """The layout in the runtime information of a Parameter's port."""
+    for port in layer.port_elements("output"):
+        text = read_rt_info(port.find("rt_info")).get("layout_0", {}).get("layout")
+        if text is not None:
+            try:
+                return Layout(text)
+            except RuntimeError as e:
+                raise OpError(f"layout: {e}") from None
+    return None
+
+
+def _find(name: str, version: str) -> type[Op] | None:
+    """The op class of a layer; names are compared without regard to case."""
+    if name in FORMER_EXTENSIONS and version in ("experimental", "extension"):
+        version = "opset6"
+    elif name in ADDED_IN_OPSET2 and version == "opset1":
+        version = "opset2"
+    elif version == "opset0":
+        version = "opset1"
+    return lookup(name, version) or lookup(_spellings(len(list(registry()))).get(name.lower(), name), version)
+
+
+@cache
+def _spellings(count: int) -> dict[str, str]:
+    """Lower case name -> name; ``count`` (of registered ops) tells when it is out of date."""
+    return {spelled.lower(): spelled for cls in registry() for spelled in (cls.name, *cls.aliases)}
+
+
+# ---- after inference
+
+def _name_ports(model: Model) -> None:
+    """Gives inputs and outputs of an IR of version 10 the layer names by which its users know them."""
+    for parameter in model.parameters:
+        parameter.outputs[0].names.add(parameter.friendly_name)
+    for result in model.results:
+        port = result.inputs[0]
+        if port is not None:
+            name = port.node.friendly_name
+            port.names.add(name if len(port.node.outputs) == 1 else f"{name}.{port.index}")
