@@ -137,7 +137,9 @@ def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpC
     """Registers an op version: ``@op("Relu", "opset1", aliases=["ReLU"])``. Public; a later one replaces."""
 
     def register(cls: OpClass) -> OpClass:
-        cls = dataclass(frozen=True, kw_only=True, eq=False)(cls)  # type: ignore[assignment]
+        for base in reversed(cls.__mro__):  # attributes that bases declare count as well
+            if issubclass(base, Op) and base is not Op and "__dataclass_fields__" not in vars(base):
+                dataclass(frozen=True, kw_only=True, eq=False)(base)
         cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
         for spelled in (name, *aliases):
             _registry.setdefault(spelled, {})[version] = cls
