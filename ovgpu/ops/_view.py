@@ -35,7 +35,7 @@ class View:
         """Row-major and without gaps, provably; strides of extent-1 axes do not matter."""
         expected: Int = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides)):
-            if not _equal(dim, 1) and not _equal(stride, expected):
+            if not equal(dim, 1) and not equal(stride, expected):
                 return False
             expected = expected * dim
         return True
@@ -44,9 +44,11 @@ class View:
     def is_blas(self) -> bool:
         """Whether BLAS takes it as a matrix (or a batch of them) without a copy."""
         if len(self.shape) < 2:
-            return len(self.shape) == 0 or _positive(self.strides[-1])
+            return len(self.shape) == 0 or positive(self.strides[-1])
         (m, n), (a, b) = self.shape[-2:], self.strides[-2:]
-        return (_equal(b, 1) and (_positive(a) or _equal(m, 1))) or (_equal(a, 1) and (_positive(b) or _equal(n, 1)))
+        rows = equal(b, 1) and (positive(a) or equal(m, 1))
+        columns = equal(a, 1) and (positive(b) or equal(n, 1))
+        return rows or columns
 
     def permute(self, order: Sequence[int]) -> View:
         return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
@@ -61,27 +63,27 @@ class View:
     def expand(self, shape: Sequence[Int]) -> View:
         """Broadcast to ``shape``: stride 0 where an extent of 1 grows, and for new leading axes."""
         lead = len(shape) - len(self.shape)
-        strides = [0] * lead + [0 if _equal(d, 1) and not _equal(n, 1) else s
+        strides = [0] * lead + [0 if equal(d, 1) and not equal(n, 1) else s
                                 for d, s, n in zip(self.shape, self.strides, shape[lead:])]
         return View(tuple(shape), tuple(strides), self.offset)
 
     def reshape(self, shape: Sequence[Int]) -> View | None:
-        """The same elements in the same order as ``shape``, or None if that needs a copy (or no one can tell)."""
-        if any(_equal(d, 0) for d in shape) or self.is_dense:
+        """The same elements in the same order as ``shape``; None if that takes a copy, or no one can tell."""
+        if any(equal(d, 0) for d in shape) or self.is_dense:
             return View(tuple(shape), dense_strides(shape), self.offset)
         runs = self._runs()
         strides: list[Int] = [0] * len(shape)
         axis = len(shape) - 1
         for length, stride in reversed(runs):  # split every run of evenly spaced elements into new axes
             step, count = stride, 1
-            while axis >= 0 and not _equal(count, length):
+            while axis >= 0 and not equal(count, length):
                 strides[axis] = step
                 count, step = count * shape[axis], step * shape[axis]
                 axis -= 1
-            while axis >= 0 and _equal(shape[axis], 1):
+            while axis >= 0 and equal(shape[axis], 1):
                 strides[axis] = step
                 axis -= 1
-            if not _equal(count, length):
+            if not equal(count, length):
                 return None
         return View(tuple(shape), tuple(strides), self.offset) if axis < 0 else None
 
@@ -89,9 +91,9 @@ class View:
         """(length, stride) of the maximal groups of axes that are evenly spaced; extent-1 axes dropped."""
         runs: list[tuple[Int, Int]] = []
         for dim, stride in zip(self.shape, self.strides):
-            if _equal(dim, 1):
+            if equal(dim, 1):
                 continue
-            if runs and _equal(runs[-1][1], stride * dim):
+            if runs and equal(runs[-1][1], stride * dim):
                 runs[-1] = (runs[-1][0] * dim, stride)
             else:
                 runs.append((dim, stride))
@@ -102,9 +104,11 @@ class View:
         return product(self.shape)
 
 
-def _equal(a: Int, b: Int) -> bool:
+def equal(a: Int, b: Int) -> bool:
+    """Whether the two are equal whatever the symbols stand for."""
     return a is b or (not isinstance(a, Sym) and not isinstance(b, Sym) and bool(a == b))
 
 
-def _positive(value: Int) -> bool:
+def positive(value: Int) -> bool:
+    """Whether ``value`` is positive whatever the symbols stand for."""
     return bool(value.lo > 0) if isinstance(value, Sym) else bool(value > 0)

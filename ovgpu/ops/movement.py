@@ -1,0 +1,258 @@
+"""Ops that reorder, join and cut tensors: Transpose, Reverse, Concat, Split, VariadicSplit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._op import Op, op
+from ovgpu.ops._shapes import (
+    at_most,
+    check_integers,
+    constant_axis,
+    constants,
+    integers,
+    is_read,
+    length,
+    normalize_axes,
+    normalize_axis,
+    unknowns,
+)
+from ovgpu.ops._view import View, equal
+from ovgpu.symbolic import Int, Spec, Sym, apply, maximum, same, unknown
+from ovgpu.types import Type
+
+
+@op("Transpose", "opset1")
+class Transpose(Op):
+    """``data [...], order [n] -> data`` with axis ``order[i]`` at ``i``; an empty order reverses all axes."""
+
+    exact = True
+    lane = True
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
+        check_integers(order, "the order")
+        count, known = length(order), constants(order)
+        if x.shape is None:
+            return (Spec(x.type, unknowns(count or None)),)
+        if count not in (None, 0, len(x.shape)):
+            raise OpError(f"an order of {count} axes does not fit rank {len(x.shape)}")
+        if known is None:
+            return (Spec(x.type, unknowns(len(x.shape))),)
+        return (Spec(x.type, tuple(x.shape[i] for i in permutation(known, len(x.shape)))),)
+
+    def evaluate(self, xp: Any, x: Any, order: Any) -> tuple[Any, ...]:
+        return (x.transpose(permutation(integers(order), x.ndim)),)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        x, order = inputs[0], specs[1]
+        known = None if order is None else constants(order)
+        return None if x is None or known is None else [x.permute(permutation(known, len(x.shape)))]
+
+
+def permutation(order: Sequence[int], rank: int) -> Sequence[int]:
+    """The order of the axes; OpError unless it has every axis once, or none."""
+    if not order:
+        return range(rank)[::-1]
+    if sorted(order) != list(range(rank)):
+        raise OpError(f"order {list(order)} is no permutation of the axes of rank {rank}")
+    return order
+
+
+@op("Reverse", "opset1")
+class Reverse(Op):
+    """``data [...], axes [n] -> data`` backwards along axes: their numbers, or a mask of all of them."""
+
+    mode: Literal["index", "mask"]
+
+    exact = True
+    lane = True
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        if self.mode == "index":
+            check_integers(axes, "axes")
+        elif axes.type not in (Type.boolean, Type.dynamic) or axes.rank not in (1, None):
+            raise OpError("a mask of axes must be a vector of booleans")
+        values = constants(axes)
+        if values is not None and x.shape is not None:
+            self.reversed(values, len(x.shape))
+        return (Spec(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+        turned = self.reversed(integers(axes), x.ndim)
+        return (x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))],)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        x, axes = inputs[0], specs[1]
+        known = None if axes is None else constants(axes)
+        if x is None or known is None:
+            return None
+        for axis in self.reversed(known, len(x.shape)):
+            extent = x.shape[axis]
+            x = x.slice(axis, maximum(extent - 1, 0), extent, -1)
+        return [x]
+
+    def reversed(self, values: Sequence[int], rank: int) -> list[int]:
+        """The axes that are turned around."""
+        if self.mode == "index":
+            return normalize_axes(values, rank)
+        if len(values) != rank:
+            raise OpError(f"a mask of {len(values)} axes does not fit rank {rank}")
+        return [i for i, v in enumerate(values) if v]
+
+
+@op("Concat", "opset1")
+class Concat(Op):
+    """``[..., a, ...], [..., b, ...], ... -> [..., a + b + ..., ...]`` along ``axis``."""
+
+    axis: int = 0
+
+    exact = True
+    lane = True
+    strided_outputs = True
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        if not inputs:
+            raise OpError("there is nothing to concatenate")
+        kind = merge_types(inputs)
+        shapes = [s.shape for s in inputs if s.shape is not None]
+        if not shapes:
+            return (Spec(kind, None),)
+        rank = len(shapes[0])
+        if any(len(s) != rank for s in shapes):
+            raise OpError(f"ranks {', '.join(str(len(s)) for s in shapes)} differ")
+        axis = normalize_axis(self.axis, rank)
+        out = list(shapes[0])
+        for shape in shapes[1:]:
+            for i, extent in enumerate(shape):
+                if i == axis:
+                    out[i] = out[i] + extent
+                else:
+                    out[i] = same(out[i], extent, f"extents {{0}} and {{1}} of axis {i} differ")
+        if len(shapes) < len(inputs):
+            out[axis] = unknown()
+        return (Spec(kind, tuple(out)),)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        return (xp.concatenate(inputs, axis=self.axis),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k(np.concatenate, tuple(inputs), self.axis, outputs[0])
+
+
+class _Splitting(Op):
+    """Base of ops that cut a tensor into parts along an axis."""
+
+    exact = True
+    lane = True
+
+    def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int] | None:
+        """The lengths of the parts, None if they are known only when run."""
+        raise NotImplementedError
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        x, where = inputs[0], specs[1]
+        axis = None if x is None or where is None else constant_axis(where, len(x.shape))
+        if x is None or axis is None:
+            return None
+        parts = self.parts(axis, x.shape[axis], *specs[2:])
+        return None if parts is None else cut(x, axis, parts)
+
+
+def cut(x: View, axis: int, parts: Sequence[Int]) -> list[View]:
+    """Views of consecutive parts of an axis."""
+    views, start = [], 0
+    for part in parts:
+        views.append(x.slice(axis, start, part))
+        start = start + part
+    return views
+
+
+def _with_extent(shape: Sequence[Int], axis: int, extent: Int) -> tuple[Int, ...]:
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+@op("Split", "opset1")
+class Split(_Splitting):
+    """``data [..., n * num_splits, ...], axis -> num_splits x [..., n, ...]``."""
+
+    num_splits: int
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
+        check_integers(axis, "the axis", ranks=(0,))
+        if self.num_splits < 1:
+            raise OpError(f"num_splits {self.num_splits} is not positive")
+        if x.shape is None:
+            return (Spec(x.type, None),) * self.num_splits
+        where = constant_axis(axis, len(x.shape))
+        if where is None:
+            return (Spec(x.type, unknowns(len(x.shape))),) * self.num_splits
+        part = self.parts(where, x.shape[where])[0]
+        return (Spec(x.type, _with_extent(x.shape, where, part)),) * self.num_splits
+
+    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
+        (where,) = integers(axis)
+        self.parts(where, x.shape[where])
+        return tuple(xp.split(x, self.num_splits, axis=where))
+
+    def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int]:
+        part = extent // self.num_splits
+        same(extent, part * self.num_splits,
+             f"extent {{0}} of axis {axis} is no multiple of num_splits {self.num_splits}")
+        return [part] * self.num_splits
+
+
+@op("VariadicSplit", "opset1")
+class VariadicSplit(_Splitting):
+    """``data [..., n, ...], axis, lengths [m] -> m x [..., length, ...]``; one length may be -1: the rest."""
+
+    host_inputs = (1, 2)
+
+    def infer(self, x: Spec, axis: Spec, lengths: Spec) -> tuple[Spec, ...]:
+        check_integers(axis, "the axis", ranks=(0, 1))
+        check_integers(lengths, "the split lengths")
+        count = length(lengths)
+        if count is None:
+            raise OpError("the number of split lengths is not known, so neither is that of the outputs")
+        if x.shape is None:
+            return (Spec(x.type, None),) * count
+        where = constant_axis(axis, len(x.shape))
+        if where is None:
+            return tuple(Spec(x.type, unknowns(len(x.shape))) for _ in range(count))
+        parts = self.parts(where, x.shape[where], lengths) or [unknown() for _ in range(count)]
+        return tuple(Spec(x.type, _with_extent(x.shape, where, part)) for part in parts)
+
+    def evaluate(self, xp: Any, x: Any, axis: Any, lengths: Any) -> tuple[Any, ...]:
+        (where,) = integers(axis)
+        parts = split_lengths(integers(lengths), x.shape[where])
+        return tuple(xp.split(x, np.cumsum(parts[:-1]).tolist(), axis=where)) if parts else ()
+
+    def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int] | None:
+        known = None if specs[0] is None else specs[0].ints()
+        return None if known is None else split_lengths(known, extent)
+
+
+def split_lengths(lengths: Sequence[Int], extent: Int) -> list[Int]:
+    """The lengths with the -1 filled in; OpError if they do not add up to ``extent``."""
+    known = [v for v in lengths if not isinstance(v, Sym)]
+    if any(v < -1 for v in known) or known.count(-1) > 1:
+        raise OpError(f"split lengths {list(lengths)} are neither lengths nor a single -1")
+    total: Int = sum(lengths)
+    rest = extent - total - 1  # of the one that is -1
+    if -1 in known:
+        at_most(total + 1, extent, f"split lengths {list(lengths)} are more than extent {{1}}")
+        return [rest if equal(v, -1) else v for v in lengths]
+    parts = [maximum(apply("select", apply("eq", v, -1), rest, v), 0) if is_read(v) else v for v in lengths]
+    same(sum(parts), extent, "split lengths add up to {0}, not to the axis' extent {1}")
+    return parts
