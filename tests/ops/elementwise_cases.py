@@ -1,0 +1,91 @@
+"""Rows that all elementwise tables share: shapes, element types, broadcasting and special values."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.harness import Case, In, given, specials
+
+SHAPES = [(2, 3, 5), (23,), (3, 7, 5, 2), (2, 3, 1, 5, 7), (), (3, 0, 5), (1,), (1031,)]
+
+BROADCASTS: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
+    ("same", (2, 3, 5), (2, 3, 5)),
+    ("trailing", (2, 3, 5), (5,)),
+    ("both_ways", (2, 1, 5), (3, 1)),
+    ("first_smaller", (7,), (2, 3, 7)),
+    ("scalar", (2, 3, 5), ()),
+    ("scalars", (), ()),
+    ("ones", (1, 1), (3, 5, 7)),
+    ("rank5", (2, 1, 3, 1, 5), (7, 1, 11, 1)),
+    ("empty", (0, 3), (3,)),
+    ("long", (3, 1031), (3, 1)),
+]
+
+Numbers = dict[str, float]  # low and high of `In`
+
+
+def unary(op: str, version: str, low: float = -4.0, high: float = 4.0, *,
+          kinds: Sequence[str] = ("f16", "bf16"), attrs: Mapping[str, Any] | None = None,
+          double: Callable[..., Any] | None = None, integers: Mapping[str, Numbers] | None = None,
+          tag: str = "", **case: Any) -> list[Case]:
+    """An op of one input over shapes and element types, with values in [low, high).
+
+    `double` is the function in f64 (OpenVINO computes most in f32); `tag` sets ids of several calls apart.
+    """
+    numbers: Numbers = {"low": low, "high": high}
+
+    def row(id: str, *inputs: In, **more: Any) -> Case:
+        return Case(op, version, inputs, attrs or {}, id=id + tag, **case | more)
+
+    rows = [row("x".join(map(str, shape)) or "scalar", In(shape, **numbers)) for shape in SHAPES]
+    rows += [row(kind, In((3, 7), kind, **numbers)) for kind in kinds]
+    rows += [row(kind, In((3, 7), kind, **limits)) for kind, limits in (integers or {}).items()]
+    rows += [row("f64", In((3, 7), "f64", **numbers), expect=double)] if double else []
+    rows += [row("const", In((3, 5), const=True, **numbers))]
+    rows += [row("rankless", In((3, 5, 2), **numbers), rankless=True)]
+    return rows
+
+
+def binary(op: str, version: str, first: Numbers | None = None, second: Numbers | None = None, *,
+           kind: str = "f32", kinds: Sequence[str] = (), attrs: Mapping[str, Any] | None = None,
+           double: Callable[..., Any] | None = None, **case: Any) -> list[Case]:
+    """An op of two inputs over broadcasting and element types; `first` and `second` are their ranges."""
+
+    def row(id: str, a: tuple[int, ...], b: tuple[int, ...], kind: str = kind, const: bool = False,
+            broadcast: str | None = None, **more: Any) -> Case:
+        inputs = [In(a, kind, **first or {}), In(b, kind, const=const, **second or {})]
+        mode = {"auto_broadcast": broadcast} if broadcast else {}
+        return Case(op, version, inputs, {**(attrs or {}), **mode}, id=id, **case | more)
+
+    rows = [row(id, a, b) for id, a, b in BROADCASTS]
+    rows += [row(other, (3, 7), (7,), other) for other in kinds]
+    rows += [row("f64", (3, 7), (7,), "f64", expect=double)] if double else []
+    rows += [
+        row("none", (3, 5), (3, 5), broadcast="none"),
+        row("pdpd", (2, 3, 5), (2, 3), broadcast="pdpd", **_pdpd(double)),
+        row("const", (3, 5), (5,), const=True),
+        row("rankless", (3, 5), (2, 1, 5), rankless=True),
+        row("misfit", (2, 3), (5,), error="(?i)broadcast|shape"),
+        row("misfit_none", (2, 3), (3,), broadcast="none", error="(?i)broadcast|shape|rank"),
+    ]
+    return rows
+
+
+def mixed(op: str, version: str, kind: str, other: str) -> Case:
+    """Two element types, which no op of the family takes."""
+    return Case(op, version, [In((2, 3), kind), In((2, 3), other)], id=f"{kind}_{other}", error="(?i)type")
+
+
+def pairs(op: str, version: str, values: Any = None, kind: str = "f32", id: str | None = None,
+          **case: Any) -> Case:
+    """Every value against every value."""
+    values = specials(kind) if values is None else np.asarray(values)
+    inputs = [given(values[:, None], kind), given(values[None, :], kind)]
+    return Case(op, version, inputs, id=id or f"pairs_{kind}", **case)
+
+
+def _pdpd(function: Callable[..., Any] | None) -> dict[str, Any]:
+    """pdpd aligns the second input at axis 0. OpenVINO's plugin decomposes some ops without it."""
+    return {"expect": lambda a, b: function(a, b[:, :, None])} if function else {}
