@@ -14,9 +14,9 @@ from .memory import check_span, is_device
 from .state import CaptureError
 from .stream import enqueue, get_current_stream, refuse_while_capturing
 
-# CuPy hands these to cuBLAS, cuSOLVER, cuSPARSE, cuFFT or cuRAND, which it refuses to call while capturing.
+# CuPy hands these to cuBLAS, cuSOLVER and the like, which it refuses to call while capturing.
 LIBRARY_CALLS = frozenset(
-    "matmul dot vdot inner outer tensordot einsum kron cross trace method:dot method:trace corrcoef cov".split()
+    "matmul dot vdot inner outer tensordot einsum kron cross trace method:dot method:trace".split()
 )
 HOST_RESULTS = frozenset(
     "nonzero flatnonzero argwhere unique where1 array_equal allclose method:nonzero compress extract "
@@ -169,9 +169,13 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _ufunc_into(name, args, out, **kwargs)
     if out is not None:
         if stream.capture is not None:
-            raise CaptureError(f"{name}(out=...) cannot be recorded by the emulator: use a kernel of the project")
+            raise CaptureError(
+                f"{name}(out=...) cannot be recorded by the emulator: use a kernel of the project"
+            )
         outs = out if isinstance(out, tuple) else (out,)
-        kwargs["out"] = tuple(to_host_view(item) for item in outs) if isinstance(out, tuple) else to_host_view(out)
+        kwargs["out"] = (
+            tuple(to_host_view(item) for item in outs) if isinstance(out, tuple) else to_host_view(out)
+        )
     sources = _device_arrays(args) + _device_arrays(list(kwargs.values())) + _device_arrays(out)
     host_args = to_host_view(args)
     host_kwargs = {key: value if key == "out" else to_host_view(value) for key, value in kwargs.items()}

@@ -1,6 +1,6 @@
 """nvmath.bindings.cublas on the host: the functions the backend calls, on raw device pointers.
 
-Matrices are column-major with leading dimensions, as cuBLAS takes them; argument names and order are nvmath's."""
+Matrices are column-major with leading dimensions; argument names and order are nvmath's."""
 
 from __future__ import annotations
 
@@ -224,7 +224,9 @@ class GemmNode:
             self._multiply(self.a, self.b, self.c, self.batch)
             return
         pointers = View(0, (self.batch,), (8,), np.dtype(np.int64))
-        tables = [device_view(replace(pointers, ptr=matrix.ptr)).tolist() for matrix in (self.a, self.b, self.c)]
+        tables = [
+            device_view(replace(pointers, ptr=matrix.ptr)).tolist() for matrix in (self.a, self.b, self.c)
+        ]
         for a, b, c in zip(*tables):
             self._multiply(replace(self.a, ptr=a), replace(self.b, ptr=b), replace(self.c, ptr=c), 1)
 
@@ -276,9 +278,9 @@ def gemm_strided_batched_ex(
 
 
 def gemm_batched_ex(
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, aarray: int, atype: int, lda: int,
-    barray: int, btype: int, ldb: int, beta: int, carray: int, ctype: int, ldc: int, batch_count: int,
-    compute_type: int, algo: int,
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, aarray: int, atype: int,
+    lda: int, barray: int, btype: int, ldb: int, beta: int, carray: int, ctype: int, ldc: int,
+    batch_count: int, compute_type: int, algo: int,
 ) -> None:  # fmt: skip
     """cublasGemmBatchedEx; `aarray`, `barray`, `carray` are device arrays of device pointers."""
     _gemm(
@@ -305,7 +307,8 @@ def _gemm(
     combinations, scale_type = SUPPORTED[compute_type]
     if types[0] != types[1] or (types[0], types[2]) not in combinations:
         raise cuBLASError(
-            Status.NOT_SUPPORTED, f"types A={types[0]}, B={types[1]}, C={types[2]} with {ComputeType(compute_type).name}"
+            Status.NOT_SUPPORTED,
+            f"types A={types[0]}, B={types[1]}, C={types[2]} with {ComputeType(compute_type).name}",
         )
     if min(m, n, k, batch) < 0 or any(op not in (0, 1, 2) for op in trans):
         raise cuBLASError(Status.INVALID_VALUE, f"m={m}, n={n}, k={k}, batch={batch}, operations {trans}")
@@ -314,7 +317,9 @@ def _gemm(
         if ld < max(1, rows) or ld > 2**31 - 1:
             raise cuBLASError(Status.INVALID_VALUE, f"ld{name}={ld}, but the stored matrix has {rows} rows")
     if types[0] == D.CUDA_R_8I and (leading[0] % 4 or leading[1] % 4):
-        raise cuBLASError(Status.NOT_SUPPORTED, "int8 operands need leading dimensions that are multiples of 4")
+        raise cuBLASError(
+            Status.NOT_SUPPORTED, "int8 operands need leading dimensions that are multiples of 4"
+        )
     if m == 0 or n == 0 or batch == 0:
         return
     if any(is_device(address) or not address for address in scalars):
@@ -328,7 +333,9 @@ def _gemm(
         if not pointer_arrays and operand.ptr % operand.dtype.itemsize:
             raise cuBLASError(Status.INVALID_VALUE, f"{name} is not aligned to its element type")
     tf32 = compute_type == C.COMPUTE_32F_FAST_TF32 or (
-        compute_type == C.COMPUTE_32F and settings.math == Math.TF32_TENSOR_OP_MATH and types[0] == D.CUDA_R_32F
+        compute_type == C.COMPUTE_32F
+        and settings.math == Math.TF32_TENSOR_OP_MATH
+        and types[0] == D.CUDA_R_32F
     )
     compute = np.dtype(np.float32 if scale_type is np.float16 else scale_type)
     transposed = (bool(trans[0]), bool(trans[1]))

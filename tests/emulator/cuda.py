@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from . import memory, runtime, stream
 from .memory import (
@@ -28,9 +28,10 @@ from .stream import (
 )
 
 __all__ = [
-    "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream", "UnownedMemory",
-    "alloc", "alloc_pinned_memory", "get_current_stream", "get_device_id", "get_elapsed_time", "is_available",
-    "memory", "nvtx", "profiler", "runtime", "set_allocator", "stream", "using_allocator",
+    "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream",
+    "UnownedMemory", "alloc", "alloc_pinned_memory", "get_current_stream", "get_device_id",
+    "get_elapsed_time", "is_available", "memory", "nvtx", "profiler", "runtime", "set_allocator",
+    "stream", "using_allocator",
 ]  # fmt: skip
 
 
@@ -53,7 +54,7 @@ class Device:
     def __hash__(self) -> int:
         return hash(("Device", self.id))
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,5 @@
 // The scheduler of the host execution: fibers, barriers, shared memory, faults, device address space.
+#include "cuda_emu_context.h"
 #include "cuda_emu.h"
 
 #include <csignal>
@@ -7,70 +8,8 @@
 #include <sys/mman.h>
 #include <thread>
 #include <vector>
-#if !defined(__x86_64__) || defined(OVGPU_EMU_UCONTEXT)
-#include <ucontext.h>
-#endif
 
 namespace emu {
-
-// ---- switching stacks ------------------------------------------------------------------------------------
-#if defined(__x86_64__) && !defined(OVGPU_EMU_UCONTEXT)
-
-struct Context {
-  void* stack_pointer;
-};
-
-// Saves the callee-saved registers on the current stack and continues on the other one.
-extern "C" void emu_switch(void** save, void* load);
-asm(R"(
-.text
-.globl emu_switch
-.type emu_switch, @function
-emu_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size emu_switch, .-emu_switch
-)");
-
-static void switch_context(Context& from, Context& to) { emu_switch(&from.stack_pointer, to.stack_pointer); }
-
-static void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
-  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + size) & ~uintptr_t{15});
-  *--top = nullptr;  // where a return address would be: the ABI's alignment at a function's entry
-  *--top = reinterpret_cast<void*>(entry);
-  context.stack_pointer = top - 6;
-}
-
-#else
-
-struct Context {
-  ucontext_t state;
-};
-
-static void switch_context(Context& from, Context& to) { swapcontext(&from.state, &to.state); }
-
-static void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
-  getcontext(&context.state);
-  context.state.uc_stack.ss_sp = stack;
-  context.state.uc_stack.ss_size = size;
-  context.state.uc_link = nullptr;
-  makecontext(&context.state, entry, 0);
-}
-
-#endif
 
 // ---- one OS thread's state -------------------------------------------------------------------------------
 constexpr size_t kPage = 4096;

@@ -25,8 +25,8 @@ from .stream import enqueue
 
 __version__ = "14.2.0"
 __all__ = [
-    "CaptureError", "ElementwiseKernel", "EmulatorError", "RawKernel", "RawModule", "counters", "cuda", "ndarray",
-    "thread_order",
+    "CaptureError", "ElementwiseKernel", "EmulatorError", "RawKernel", "RawModule", "counters", "cuda",
+    "ndarray", "thread_order",
 ]  # fmt: skip
 
 is_emulated = True
@@ -83,9 +83,13 @@ def empty(shape: Any, dtype: Any = "float64", order: str = "C") -> ndarray:
     return ndarray(shape, dtype, order=order)
 
 
-def empty_like(prototype: ndarray, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None) -> ndarray:
+def empty_like(
+    prototype: ndarray, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
+) -> ndarray:
     chosen = "F" if order == "F" or (order in "KA" and prototype.flags.fnc) else "C"
-    return ndarray(prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype, order=chosen)
+    return ndarray(
+        prototype.shape if shape is None else shape, prototype.dtype if dtype is None else dtype, order=chosen
+    )
 
 
 def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None) -> None:
@@ -99,7 +103,9 @@ def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None
         raise TypeError(f"Unsupported type {type(src)}: copy it to the device first")
     source_type = src.dtype if isinstance(src, ndarray) else src
     if isinstance(src, ndarray) and not np.can_cast(source_type, dst.dtype, casting):  # type: ignore[arg-type]
-        raise TypeError(f"Cannot cast array data from {src.dtype} to {dst.dtype} according to the rule '{casting}'")
+        raise TypeError(
+            f"Cannot cast array data from {src.dtype} to {dst.dtype} according to the rule '{casting}'"
+        )
     if isinstance(src, ndarray) and np.broadcast_shapes(src.shape, dst.shape) != dst.shape:
         raise ValueError(f"could not broadcast input array from shape {src.shape} into shape {dst.shape}")
     enqueue(CopyNode(dst._view, src._view if isinstance(src, ndarray) else src), count=True)
@@ -134,8 +140,12 @@ class _Functions:
 
 
 linalg = _Functions("linalg", LINALG)
-fft = _Functions("fft", frozenset("fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn".split()))
-random = _Functions("random", frozenset("rand randn random uniform normal standard_normal randint seed".split()))
+fft = _Functions(
+    "fft", frozenset("fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn".split())
+)
+random = _Functions(
+    "random", frozenset("rand randn random uniform normal standard_normal randint seed".split())
+)
 
 
 def _map(function: Any) -> Any:

@@ -16,8 +16,8 @@ from .stream import Stream
 # numpy's `l` and `q` are both 64 bits wide here.
 C_TYPES = {
     "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "H": "unsigned short", "i": "int",
-    "I": "unsigned int", "l": "long long", "L": "unsigned long long", "q": "long long", "Q": "unsigned long long",
-    "e": "float16", "f": "float", "d": "double",
+    "I": "unsigned int", "l": "long long", "L": "unsigned long long", "q": "long long",
+    "Q": "unsigned long long", "e": "float16", "f": "float", "d": "double",
 }  # fmt: skip
 
 
@@ -62,7 +62,9 @@ def parse(text: str) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def collapse(shape: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def collapse(
+    shape: tuple[int, ...], strides: list[tuple[int, ...]]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Merges neighbouring axes that every array steps through evenly, and drops axes of extent 1."""
     new_shape: list[int] = []
     new_strides: list[list[int]] = [[] for _ in strides]
@@ -119,7 +121,9 @@ class ElementwiseKernel:
         self.reduce_dims, self.no_return, self.return_tuple = reduce_dims, no_return, return_tuple
         self._functions: dict[Any, Function] = {}
 
-    def __call__(self, *args: Any, size: int = -1, stream: Stream | None = None, block_size: int = 128) -> Any:
+    def __call__(
+        self, *args: Any, size: int = -1, stream: Stream | None = None, block_size: int = 128
+    ) -> Any:
         if len(args) not in (self.nin, self.nargs):
             raise TypeError(
                 f"Wrong number of arguments for {self.name!r}. It must be either {self.nin} or {self.nargs} "
@@ -147,7 +151,9 @@ class ElementwiseKernel:
         return outs[0] if self.nout == 1 and not self.return_tuple else tuple(outs)
 
     def _loop_shape(self, args: tuple[Any, ...], size: int) -> tuple[int, ...]:
-        looped = [arg.shape for param, arg in zip(self.params, args) if isinstance(arg, ndarray) and not param.raw]
+        looped = [
+            arg.shape for param, arg in zip(self.params, args) if isinstance(arg, ndarray) and not param.raw
+        ]
         if size != -1:
             if looped:
                 raise ValueError("Specified 'size' can be used only if all of the ndarray are 'raw'.")
@@ -171,7 +177,12 @@ class ElementwiseKernel:
         return types
 
     def _launch(
-        self, args: list[Any], shape: tuple[int, ...], types: dict[str, np.dtype[Any]], stream: Any, block_size: int
+        self,
+        args: list[Any],
+        shape: tuple[int, ...],
+        types: dict[str, np.dtype[Any]],
+        stream: Any,
+        block_size: int,
     ) -> None:
         looped = [i for i, arg in enumerate(args) if isinstance(arg, ndarray) and not self.params[i].raw]
         strides = [_broadcast_strides(args[i]._view, shape) for i in looped]
@@ -215,8 +226,9 @@ class ElementwiseKernel:
             f"{typedefs}{self.preamble}\n"
             f'extern "C" __global__ void {self.name}({", ".join([*declared, f"CIndexer<{rank}> _ind"])}) {{\n'
             f"{self.loop_prep};\n"
-            "for (ptrdiff_t i = static_cast<ptrdiff_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < _ind.size();\n"
-            "     i += static_cast<ptrdiff_t>(blockDim.x) * gridDim.x) {\n"
+            "const ptrdiff_t _first = static_cast<ptrdiff_t>(blockIdx.x) * blockDim.x + threadIdx.x;\n"
+            "const ptrdiff_t _step = static_cast<ptrdiff_t>(blockDim.x) * gridDim.x;\n"
+            "for (ptrdiff_t i = _first; i < _ind.size(); i += _step) {\n"
             "_ind.set(i);\n" + "\n".join(bound) + f"\n{self.operation};\n}}\n{self.after_loop};\n}}\n"
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import state
+from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
 from .state import CUDARuntimeError, EmulatorError, current_thread_order
 from .stream import Stream, enqueue
@@ -91,7 +92,9 @@ class KernelNode:
         )
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
-            raise CUDARuntimeError(state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error))
+            raise CUDARuntimeError(
+                state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error)
+            )
         for block in blocks:
             if block is not None and not space().slack_intact(block):
                 raise CUDARuntimeError(
@@ -119,41 +122,6 @@ class KernelNode:
         return block
 
 
-# The part appended to every module: a launcher per kernel, and a description of its parameters.
-_LAUNCHERS = """
-namespace emu {
-template <class... A, size_t... I>
-inline void call(void (*kernel)(A...), void** arguments, std::index_sequence<I...>) {
-  kernel(*static_cast<std::remove_const_t<std::remove_reference_t<A>>*>(arguments[I])...);
-}
-template <class... A>
-inline void call(void (*kernel)(A...), void** arguments) {
-  call(kernel, arguments, std::index_sequence_for<A...>{});
-}
-template <class T>
-constexpr int kind_of() {
-  return std::is_pointer_v<T> ? 'p' : std::is_floating_point_v<T> ? 'f' : std::is_same_v<T, bool> ? 'b'
-       : std::is_integral_v<T> ? 'i' : 's';
-}
-template <class... A>
-inline int describe(void (*)(A...), int* sizes, int* kinds) {
-  int count = 0;
-  ((sizes[count] = sizeof(A), kinds[count++] = kind_of<A>()), ...);
-  return count;
-}
-}  // namespace emu
-"""
-_LAUNCHER = """
-extern "C" __global__ void emu_run_{index}(void** arguments) {{ emu::call(&{name}, arguments); }}
-extern "C" __global__ int emu_describe_{index}(int* sizes, int* kinds) {{ return emu::describe(&{name}, sizes, kinds); }}
-"""
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_KERNEL = re.compile(
-    r'(?:extern\s+"C"\s+)?__global__\s+(?:__launch_bounds__\s*\(\s*(?P<before>\d+)?[^)]*\)\s*)?void\s+'
-    r"(?:__launch_bounds__\s*\(\s*(?P<after>\d+)?[^)]*\)\s*)?(?P<name>\w+)\s*\("
-)
-
-
 class RawModule:
     """cupy.RawModule for source code; compiled when the first kernel is asked for.
 
@@ -177,7 +145,9 @@ class RawModule:
             raise EmulatorError("RawModule: cubin and PTX files cannot be emulated; give `code`")
         if not isinstance(options, tuple):
             raise TypeError(f"RawModule: options must be a tuple of str, not {type(options).__name__}")
-        if name_expressions is not None and not any(option.startswith(("-std=", "--std=")) for option in options):
+        if name_expressions is not None and not any(
+            option.startswith(("-std=", "--std=")) for option in options
+        ):
             options = (*options, "-std=c++17")
         self.code = code
         self.options = options
@@ -200,26 +170,20 @@ class RawModule:
             if self._library is None:
                 self._load(())
             if name not in self._exports:
-                if name in self._bounds and f"{name}" not in self._c_names:
+                if name in self._bounds:
                     raise CUDARuntimeError(
-                        500, f"named symbol not found: {name} is not extern \"C\"; give it as a name expression"
+                        500, f'named symbol not found: {name} is not extern "C"; give it as a name expression'
                     )
                 self._load((name,))  # an extern "C" kernel that a macro declares
             self._functions[name] = self._describe(name)
         return self._functions[name]
 
     def _load(self, more: tuple[str, ...]) -> None:
-        text = _COMMENT.sub(" ", included_text(self.code, include_folders(self.options)))
-        self._c_names = _extern_c_names(text)
-        for match in _KERNEL.finditer(text):
-            self._bounds[match["name"]] = int(match["before"] or match["after"] or MAX_THREADS)
-        templates = set(re.findall(r"template\s*<[^;{]*?>\s*__global__[^;{(]*?\b(\w+)\s*\(", text))
-        names = [name for name in self._c_names if name not in templates]
-        exports = list(dict.fromkeys([*names, *self.name_expressions, *self._exports, *more]))
-        launchers = "".join(_LAUNCHER.format(index=i, name=name) for i, name in enumerate(exports))
-        source = f'#line 1 "kernel.cu"\n{self.code}\n#line 1 "launchers"\n{_LAUNCHERS}{launchers}'
-        self._library = compile_library(source, self.options)
-        self._exports = exports
+        text = without_comments(included_text(self.code, include_folders(self.options)))
+        self._bounds = {name: bound or MAX_THREADS for name, bound in launch_bounds(text).items()}
+        exports = dict.fromkeys([*extern_c_kernels(text), *self.name_expressions, *self._exports, *more])
+        self._exports = list(exports)
+        self._library = compile_library(with_launchers(self.code, self._exports), self.options)
 
     def _describe(self, name: str) -> Function:
         index = self._exports.index(name)
@@ -230,18 +194,6 @@ class RawModule:
         bound = self._bounds.get(bare, MAX_THREADS)
         entry = getattr(self._library, f"emu_run_{index}")
         return Function(name, entry, parameters, bound, self.enable_cooperative_groups)
-
-
-def _extern_c_names(text: str) -> list[str]:
-    """Kernels declared `extern "C"`, alone or inside an `extern "C" { ... }`."""
-    names = [match["name"] for match in _KERNEL.finditer(text) if match.group().startswith("extern")]
-    for opening in re.finditer(r'extern\s+"C"\s*\{', text):
-        depth, end = 1, opening.end()
-        while depth and end < len(text):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            end += 1
-        names += [match["name"] for match in _KERNEL.finditer(text, opening.end(), end)]
-    return names
 
 
 class RawKernel:
@@ -285,7 +237,9 @@ class RawKernel:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "max_dynamic_shared_size_bytes" and value > SHARED_LIMIT:
-            raise CUDARuntimeError(state.INVALID_VALUE, f"{self.name}: {value} bytes of shared memory exceed 227 KB")
+            raise CUDARuntimeError(
+                state.INVALID_VALUE, f"{self.name}: {value} bytes of shared memory exceed 227 KB"
+            )
         object.__setattr__(self, name, value)
 
     def __call__(
@@ -309,7 +263,7 @@ def launch(
     max_shared: int = 0,
     stream: Stream | None = None,
 ) -> None:
-    """Checks a launch as the driver would, and its arguments against the kernel's parameters, which it cannot."""
+    """Checks a launch as the driver would, and the arguments against the parameters, which it would not."""
     whole_grid, whole_block = _geometry(function, grid, block)
     if shared > STATIC_SHARED_LIMIT and shared > max_shared:
         raise CUDARuntimeError(
@@ -318,10 +272,14 @@ def launch(
             "set max_dynamic_shared_size_bytes",
         )
     if len(args) != len(function.parameters):
-        raise TypeError(f"{function.name}: {len(args)} arguments given, the kernel takes {len(function.parameters)}")
+        raise TypeError(
+            f"{function.name}: {len(args)} arguments given, the kernel takes {len(function.parameters)}"
+        )
     arguments = tuple(_argument(function, i, arg) for i, arg in enumerate(args))
     pointers = tuple(
-        i for i, arg in enumerate(args) if function.parameters[i].kind == "p" or isinstance(arg, ArrayArgument)
+        i
+        for i, arg in enumerate(args)
+        if function.parameters[i].kind == "p" or isinstance(arg, ArrayArgument)
     )
     node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers)
     enqueue(node, stream, count=True)
@@ -340,12 +298,12 @@ def _geometry(
     if min(bx, by, bz) < 1 or bz > 64 or threads > function.max_threads:
         raise CUDARuntimeError(
             state.INVALID_VALUE,
-            f"{function.name}: invalid block {(bx, by, bz)}: {threads} threads, at most {function.max_threads}",
+            f"{function.name}: invalid block {(bx, by, bz)}: at most {function.max_threads} threads",
         )
     if function.cooperative and blocks > MAX_COOPERATIVE_BLOCKS:
         raise CUDARuntimeError(
             state.COOPERATIVE_TOO_LARGE,
-            f"{function.name}: a cooperative launch of {blocks} blocks; at most {MAX_COOPERATIVE_BLOCKS} fit at once",
+            f"{function.name}: {blocks} blocks in a cooperative launch, at most {MAX_COOPERATIVE_BLOCKS}",
         )
     return (gx, gy, gz), (bx, by, bz)
 
@@ -370,17 +328,25 @@ def _argument(function: Function, index: int, value: Any) -> bytes:
         data = bytes(value)
     elif isinstance(value, np.ndarray):  # CuPy passes its bytes by value: right for a struct only
         if parameter.kind != "s":
-            raise TypeError(f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel")
+            raise TypeError(
+                f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel"
+            )
         data = value.tobytes()
-    elif isinstance(value, (bool, int, float)) or (isinstance(value, np.generic) and value.dtype.char in _SCALARS):
+    elif isinstance(value, (bool, int, float)) or (
+        isinstance(value, np.generic) and value.dtype.char in _SCALARS
+    ):
         if not isinstance(value, np.generic):
             value = {bool: np.bool_, int: np.int64, float: np.float64}[type(value)](value)
         data, kind = value.tobytes(), _KINDS.get(value.dtype.kind, "s")
     else:
         raise TypeError(f"{where}: Unsupported type {type(value)}")
     if len(data) != parameter.size:
-        raise TypeError(f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}")
+        raise TypeError(
+            f"{where} has {len(data)} bytes ({type(value).__name__}), its parameter {parameter.size}"
+        )
     address = kind == "i" and parameter.kind == "p"
     if not address and "s" not in (kind, parameter.kind) and kind != parameter.kind:
-        raise TypeError(f"{where} is of kind {kind!r} ({type(value).__name__}), its parameter of kind {parameter.kind!r}")
+        raise TypeError(
+            f"{where} is of kind {kind!r} ({type(value).__name__}), its parameter of kind {parameter.kind!r}"
+        )
     return data

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from . import state
 from .state import CUDARuntimeError, EmulatorError, counters
-from .stream import Stream, check_null_stream, enqueue, get_current_stream, refuse_device_wide, refuse_while_capturing
+from .stream import (
+    Stream,
+    check_null_stream,
+    enqueue,
+    get_current_stream,
+    refuse_device_wide,
+    refuse_while_capturing,
+)
 from .toolchain import runtime
 
 PAGE = 4096
@@ -24,7 +31,7 @@ H2H, H2D, D2H, D2D, DEFAULT = range(5)
 
 
 class _AddressSpace:
-    """One reserved range; a block ends right before an inaccessible page, and freed pages stay inaccessible."""
+    """One reserved range. A block ends at an inaccessible page; freed pages become inaccessible for good."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -135,7 +142,8 @@ def check_span(address: int, nbytes: int, what: str) -> None:
         if start in space().live and address + nbytes <= start + space().sizes[start]:
             return
     raise CUDARuntimeError(
-        state.ILLEGAL_ADDRESS, f"{what}: {nbytes} bytes at {describe(address)}: no living device array covers them"
+        state.ILLEGAL_ADDRESS,
+        f"{what}: {nbytes} bytes at {describe(address)}: no living device array covers them",
     )
 
 
@@ -191,7 +199,9 @@ class MemoryPointer:
         refuse_while_capturing("a synchronous copy from the host")
         copy(self.ptr, _address(mem), size, H2D)
 
-    def copy_from_host_async(self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None) -> None:
+    def copy_from_host_async(
+        self, mem: int | ctypes.c_void_p, size: int, stream: Stream | None = None
+    ) -> None:
         copy(self.ptr, _address(mem), size, H2D, stream)
 
     def copy_to_host(self, mem: int | ctypes.c_void_p, size: int) -> None:
@@ -267,10 +277,12 @@ class MemoryPool:
 
 
 def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
-    """cupy.cuda.alloc_pinned_memory: a poisoned host buffer (buffer protocol, `.ptr`, `.size`) that copies may
+    """cupy.cuda.alloc_pinned_memory: a poisoned host buffer (buffer protocol, `.ptr`) that copies may
     name while capturing. As in CuPy it is larger than asked for: give `count` to numpy.frombuffer."""
     nbytes = max(512, 1 << (max(size, 1) - 1).bit_length())
-    kind = type("PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes})
+    kind = type(
+        "PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes}
+    )
     buffer = kind()
     address = ctypes.addressof(buffer)
     buffer.ptr, buffer.size = address, lambda: nbytes

@@ -232,7 +232,9 @@ class ndarray:
         if not copy and dtype == self.dtype:
             return self
         if not np.can_cast(self.dtype, dtype, casting):  # type: ignore[arg-type]
-            raise TypeError(f"Cannot cast array data from {self.dtype} to {dtype} according to the rule '{casting}'")
+            raise TypeError(
+                f"Cannot cast array data from {self.dtype} to {dtype} according to the rule '{casting}'"
+            )
         keeps_f = order in "KA" and self._view.is_contiguous("F") and not self._view.is_contiguous("C")
         result = ndarray(self.shape, dtype, order="F" if order == "F" or keeps_f else "C")
         enqueue(CopyNode(result._view, self._view), count=True)
@@ -294,7 +296,8 @@ for _operator, _name in _OPERATORS.items():
     setattr(ndarray, f"__r{_operator}__", _binary(_name, reflected=True))
     setattr(ndarray, f"__i{_operator}__", _inplace(_name))
 for _operator, _name in {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal",
 }.items():  # fmt: skip
     setattr(ndarray, f"__{_operator}__", _binary(_name))
 for _operator, _name in {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}.items():

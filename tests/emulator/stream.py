@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 from . import state
 from .state import CaptureError, CUDARuntimeError, counters
@@ -87,9 +87,10 @@ class Stream:
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.ptr)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         self._outer.append(get_current_stream())
-        return self.use()
+        self.use()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._outer.pop().use()
@@ -148,7 +149,9 @@ class Stream:
         if capture.invalid:
             raise CaptureError(f"the capture was invalidated: {capture.invalid}", 901)
         if capture.has_unjoined_work():
-            raise CaptureError("work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED)
+            raise CaptureError(
+                "work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED
+            )
         return Graph(capture.nodes)
 
     def is_capturing(self) -> bool:

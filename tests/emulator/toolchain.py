@@ -18,8 +18,22 @@ HEADERS = ("cuda_emu.h", "cuda_emu_types.h", "cuda_emu_math.h", "cuda_emu_cupy.h
 
 # Integer overflow wraps and `char` is signed as on a device; an index outside an array of known bounds traps.
 FLAGS = (
-    *("-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-fwrapv", "-fsigned-char"),
-    *("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique"),
+    *(
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-w",
+        "-fno-strict-aliasing",
+        "-ffp-contract=off",
+        "-fwrapv",
+        "-fsigned-char",
+    ),
+    *(
+        "-fsanitize=bounds",
+        "-fsanitize-undefined-trap-on-error",
+        "-ftls-model=initial-exec",
+        "-fno-gnu-unique",
+    ),
     *("-fvisibility=hidden", "-fno-exceptions"),
 )
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-pthread")
@@ -40,7 +54,7 @@ def compiler() -> str:
             return path
     raise EmulatorError(
         "the CUDA emulator compiles kernels with g++, which is not installed; "
-        "install it (Debian/Ubuntu: apt install g++, Fedora: dnf install gcc-c++, macOS: xcode-select --install)"
+        "install it (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
     )
 
 
@@ -58,9 +72,11 @@ def cache_directory() -> Path:
 @functools.cache
 def _base_hash() -> str:
     """Of everything that a compiled object depends on besides its own source."""
-    version = subprocess.run([compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True
+    ).stdout
     digest = hashlib.sha256(repr((version, FLAGS, RUNTIME_FLAGS)).encode())
-    for name in (*HEADERS, "cuda_emu.cc"):
+    for name in (*HEADERS, "cuda_emu_context.h", "cuda_emu.cc"):
         digest.update((HERE / name).read_bytes())
     return digest.hexdigest()
 
@@ -76,7 +92,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _build(target: Path, command: Sequence[str]) -> Path:
-    """Runs `command ... -o <temporary>` and moves the result to `target`, so that no process sees half a file."""
+    """Runs `command ... -o <temporary>`, then moves the result to `target`: no process sees half a file."""
     if not target.exists():
         temporary = target.with_name(f"{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
