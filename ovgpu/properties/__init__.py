@@ -9,7 +9,7 @@ A property is a str whose value is the config key, and can be called to make a (
 from __future__ import annotations
 
 from . import device, hint, log, streams
-from ._property import Property, PropertyEnum, boolean, count, instance, integer, precision, text
+from ._property import Property, PropertyEnum, boolean, instance, integer, precision, size, text, unsigned
 
 
 class CacheMode(PropertyEnum):
@@ -28,7 +28,7 @@ class CompatibilityCheck(PropertyEnum):
     UNSUPPORTED = 2
 
 
-auto_batch_timeout = Property("AUTO_BATCH_TIMEOUT", count)
+auto_batch_timeout = Property("AUTO_BATCH_TIMEOUT", unsigned)
 available_devices = Property("AVAILABLE_DEVICES")
 cache_dir = Property("CACHE_DIR", text)
 cache_mode = Property("CACHE_MODE", instance(CacheMode))
@@ -40,7 +40,7 @@ enable_weightless = Property("ENABLE_WEIGHTLESS", boolean)
 execution_devices = Property("EXECUTION_DEVICES")
 force_tbb_terminate = Property("FORCE_TBB_TERMINATE", boolean)
 inference_num_threads = Property("INFERENCE_NUM_THREADS", integer)
-key_cache_group_size = Property("KEY_CACHE_GROUP_SIZE", count)
+key_cache_group_size = Property("KEY_CACHE_GROUP_SIZE", size)
 key_cache_precision = Property("KEY_CACHE_PRECISION", precision)
 loaded_from_cache = Property("LOADED_FROM_CACHE")
 max_batch_size = Property("MAX_BATCH_SIZE")
@@ -52,7 +52,7 @@ range_for_async_infer_requests = Property("RANGE_FOR_ASYNC_INFER_REQUESTS")
 range_for_streams = Property("RANGE_FOR_STREAMS")
 runtime_requirements = Property("RUNTIME_REQUIREMENTS")
 supported_properties = Property("SUPPORTED_PROPERTIES")
-value_cache_group_size = Property("VALUE_CACHE_GROUP_SIZE", count)
+value_cache_group_size = Property("VALUE_CACHE_GROUP_SIZE", size)
 value_cache_precision = Property("VALUE_CACHE_PRECISION", precision)
 weights_path = Property("WEIGHTS_PATH", text)
 workload_type = Property("WORKLOAD_TYPE", instance(WorkloadType))

@@ -77,23 +77,26 @@ def instance(kind: type) -> Callable[[Any], Any]:
 
 
 def boolean(value: Any) -> bool:
-    if isinstance(value, str):
-        raise TypeError("expected bool, got str")
+    if not hasattr(value, "__bool__"):
+        raise TypeError(f"expected bool, got {type(value).__name__}")
     return bool(value)
 
 
-def integer(value: Any) -> int:
-    number = operator.index(value)
-    if not -(2**31) <= number < 2**31:
-        raise TypeError(f"{number} does not fit into 32 bits")
-    return number
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    """A converter to an integer of low..high - 1."""
+
+    def convert(value: Any) -> int:
+        number = operator.index(value)
+        if not low <= number < high:
+            raise TypeError(f"{number} is not in {low}..{high - 1}")
+        return number
+
+    return convert
 
 
-def count(value: Any) -> int:
-    number = operator.index(value)
-    if not 0 <= number < 2**64:
-        raise TypeError(f"expected a non-negative integer, got {number}")
-    return number
+integer = _integer(-(2**31), 2**31)
+unsigned = _integer(0, 2**32)
+size = _integer(0, 2**64)
 
 
 def real(value: Any) -> float:

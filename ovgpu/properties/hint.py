@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._property import Property, PropertyEnum, boolean, count, instance, precision, real
+from ._property import Property, PropertyEnum, boolean, instance, precision, real, size, unsigned
 
 
 class PerformanceMode(PropertyEnum):
@@ -44,13 +44,13 @@ performance_mode = Property("PERFORMANCE_HINT", instance(PerformanceMode))
 execution_mode = Property("EXECUTION_MODE_HINT", instance(ExecutionMode))
 inference_precision = Property("INFERENCE_PRECISION_HINT", precision)
 kv_cache_precision = Property("KV_CACHE_PRECISION", precision)
-num_requests = Property("PERFORMANCE_HINT_NUM_REQUESTS", count)
+num_requests = Property("PERFORMANCE_HINT_NUM_REQUESTS", unsigned)
 model_priority = Property("MODEL_PRIORITY", instance(Priority))
 model_distribution_policy = Property("MODEL_DISTRIBUTION_POLICY", _policies)
 scheduling_core_type = Property("SCHEDULING_CORE_TYPE", instance(SchedulingCoreType))
 activations_scale_factor = Property("ACTIVATIONS_SCALE_FACTOR", real)
 allow_auto_batching = Property("ALLOW_AUTO_BATCHING", boolean)
-dynamic_quantization_group_size = Property("DYNAMIC_QUANTIZATION_GROUP_SIZE", count)
+dynamic_quantization_group_size = Property("DYNAMIC_QUANTIZATION_GROUP_SIZE", size)
 enable_cpu_pinning = Property("ENABLE_CPU_PINNING", boolean)
 enable_cpu_reservation = Property("ENABLE_CPU_RESERVATION", boolean)
 enable_hyper_threading = Property("ENABLE_HYPER_THREADING", boolean)

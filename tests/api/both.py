@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import openvino
+import pytest
 
 import ovgpu.properties
 import ovgpu.tensor
@@ -26,7 +27,8 @@ _NAMES = ("Type", "Dimension", "PartialShape", "Shape", "Strides", "Layout", "Te
 
 def evaluate(library: Any, code: str) -> Any:
     """The value of an expression; statements may precede it, separated by "; "."""
-    names = {name: getattr(library, name) for name in _NAMES} | {"np": np, "ml_dtypes": ml_dtypes, "copy": copy}
+    names = {name: getattr(library, name) for name in _NAMES}
+    names |= {"np": np, "ml_dtypes": ml_dtypes, "copy": copy}
     *statements, expression = code.split("; ")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -36,7 +38,7 @@ def evaluate(library: Any, code: str) -> Any:
 
 
 def outcome(library: Any, code: str) -> Any:
-    """The value as plain data (objects of the library as their class, repr and str), or the class of the error."""
+    """The value as plain data, objects of the library as class, repr and str; or the class of the error."""
     try:
         return plain(evaluate(library, code))
     except Exception as error:
@@ -56,3 +58,24 @@ def plain(value: Any) -> Any:
 def members(kind: Any) -> set[str]:
     """Public names of a class."""
     return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def product(template: str, **choices: list[str]) -> list[str]:
+    """The template filled with every combination of the choices."""
+    codes = [template]
+    for name, values in choices.items():
+        codes = [code.replace(f"<{name}>", value) for code in codes for value in values]
+    return codes
+
+
+def table(text: str) -> list[str]:
+    """Expressions separated by " | " or newlines."""
+    return [code for line in text.strip().splitlines() for code in line.strip().split(" | ")]
+
+
+def agree(codes: list[str]) -> Any:
+    return pytest.mark.parametrize("code", codes)
+
+
+def check(code: str) -> None:
+    assert outcome(OURS, code) == outcome(OPENVINO, code)

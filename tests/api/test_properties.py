@@ -1,0 +1,141 @@
+"""Properties, side by side with openvino's, found by reflection."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import openvino
+import openvino._pyopenvino.properties as native
+import pytest
+
+import ovgpu.properties
+from ovgpu.types import Type
+
+from .both import OPENVINO, OURS, agree, check, outcome, table
+
+MODULES = ("", "hint", "device", "streams", "log")
+LEFT_OUT = {
+    "cache_encryption_callbacks",  # C++ callbacks
+    "model", "compiled_blob",  # objects handed to a plugin of openvino
+    "PCIInfo", "Priorities",  # types of values that only openvino makes
+}  # fmt: skip
+
+
+def module(root: Any, name: str) -> Any:
+    return getattr(root, name) if name else root
+
+
+def public(name: str, kind: Any) -> list[str]:
+    found = module(native, name)
+    return [key for key in dir(found) if not key.startswith("_") and kind(getattr(found, key))]
+
+
+def is_enum(value: Any) -> bool:
+    return hasattr(value, "__members__")
+
+
+def is_property(value: Any) -> bool:
+    return isinstance(value, BuiltinFunctionType)
+
+
+KEYS = [(name, key) for name in MODULES for key in public(name, is_property) if key not in LEFT_OUT]
+ENUMS = [(name, key) for name in MODULES for key in public(name, is_enum)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_has_every_public_name(name: str) -> None:
+    names = set(public(name, lambda value: not isinstance(value, ModuleType))) - LEFT_OUT
+    assert names <= set(dir(module(ovgpu.properties, name)))
+
+
+@pytest.mark.parametrize(("name", "key"), KEYS)
+def test_keys(name: str, key: str) -> None:
+    mine, theirs = getattr(module(ovgpu.properties, name), key), getattr(module(openvino.properties, name), key)
+    assert isinstance(mine, str)
+    assert (mine, mine(), hash(mine), repr(mine)) == (theirs, theirs(), hash(theirs), repr(theirs))
+    assert type(mine()) is str
+
+
+SAMPLES = {
+    "True": True, "1": 1, "-1": -1, "2.5": 2.5, "text": "LATENCY", "None": None, "2**40": 2**40,
+    "dict": {"NVIDIA": {"A": 1}}, "list": ["a"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key"), [pair for pair in KEYS if pair[1] != "num_streams"])
+def test_values(name: str, key: str) -> None:
+    mine, theirs = getattr(module(ovgpu.properties, name), key), getattr(module(openvino.properties, name), key)
+    for label, value in SAMPLES.items():
+        try:
+            expected: Any = theirs(value)
+            expected = expected[0], expected[1].value
+        except TypeError:
+            expected = TypeError
+        try:
+            found = mine(value)
+        except TypeError:
+            found = TypeError
+        if key == "priorities" and expected is not TypeError:
+            expected = expected[0], expected[1].rstrip(",")
+        assert found == expected, label
+        assert found is TypeError or type(found[1]) is type(expected[1]), label
+
+
+@pytest.mark.parametrize(("name", "key"), ENUMS)
+def test_enumerations(name: str, key: str) -> None:
+    mine, theirs = getattr(module(ovgpu.properties, name), key), getattr(module(openvino.properties, name), key)
+    assert list(mine.__members__) == list(theirs.__members__)
+    for member, expected in theirs.__members__.items():
+        found = getattr(mine, member)
+        for function in (repr, str, int, hash):
+            assert function(found) == function(expected)
+        assert (found.name, found.value) == (expected.name, expected.value)
+        assert mine(expected.value) is found
+
+
+@agree(table("""
+    properties.hint.performance_mode(properties.hint.PerformanceMode.LATENCY)[0]
+    properties.hint.model_priority(properties.hint.Priority.HIGH)[0]
+    properties.hint.model_priority(properties.hint.PerformanceMode.LATENCY)
+    properties.hint.inference_precision(Type.f32)[0] | properties.hint.inference_precision('f32')
+    properties.streams.num(properties.streams.Num.AUTO)[0] | properties.streams.Num.AUTO.to_integer()
+    properties.streams.Num.NUMA.to_integer() | properties.streams.Num().to_integer()
+    properties.streams.Num(3).to_integer() | properties.device.id(1) | properties.enable_profiling(True, False)
+    properties.device.priorities('a', 'b')[0] | properties.device.priorities('a', 1) | properties.nope
+    properties.hint.Priority.LOW < properties.hint.Priority.HIGH
+    properties.hint.Priority.LOW >= properties.hint.Priority.HIGH
+    properties.hint.Priority.DEFAULT == properties.hint.Priority.MEDIUM | properties.hint.PerformanceMode.LATENCY == 1
+    properties.hint.PerformanceMode.LATENCY < 2
+    properties.hint.PerformanceMode.LATENCY == properties.hint.ExecutionMode.PERFORMANCE
+    properties.device.Capability.FP16 | properties.cache_mode(properties.CacheMode.OPTIMIZE_SPEED)[0]
+    properties.log.level(properties.log.Level.DEBUG)[0]
+    {properties.enable_profiling: 1}['PERF_COUNT'] | 'PERF_COUNT' == properties.enable_profiling
+"""))
+def test_expressions(code: str) -> None:
+    check(code)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(openvino.properties.device.Capability) if name.isupper()])
+def test_capabilities(name: str) -> None:
+    mine, theirs = ovgpu.properties.device.Capability, openvino.properties.device.Capability
+    assert getattr(mine, name) == getattr(theirs, name)
+
+
+def test_pairs_hold_plain_values() -> None:
+    hint, streams = ovgpu.properties.hint, ovgpu.properties.streams
+    assert hint.performance_mode(hint.PerformanceMode.LATENCY) == ("PERFORMANCE_HINT", hint.PerformanceMode.LATENCY)
+    assert hint.inference_precision(Type.bf16) == ("INFERENCE_PRECISION_HINT", Type.bf16)
+    assert streams.num(streams.Num(3)) == ("NUM_STREAMS", 3) == ovgpu.properties.num_streams(3)
+    assert ovgpu.properties.device.priorities("a", "b") == ("MULTI_DEVICE_PRIORITIES", "a,b")
+    policy = hint.ModelDistributionPolicy.TENSOR_PARALLEL
+    assert hint.model_distribution_policy({policy}) == ("MODEL_DISTRIBUTION_POLICY", {policy})
+    with pytest.raises(TypeError, match="SUPPORTED_PROPERTIES is read-only"):
+        ovgpu.properties.supported_properties(1)
+
+
+def test_what_is_left_out_exists() -> None:
+    everything = {key for name in MODULES for key in dir(module(native, name))}
+    assert everything >= LEFT_OUT
+    assert outcome(OURS, "properties.hint.model") == "AttributeError"
+    assert outcome(OPENVINO, "properties.hint.model")
