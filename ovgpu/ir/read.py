@@ -18,12 +18,12 @@ from ovgpu.ir._constants import Weights
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
 from ovgpu.ir._variables import check_variables
 from ovgpu.ir._xml import Element, parse
-from ovgpu.model import Model, Node
+from ovgpu.model import Model, Node, RTMap
 from ovgpu.ops import Op, lookup, registry
 from ovgpu.ops._op import build
 from ovgpu.ops._unsupported import Unsupported
 from ovgpu.ops.graph import Parameter
-from ovgpu.types import Layout, Type
+from ovgpu.types import Type
 
 VERSIONS = ("10", "11")
 ROOTS = ("Parameter", "Result", "Assign")
@@ -114,7 +114,7 @@ def _graph(root: Element, file: File) -> Graph:
     parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOTS)
     model = Model([nodes[n] for n in results], [nodes[n] for n in sinks], [nodes[n] for n in parameters],
                   root.get("name") or "", source=file.source)
-    model.rt_info = model_rt_info(root)
+    model.rt_info = RTMap(model_rt_info(root))
     check_variables(model)
     return Graph(model, {n: i for i, n in enumerate(parameters)}, {n: i for i, n in enumerate(results)})
 
@@ -181,12 +181,15 @@ def _node(layer: Layer, file: File) -> Node:
         raise layer.error(str(e)) from None
     outputs = max(len(layer.outputs), 1)
     node = Node(op, [None] * len(layer.inputs), outputs, name=layer.name, layer_id=layer.id)
-    node.rt_info = read_rt_info(layer.element.find("rt_info"))
+    node.rt_info = RTMap(read_rt_info(layer.element.find("rt_info")))
     for output, port in zip(node.outputs, layer.port_elements("output")):
-        output.names = split_names(port.get("names", ""))
-        output.rt_info = read_rt_info(port.find("rt_info"))
+        output.set_names(split_names(port.get("names", "")))
+        output.rt_info = RTMap(read_rt_info(port.find("rt_info")))
+    for index, port in enumerate(layer.port_elements("input")):
+        if (info := port.find("rt_info")) is not None:
+            node.input_rt_info[index] = RTMap(read_rt_info(info))
     if layer.type == "Result":
-        node.outputs[0].names = split_names(layer.element.get("output_names", ""))
+        node.outputs[0].set_names(split_names(layer.element.get("output_names", "")))
     return node
 
 
@@ -204,8 +207,9 @@ def _operation(layer: Layer, file: File) -> Op:
     elif cls.name == "If":
         given = if_attributes(layer, _body(layer, "then_body", file), _body(layer, "else_body", file))
     elif cls is Parameter:
+        if layer.inputs or len(layer.outputs) > 1:
+            raise layer.error("a Parameter has no inputs and one output")
         texts = _complete(layer)
-        given = {"layout": _layout(layer)}
     return build(cls, texts, **given)
 
 
@@ -242,18 +246,6 @@ def _complete(layer: Layer) -> dict[str, str]:
     return texts
 
 
-def _layout(layer: Layer) -> Layout | None:
-    """The layout in the runtime information of a Parameter's port."""
-    for port in layer.port_elements("output"):
-        text = read_rt_info(port.find("rt_info")).get("layout_0", {}).get("layout")
-        if text is not None:
-            try:
-                return Layout(text)
-            except RuntimeError as e:
-                raise OpError(f"layout: {e}") from None
-    return None
-
-
 def _find(name: str, version: str) -> type[Op] | None:
     """The op class of a layer; names are compared without regard to case."""
     if name in FORMER_EXTENSIONS and version in ("experimental", "extension"):
@@ -276,9 +268,9 @@ def _spellings(count: int) -> dict[str, str]:
 def _name_ports(model: Model) -> None:
     """Gives inputs and outputs of an IR of version 10 the layer names by which its users know them."""
     for parameter in model.parameters:
-        parameter.outputs[0].names.add(parameter.friendly_name)
+        parameter.outputs[0].add_names({parameter.friendly_name})
     for result in model.results:
         port = result.inputs[0]
         if port is not None:
             name = port.node.friendly_name
-            port.names.add(name if len(port.node.outputs) == 1 else f"{name}.{port.index}")
+            port.add_names({name if len(port.node.outputs) == 1 else f"{name}.{port.index}"})

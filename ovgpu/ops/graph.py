@@ -10,7 +10,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._view import View
 from ovgpu.symbolic import Spec
-from ovgpu.types import Layout, PartialShape, Type
+from ovgpu.types import PartialShape, Type
 
 
 @op("Parameter", "opset1")
@@ -19,7 +19,6 @@ class Parameter(Op):
 
     element_type: Type
     shape: PartialShape
-    layout: Layout | None = None
 
     def infer(self) -> tuple[Spec, ...]:
         raise OpError("a Parameter has no inputs to infer from")
@@ -47,8 +46,6 @@ class Constant(Op):
 @op("Result", "opset1")
 class Result(Op):
     """An output of the model: its input, unchanged."""
-
-    layout: Layout | None = None
 
     exact = True
     lane = True

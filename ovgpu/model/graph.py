@@ -1,0 +1,369 @@
+"""The model: a graph of nodes. It answers to openvino's names; ovgpu's own passes use the plain attributes.
+
+A port's `Spec` (element type, shape) is what the last `Model.validate_nodes_and_infer_types` found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Self
+
+from ovgpu.errors import Error, ModelError
+from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.types import Dimension, PartialShape, Shape, Type
+
+from .node import Node, Output
+from .ports import Ports, find_port
+from .rt_info import OVAny, RTMap
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that ReadValue reads, and its own description: openvino has the names on VariableInfo."""
+
+    variable_id: str
+    data_shape: PartialShape
+    data_type: Type
+
+    def get_id(self) -> str:
+        return self.variable_id
+
+    def get_info(self) -> Variable:
+        return self
+
+    info = property(get_info)
+
+
+class Model(Ports):
+    """A graph with parameters (inputs), results (outputs) and sinks (Assign)."""
+
+    def __init__(self, results: Sequence[Node], sinks: Sequence[Node] | None = None,
+                 parameters: Sequence[Node] = (), name: str = "Model", *, source: str = "") -> None:
+        self.results, self.sinks, self.parameters = list(results), list(sinks or ()), list(parameters)
+        self.friendly_name, self.source = name, source
+        self.rt_info = RTMap()
+        self._order: list[Node] | None = None
+        for node in self.ops:
+            node.model = self
+
+    # ---- the graph
+
+    @property
+    def ops(self) -> list[Node]:
+        """Every node that a result, a sink or nothing else (a parameter) needs, inputs before users."""
+        if self._order is None:
+            self._order = _topological([*self.parameters, *self.results, *self.sinks], self.source)
+        return self._order
+
+    def changed(self) -> None:
+        """Call after rewiring: the order is found anew and nodes learn where they belong."""
+        self._order = None
+        for node in self.ops:
+            node.model = self
+
+    def infer(self, inputs: Sequence[Spec], table: Table,
+              refine: Callable[[Output, Spec], Spec] = lambda port, spec: spec) -> list[Spec]:
+        """Infers every port from specs of the parameters, and returns those of the results.
+
+        ``refine`` may replace the spec of a port before its users see it.
+        """
+        for parameter, spec in zip(self.parameters, inputs, strict=True):
+            parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
+        outside, where = table.place, set(map(id, self.parameters))
+        with table:
+            for node in self.ops:
+                if id(node) not in where:
+                    table.place = node
+                    specs = node.infer([None if s is None else s.spec for s in node.inputs])
+                    for port, spec in zip(node.outputs, specs):
+                        port.spec = refine(port, spec)
+        table.place = outside
+        return [r.outputs[0].spec for r in self.results]
+
+    def validate_nodes_and_infer_types(self) -> None:
+        """Infers element types and shapes of all ports from the parameters' declarations."""
+        table = Table()
+        self.infer([_declared(p, table, i) for i, p in enumerate(self.parameters)], table)
+
+    @property
+    def states(self) -> list[str]:
+        """The ids of the variables that ReadValue reads, in order of appearance."""
+        return list(dict.fromkeys(n.op.variable_id for n in self.ops if n.op.name == "ReadValue"))  # type: ignore[attr-defined]
+
+    # ---- openvino's names
+
+    def get_ops(self) -> list[Node]:
+        return list(self.ops)
+
+    get_ordered_ops = get_ops
+
+    def get_parameters(self) -> list[Node]:
+        return list(self.parameters)
+
+    def get_results(self) -> list[Node]:
+        return list(self.results)
+
+    def get_sinks(self) -> list[Node]:
+        return list(self.sinks)
+
+    def get_friendly_name(self) -> str:
+        return self.friendly_name
+
+    def set_friendly_name(self, name: str) -> None:
+        self.friendly_name = name
+
+    get_name = get_friendly_name
+    name = property(get_friendly_name)
+
+    def is_dynamic(self) -> bool:
+        return any(o.partial_shape.is_dynamic for n in self.ops for o in n.outputs)
+
+    dynamic = property(is_dynamic)
+
+    def get_result(self) -> Node:
+        return self.output().node
+
+    result = property(get_result)
+
+    def get_output_size(self) -> int:
+        return len(self.results)
+
+    def get_output_op(self, index: int) -> Node:
+        return self.output(index).node
+
+    def get_output_element_type(self, index: int) -> Type:
+        return self.output(index).get_element_type()
+
+    def get_output_partial_shape(self, index: int) -> PartialShape:
+        return self.output(index).get_partial_shape()
+
+    def get_output_shape(self, index: int) -> Shape:
+        return self.output(index).get_shape()
+
+    def get_result_index(self, port: Output | Node) -> int:
+        """The number of the output that a Result, its port or the tensor it takes is; -1 if it is none."""
+        found = [i for i, r in enumerate(self.results) if port in (r, r.outputs[0], r.outputs[0].source)]
+        return found[0] if found else -1
+
+    def get_parameter_index(self, parameter: Node) -> int:
+        """The number of the input that a Parameter is; -1 if it is none."""
+        return self.parameters.index(parameter) if parameter in self.parameters else -1
+
+    def get_variables(self) -> list[Variable]:
+        reads = {n.op.variable_id: n.outputs[0] for n in self.ops if n.op.name == "ReadValue"}  # type: ignore[attr-defined]
+        return [Variable(name, port.partial_shape, port.element_type) for name, port in reads.items()]
+
+    variables = property(get_variables)
+
+    def get_variable_by_id(self, variable_id: str) -> Variable | None:
+        return next((v for v in self.get_variables() if v.variable_id == variable_id), None)
+
+    def get_rt_info(self, path: str | Sequence[str] | None = None) -> Any:
+        """All runtime information as an `RTMap`, or what the keys lead to as an `OVAny`."""
+        if path is None:
+            return self.rt_info
+        value: Any = self.rt_info.plain()
+        for key in [path] if isinstance(path, str) else path:
+            if not isinstance(value, dict) or key not in value:
+                raise _no_attribute(key)
+            value = value[key]
+        return OVAny(value)
+
+    def has_rt_info(self, path: str | Sequence[str]) -> bool:
+        try:
+            self.get_rt_info(path)
+        except RuntimeError:
+            return False
+        return True
+
+    def set_rt_info(self, value: Any, path: str | Sequence[str]) -> None:
+        """Sets the value that the keys lead to; dicts on the way are made."""
+        *parents, last = [path] if isinstance(path, str) else path
+        target: Any = self.rt_info
+        for key in parents:
+            target = target.setdefault(key, {})
+            if not isinstance(target, RTMap):
+                raise _no_attribute(key)
+        target[last] = value
+
+    # ---- changing the model
+
+    def reshape(self, shapes: Any, variables_shapes: Mapping[str, Any] | None = None) -> None:
+        """Gives inputs new shapes: one shape for the only input, or a dict by port, name or number.
+
+        ``variables_shapes`` gives variables new ones by id. The model stays as it was if that is impossible.
+        """
+        if not isinstance(shapes, Mapping):
+            if len(self.parameters) != 1:
+                raise RuntimeError("reshape to one shape must be called on a model with exactly one input; "
+                                   f"it has {len(self.parameters)}")
+            shapes = {0: shapes}
+        ops: dict[Node, Any] = {}
+        for key, shape in shapes.items():
+            node = find_port(self.inputs, key, "input").node
+            ops[node] = replace(node.op, shape=PartialShape(shape))  # type: ignore[type-var]
+        for variable, shape in (variables_shapes or {}).items():
+            reads = [n for n in self.ops if n.op.name == "ReadValue" and n.op.variable_id == variable]  # type: ignore[attr-defined]
+            if not reads:
+                raise RuntimeError(f"there is no variable '{variable}': the model has {self.states}")
+            for node in reads:
+                if not hasattr(node.op, "variable_shape"):
+                    raise RuntimeError(f"the shape of variable '{variable}' is that of its initial value")
+                ops[node] = replace(node.op, variable_shape=PartialShape(shape))  # type: ignore[type-var]
+        before = {node: node.op for node in ops}
+        for node, op in ops.items():
+            node.op = op
+        try:
+            self.validate_nodes_and_infer_types()
+        except Exception:
+            for node, op in before.items():
+                node.op = op
+            self.validate_nodes_and_infer_types()
+            raise
+
+    def add_results(self, results: Sequence[Node]) -> None:
+        self.results.extend(results)
+        self.changed()
+
+    def remove_result(self, result: Node) -> None:
+        self.results.remove(result)
+        self.changed()
+
+    def add_sinks(self, sinks: Sequence[Node]) -> None:
+        self.sinks.extend(sinks)
+        self.changed()
+
+    def remove_sink(self, sink: Node) -> None:
+        self.sinks.remove(sink)
+        self.changed()
+
+    def add_parameters(self, parameters: Sequence[Node]) -> None:
+        self.parameters.extend(parameters)
+        self.changed()
+
+    def remove_parameter(self, parameter: Node) -> None:
+        self.parameters.remove(parameter)
+        self.changed()
+
+    def clone(self) -> Model:
+        """A copy of the graph and of the bodies in it; other attributes and the constants are shared."""
+        twins: dict[int, Output] = {}
+        nodes: dict[int, Node] = {}
+        for node in self.ops:
+            inputs = [None if s is None else twins[id(s)] for s in node.inputs]
+            twin = Node(_clone_bodies(node.op), inputs, len(node.outputs),
+                        name=node.friendly_name, layer_id=node.layer_id)
+            twin.rt_info = node.rt_info.copy()
+            twin.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
+            for port, other in zip(node.outputs, twin.outputs):
+                other.set_names(port.own_names)
+                other.spec = port.spec
+                if port.source is port:
+                    other.rt_info = port.rt_info.copy()
+                twins[id(port)] = other
+            nodes[id(node)] = twin
+        model = Model([nodes[id(n)] for n in self.results], [nodes[id(n)] for n in self.sinks],
+                      [nodes[id(n)] for n in self.parameters], self.friendly_name, source=self.source)
+        model.rt_info = self.rt_info.copy()
+        return model
+
+    def __copy__(self) -> Model:
+        raise TypeError("Cannot copy 'ovgpu.Model'. Please, use deepcopy instead.")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self.clone()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        lines = [f"{title}[\n" + ",\n".join(f"<ConstOutput: {port.describe()}>" for port in found) + "\n]"
+                 for title, found in (("inputs", self.inputs), ("outputs", self.outputs))]
+        return f"<Model: '{self.friendly_name}'\n" + "\n".join(lines) + ">"
+
+
+def _no_attribute(key: str) -> RuntimeError:
+    return RuntimeError(f"Cannot get runtime attribute. Path to runtime attribute is incorrect: {key!r}")
+
+
+def _clone_bodies(op: Any) -> Any:
+    values = {f.name: getattr(op, f.name) for f in fields(op)} if is_dataclass(op) else {}
+    bodies = {name: value.clone() for name, value in values.items() if isinstance(value, Model)}
+    return replace(op, **bodies) if bodies else op
+
+
+def _declared(parameter: Node, table: Table, index: int) -> Spec:
+    op: Any = parameter.op
+    return Spec(op.element_type, dims_of(op.shape, table, index))
+
+
+def _topological(roots: Sequence[Node], source: str) -> list[Node]:
+    """Inputs before users, without recursion. ModelError if there is a cycle."""
+    order: list[Node] = []
+    state: dict[int, bool] = {}  # False: being visited, True: done
+    for root in roots:
+        stack: list[tuple[Node, Iterator[Output | None]]] = []
+        if id(root) not in state:
+            state[id(root)] = False
+            stack.append((root, iter(root.inputs)))
+        while stack:
+            node, sources = stack[-1]
+            for port in sources:
+                if port is None:
+                    continue
+                done = state.get(id(port.node))
+                if done is None:
+                    state[id(port.node)] = False
+                    stack.append((port.node, iter(port.node.inputs)))
+                    break
+                if done is False:
+                    raise ModelError(f"the graph has a cycle through '{port.node.friendly_name}'"
+                                     + (f" ({source})" if source else ""))
+            else:
+                state[id(node)] = True
+                order.append(node)
+                stack.pop()
+    return order
+
+
+# ---- the batch
+
+def get_batch(model: Model) -> Dimension:
+    """The batch: the dimension that layouts of inputs call N. RuntimeError if none does, or they differ."""
+    batch: Dimension | None = None
+    for parameter, axis in _batch_axes(model).items():
+        dimension = parameter.get_partial_shape()[axis]
+        merged = dimension if batch is None else batch.merge(dimension)
+        if merged is None:
+            raise RuntimeError(f"the inputs have different batches, {batch} and {dimension}")
+        batch = merged
+    if batch is None:
+        raise RuntimeError("no layout of an input has a batch (N); set one with input.node.set_layout")
+    return batch
+
+
+def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
+    """Reshapes the inputs so that the dimension their layouts call N is ``batch_size``.
+
+    Raises: RuntimeError if no layout has an N, or the model cannot have that batch; it then stays as it was.
+    """
+    get_batch(model)
+    shapes: dict[Output, PartialShape] = {}
+    for parameter, axis in _batch_axes(model).items():
+        shape = PartialShape(parameter.get_partial_shape())
+        shape[axis] = batch_size
+        shapes[parameter.outputs[0]] = shape
+    try:
+        model.reshape(shapes)
+    except Error as e:
+        raise RuntimeError(f"Failed to set batch size to {batch_size}; "
+                           f"the layouts of all inputs with a batch must say so: {e}") from e
+
+
+def _batch_axes(model: Model) -> dict[Node, int]:
+    layouts = {parameter: parameter.get_layout() for parameter in model.parameters}
+    return {p: layout.get_index_by_name("N") for p, layout in layouts.items() if layout.has_name("N")}

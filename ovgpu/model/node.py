@@ -1,0 +1,375 @@
+"""Nodes and their ports. They answer to openvino's names; ovgpu's own passes use the plain attributes."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ovgpu.errors import OpError
+from ovgpu.symbolic import Spec
+from ovgpu.types import Layout, PartialShape, Shape, Type
+
+from .rt_info import RTMap
+
+if typing.TYPE_CHECKING:
+    from .graph import Model
+
+
+class Operation(Protocol):
+    """What the graph needs to know of an op; see `ovgpu.ops.Op`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]: ...
+    def propagate(self, inputs: Any, outputs: Any) -> Sequence[Spec]: ...
+    def attributes(self) -> dict[str, Any]: ...
+
+
+class Output:
+    """An output port of a node: a tensor of the graph. Hashes by identity, so it keys results.
+
+    A Result's port stands for the tensor that the Result takes: it shares its runtime information, and its
+    names as long as it has none of its own, while its own names count among those of the tensor.
+    """
+
+    __slots__ = ("_names", "_rt_info", "index", "node", "spec")
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node, self.index = node, index
+        self._names: set[str] = set()
+        self._rt_info = RTMap()
+        self.spec = Spec(Type.dynamic, None)
+
+    @property
+    def source(self) -> Output:
+        """The port itself; for a Result, the one whose tensor it takes."""
+        inputs = self.node.inputs
+        return inputs[0] if self.node.op.name == "Result" and inputs and inputs[0] is not None else self
+
+    # ---- openvino's names
+
+    @property
+    def own_names(self) -> set[str]:
+        """The names given to this very port."""
+        return self._names
+
+    def get_names(self) -> set[str]:
+        if self.source is not self:
+            return set(self._names) or self.source.get_names()
+        results = () if self.node.model is None else self.node.model.results
+        return self._names.union(*(r.outputs[0]._names for r in results if r.inputs[:1] == [self]))
+
+    def set_names(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+
+    names = property(get_names, set_names)
+
+    def add_names(self, names: Iterable[str]) -> None:
+        self._names |= set(names)
+
+    def get_any_name(self) -> str:
+        """The first of the names in alphabetical order. RuntimeError if there is none."""
+        names = self.get_names()
+        if not names:
+            raise RuntimeError("Attempt to get a name for a Tensor without names")
+        return min(names)
+
+    any_name = property(get_any_name)
+
+    def get_element_type(self) -> Type:
+        return self.spec.type
+
+    element_type = property(get_element_type)
+
+    def get_partial_shape(self) -> PartialShape:
+        return self.spec.partial_shape
+
+    partial_shape = property(get_partial_shape)
+
+    def get_shape(self) -> Shape:
+        """The shape. RuntimeError if it is not static."""
+        return self.spec.partial_shape.to_shape()
+
+    shape = property(get_shape)
+
+    def get_index(self) -> int:
+        return self.index
+
+    def get_node(self) -> Node:
+        return self.node
+
+    def get_rt_info(self) -> RTMap:
+        return self.source._rt_info
+
+    @property
+    def rt_info(self) -> RTMap:
+        return self.source._rt_info
+
+    @rt_info.setter
+    def rt_info(self, info: RTMap) -> None:
+        self.source._rt_info = info
+
+    def set_rt_info(self, value: Any, key: str) -> None:
+        self.rt_info[key] = value
+
+    def get_target_inputs(self) -> set[Input]:
+        """The inputs that take this tensor."""
+        users = self.node.model.ops if self.node.model is not None else []
+        return {Input(n, i) for n in users for i, source in enumerate(n.inputs) if source is self}
+
+    target_inputs = property(get_target_inputs)
+
+    def replace(self, other: Output) -> None:
+        """Lets every user of this tensor take ``other`` instead, which gets its names as well."""
+        for target in self.get_target_inputs():
+            target.node.inputs[target.index] = other
+        other._names |= self._names
+        if self.node.model is not None:
+            self.node.model.changed()
+
+    def __repr__(self) -> str:
+        return f"<Output: {self.describe()}>"
+
+    def describe(self) -> str:
+        """Names, shape and type, as openvino prints them."""
+        names = ", ".join(sorted(self.get_names()))
+        return f"names[{names}] shape{self.partial_shape} type: {self.element_type.get_type_name()}"
+
+
+class Input:
+    """An input port: node and position. Two of the same place are equal."""
+
+    __slots__ = ("index", "node")
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node, self.index = node, index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Input) and (self.node, self.index) == (other.node, other.index)
+
+    def __hash__(self) -> int:
+        return hash((id(self.node), self.index))
+
+    def get_source_output(self) -> Output:
+        source = self.node.inputs[self.index]
+        if source is None:
+            raise RuntimeError(f"input {self.index} of {self.node.friendly_name!r} is not connected")
+        return source
+
+    def get_node(self) -> Node:
+        return self.node
+
+    def get_index(self) -> int:
+        return self.index
+
+    def get_element_type(self) -> Type:
+        return self.get_source_output().get_element_type()
+
+    element_type = property(get_element_type)
+
+    def get_partial_shape(self) -> PartialShape:
+        return self.get_source_output().get_partial_shape()
+
+    partial_shape = property(get_partial_shape)
+
+    def get_shape(self) -> Shape:
+        return self.get_source_output().get_shape()
+
+    shape = property(get_shape)
+
+    def get_rt_info(self) -> RTMap:
+        return self.node.input_rt_info.setdefault(self.index, RTMap())
+
+    rt_info = property(get_rt_info)
+
+    def replace_source_output(self, source: Output) -> None:
+        self.node.inputs[self.index] = source
+        if self.node.model is not None:
+            self.node.model.changed()
+
+    def __repr__(self) -> str:
+        return f"<Input: shape{self.get_partial_shape()} type: {self.get_element_type().get_type_name()}>"
+
+
+@dataclass(frozen=True)
+class DiscreteTypeInfo:
+    """Name and version of an op, as openvino gives them."""
+
+    name: str
+    version_id: str
+
+    def get_version(self) -> str:
+        return self.version_id
+
+
+class Node:
+    """A layer: an op, where its inputs come from, and its output ports.
+
+    ``inputs`` holds the `Output` that feeds each input; an optional input that is absent is None.
+    """
+
+    __slots__ = ("friendly_name", "input_rt_info", "inputs", "layer_id", "model", "op", "outputs", "rt_info")
+
+    def __init__(self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *,
+                 name: str = "", layer_id: str = "") -> None:
+        self.op = op
+        self.inputs: list[Output | None] = list(inputs)
+        self.outputs = [Output(self, i) for i in range(outputs)]
+        self.friendly_name = name
+        self.layer_id = layer_id
+        self.rt_info = RTMap()
+        self.input_rt_info: dict[int, RTMap] = {}
+        self.model: Model | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the node is, for messages: ``layer 'attn/sm', id 17, model.xml``."""
+        parts = [f"layer '{self.friendly_name}'"]
+        if self.layer_id:
+            parts.append(f"id {self.layer_id}")
+        if self.model is not None and self.model.source:
+            parts.append(self.model.source)
+        return ", ".join(parts)
+
+    def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
+        """The specs of the outputs, with values where they are known; errors are located at this node."""
+        try:
+            specs = self.op.propagate(inputs, self.op.infer(*inputs))
+        except OpError as e:
+            raise e.at(self.op.name, self.place) from None
+        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as e:
+            # An op that does not expect what the file says: an error of the model all the same.
+            text = f"inference failed: {type(e).__name__}: {e}"
+            if "positional argument" in str(e):
+                text = f"{len(inputs)} inputs are not what the operation takes"
+            raise OpError(text).at(self.op.name, self.place) from e
+        if len(self.outputs) > len(specs):
+            text = f"the layer declares {len(self.outputs)} outputs, the operation has {len(specs)}"
+            raise OpError(text).at(self.op.name, self.place)
+        while len(self.outputs) < len(specs):  # outputs that nobody uses need not be declared
+            self.outputs.append(Output(self, len(self.outputs)))
+        return specs
+
+    # ---- openvino's names
+
+    def get_type_name(self) -> str:
+        return self.op.name
+
+    def get_type_info(self) -> DiscreteTypeInfo:
+        return DiscreteTypeInfo(self.op.name, self.op.version)
+
+    type_name = property(get_type_name)
+    type_info = property(get_type_info)
+
+    def get_friendly_name(self) -> str:
+        return self.friendly_name
+
+    def set_friendly_name(self, name: str) -> None:
+        self.friendly_name = name
+
+    get_name = get_friendly_name
+    name = property(get_friendly_name)
+
+    def get_attributes(self) -> dict[str, Any]:
+        return self.op.attributes()
+
+    def get_rt_info(self) -> RTMap:
+        return self.rt_info
+
+    def set_rt_info(self, value: Any, key: str) -> None:
+        self.rt_info[key] = value
+
+    def input(self, index: int) -> Input:
+        self._check(index, self.inputs)
+        return Input(self, index)
+
+    def output(self, index: int) -> Output:
+        self._check(index, self.outputs)
+        return self.outputs[index]
+
+    def _check(self, index: int, ports: Sequence[Any]) -> None:
+        if not 0 <= index < len(ports):
+            raise RuntimeError(f"node index is out of range: {index} of {len(ports)} ports of '{self.friendly_name}'")
+
+    def input_value(self, index: int) -> Output:
+        return self.input(index).get_source_output()
+
+    def input_values(self) -> list[Output]:
+        return [source for source in self.inputs if source is not None]
+
+    def get_input_size(self) -> int:
+        return len(self.inputs)
+
+    def get_output_size(self) -> int:
+        return len(self.outputs)
+
+    def get_input_element_type(self, index: int) -> Type:
+        return self.input(index).get_element_type()
+
+    def get_input_partial_shape(self, index: int) -> PartialShape:
+        return self.input(index).get_partial_shape()
+
+    def get_input_shape(self, index: int) -> Shape:
+        return self.input(index).get_shape()
+
+    def get_output_element_type(self, index: int) -> Type:
+        return self.output(index).get_element_type()
+
+    def get_output_partial_shape(self, index: int) -> PartialShape:
+        return self.output(index).get_partial_shape()
+
+    def get_output_shape(self, index: int) -> Shape:
+        return self.output(index).get_shape()
+
+    def get_element_type(self) -> Type:
+        return self.outputs[0].get_element_type()
+
+    element_type = property(get_element_type)
+
+    def get_partial_shape(self) -> PartialShape:
+        return self.outputs[0].get_partial_shape()
+
+    partial_shape = property(get_partial_shape)
+
+    def get_shape(self) -> Shape:
+        return self.outputs[0].get_shape()
+
+    shape = property(get_shape)
+
+    # ---- of a Parameter or Result
+
+    def set_partial_shape(self, shape: Any) -> None:
+        """Declares another shape of a Parameter; `Model.validate_nodes_and_infer_types` makes it known."""
+        self.op = replace(self.op, shape=PartialShape(shape))  # type: ignore[type-var]
+
+    def set_element_type(self, element_type: Type) -> None:
+        """Declares another element type of a Parameter."""
+        self.op = replace(self.op, element_type=Type(element_type))  # type: ignore[type-var]
+
+    def get_layout(self) -> Layout:
+        """What the axes of the tensor of a Parameter or Result mean."""
+        info = self.outputs[0].rt_info.plain()
+        return Layout(info["layout_0"]["layout"]) if "layout_0" in info else Layout()
+
+    def set_layout(self, layout: Layout | str) -> None:
+        text = (layout if isinstance(layout, Layout) else Layout(layout)).to_string()
+        self.outputs[0].rt_info["layout_0"] = {"layout": text}
+
+    layout = property(get_layout, set_layout)
+
+    # ---- of a Constant
+
+    def get_data(self) -> Any:
+        """The values of a Constant, one element per item. AttributeError for other nodes."""
+        op: Any = self.op
+        return op.value
+
+    data = property(get_data)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(str(o.partial_shape) for o in self.outputs)
+        return f"<{self.op.name}: '{self.friendly_name}' ({shapes})>"
