@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 def random(rng: np.random.Generator, shape: tuple[int, ...], kind: str,
            low: float | None = None, high: float | None = None) -> Array:
     """Logical array of random values: floats in [low, high), by default [-4, 4); integers in [low, high],
-    by default -9..9 as far as the type goes; booleans either way."""
+    by default -9..9, as far as the type goes; booleans either way."""
     if kind == "string":
         words = ["".join(rng.choice(list("abxyz 0"), rng.integers(0, 5))) for _ in range(math.prod(shape))]
         return np.array(words, dtype=np.str_).reshape(shape)
@@ -29,7 +29,7 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], kind: str,
         low, high = -4.0 if low is None else low, 4.0 if high is None else high
         return as_logical(rng.uniform(low, high, shape), kind)
     floor, ceiling = limits(kind)
-    low, high = max(floor, -9) if low is None else low, min(ceiling, 9) if high is None else high
+    low, high = max(floor, -9 if low is None else int(low)), min(ceiling, 9 if high is None else int(high))
     dtype = np.int64 if high < 2**63 else np.uint64
     return as_logical(rng.integers(low, high, shape, dtype=dtype, endpoint=True), kind)
 
