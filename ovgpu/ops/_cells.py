@@ -1,0 +1,250 @@
+"""The maths of recurrent cells: activations, and a step of LSTM, GRU and RNN, as array code and in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._op import Array, Op
+
+State = tuple[Array, ...]  # h, and c of an LSTM: [N, H] each
+
+# name -> (default alpha, default beta, function of (xp, x, alpha, beta))
+ACTIVATIONS: dict[str, tuple[float, float, Callable[..., Any]]] = {
+    "sigmoid": (0, 0, lambda xp, x, alpha, beta: 1 / (1 + xp.exp(-x))),
+    "tanh": (0, 0, lambda xp, x, alpha, beta: xp.tanh(x)),
+    "relu": (0, 0, lambda xp, x, alpha, beta: xp.maximum(x, 0)),
+    "hardsigmoid": (0.2, 0.5, lambda xp, x, alpha, beta: xp.clip(alpha * x + beta, 0, 1)),
+}
+
+
+def apply_in_place(name: str, alpha: float, beta: float, x: np.ndarray[Any, Any]) -> None:
+    """The activation of ``x``, written over it."""
+    if name == "tanh":
+        np.tanh(x, x)
+    elif name == "relu":
+        np.maximum(x, 0, x)
+    elif name == "sigmoid":  # (1 + tanh(x / 2)) / 2 needs no division
+        np.multiply(x, 0.5, x)
+        np.tanh(x, x)
+        np.multiply(x, 0.5, x)
+        np.add(x, 0.5, x)
+    else:
+        np.multiply(x, alpha, x)
+        np.add(x, beta, x)
+        np.maximum(x, 0, x)
+        np.minimum(x, 1, x)
+
+
+class Recurrent(Op):
+    """Base of cells and sequences: the attributes they share, and one step.
+
+    A step takes ``xw`` [N, G H], the input's projection with its bias, the state, the recurrence weights
+    r [G H, H], and ``extra``: what the kind of cell needs besides. G is the number of gates.
+    """
+
+    hidden_size: int = 0  # the shapes say it as well, and they decide
+    activations: tuple[str, ...] = ()
+    activations_alpha: tuple[float, ...] = ()
+    activations_beta: tuple[float, ...] = ()
+    clip: float = 0.0
+
+    gates: ClassVar[int]
+    states: ClassVar[int] = 1
+    functions: ClassVar[int]
+    """How many activations there are."""
+
+    def bias_rows(self) -> int:
+        """Rows of the bias, in hidden sizes."""
+        return self.gates
+
+    def split_bias(self, b: Any, hidden: int) -> tuple[Any, Any]:
+        """(what is added to the input's projection, ``extra``) of the bias input, which may be None."""
+        return b, None
+
+    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        """The state after one step."""
+        raise NotImplementedError
+
+    def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
+        """`step` as a function (xw, state, new state) that writes in place; ``gates`` [N, G H] is scratch.
+
+        The new c may lie where c does.
+        """
+        raise NotImplementedError
+
+    def activation(self, i: int) -> tuple[str, float, float]:
+        """Name, alpha and beta of the i-th activation. OpError if there is none of that name."""
+        if i >= len(self.activations):
+            raise OpError(f"{i + 1} activations are needed, not {len(self.activations)}")
+        name = self.activations[i].strip().lower()
+        if name not in ACTIVATIONS:
+            raise OpError(f"activation '{name}' is not one of {', '.join(ACTIVATIONS)}")
+        alpha, beta, _ = ACTIVATIONS[name]
+        return (name, self.activations_alpha[i] if i < len(self.activations_alpha) else alpha,
+                self.activations_beta[i] if i < len(self.activations_beta) else beta)
+
+    def clips(self) -> bool:
+        return 0 < self.clip < inf
+
+    def activate(self, xp: Any, i: int, x: Any, clip: bool = True) -> Any:
+        """The i-th activation of ``x``, clipped before."""
+        name, alpha, beta = self.activation(i)
+        if clip and self.clips():
+            x = xp.clip(x, -self.clip, self.clip)
+        return ACTIVATIONS[name][2](xp, x, alpha, beta)
+
+    def activate_in_place(self, i: int, x: Any, clip: bool = True) -> None:
+        if clip and self.clips():
+            np.clip(x, -self.clip, self.clip, out=x)
+        apply_in_place(*self.activation(i), x)
+
+
+class LSTM(Recurrent):
+    """Gates f, i, c, o. ``extra`` are the peepholes [3 H] of f, i, o."""
+
+    activations: tuple[str, ...] = ("sigmoid", "tanh", "tanh")
+
+    gates = 4
+    states = 2
+    functions = 3
+
+    def couples_gates(self) -> bool:
+        """Whether the input gate is what the forget gate leaves."""
+        return False
+
+    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        h, c = state
+        f, i, g, o = _parts(xw + h @ r.T, 4)
+        if extra is not None:
+            pf, pi, po = _parts(extra, 3)
+            f, i = f + pf * c, i + pi * c
+        f = self.activate(xp, 0, f)
+        i = 1 - f if self.couples_gates() else self.activate(xp, 0, i)
+        c = f * c + i * self.activate(xp, 1, g)
+        if extra is not None:
+            o = o + po * c
+        return self.activate(xp, 0, o) * self.activate(xp, 2, c, clip=False), c
+
+    def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
+        rt = r.T
+        f, i, g, o = _parts(gates, 4)
+        plain = not self.clips() and [self.activation(n)[0] for n in range(3)] == ["sigmoid", "tanh", "tanh"]
+        # as sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, one tanh serves all four gates
+        affine = np.array([[0.5, 0.5, 1, 0.5], [0.5, 0.5, 0, 0.5]], gates.dtype)
+        scale, offset = np.repeat(affine, r.shape[1], axis=1)
+
+        def step(xw: Any, state: State, new: State) -> None:
+            np.matmul(state[0], rt, gates)
+            np.add(gates, xw, gates)
+            if plain:
+                np.multiply(gates, scale, gates)
+                np.tanh(gates, gates)
+                np.multiply(gates, scale, gates)
+                np.add(gates, offset, gates)
+            else:
+                for n, gate in ((0, f), (0, i), (1, g), (0, o)):
+                    self.activate_in_place(n, gate)
+            h, c = new
+            np.multiply(i, g, i)
+            np.multiply(f, state[1], c)
+            np.add(c, i, c)
+            if plain:
+                np.tanh(c, g)
+            else:
+                np.copyto(g, c)
+                self.activate_in_place(2, g, clip=False)
+            np.multiply(o, g, h)
+
+        return step
+
+
+class GRU(Recurrent):
+    """Gates z, r, h. ``extra`` is the recurrent bias of h [H], if ``linear_before_reset``."""
+
+    activations: tuple[str, ...] = ("sigmoid", "tanh")
+    linear_before_reset: bool = False
+
+    gates = 3
+    functions = 2
+
+    def bias_rows(self) -> int:
+        return 4 if self.linear_before_reset else 3
+
+    def split_bias(self, b: Any, hidden: int) -> tuple[Any, Any]:
+        return (b, None) if b is None or not self.linear_before_reset else (b[: 3 * hidden], b[3 * hidden :])
+
+    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        (h,) = state
+        hidden = h.shape[1]
+        z, reset = _parts(xw[:, : 2 * hidden] + h @ r[: 2 * hidden].T, 2)
+        z, reset = self.activate(xp, 0, z), self.activate(xp, 0, reset)
+        if self.linear_before_reset:
+            recurrent = h @ r[2 * hidden :].T
+            recurrent = reset * (recurrent if extra is None else recurrent + extra)
+        else:
+            recurrent = (reset * h) @ r[2 * hidden :].T
+        new = self.activate(xp, 1, xw[:, 2 * hidden :] + recurrent)
+        return ((1 - z) * new + z * h,)
+
+    def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
+        hidden = r.shape[1]
+        linear, rt = self.linear_before_reset, r.T
+        zr, n = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
+        z, reset = _parts(zr, 2)
+
+        def step(xw: Any, state: State, new: State) -> None:
+            h, out = state[0], new[0]
+            if linear:
+                np.matmul(h, rt, gates)
+            else:
+                np.matmul(h, rt[:, : 2 * hidden], zr)
+            np.add(zr, xw[:, : 2 * hidden], zr)
+            self.activate_in_place(0, zr)
+            if linear:
+                if extra is not None:
+                    np.add(n, extra, n)
+                np.multiply(n, reset, n)
+            else:
+                np.multiply(reset, h, reset)
+                np.matmul(reset, rt[:, 2 * hidden :], n)
+            np.add(n, xw[:, 2 * hidden :], n)
+            self.activate_in_place(1, n)
+            np.subtract(h, n, out)
+            np.multiply(out, z, out)
+            np.add(out, n, out)
+
+        return step
+
+
+class RNN(Recurrent):
+    """One gate."""
+
+    activations: tuple[str, ...] = ("tanh",)
+
+    gates = 1
+    functions = 1
+
+    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        return (self.activate(xp, 0, xw + state[0] @ r.T),)
+
+    def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
+        rt = r.T
+
+        def step(xw: Any, state: State, new: State) -> None:
+            np.matmul(state[0], rt, gates)
+            np.add(gates, xw, gates)
+            self.activate_in_place(0, gates)
+            np.copyto(new[0], gates)
+
+        return step
+
+
+def _parts(x: Any, count: int) -> Sequence[Any]:
+    """``x`` in equal parts along its last axis; views."""
+    size = x.shape[-1] // count
+    return [x[..., i * size : (i + 1) * size] for i in range(count)]

@@ -1,0 +1,203 @@
+"""Scaled dot product attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops.normalization import check_real
+from ovgpu.ops.reduction import is_float, ones
+from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
+from ovgpu.types import Type
+
+SCORES = 1 << 18  # elements: up to so many scores are worked on at a time, so that they stay in cache
+
+
+@op("ScaledDotProductAttention", "opset13")
+class ScaledDotProductAttention(Op):
+    """``softmax(q k^T scale + mask) v``.
+
+    q [..., L, E], k [..., S, E], v [..., S, Ev], mask [..., L or 1, S] (added; or boolean, where to attend)
+    or a scalar (none), scale [] or [1], sink [..., L or 1, 1] -> [..., L, Ev], all of one real type but for a
+    boolean mask; batch axes broadcast. Without ``scale`` it is 1 / sqrt(E). A sink is one more score per row,
+    which takes part in the softmax and attends to nothing. ``causal`` lets row i attend to the keys 0..i and
+    ignores the mask.
+    """
+
+    causal: bool = False
+
+    layout = "blas"
+
+    def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
+              sink: Spec | None = None) -> tuple[Spec, ...]:
+        kind = merge_types([s for s in (q, k, v) if s is not None])
+        check_real(kind)
+        if mask is not None and mask.type != Type.boolean:
+            check_real(mask.type)
+        if scale is not None and scale.shape is not None:
+            if len(scale.shape) > 1:
+                raise OpError(f"scale must have one element, not rank {len(scale.shape)}")
+            for dim in scale.shape:
+                same(dim, 1, "scale must have one element, not {0}")
+        return (Spec(kind, self.shape(q.shape, k.shape, v.shape, self.mask(mask), sink)),)
+
+    def mask(self, mask: Any) -> Any:
+        """The mask (spec or array), None where it is ignored or says that there is none."""
+        return None if self.causal or mask is None or mask.shape == () else mask
+
+    def shape(self, q: Shape, k: Shape, v: Shape, mask: Spec | None, sink: Spec | None) -> Shape:
+        for name, shape in (("query", q), ("key", k), ("value", v)):
+            if shape is not None and len(shape) < 3:
+                raise OpError(f"the {name} must have rank 3 or more, not {len(shape)}")
+        if q is None or k is None or v is None or (mask is not None and mask.shape is None):
+            return None
+        same(q[-1], k[-1], "query and key have {0} and {1} elements each")
+        same(k[-2], v[-2], "there are {0} keys and {1} values")
+        batch = broadcast_shapes(q[:-2], k[:-2], v[:-2], message="batch dimensions do not broadcast")
+        rows = q[-2]
+        if mask is not None and mask.shape is not None:
+            if len(mask.shape) < 2:
+                raise OpError(f"the mask must have rank 2 or more, not {len(mask.shape)}")
+            onto(mask.shape[-1], k[-2], "a mask of {0} columns does not fit {1} keys")
+            rows = broadcast(rows, mask.shape[-2], "{0} queries and a mask of {1} rows do not broadcast")
+            batch = broadcast_shapes(batch, mask.shape[:-2], message="the mask's batch does not broadcast")
+        if sink is not None and sink.shape is not None:
+            if len(sink.shape) != len(q):
+                raise OpError(f"the sink must have rank {len(q)}, not {len(sink.shape)}")
+            same(sink.shape[-1], 1, "the sink must have one column, not {0}")
+            for dim, wanted in zip(sink.shape, (*batch, rows)):
+                onto(dim, wanted, "the sink's dimension {0} cannot be broadcast to {1}")
+        return (*batch, rows, v[-1])
+
+    def evaluate(self, xp: Any, q: Any, k: Any, v: Any, mask: Any = None, scale: Any = None,
+                 sink: Any = None) -> tuple[Any, ...]:
+        scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale.reshape(())
+        mask = self.mask(mask)
+        scores = xp.matmul(q * scale, k.swapaxes(-1, -2))
+        if self.causal:
+            mask = xp.tril(xp.ones(scores.shape[-2:], dtype=bool))
+        if mask is not None:
+            scores = xp.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        if k.shape[-2] == 0:
+            return (xp.matmul(scores, v),)
+        highest = scores.max(axis=-1, keepdims=True)
+        if sink is not None:
+            highest = xp.maximum(highest, sink)
+        weights = xp.exp(scores - highest)
+        total = weights.sum(axis=-1, keepdims=True)
+        if sink is not None:
+            total = total + xp.exp(sink - highest)
+        return (xp.matmul(weights, v) / total,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        q, k, mask = inputs[0], inputs[1], self.mask(inputs[3]) if len(inputs) > 3 else None
+        assert q is not None and k is not None and q.shape and k.shape and outputs[0].shape
+        kind, rows = q.type, product(outputs[0].shape[:-1])
+        keys = k.shape[-2]
+        needed: Workspace = (
+            (kind, (product(q.shape),)),
+            (kind, (minimum(rows * keys, maximum(keys, SCORES)),)),
+            (kind, (minimum(rows, SCORES),)),
+            (kind, (minimum(rows, SCORES),)),
+        )
+        if mask is not None and mask.type == Type.boolean and mask.shape is not None:
+            needed = (*needed, (Type.boolean, (product(mask.shape),)))
+        return needed
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
+        out, mask = outputs[0], self.mask(mask)
+        if not is_float(q.dtype) or out.size == 0 or key.size == 0:
+            return NotImplemented
+        if mask is not None and mask.dtype not in (bool, q.dtype):
+            return NotImplemented
+        scaled = workspace[0][: q.size].reshape(q.shape)
+        k(np.multiply, q, 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(()), scaled)
+        if mask is not None and mask.dtype == bool:
+            hidden = workspace[4][: mask.size].reshape(mask.shape)
+            k(np.logical_not, mask, hidden)
+            mask = hidden
+        if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
+            scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
+        q, key, v, mask, sink, out = _fold_group(scaled, key, v, mask, sink, out)
+        column = ones(key.shape[-2], q.dtype)
+        if out.size // out.shape[-1] * key.shape[-2] <= SCORES:
+            if self.causal:
+                mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
+            attend(q, key.swapaxes(-1, -2), v, mask, sink, out, column, workspace[1:4], k)
+        else:
+            k(attend_blocks, q, key, v, mask, sink, out, column, workspace[1:4], self.causal)
+        return None
+
+
+def _fold_group(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any) -> tuple[Any, ...]:
+    """Grouped heads with one query each: the heads of a group become the rows of one matrix."""
+    if out.ndim < 4 or out.shape[-2] != 1 or key.ndim != out.ndim or v.ndim != out.ndim:
+        return q, key, v, mask, sink, out
+    if q.ndim != out.ndim or key.shape[-3] != 1 or v.shape[-3] != 1 or q.shape[-3] == 1:
+        return q, key, v, mask, sink, out
+    if mask is not None and mask.ndim > 2:
+        mask = mask[..., 0, :]
+    sink = None if sink is None else sink[..., 0, :]
+    return q[..., 0, :], key[..., 0, :, :], v[..., 0, :, :], mask, sink, out[..., 0, :]
+
+
+def _call(function: Any, *operands: Any) -> None:
+    function(*operands)
+
+
+def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, workspace: Sequence[Any],
+           k: Any = _call) -> None:
+    """Attention of scaled queries, all at once; ``k`` does the calls, or records them.
+
+    q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
+    out [..., L, Ev], column: S ones; workspace: scores and two statistics per row, flat.
+    """
+    shape = (*out.shape[:-1], kt.shape[-1])
+    rows = prod(shape[:-1])
+    scores = workspace[0][: rows * shape[-1]].reshape(shape)
+    highest, total = (w[:rows].reshape(*shape[:-1], 1) for w in workspace[1:])
+    k(np.matmul, q, kt, scores)
+    if mask is not None and mask.dtype == bool:
+        k(np.copyto, scores, -np.inf, "same_kind", mask)
+    elif mask is not None:
+        k(np.add, scores, mask, scores)
+    k(np.maximum.reduce, scores, -1, None, highest, True)
+    if sink is not None:
+        k(np.maximum, highest, sink, highest)
+    k(np.subtract, scores, highest, scores)
+    k(np.exp, scores, scores)
+    k(np.matmul, scores.reshape(rows, shape[-1]), column, total.reshape(rows, 1))
+    if sink is not None:
+        k(np.subtract, sink, highest, highest)
+        k(np.exp, highest, highest)
+        k(np.add, total, highest, total)
+    k(np.matmul, scores, v, out)
+    k(np.divide, out, total, out)
+
+
+def attend_blocks(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
+                  workspace: Sequence[Any], causal: bool) -> None:
+    """`attend` for some rows of one head at a time, whose scores stay in cache."""
+    batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
+    q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
+    mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))
+    sink = None if sink is None else np.broadcast_to(sink, (*batch, length, 1))
+    q = np.broadcast_to(q, (*batch, length, q.shape[-1]))
+    block = min(length, max(1, SCORES // keys))
+    for head in np.ndindex(*batch):
+        kt, values = key[head].swapaxes(0, 1), v[head]
+        for start in range(0, length, block):
+            rows = slice(start, start + block)
+            visible = min(keys, start + block) if causal else keys
+            part = None if mask is None else mask[head][rows]
+            if causal:
+                part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
+            attend(q[head][rows], kt[:, :visible], values[:visible], part,
+                   None if sink is None else sink[head][rows], out[head][rows], column[:visible], workspace)

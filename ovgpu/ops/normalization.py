@@ -1,0 +1,185 @@
+"""Normalisation over axes: MVN, NormalizeL2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import TILE
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops.reduction import as_rows, is_float, ones
+from ovgpu.ops.softmax import block_rows
+from ovgpu.symbolic import Spec, minimum, product
+from ovgpu.types import Type
+
+
+def check_real(kind: Type) -> None:
+    """OpError unless the element type is real, or not known."""
+    if not (kind.is_real() or kind.is_dynamic()):
+        raise OpError(f"element type {kind.get_type_name()} is not real")
+
+
+class _MVN(Op):
+    """Base: ``x [...] -> [...]``, less its mean over some axes, and divided by its deviation there."""
+
+    normalize_variance: bool
+    eps: float
+
+    def eps_is_inside(self) -> bool:
+        """Whether ``eps`` is added to the variance, or to its root."""
+        return True
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        """The axes that are normalised over, in ascending order."""
+        raise NotImplementedError
+
+    def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
+        over = tuple(self.axes(x.ndim, axes))
+        if not over:  # every element is its own mean
+            return (x - x,)
+        if x.size == 0:
+            return (x.copy(),)
+        centred = x - x.mean(axis=over, keepdims=True)
+        if not self.normalize_variance:
+            return (centred,)
+        variance = (centred * centred).mean(axis=over, keepdims=True)
+        deviation = xp.sqrt(variance + self.eps) if self.eps_is_inside() else xp.sqrt(variance) + self.eps
+        return (centred / deviation,)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, (minimum(product(outputs[0].shape or ()), TILE),)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        over = self.axes(x.ndim, inputs[1] if len(inputs) > 1 else None)
+        rows = as_rows(x, over)
+        if rows is None or not over or not is_float(x.dtype) or x.size == 0:
+            return NotImplemented
+        count, n = rows.shape
+        block = int(block_rows(count, n))
+        eps = self.eps if self.normalize_variance else None
+        statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
+        k(mvn_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside())
+        return None
+
+
+def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool) -> None:
+    """Normalises every row by its mean and, with ``eps``, by its deviation; blocks of rows stay in cache.
+
+    x, out: [M, N]; column: N ones; statistics: [block, 1].
+    """
+    block, n = len(statistics), x.shape[1]
+    for start in range(0, len(x), block):
+        a, o = x[start : start + block], out[start : start + block]
+        t = statistics[: len(a)]
+        np.matmul(a, column, t)
+        np.divide(t, n, t)
+        np.subtract(a, t, o)
+        if eps is None:
+            continue
+        np.vecdot(o, o, t[:, 0])
+        np.divide(t, n, t)
+        if inside:
+            np.add(t, eps, t)
+        np.sqrt(t, t)
+        if not inside:
+            np.add(t, eps, t)
+        np.divide(o, t, o)
+
+
+@op("MVN", "opset1")
+class MVN(_MVN):
+    """MVN-1 (opset2 has the same): over ``reduction_axes``, else all axes after the batch, or the channel."""
+
+    eps: float
+    normalize_variance: bool = True
+    across_channels: bool = False
+    reduction_axes: tuple[int, ...] = ()
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        if x.rank is not None:
+            self.axes(x.rank, None)
+        return (Spec(x.type, x.shape),)
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        if self.reduction_axes:
+            return normalize_axes(self.reduction_axes, rank)
+        return list(range(1 if self.across_channels else 2, rank))
+
+
+@op("MVN", "opset6")
+class MVN6(_MVN):
+    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps_mode`` says on which side of the root ``eps`` is added."""
+
+    eps_mode: Literal["inside_sqrt", "outside_sqrt"]
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_integers(axes, "axes")
+        known = constants(axes)
+        if x.rank is not None and known is not None:
+            normalize_axes(known, x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def eps_is_inside(self) -> bool:
+        return self.eps_mode == "inside_sqrt"
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        return normalize_axes(integers(axes), rank)
+
+
+@op("NormalizeL2", "opset1")
+class NormalizeL2(Op):
+    """``x [...], axes [n] or [] -> [...]``: divided by its Euclidean norm over the axes.
+
+    ``eps`` is added to the sum of squares, or bounds it from below. Over no axes at all, elements other than
+    zero become 1.
+    """
+
+    eps: float
+    eps_mode: Literal["add", "max"]
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_integers(axes, "axes", ranks=(0, 1))
+        known = constants(axes)
+        if x.rank is not None and known is not None:
+            normalize_axes(known, x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+        over = tuple(normalize_axes(integers(axes), x.ndim))
+        if not over:
+            return (xp.asarray(x != 0).astype(x.dtype),)
+        total = (x * x).sum(axis=over, keepdims=True)
+        total = total + self.eps if self.eps_mode == "add" else xp.maximum(total, self.eps)
+        return (x / xp.sqrt(total),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, outputs[0].shape or ()),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        over = tuple(normalize_axes(integers(inputs[1]), x.ndim))
+        if not over or not is_float(x.dtype) or x.size == 0:
+            return NotImplemented
+        shape = [1 if i in over else d for i, d in enumerate(x.shape)]
+        norm = workspace[0].reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        k(np.multiply, x, x, out)
+        k(np.add.reduce, out, over, None, norm, True)
+        k(np.add if self.eps_mode == "add" else np.maximum, norm, self.eps, norm)
+        k(np.sqrt, norm, norm)
+        k(np.divide, x, norm, out)
+        return None

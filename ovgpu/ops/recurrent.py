@@ -1,0 +1,282 @@
+"""Recurrent cells and sequences: LSTM, GRU, RNN. The maths of a step is in `_cells`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent, State
+from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._op import Workspace, op
+from ovgpu.ops._shapes import check_integers
+from ovgpu.ops.normalization import check_real
+from ovgpu.ops.reduction import is_float
+from ovgpu.symbolic import Int, Spec, product, same, unknown
+from ovgpu.types import Type
+
+SIZES = "hidden sizes {0} and {1} differ"
+
+
+def _dim(spec: Spec | None, axis: int) -> Int | None:
+    return None if spec is None or spec.shape is None else spec.shape[axis]
+
+
+def _merge(dims: Sequence[Int | None], message: str) -> Int | None:
+    """The one extent that all these are, as far as they are known."""
+    known: Int | None = None
+    for dim in dims:
+        known = dim if known is None else known if dim is None else same(known, dim, message)
+    return known
+
+
+def _check_ranks(rank: int, **inputs: Spec | None) -> None:
+    for name, spec in inputs.items():
+        if spec is not None and spec.rank not in (None, rank):
+            raise OpError(f"{name} must have rank {rank}, not {spec.rank}")
+
+
+class _Layer(Recurrent):
+    layout = "blas"
+
+    def element_type(self, inputs: Sequence[Spec | None]) -> Type:
+        """The real type that all these have, after checking the activations."""
+        for i in range(self.functions):
+            self.activation(i)
+        kind = merge_types([s for s in inputs if s is not None])
+        check_real(kind)
+        return kind
+
+    def hidden(self, states: Sequence[Spec], w: Spec, r: Spec, b: Spec | None) -> Int:
+        """The hidden size, after checking that weights and bias have rows for all gates."""
+        hidden = _merge([_dim(s, -1) for s in (*states, r)], SIZES)
+        if hidden is None and (rows := _dim(w, -2)) is not None:
+            hidden = rows // self.gates
+        if hidden is None:
+            return self.hidden_size or unknown()
+        for name, spec, axis, factor in (("W", w, -2, self.gates), ("R", r, -2, self.gates),
+                                         ("B", b, -1, self.bias_rows())):
+            if (rows := _dim(spec, axis)) is not None:
+                same(rows, factor * hidden, name + " has {0} rows of gates instead of {1}")
+        return hidden
+
+
+class Cell(_Layer):
+    """Base: ``x [N, D], states [N, H] each, W [G H, D], R [G H, H], B [rows H] or none -> states``.
+
+    All are of one real type.
+    """
+
+    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
+        kind = self.element_type((x, *others))
+        _check_ranks(2, X=x, H=states[0], C=states[-1], W=w, R=r)
+        _check_ranks(1, B=b)
+        _merge([_dim(x, 1), _dim(w, 1)], "X has {0} features, W takes {1}")
+        batch = _merge([_dim(s, 0) for s in (x, *states)], "batch sizes {0} and {1} differ")
+        shape = (unknown() if batch is None else batch, self.hidden(states, w, r, b))
+        return tuple(Spec(kind, shape) for _ in states)
+
+    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+        states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
+        bias, extra = self.split_bias(b, r.shape[1])
+        xw = x @ w.T
+        return self.step(xp, xw if bias is None else xw + bias, states, r, extra)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert outputs[0].shape is not None
+        gates = (outputs[0].shape[0], self.gates * outputs[0].shape[1])
+        return (outputs[0].type, gates), (outputs[0].type, gates)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
+        if not is_float(x.dtype):
+            return NotImplemented
+        xw, gates = (s.reshape(len(x), -1) for s in workspace)
+        bias, extra = self.split_bias(b, r.shape[1])
+        k(np.matmul, x, w.T, xw)
+        if bias is not None:
+            k(np.add, xw, bias, xw)
+        k(self.stepper(r, extra, gates), xw, states, outputs)
+        return None
+
+
+@op("LSTMCell", "opset4")
+class LSTMCell(LSTM, Cell):
+    """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
+
+
+@op("LSTMCell", "opset1")
+class LSTMCell1(LSTM, Cell):
+    """LSTMCell-1: gates in the order of ``weights_format``, and perhaps peepholes P [3 H] of f, i, o.
+
+    With ``input_forget`` the input gate is one minus the forget gate.
+    """
+
+    weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "fico"
+    input_forget: bool = False
+
+    def couples_gates(self) -> bool:
+        return self.input_forget
+
+    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        outputs = super().infer(x, *others)
+        peepholes = others[5] if len(others) > 5 else None
+        _check_ranks(1, P=peepholes)
+        if (rows := _dim(peepholes, 0)) is not None and outputs[0].shape is not None:
+            same(rows, 3 * outputs[0].shape[1], "P has {0} elements instead of {1}")
+        return outputs
+
+    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+        h, c, w, r, b, p, *_ = (*others, None, None)
+        order = [self.weights_format.index(gate) for gate in "fico"]
+        w, r, b = (None if m is None else m.reshape(4, -1, *m.shape[1:])[order].reshape(m.shape)
+                   for m in (w, r, b))
+        xw = x @ w.T
+        return self.step(xp, xw if b is None else xw + b, (h, c), r, p)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
+            return NotImplemented
+        return super().numpy(k, inputs, outputs, workspace)
+
+
+@op("GRUCell", "opset3")
+class GRUCell(GRU, Cell):
+    """GRUCell-3: ``x, h, W, R, B -> h`` with gates in the order z, r, h.
+
+    With ``linear_before_reset`` the bias has four rows, the fourth that of the recurrent part of h.
+    """
+
+
+@op("RNNCell", "opset0")
+class RNNCell(RNN, Cell):
+    """RNNCell-3: ``x, h, W, R, B -> h``. IR files know it in all opsets."""
+
+
+class SequenceOfCells(_Layer):
+    """Base: ``x [N, T, D], states [N, P, H] each, lengths [N], W [P, G H, D], R [P, G H, H], B [P, rows H]
+    -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
+
+    Of each sequence the first ``lengths`` steps count, in reverse beginning with the last of them; y is zero
+    past them, the final states are those after them, and zero if there are none.
+    """
+
+    direction: Literal["forward", "reverse", "bidirectional"] = "forward"
+
+    def reverses(self) -> list[bool]:
+        """Whether each direction runs backwards."""
+        return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[self.direction]
+
+    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        states, (lengths, w, r, b) = others[: self.states], others[self.states :]
+        kind = self.element_type((x, *states, w, r, b))
+        check_integers(lengths, "sequence lengths")
+        _check_ranks(3, X=x, H=states[0], C=states[-1], W=w, R=r)
+        _check_ranks(2, B=b)
+        _merge([_dim(x, 2), _dim(w, 2)], "X has {0} features, W takes {1}")
+        batch = _merge([_dim(s, 0) for s in (x, *states, lengths)], "batch sizes {0} and {1} differ")
+        directions = len(self.reverses())
+        _merge([directions, *(_dim(s, 1) for s in states), *(_dim(s, 0) for s in (w, r, b))],
+               "numbers of directions {0} and {1} differ")
+        steps, hidden = _dim(x, 1), self.hidden(states, w, r, b)
+        batch, steps = (unknown() if d is None else d for d in (batch, steps))
+        final = Spec(kind, (batch, directions, hidden))
+        return (Spec(kind, (batch, directions, steps, hidden)), *(final for _ in states))
+
+    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+        states, (lengths, w, r, b) = others[: self.states], others[self.states :]
+        ys, finals = [], []
+        for d, reverse in enumerate(self.reverses()):
+            bias, extra = self.split_bias(b[d], r.shape[2])
+            xw = x @ w[d].T + bias
+            state: State = tuple(s[:, d] for s in states)
+            y = xp.zeros((*x.shape[:2], r.shape[2]), x.dtype)
+            for t in reversed(range(x.shape[1])) if reverse else range(x.shape[1]):
+                active = (lengths > t)[:, None]
+                new = self.step(xp, xw[:, t], state, r[d], extra)
+                state = tuple(xp.where(active, after, before) for after, before in zip(new, state))
+                y[:, t] = xp.where(active, new[0], 0)
+            ys.append(y)
+            finals.append([xp.where((lengths > 0)[:, None], s, 0) for s in state])
+        return (xp.stack(ys, axis=1), *(xp.stack(final, axis=1) for final in zip(*finals)))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        kind, shape = outputs[0].type, outputs[0].shape
+        assert shape is not None
+        batch, _, steps, hidden = shape
+        width = self.gates * hidden
+        return ((kind, (product((batch, steps, width)),)), (kind, (batch, width)), (Type.boolean, (batch, 1)),
+                *((kind, (batch, hidden)) for _ in range(self.states)))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
+        if not is_float(x.dtype) or outputs[0].size == 0:
+            return NotImplemented
+        n, steps, features = x.shape
+        hidden = r.shape[2]
+        xw = workspace[0][: n * steps * self.gates * hidden].reshape(n, steps, -1)
+        gates = workspace[1].reshape(n, -1)
+        active, *new = (s.reshape(n, -1) for s in workspace[2:])
+        for d, reverse in enumerate(self.reverses()):
+            bias, extra = self.split_bias(b[d], hidden)
+            if x.flags.c_contiguous:  # all steps of all sequences as one product
+                k(np.matmul, x.reshape(-1, features), w[d].T, xw.reshape(n * steps, -1))
+            else:
+                k(np.matmul, x, w[d].T, xw)
+            k(np.add, xw, bias, xw)
+            k(run_sequence, self.stepper(r[d], extra, gates), xw, [s[:, d] for s in states], lengths, reverse,
+              outputs[0][:, d], [s[:, d] for s in outputs[1:]], active, tuple(new))
+        return None
+
+
+def run_sequence(step: Callable[[Any, State, State], None], xw: Any, initial: Sequence[Any], lengths: Any,
+                 reverse: bool, y: Any, final: Sequence[Any], active: Any, new: State) -> None:
+    """One direction: y [N, T, H] and the final states [N, H] from xw [N, T, G H] and the initial states.
+
+    Scratch: active [N, 1] booleans, new [N, H] each.
+    """
+    steps = xw.shape[1]
+    order = range(steps - 1, -1, -1) if reverse else range(steps)
+    if lengths.min() >= steps:
+        state = tuple(initial)
+        for t in order:  # h goes straight into y, c stays where it is
+            after = (y[:, t], *final[1:])
+            step(xw[:, t], state, after)
+            state = after
+        np.copyto(final[0], state[0])
+        return
+    for kept, first in zip(final, initial):
+        np.copyto(kept, first)
+    y.fill(0)
+    for t in order:
+        np.greater(lengths[:, None], t, active)
+        step(xw[:, t], tuple(final), new)
+        for kept, after in zip(final, new):
+            np.copyto(kept, after, where=active)
+        np.copyto(y[:, t], new[0], where=active)
+    np.less_equal(lengths[:, None], 0, active)
+    for kept in final:
+        np.copyto(kept, 0, where=active)
+
+
+@op("LSTMSequence", "opset5")
+class LSTMSequence(LSTM, SequenceOfCells):
+    """LSTMSequence-5: ``x, h, c, lengths, W, R, B -> y, h, c``; gates as in LSTMCell-4."""
+
+
+@op("LSTMSequence", "opset1")
+class LSTMSequence1(LSTMSequence):
+    """LSTMSequence-1, the same as LSTMSequence-5."""
+
+
+@op("GRUSequence", "opset5")
+class GRUSequence(GRU, SequenceOfCells):
+    """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3."""
+
+
+@op("RNNSequence", "opset5")
+class RNNSequence(RNN, SequenceOfCells):
+    """RNNSequence-5: ``x, h, lengths, W, R, B -> y, h``."""

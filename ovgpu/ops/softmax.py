@@ -1,0 +1,136 @@
+"""Softmax and LogSoftmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import TILE
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._shapes import normalize_axis
+from ovgpu.ops.reduction import as_rows, is_float, ones
+from ovgpu.symbolic import Int, Spec, maximum, minimum, product
+
+
+def block_rows(rows: Int, columns: Int) -> Int:
+    """How many rows to work on at a time, so that they stay in cache."""
+    return minimum(rows, maximum(TILE // maximum(columns, 1), 1))
+
+
+class _Softmax(Op):
+    """Base: ``x [...] -> [...]`` of a real type, normalised along ``axis``."""
+
+    axis: int = 1
+
+    log: ClassVar[bool] = False
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        if not (x.type.is_real() or x.type.is_dynamic()):
+            raise OpError(f"element type {x.type.get_type_name()} is not real")
+        if x.rank is not None:
+            self.normalized_axis(x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def normalized_axis(self, rank: int) -> int:
+        return normalize_axis(self.axis, max(rank, 1))
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        axis = self.normalized_axis(x.ndim)
+        if x.size == 0:
+            return (x.copy(),)
+        x = x.reshape(x.shape or (1,))
+        shifted = x - x.max(axis=axis, keepdims=True)
+        exponential = xp.exp(shifted)
+        total = exponential.sum(axis=axis, keepdims=True)
+        return ((shifted - xp.log(total)) if self.log else exponential / total,)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        kind, shape = outputs[0].type, outputs[0].shape
+        assert shape is not None
+        if not shape:
+            return ()
+        axis = self.normalized_axis(len(shape))
+        n = shape[axis]
+        if axis < len(shape) - 1:
+            statistics = (*shape[:axis], 1, *shape[axis + 1 :])
+            return ((kind, statistics), (kind, shape)) if self.log else ((kind, statistics),)
+        rows = block_rows(product(shape[:axis]), n)
+        return ((kind, (rows, 1)), (kind, (rows, n))) if self.log else ((kind, (rows, 1)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not is_float(x.dtype) or x.ndim == 0 or x.size == 0:
+            return NotImplemented
+        axis = self.normalized_axis(x.ndim)
+        if axis < x.ndim - 1:
+            statistics, *scratch = (w.reshape(-1)[: x.size].reshape(x.shape) if i else w
+                                    for i, w in enumerate(workspace))
+            k(softmax, x, out, axis, statistics.reshape((*x.shape[:axis], 1, *x.shape[axis + 1 :])), *scratch)
+            return None
+        rows = as_rows(x, (axis,))
+        if rows is None:
+            return NotImplemented
+        n = x.shape[-1]
+        block = int(block_rows(len(rows), n))
+        buffers = [w.reshape(-1)[: block * m].reshape(block, m) for w, m in zip(workspace, (1, n))]
+        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), *buffers)
+        return None
+
+
+def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -> None:
+    """Softmax along any axis into ``out``; with ``scratch``, its logarithm."""
+    np.maximum.reduce(x, axis, None, statistics, True)
+    np.subtract(x, statistics, out)
+    exponential = np.exp(out, out if scratch is None else scratch)
+    np.add.reduce(exponential, axis, None, statistics, True)
+    if scratch is None:
+        np.divide(out, statistics, out)
+    else:
+        np.subtract(out, np.log(statistics, statistics), out)
+
+
+def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, scratch: Any = None) -> None:
+    """`softmax` of every row, a block of rows that stays in cache after the other.
+
+    x, out: [M, N]; column: N ones; statistics: [block, 1]; scratch: [block, N].
+    """
+    block = len(statistics)
+    for start in range(0, len(x), block):
+        a, o = x[start : start + block], out[start : start + block]
+        t = statistics[: len(a)]
+        np.maximum.reduce(a, 1, None, t, True)
+        np.subtract(a, t, o)
+        exponential = np.exp(o, o if scratch is None else scratch[: len(a)])
+        np.matmul(exponential, column, t)
+        if scratch is None:
+            np.divide(o, t, o)
+        else:
+            np.subtract(o, np.log(t, t), o)
+
+
+@op("Softmax", "opset1", aliases=["SoftMax"])
+class Softmax(_Softmax):
+    """Softmax-1: ``axis`` counts from the front."""
+
+    def normalized_axis(self, rank: int) -> int:
+        if self.axis < 0:
+            raise OpError(f"axis {self.axis} is negative")
+        return super().normalized_axis(rank)
+
+
+@op("Softmax", "opset8", aliases=["SoftMax"])
+class Softmax8(_Softmax):
+    """Softmax-8: ``axis`` may count from the end."""
+
+
+@op("LogSoftmax", "opset5")
+class LogSoftmax(_Softmax):
+    """The logarithm of the softmax along ``axis``."""
+
+    log = True

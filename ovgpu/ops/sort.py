@@ -1,0 +1,139 @@
+"""Selecting and accumulating along an axis: TopK, CumSum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._op import Op, op
+from ovgpu.ops._shapes import at_most, check_integers, constant_axis, integers, normalize_axis
+from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
+from ovgpu.types import Type
+
+
+@op("TopK", "opset1")
+class TopK(Op):
+    """``x [...], k [] -> values, indices``, both with k elements along ``axis``.
+
+    The k greatest or least, of equal ones the first; in their order (``sort`` by value, or none) or in that
+    of their indices. NaN is the greatest.
+    """
+
+    axis: int
+    mode: Literal["max", "min"]
+    sort: Literal["value", "index", "none"]
+    index_element_type: Type = Type.i32
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+        if self.index_element_type not in (Type.i32, Type.i64):
+            raise OpError(f"index_element_type is {self.index_element_type.get_type_name()}, not i32 or i64")
+        check_integers(k, "k", ranks=(0,))
+        if x.shape is None:
+            return Spec(x.type, None), Spec(self.index_element_type, None)
+        if not x.shape:
+            raise OpError("a scalar has no axis")
+        axis = normalize_axis(self.axis, len(x.shape))
+        shape = (*x.shape[:axis], self.count(k, x.shape[axis]), *x.shape[axis + 1 :])
+        return Spec(x.type, shape), Spec(self.index_element_type, shape)
+
+    def count(self, k: Spec, extent: Int) -> Int:
+        """How many elements are selected of ``extent``."""
+        known = k.ints()
+        if known is None:
+            return unknown(0, bounds(extent)[1])
+        count = known[0]
+        if not isinstance(count, Sym) and count < 0:
+            raise OpError(f"k is {count}")
+        at_most(count, extent, "k is {0}, of {1} elements")
+        return count
+
+    def evaluate(self, xp: Any, x: Any, k: Any) -> tuple[Any, ...]:
+        axis = normalize_axis(self.axis, x.ndim)
+        count, extent = integers(k)[0], x.shape[axis]
+        if not 0 <= count <= extent:
+            raise OpError(f"k is {count}, of {extent} elements")
+        if self.mode == "max":  # reversed twice, so that of equal elements the first comes first
+            order = extent - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+        else:
+            order = xp.argsort(x, axis=axis, kind="stable")
+        order = order[(slice(None),) * axis + (slice(count),)]
+        if self.sort == "index":
+            order = xp.sort(order, axis=axis)
+        return xp.take_along_axis(x, order, axis=axis), order
+
+
+@op("TopK", "opset3")
+class TopK3(TopK):
+    """TopK-3: ``k`` of any integer type."""
+
+
+@op("TopK", "opset11")
+class TopK11(TopK3):
+    """TopK-11: ``stable`` asks for what this implementation always does."""
+
+    stable: bool = False
+
+    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+        if self.stable and self.sort == "none":
+            raise OpError("stable needs sort to be value or index")
+        return super().infer(x, k)
+
+
+@op("CumSum", "opset3")
+class CumSum(Op):
+    """``x [...], axis [] -> [...]``: sums of all elements up to each one along the axis.
+
+    ``exclusive`` leaves the element itself out, ``reverse`` begins at the end. Integers wrap.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+
+    host_inputs = (1,)
+    lane = True
+    strided_outputs = True
+
+    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
+        if x.type in (Type.boolean, Type.string):
+            raise OpError(f"element type {x.type.get_type_name()} is not numeric")
+        check_integers(axis, "the axis", ranks=(0, 1))
+        if x.rank is not None:
+            constant_axis(axis, x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
+        (number,) = integers(axis)
+        along = normalize_axis(number, x.ndim)
+        x = xp.flip(x, along) if self.reverse else x
+        if self.exclusive:
+            total = xp.zeros_like(x)
+            head, tail = _ends(along)
+            total[tail] = xp.cumsum(x[head], axis=along, dtype=x.dtype)
+        else:
+            total = xp.cumsum(x, axis=along, dtype=x.dtype)
+        return (xp.flip(total, along) if self.reverse else total,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
+            return NotImplemented
+        along = normalize_axis(integers(inputs[1])[0], x.ndim)
+        if self.reverse:
+            x, out = np.flip(x, along), np.flip(out, along)
+        if self.exclusive:
+            head, tail = _ends(along)
+            k(out[(slice(None),) * along + (slice(1),)].fill, 0)
+            x, out = x[head], out[tail]
+        k(np.add.accumulate, x, along, out.dtype, out)
+        return None
+
+
+def _ends(axis: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Indices of all but the last, and of all but the first element along an axis."""
+    lead = (slice(None),) * axis
+    return (*lead, slice(-1)), (*lead, slice(1, None))
