@@ -89,6 +89,20 @@ def _spell(atom: Atom) -> str:
     return f"{atom.op}({', '.join(map(str, atom.args))})"
 
 
+def atoms(value: Int) -> list[Atom]:
+    """The atoms of an expression, those inside other atoms included."""
+    found: list[Atom] = []
+    stack = [value]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Sym):
+            for monomial, _ in x.terms:
+                for atom in monomial:
+                    found.append(atom)
+                    stack += [a for a in atom.args if isinstance(a, Sym)]
+    return found
+
+
 def _terms(value: Int) -> Iterable[tuple[Monomial, int]]:
     return value.terms if isinstance(value, Sym) else [((), int(value))]
 
@@ -227,7 +241,7 @@ _OPS: dict[str, str] = {
     "not": "int(not {0})",
     "abs": "abs({0})",
 }
-OPAQUE = {"dim", "item", "unknown"}  # atoms without operands: their value comes from outside
+OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
 CHECKS: dict[str, str] = {
     "same": "{0} != {1}",
     "broadcast": "{0} != {1} and {0} != 1 and {1} != 1",

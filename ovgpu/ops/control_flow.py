@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from ovgpu.errors import OpError
 from ovgpu.model import Model
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Array, Op, op
+from ovgpu.symbolic import Int, Shape, Spec, Sym, active, apply, maximum, same, unknown
+from ovgpu.types import Type
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,30 @@ class InputMap:
     end: int = -1
     stride: int = 1
     part_size: int = 1
+
+    def _ends(self, extent: Int) -> tuple[Int, Int]:
+        """``start`` and ``end`` counted from the beginning of an axis."""
+        return tuple(extent + 1 + v if v < 0 else v for v in (self.start, self.end))  # type: ignore[return-value]
+
+    def trips(self, extent: Int) -> Int:
+        """The number of slices that an axis of this extent gives."""
+        start, end = self._ends(extent)
+        length = end - start if self.stride > 0 else start - end
+        if self.stride == 0:
+            raise OpError("a sliced input has stride 0")
+        if not isinstance(length, Sym) and (length < 0 or length % abs(self.stride)):
+            raise OpError(f"slices from {self.start} to {self.end} by {self.stride} do not divide an axis of {extent}")
+        if not isinstance(extent, Sym) and not all(0 <= v <= extent for v in (start, end)):
+            raise OpError(f"slices from {self.start} to {self.end} reach past an axis of {extent}")
+        return length // abs(self.stride)
+
+    def begin(self, extent: int, i: int) -> int:
+        """Where slice ``i`` begins."""
+        start, _ = self._ends(extent)
+        begin: int = start + i * self.stride - (self.part_size if self.stride < 0 else 0)
+        if not 0 <= begin <= extent - self.part_size:
+            raise OpError(f"slice {i} reaches past an axis of {extent}")
+        return begin
 
 
 @dataclass(frozen=True)
@@ -52,8 +83,147 @@ class BackEdge:
     """Index in ``body.parameters``."""
 
 
+def _generalised(old: Spec, new: Spec) -> Spec:
+    """The spec of a value that is ``old`` at first and ``new`` afterwards."""
+    if old.type != new.type and not old.type.is_dynamic():
+        raise OpError(f"a back edge brings {new.type.get_type_name()} to a parameter of {old.type.get_type_name()}")
+    if old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
+        return Spec(new.type, None)
+    return Spec(new.type, tuple(a if _same(a, b) else unknown() for a, b in zip(old.shape, new.shape)))
+
+
+def _same(a: Int, b: Int) -> bool:
+    return a is b or (not isinstance(a, Sym) and not isinstance(b, Sym) and bool(a == b))
+
+
+def _alike(a: Spec, b: Spec) -> bool:
+    if a.shape is None or b.shape is None:
+        return a.shape is b.shape
+    return len(a.shape) == len(b.shape) and all(map(_same, a.shape, b.shape))
+
+
+class _Iterating(Op):
+    """What TensorIterator and Loop share."""
+
+    body: Model
+    inputs: tuple[InputMap, ...]
+    outputs: tuple[OutputMap, ...]
+    back_edges: tuple[BackEdge, ...] = ()
+
+    def _infer_body(self, specs: Sequence[Spec | None], counter: int | None = None) -> list[Spec]:
+        """Specs of the body's results that hold for every iteration."""
+        given: list[Spec | None] = [None] * len(self.body.parameters)
+        for m in self.inputs:
+            spec = specs[m.port]
+            if spec is None:
+                raise OpError(f"input {m.port} of the port map is not connected")
+            given[m.parameter] = Spec(spec.type, _part(spec.shape, m))
+        if counter is not None:
+            op: Any = self.body.parameters[counter].op
+            given[counter] = Spec(op.element_type, (1,) if len(op.shape) else ())
+        for number, spec in enumerate(given):
+            if spec is None:
+                name = self.body.parameters[number].friendly_name
+                raise OpError(f"parameter '{name}' of the body has no input")
+        merged = {b.parameter: b.result for b in self.back_edges}
+        while True:
+            results = self.body.infer([s for s in given if s is not None], active())
+            wider = {p: _generalised(given[p], results[r]) for p, r in merged.items()}  # type: ignore[arg-type]
+            if all(_alike(given[p], spec) for p, spec in wider.items()):  # type: ignore[arg-type]
+                return results
+            for p, spec in wider.items():
+                given[p] = spec
+
+    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], trips: Int | None) -> tuple[Spec, ...]:
+        """Specs of the outputs: last values, and concatenations of ``trips`` parts."""
+        initial = {m.parameter: specs[m.port] for m in self.inputs}
+        merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
+        found: dict[int, Spec] = {}
+        for m in self.outputs:
+            spec = results[m.result]
+            shape = spec.shape
+            if shape is not None and m.axis is not None:
+                if not -len(shape) <= m.axis < len(shape):
+                    raise OpError(f"output {m.port} is concatenated along axis {m.axis} of rank {len(shape)}")
+                axis = m.axis % len(shape)
+                total = unknown() if trips is None else shape[axis] * trips
+                shape = (*shape[:axis], total, *shape[axis + 1 :])
+            elif m.axis is None and (trips is None or isinstance(trips, Sym) or trips == 0):
+                first = merged.get(m.result)  # what it is without any iteration
+                if first is not None:
+                    shape = first.shape if trips == 0 and not isinstance(trips, Sym) else _generalised(
+                        first, spec).shape
+            found[m.port] = Spec(spec.type, shape)
+        return tuple(found[i] if i in found else Spec(Type.dynamic, None) for i in range(max(found, default=-1) + 1))
+
+    def _iterate(self, xp: Any, inputs: Sequence[Array], limit: int, counter: int | None = None,
+                 condition: int | None = None) -> tuple[Array, ...]:
+        """Runs the body up to ``limit`` times (no limit if negative), or until its condition fails."""
+        carried: dict[int, Array] = {}
+        parts: dict[int, list[Array]] = {m.port: [] for m in self.outputs if m.axis is not None}
+        results: Sequence[Array] = ()
+        i = 0
+        while limit < 0 or i < limit:
+            given: list[Any] = [None] * len(self.body.parameters)
+            for m in self.inputs:
+                given[m.parameter] = carried[m.parameter] if m.parameter in carried else part(inputs[m.port], m, i)
+            if counter is not None:
+                op: Any = self.body.parameters[counter].op
+                given[counter] = xp.asarray(np.full((1,) if len(op.shape) else (), i, op.element_type.storage))
+            results = xp.run(self.body, given)
+            carried = {b.parameter: results[b.result] for b in self.back_edges}
+            for m in self.outputs:
+                if m.axis is not None:
+                    parts[m.port].append(results[m.result])
+            i += 1
+            if condition is not None and not bool(results[condition].reshape(-1)[0]):
+                break
+        return self._collect(xp, inputs, results, parts)
+
+    def _collect(self, xp: Any, inputs: Sequence[Array], results: Sequence[Array],
+                 parts: dict[int, list[Array]]) -> tuple[Array, ...]:
+        initial = {m.parameter: inputs[m.port] for m in self.inputs}
+        first = {b.result: initial[b.parameter] for b in self.back_edges}
+        found: dict[int, Array] = {}
+        for m in self.outputs:
+            if m.axis is not None and parts[m.port]:
+                pieces = parts[m.port][:: -1 if m.stride < 0 else 1]
+                found[m.port] = xp.concatenate(pieces, axis=m.axis)
+            elif m.axis is not None:
+                spec = self.body.results[m.result].outputs[0].spec
+                shape = [0 if isinstance(d, Sym) else d for d in spec.shape or ()]
+                if shape:
+                    shape[m.axis] = 0
+                found[m.port] = xp.empty(tuple(shape), spec.type.storage)
+            elif results:
+                found[m.port] = results[m.result]
+            elif m.result in first:
+                found[m.port] = first[m.result]
+            else:
+                raise OpError(f"output {m.port} has no value: there was no iteration")
+        return tuple(found[i] for i in range(len(found)))
+
+
+def _part(shape: Shape, m: InputMap) -> Shape:
+    if shape is None or m.axis is None:
+        return shape
+    if not -len(shape) <= m.axis < len(shape):
+        raise OpError(f"input {m.port} is sliced along axis {m.axis} of rank {len(shape)}")
+    axis = m.axis % len(shape)
+    return (*shape[:axis], m.part_size, *shape[axis + 1 :])
+
+
+def part(array: Array, m: InputMap, i: int) -> Array:
+    """Slice ``i`` of a sliced input, or the whole of another: a view."""
+    if m.axis is None:
+        return array
+    axis = m.axis % array.ndim
+    begin = m.begin(array.shape[axis], i)
+    return array[(slice(None),) * axis + (slice(begin, begin + m.part_size),)]
+
+
 @op("TensorIterator", "opset1")
-class TensorIterator(Op):
+class TensorIterator(_Iterating):
     """Runs ``body`` once per slice of the sliced inputs."""
 
     body: Model
@@ -61,9 +231,33 @@ class TensorIterator(Op):
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
 
+    exact = True
+    layout = "dense"
+
+    def trips(self, specs: Sequence[Spec | None]) -> Int | None:
+        """The number of iterations: that of the slices, or 1 if nothing is sliced. None if a rank is unknown."""
+        count: Int | None = None
+        for m in self.inputs:
+            spec = specs[m.port]
+            if m.axis is None or spec is None:
+                continue
+            if spec.shape is None:
+                return None
+            found = m.trips(spec.shape[m.axis])
+            count = found if count is None else same(count, found, "sliced inputs give {0} and {1} iterations")
+        return 1 if count is None else count
+
+    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+        results = self._infer_body(specs)
+        return self._outputs(specs, results, self.trips(specs))
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        counts = [m.trips(inputs[m.port].shape[m.axis]) for m in self.inputs if m.axis is not None]
+        return self._iterate(xp, inputs, counts[0] if counts else 1)
+
 
 @op("Loop", "opset5")
-class Loop(Op):
+class Loop(_Iterating):
     """Runs ``body`` up to input 0 times (-1: no limit), and only while input 1 and then `condition` hold."""
 
     body: Model
@@ -74,6 +268,43 @@ class Loop(Op):
     """Index in ``body.parameters`` of the one that gets the iteration number."""
     condition: int | None = None
     """Index in ``body.results`` of the one that says whether to go on."""
+
+    host_inputs = (0, 1)
+    exact = True
+    layout = "dense"
+
+    def trips(self, specs: Sequence[Spec | None]) -> Int | None:
+        """The number of iterations, or None if a computed condition decides. Call after the body's inference."""
+        limit, start = ([1] if s is None else s.ints() for s in specs[:2])
+        if limit is None or start is None or len(limit) != 1 or len(start) != 1:
+            return None
+        if not isinstance(start[0], Sym) and not start[0]:
+            return 0
+        count = limit[0]
+        if self.condition is not None:
+            going = self.body.results[self.condition].outputs[0].spec.constant
+            if going is None:
+                return None
+            if not going.reshape(-1)[0]:
+                count = 1 if not isinstance(count, Sym) and count else apply("ne", count, 0)
+        if not isinstance(count, Sym):
+            if count < 0:
+                return None
+        elif count.lo < 0:
+            count = maximum(count, 0)
+        return count if not isinstance(start[0], Sym) else apply("select", start[0], count, 0)
+
+    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+        for spec, name in zip(specs, ("trip count", "execution condition")):
+            if spec is not None and spec.shape is not None and len(spec.shape) > 1:
+                raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
+        results = self._infer_body(specs, self.current_iteration)
+        return self._outputs(specs, results, self.trips(specs))
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        limit = int(np.asarray(inputs[0]).reshape(-1)[0])
+        start = bool(np.asarray(inputs[1]).reshape(-1)[0])
+        return self._iterate(xp, inputs, limit if start else 0, self.current_iteration, self.condition)
 
 
 @op("If", "opset8")
@@ -86,3 +317,52 @@ class If(Op):
     else_inputs: tuple[InputMap, ...]
     then_outputs: tuple[OutputMap, ...]
     else_outputs: tuple[OutputMap, ...]
+
+    host_inputs = (0,)
+    exact = True
+    layout = "dense"
+
+    def branches(self, specs: Sequence[Spec | None]) -> list[dict[int, Spec]]:
+        """Specs of the outputs by number, for either branch."""
+        found = []
+        for body, inputs, outputs in ((self.then_body, self.then_inputs, self.then_outputs),
+                                      (self.else_body, self.else_inputs, self.else_outputs)):
+            given: dict[int, Spec] = {}
+            for m in inputs:
+                spec = specs[m.port]
+                if spec is None:
+                    raise OpError(f"input {m.port} of the port map is not connected")
+                given[m.parameter] = spec
+            if len(given) != len(body.parameters):
+                raise OpError(f"a branch has {len(body.parameters)} parameters, {len(given)} of them have an input")
+            results = body.infer([given[i] for i in range(len(given))], active())
+            found.append({m.port: results[m.result] for m in outputs})
+        if found[0].keys() != found[1].keys():
+            raise OpError(f"the branches have outputs {sorted(found[0])} and {sorted(found[1])}")
+        return found
+
+    def shapes_differ(self, specs: Sequence[Spec | None]) -> bool:
+        """Whether the branches give results of different, or unknown, shapes."""
+        return any(s.shape is None or not _alike(s, o)
+                   for s, o in zip(*([b[i] for i in sorted(b)] for b in self.branches(specs))))
+
+    def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
+        condition = specs[0]
+        if condition is not None and condition.shape is not None and len(condition.shape) > 1:
+            raise OpError(f"the condition must be a scalar, it has rank {len(condition.shape)}")
+        then, other = self.branches(specs)
+        known = condition.constant if condition is not None else None
+        if known is not None:
+            taken = then if known.reshape(-1)[0] else other
+            return tuple(replace(taken[i], value=None) for i in sorted(taken))
+        return tuple(_generalised(then[i], replace(other[i], value=None)) for i in sorted(then))
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
+        body = self.then_body if taken else self.else_body
+        given: list[Any] = [None] * len(body.parameters)
+        for m in self.then_inputs if taken else self.else_inputs:
+            given[m.parameter] = inputs[m.port]
+        results = xp.run(body, given)
+        outputs = {m.port: results[m.result] for m in (self.then_outputs if taken else self.else_outputs)}
+        return tuple(outputs[i] for i in sorted(outputs))

@@ -1,0 +1,56 @@
+"""Constant folding: what depends on constants alone is computed once."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.graph import Constant
+
+GROWTH = 8  # a result may have this many times the bytes of what it is made from ...
+SMALL = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
+
+
+def fold_constants(model: Model) -> None:
+    """Replaces nodes fed by constants alone with constants, in place; ports' specs must be inferred."""
+    constants: dict[int, Output] = {}
+    for node in model.ops:
+        node.inputs = [None if s is None else constants.get(id(s), s) for s in node.inputs]
+        for old, value in zip(node.outputs, _values(node)):
+            op: Any = Constant(element_type=old.spec.type, value=value)
+            new = Node(op, [], name=node.friendly_name, layer_id=node.layer_id).outputs[0]
+            new.names, new.spec = old.names, op.infer()[0]
+            constants[id(old)] = new
+    if constants:
+        model.changed()
+
+
+def _values(node: Node) -> list[np.ndarray[Any, Any]]:
+    """The node's results, if it is to be folded; else nothing."""
+    op: Any = node.op
+    sources = [s for s in node.inputs if s is not None]
+    if (not sources or len(sources) < len(node.inputs) or op.effect or op.name == "Result"
+            or any(s.node.op.name != "Constant" for s in sources)
+            or any(isinstance(v, Model) for v in vars(op).values())):
+        return []
+    values = [s.node.op.value for s in sources]  # type: ignore[attr-defined]
+    sizes = [_nbytes(port) for port in node.outputs]
+    if any(size is None or size > max(SMALL, GROWTH * sum(v.nbytes for v in values)) for size in sizes):
+        return []
+    try:
+        return list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))
+    except OpError as e:
+        raise e.at(op.name, node.place) from None
+
+
+def _nbytes(port: Output) -> int | None:
+    spec = port.spec
+    if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or spec.type.is_dynamic():
+        return None
+    return prod(spec.shape) * spec.type.storage.itemsize

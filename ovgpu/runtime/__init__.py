@@ -1,0 +1,1 @@
+"""From a Model to something that runs: program, memory, bindings, state."""

@@ -1,0 +1,586 @@
+"""Building a Program from a Model whose ports have symbolic specs.
+
+Three passes. *Host*: which values are needed on the host, and how the lane gets them. *Placement*, backwards: where
+results, variables' new values and parts of a Concat should be written, so that nothing is copied afterwards.
+*Steps*, forwards: values, views, steps, and segments cut where running must tell something first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import SMALL, Op
+from ovgpu.ops._view import View
+from ovgpu.ops.control_flow import If, Loop, TensorIterator
+from ovgpu.runtime import control
+from ovgpu.runtime.finish import finish
+from ovgpu.runtime.program import Body, Copy, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
+from ovgpu.runtime.subgraph import subgraph
+from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms, product
+from ovgpu.types import Type
+
+RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep dense memory as it is
+CONTROL = (TensorIterator, Loop, If)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a tensor is to be written: a view of the memory of value ``root``."""
+
+    root: int
+    view: View
+
+
+def host_indices(op: Op, count: int) -> set[int]:
+    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
+    listed = op.host_inputs
+    found = {i for i in listed if 0 <= i < count}
+    if -1 in listed:
+        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
+    return found
+
+
+def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None) -> Program:
+    """The program of ``model`` for parameters like ``specs``.
+
+    ``layouts`` is given for the body of a loop that is unrolled: strides of its inputs and results, and which
+    results have memory of their own first. Without it everything is dense.
+    """
+    return _Builder(model, specs, table, layouts or control.Layouts()).run()
+
+
+class _Builder:
+    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts) -> None:
+        self.model, self.table, self.layouts = model, table, layouts
+        self.program = Program([], [], [], [], {}, {}, set(), source=model.source)
+        self.values = self.program.values
+        self.hosted = _hosted_ports(model)
+        self.items: dict[int, Output] = {}  # number of a host tensor -> its port
+        self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
+        model.infer(specs, table, self._refine)
+        self.cheap = self._cheap_ports()
+        self.value_of: dict[int, int] = {}  # id(port) -> value
+        self.placed: dict[int, Placed] = {}  # id(port) -> where it should be written
+        self.copies: dict[int, int] = {}  # value -> its dense copy
+        self.segment = Segment()
+        self.born: dict[int, int] = {}  # value -> number of the segment that computes it
+        self.host_numbers: dict[int, int] = {}  # id(port) -> host node of the current segment
+        self.outputs: dict[int, int] = {}  # number of a result -> the value that is its memory
+        self.variables: dict[str, int] = {}  # variable id -> likewise
+        self.body_cache: dict[int, tuple[Body, ...] | None] = {}
+        self.owners = self._owners()
+        self.checks = list(table.checks)
+
+    def run(self) -> Program:
+        for i, parameter in enumerate(self.model.parameters):
+            self.program.inputs.append(self._input(parameter, i))
+        wanted = self._demanded()
+        for node in self.model.ops:
+            if node.op.name == "ReadValue" and id(node) in wanted:
+                self._state(node)
+        nodes = [n for n in self.model.ops if id(n) in wanted and id(n.outputs[0]) not in self.value_of]
+        self._place_all(nodes)
+        for position, node in enumerate(nodes):
+            if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
+                self._cut_rest(node, nodes[position + 1 :])
+                break
+        else:
+            self._results()
+        self._close()
+        finish(self.program, self.checks, self._source)
+        return self.program
+
+    # ---- the host lane
+
+    def _refine(self, port: Output, spec: Spec) -> Spec:
+        """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
+        if id(port) not in self.hosted or spec.value is not None or not spec.type.is_integral():
+            return spec
+        if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or product(spec.shape) > SMALL:
+            return spec
+        number = len(self.items)
+        self.items[number] = port
+        lo, hi = (0, 1) if spec.type == Type.boolean else (-(2**63), None)
+        atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
+        value = np.empty(len(atoms), object)
+        value[:] = atoms
+        return Spec(spec.type, spec.shape, value.reshape(spec.shape))
+
+    def _cheap_ports(self) -> set[int]:
+        """Ports whose values the lane can compute from parameters and constants by itself."""
+        cheap: set[int] = set()
+        for node in self.model.ops:
+            if node.op.name == "Parameter":
+                cheap.add(id(node.outputs[0]))
+            elif not (node.op.effect or isinstance(node.op, CONTROL)) and all(
+                s is None or id(s) in cheap or self._spelled(s) for s in node.inputs
+            ):
+                cheap |= {id(p) for p in node.outputs if id(p) in self.hosted and _is_small(p.spec)}
+        return cheap
+
+    def _spelled(self, port: Output) -> bool:
+        """Whether the slots (or a constant) give the port's value without any host tensor of its own."""
+        value = port.spec.value
+        if value is None:
+            return False
+        return not any(self.items[n] is port for n in _item_numbers(value))
+
+    def _fetched(self, port: Output) -> dict[int, Output]:
+        """The ports whose computed values must be read back before the port's value is known."""
+        found: dict[int, Output] = {}
+        seen: set[int] = set()
+        stack = [port]
+        while stack:
+            p = stack.pop()
+            if id(p) in seen:
+                continue
+            seen.add(id(p))
+            if self._spelled(p) and p.spec.value is not None:
+                stack += [self.items[n] for n in _item_numbers(p.spec.value)]
+            elif id(p) not in self.cheap:
+                found[id(p)] = p
+            else:
+                stack += [s for s in p.node.inputs if s is not None]
+        return found
+
+    def _host_input(self, port: Output) -> HostInput:
+        """How a step or a host node gets the port's value on the host."""
+        spec, value = port.spec, port.spec.value
+        if value is not None and value.dtype != object:
+            return HostInput(constant=value)
+        if value is not None and self._spelled(port):
+            return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
+        return HostInput(lane=self._host_node(port))
+
+    def _host_node(self, port: Output) -> int:
+        """The number, in the current segment, of the host node that yields the port; made on first need."""
+        pending = [port]
+        while pending:
+            p = pending[-1]
+            if id(p) in self.host_numbers:
+                pending.pop()
+                continue
+            if id(p) not in self.cheap or p.node.op.name == "Parameter":
+                value = self.value_of[id(p)]
+                if p.node.op.name == "Parameter":
+                    self.program.host_parameters.add(self.values[value].source)
+                self.segment.fetches.add(value)
+                self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.place))
+                continue
+            missing = [s for s in p.node.inputs if s is not None and s.spec.value is None
+                       and id(s) not in self.host_numbers]
+            if missing:
+                pending += missing
+                continue
+            inputs = tuple(None if s is None else self._host_input(s) for s in p.node.inputs)
+            types = tuple(o.spec.type for o in p.node.outputs)
+            self._add_host(p, HostNode(p.node.op, inputs, types, p.node.place))
+        return self.host_numbers[id(port)]
+
+    def _add_host(self, port: Output, node: HostNode) -> None:
+        self.host_numbers[id(port)] = len(self.segment.host_nodes)
+        self.segment.host_nodes.append(node)
+
+    def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
+        """Where the lane of a segment finds an outside atom; see `lane.compile_lane`."""
+        if atom.op == "dim":
+            *key, axis = atom.args
+            return "shape", self.program.states[key[0]] if isinstance(key[0], str) else key[0], axis
+        if atom.op == "stride":
+            value, axis, itemsize = atom.args
+            return "strides", (value, itemsize), axis
+        if atom.op == "unknown":
+            value, axis = self.unknowns[atom.index]
+            return "shape", value, axis
+        port = self.items[atom.args[0]]
+        if port.node.op.name == "Parameter":
+            value = self.value_of[id(port)]
+            self.program.host_parameters.add(self.values[value].source)
+            return "item", value, atom.args[1]
+        if id(port) in self.cheap:
+            outer, self.segment = self.segment, segment
+            outer_numbers, self.host_numbers = self.host_numbers, segment.host_numbers
+            number = self._host_node(port)
+            self.segment, self.host_numbers = outer, outer_numbers
+            return "host", number, atom.args[1]
+        return "item", self.value_of[id(port)], atom.args[1]
+
+    # ---- values
+
+    def _value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
+               root: int = -1) -> int:
+        number = len(self.values)
+        kind = kind or (port.spec.type if port is not None else Type.f32)
+        name = port.node.friendly_name if port is not None else ""
+        self.values.append(Value(number, kind, view, number if root < 0 else root, memory, source, name))
+        return number
+
+    def _input(self, parameter: Node, number: int) -> int:
+        port = parameter.outputs[0]
+        shape = port.spec.shape
+        assert shape is not None, "a program is built for known ranks"
+        value = self._value(port, View.dense(shape), "input", number)
+        given = self.layouts.inputs.get(number)
+        if given is not None:
+            self.values[value].view = View(shape, self._strides(value, given, port.spec.type))
+        self.value_of[id(port)] = value
+        return value
+
+    def _strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
+        return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=-(2**63)) if s is None else s
+                     for axis, s in enumerate(given))
+
+    def _state(self, node: Node) -> None:
+        port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
+        assert port.spec.shape is not None
+        if variable not in self.program.states:
+            self.program.states[variable] = self._value(port, View.dense(port.spec.shape), "state", variable)
+        self.value_of[id(port)] = self.program.states[variable]
+
+    def _demanded(self) -> set[int]:
+        """Ids of the nodes whose results are needed as tensors, not only as numbers of the lane."""
+        wanted: set[int] = set()
+        stack = [*self.model.results, *self.model.sinks]
+        while stack:
+            node = stack.pop()
+            if id(node) in wanted:
+                continue
+            wanted.add(id(node))
+            if node.op.name == "ReadValue":  # its initial value is a program of its own
+                continue
+            hosts = host_indices(node.op, len(node.inputs))
+            for i, s in enumerate(node.inputs):
+                if s is not None:
+                    on_host = i in hosts or self._spelled(s)
+                    stack += [p.node for p in self._fetched(s).values()] if on_host else [s.node]
+        return wanted
+
+    # ---- placement
+
+    def _place_all(self, nodes: Sequence[Node]) -> None:
+        for number in self.layouts.order(len(self.model.results)):
+            self._place_result(number, self.model.results[number])
+        for sink in self.model.sinks:
+            self._place_assign(sink)
+        for node in reversed(nodes):
+            if node.op.name == "Concat" and self._is_bound(node):
+                self._place_parts(node)
+
+    def _place_result(self, number: int, result: Node) -> None:
+        source = result.inputs[0]
+        assert source is not None
+        if source.spec.shape is None or self._data_dependent(source):
+            return
+        view = View.dense(source.spec.shape)
+        value = self._value(source, view, "output", number)
+        given = self.layouts.outputs.get(number)
+        if given is not None:
+            self.values[value].view = view = View(view.shape, self._strides(value, given, source.spec.type))
+        self.outputs[number] = value
+        self._claim(source, Placed(value, view))
+
+    def _place_assign(self, sink: Node) -> None:
+        source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
+        assert source is not None
+        if source.spec.shape is None or self._data_dependent(source):
+            return
+        value = self._value(source, View.dense(source.spec.shape), "variable", variable)
+        self.variables[variable] = value
+        self._claim(source, Placed(value, self.values[value].view))
+
+    def _place_parts(self, concat: Node) -> None:
+        port = concat.outputs[0]
+        axis = concat.op.axis  # type: ignore[attr-defined]
+        placed = self.placed.get(id(port))
+        if placed is None:
+            value = self._value(port, View.dense(port.spec.shape or ()), "buffer")
+            placed = self.placed[id(port)] = Placed(value, self.values[value].view)
+        axis += len(placed.view.shape) if axis < 0 else 0
+        start: Int = 0
+        for source in concat.inputs:
+            assert source is not None and source.spec.shape is not None
+            length = source.spec.shape[axis]
+            self._claim(source, Placed(placed.root, placed.view.slice(axis, start, length)))
+            start = start + length
+
+    def _claim(self, port: Output, placed: Placed) -> None:
+        """Has the step that computes ``port``, behind reshapes, write to ``placed`` if it can."""
+        while port.node.op.name in RESHAPES and port.node.inputs[0] is not None and id(port) not in self.placed:
+            source = port.node.inputs[0]
+            view = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
+            if view is None:
+                return
+            port, placed = source, Placed(placed.root, view)
+        node = port.node
+        if id(port) in self.placed or id(port) in self.value_of or self._spelled(port) or not self._is_bound(node):
+            return
+        if type(node.op).view is not Op.view and node.op.name != "Concat":
+            return
+        if placed.view.is_dense or node.op.strided_outputs:
+            self.placed[id(port)] = placed
+
+    def _is_bound(self, node: Node) -> bool:
+        """Whether the node becomes a step that writes into given memory."""
+        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self._data_dependent(p) for p in node.outputs):
+            return False
+        return not isinstance(node.op, CONTROL) or self._bodies(node) is not None
+
+    def _data_dependent(self, port: Output) -> bool:
+        """Whether the port's tensor is made by a step that allocates its own results."""
+        spec = port.spec
+        if spec.shape is None or spec.type == Type.string:
+            return True
+        return any(a.op == "unknown" and self.owners[a.index] is port.node
+                   for d in spec.shape for a in atoms(d)) or (
+            isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
+
+    def _owners(self) -> dict[int, Node]:
+        """Number of an unknown extent -> the first node whose results have it."""
+        owners: dict[int, Node] = {}
+        for node in self.model.ops:
+            for port in node.outputs:
+                for dim in port.spec.shape or ():
+                    for atom in atoms(dim):
+                        if atom.op == "unknown":
+                            owners.setdefault(atom.index, node)
+        return owners
+
+    def _bodies(self, node: Node) -> tuple[Body, ...] | None:
+        """The programs of a control node whose iterations are bound ahead, or None if it runs dynamically."""
+        if id(node) not in self.body_cache:
+            self.body_cache[id(node)] = control.static_bodies(node, build)
+        return self.body_cache[id(node)]
+
+    # ---- steps
+
+    def _visit(self, node: Node) -> bool:
+        """Adds the node's steps; True if it is eager, after which a new segment begins."""
+        if node.op.name in ("Result", "Assign"):
+            self._alias(node)
+            return False
+        if all(self._spelled(p) for p in node.outputs) and not node.op.effect:
+            for port in node.outputs:
+                self._materialise(port)
+            return False
+        self._await_host(node)
+        hosts = host_indices(node.op, len(node.inputs))
+        inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.inputs)]
+        if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
+            return False
+        host = {i: self._host_input(s) for i in hosts if (s := node.inputs[i]) is not None}
+        if not self._is_bound(node):
+            self._eager(node, inputs, host)
+            return True
+        self._bound(node, inputs, host)
+        return False
+
+    def _alias(self, node: Node) -> None:
+        source = node.inputs[0]
+        assert source is not None
+        self.value_of[id(node.outputs[0])] = self._use(source)
+
+    def _use(self, port: Output) -> int:
+        if id(port) not in self.value_of:
+            self._materialise(port)
+        return self.value_of[id(port)]
+
+    def _materialise(self, port: Output) -> None:
+        """A tensor whose value is a constant, or numbers of the lane that a step writes out."""
+        spec = port.spec
+        assert spec.value is not None and spec.shape is not None
+        if spec.value.dtype != object:
+            self.value_of[id(port)] = self._value(port, View.dense(spec.value.shape), "constant", spec.value)
+            return
+        self._await(self._fetched(port))
+        value = self._value(port, View.dense(spec.value.shape), "buffer")
+        self.value_of[id(port)] = value
+        step = Step(Copy(), "copy", (-1,), (value,), host={0: self._host_input(port)}, node=port.node)
+        self._append(step)
+
+    def _await_host(self, node: Node) -> None:
+        for i in host_indices(node.op, len(node.inputs)):
+            source = node.inputs[i]
+            if source is not None:
+                self._await(self._fetched(source))
+
+    def _await(self, ports: Iterable[int]) -> None:
+        """Begins a new segment if one of the values to read back is computed in this one."""
+        if any(self.born.get(self.value_of[p]) == len(self.program.segments) for p in ports):
+            self._close()
+
+    def _close(self) -> None:
+        self.segment.host_numbers = self.host_numbers
+        self.program.segments.append(self.segment)
+        self.segment, self.host_numbers = Segment(), {}
+
+    def _try_view(self, node: Node, inputs: Sequence[int]) -> bool:
+        if type(node.op).view is Op.view or all(i < 0 for i in inputs):
+            return False
+        specs = [None if s is None else s.spec for s in node.inputs]
+        outs = [p.spec for p in node.outputs]
+        if any(s.shape is None for s in outs):
+            return False
+        views = node.op.view([self.values[i].view if i >= 0 else None for i in inputs], specs, outs)
+        if views is None or any(v is None for v in views):
+            return False
+        base = self.values[next(i for i in inputs if i >= 0)]
+        for port, view in zip(node.outputs, views):
+            assert view is not None
+            value = self._value(port, view, base.memory, base.source, root=base.root)
+            self.value_of[id(port)] = value
+            if base.id in self.born:
+                self.born[value] = self.born[base.id]
+        return True
+
+    def _eager(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
+        outputs = []
+        for port in node.outputs:
+            shape = port.spec.shape
+            value = self._value(port, View.dense(shape or ()), "eager")
+            self.value_of[id(port)] = value
+            self.born[value] = len(self.program.segments)
+            outputs.append(value)
+            for axis, dim in enumerate(shape or ()):
+                if isinstance(dim, Sym) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
+                    atom = dim.terms[0][0][0]
+                    if atom.op == "unknown":
+                        self.unknowns.setdefault(atom.index, (value, axis))
+        bodies = tuple(Body(body, None) for body in control.bodies_of(node.op))
+        self._append(Step(node.op, "eager", tuple(inputs), tuple(outputs), host=host, node=node, bodies=bodies))
+        self._close()
+
+    def _bound(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
+        op = node.op
+        outputs = []
+        for port in node.outputs:
+            placed = self.placed.get(id(port))
+            if placed is None:
+                value = self._value(port, View.dense(port.spec.shape or ()), "buffer")
+            else:
+                root = self.values[placed.root]
+                value = self._value(port, placed.view, root.memory, root.source, root=root.id)
+            self.value_of[id(port)] = value
+            self.born[value] = len(self.program.segments)
+            outputs.append(value)
+        if isinstance(op, CONTROL):
+            inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
+            trips = control.trips(node)
+            if trips is not None:
+                host = {**host, control.TRIPS: HostInput(ints=(trips,))}
+            self._append(Step(op, "control", tuple(inputs), tuple(outputs), host=host, node=node,
+                              bodies=self._bodies(node) or ()))
+            return
+        if op.name == "Concat":
+            self._concat(node, inputs, outputs[0])
+            return
+        inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
+        specs = [None if s is None else s.spec for s in node.inputs]
+        scratch = [self._value(None, View.dense(shape), "buffer", kind=kind)
+                   for kind, shape in op.workspace(specs, [p.spec for p in node.outputs])]
+        self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
+
+    def _laid_out(self, value: int, op: Op) -> int:
+        """The value, or a dense copy of it, as the op's fast forms take it."""
+        view = self.values[value].view
+        if op.layout == "strided" or view.is_dense or (op.layout == "blas" and view.is_blas):
+            return value
+        if value not in self.copies:
+            given = self.values[value]
+            copy = self._value(None, View.dense(view.shape), "buffer", kind=given.type)
+            self.born[copy] = len(self.program.segments)
+            self._append(Step(Copy(), "copy", (value,), (copy,)))
+            self.copies[value] = copy
+        return self.copies[value]
+
+    def _concat(self, node: Node, inputs: Sequence[int], output: int) -> None:
+        """Copies the parts that their producers could not write into the result themselves."""
+        target = self.values[output]
+        axis = node.op.axis % len(target.view.shape)  # type: ignore[attr-defined]
+        start: Int = 0
+        for i in inputs:
+            part = self.values[i]
+            length = part.view.shape[axis]
+            where = target.view.slice(axis, start, length)
+            start = start + length
+            if (part.root, part.view.offset) == (target.root, where.offset) and part.view.strides == where.strides:
+                continue
+            if length == 0 and not isinstance(length, Sym):
+                continue
+            into = self._value(None, where, target.memory, target.source, kind=target.type, root=target.root)
+            self._append(Step(Copy(), "copy", (i,), (into,), node=node))
+
+    def _results(self) -> None:
+        for number, result in enumerate(self.model.results):
+            source = result.inputs[0]
+            assert source is not None
+            value = self._use(source)
+            self.program.results.append(self._settle(value, self.outputs.get(number), number))
+        for sink in self.model.sinks:
+            source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
+            assert source is not None
+            self.program.assigns[variable] = self._settle(self._use(source), self.variables.get(variable), -1)
+
+    def _settle(self, value: int, target: int | None, number: int) -> int:
+        """The value in the place that was meant for it, copied there if it is not."""
+        if target is None or self.values[value].root == target:
+            return value
+        memory = self.values[self.values[value].root].memory
+        if number >= 0 and self.layouts.may_alias(number, memory, self.values[value].source):
+            return value
+        self._append(Step(Copy(), "copy", (value,), (target,)))
+        return target
+
+    def _append(self, step: Step) -> None:
+        for i in step.outputs:
+            self.born.setdefault(i, len(self.program.segments))
+        self.segment.steps.append(step)
+
+    # ---- what follows a result of unknown rank
+
+    def _cut_rest(self, node: Node, nodes: Sequence[Node]) -> None:
+        later = set(map(id, nodes))
+        given: dict[int, Output] = {}
+        for user in [*nodes, *self.model.results, *self.model.sinks]:
+            for port in user.inputs:
+                if port is not None and id(port.node) not in later and port.node.op.name != "Constant":
+                    given.setdefault(id(port), port)
+        ports = list(given.values())
+        model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)
+        self.program.rest = Rest(model, [self._use(p) for p in ports])
+
+
+def _source(result: Node) -> Output:
+    source = result.inputs[0]
+    if source is None:
+        raise OpError("a Result without an input").at("Result", result.place)
+    return source
+
+
+def _hosted_ports(model: Model) -> set[int]:
+    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
+    stack = [p for n in model.ops for i in host_indices(n.op, len(n.inputs)) if (p := n.inputs[i]) is not None]
+    hosted: set[int] = set()
+    while stack:
+        port = stack.pop()
+        if id(port) not in hosted:
+            hosted.add(id(port))
+            if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
+                stack += [s for s in port.node.inputs if s is not None]
+    return hosted
+
+
+def _is_small(spec: Spec) -> bool:
+    return spec.shape is not None and all(isinstance(d, int) for d in spec.shape) and product(spec.shape) <= SMALL
+
+
+def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:
+    """The host tensors that an array of Ints is made from."""
+    if value.dtype != object:
+        return set()
+    return {a.args[0] for v in value.ravel().tolist() for a in atoms(v) if a.op == "item"}

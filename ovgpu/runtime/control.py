@@ -1,0 +1,326 @@
+"""TensorIterator, Loop and If inside a program.
+
+Where the number of iterations is known from shapes and the lane, and the body's shapes do not change, iterations
+are bound ahead: a slice is a view, a concatenated result is written in its place, a back edge hands over arrays,
+and the calls of all iterations stand in the caller's list. Otherwise the body is run iteration by iteration by
+the op's own `evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node
+from ovgpu.ops._op import Array, Op
+from ovgpu.ops._view import dense_strides
+from ovgpu.ops._xp import Adapter
+from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
+from ovgpu.runtime.backend import Call
+from ovgpu.runtime.program import Body, Program, Step
+from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
+from ovgpu.types import PartialShape, Type
+
+if TYPE_CHECKING:
+    from ovgpu.runtime.executor import Binding, Executor
+
+TRIPS = -1  # the key, among a step's host inputs, of the number of iterations
+UNROLLED = 2000  # calls; a loop with more is bound iteration by iteration as it runs
+
+Build = Callable[[Model, Sequence[Spec], Table, Any], Program]
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """How the body of an unrolled loop finds its inputs and results in memory.
+
+    ``inputs`` and ``outputs`` give strides by number, None for one known only when it runs; absent is dense.
+    ``first`` lists the results that are written to memory of their own before others are considered; ``kept``
+    maps the number of a result to that of the parameter which gets it in the next iteration.
+    """
+
+    inputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    outputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    first: tuple[int, ...] = ()
+    kept: dict[int, int] = field(default_factory=dict)
+    is_body: bool = False
+
+    def order(self, count: int) -> Iterable[int]:
+        return [*self.first, *(i for i in range(count) if i not in self.first)]
+
+    def may_alias(self, number: int, memory: str, source: Any) -> bool:
+        """Whether a result may be left in memory that is not its own: nothing overwrites it while it is needed."""
+        if not self.is_body or number in self.first:
+            return False
+        return memory == "constant" or (memory == "output" and source in self.first) or (
+            memory == "input" and self.kept.get(number) == source)
+
+
+def bodies_of(op: Op) -> tuple[Model, ...]:
+    """The body models of a control flow op."""
+    if isinstance(op, (TensorIterator, Loop)):
+        return (op.body,)
+    return (op.then_body, op.else_body) if isinstance(op, If) else ()
+
+
+def trips(node: Node) -> Int | None:
+    """The number of iterations, if the lane knows it."""
+    op = node.op
+    if not isinstance(op, (TensorIterator, Loop)):
+        return None
+    return op.trips([None if s is None else s.spec for s in node.inputs])
+
+
+def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
+    """Programs of the bodies if all iterations can be bound ahead, else None."""
+    op = node.op
+    specs = [None if s is None else s.spec for s in node.inputs]
+    if any(p.spec.shape is None for p in node.outputs) or any(s is not None and s.shape is None for s in specs):
+        return None
+    if isinstance(op, If):
+        bodies = [_static_body(model, maps, specs, Layouts(is_body=True), (), None, build)
+                  for model, maps in ((op.then_body, op.then_inputs), (op.else_body, op.else_inputs))]
+        if any(b is None for b in bodies) or op.shapes_differ(specs):
+            return None
+        return tuple(b for b in bodies if b is not None)
+    assert isinstance(op, (TensorIterator, Loop))
+    if op.trips(specs) is None:
+        return None
+    layouts = Layouts(
+        inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
+        outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in op.outputs if m.axis is not None},
+        first=tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None)),
+        kept={b.result: b.parameter for b in op.back_edges},
+        is_body=True,
+    )
+    counter = getattr(op, "current_iteration", None)
+    body = _static_body(op.body, op.inputs, specs, layouts, [(b.result, b.parameter) for b in op.back_edges],
+                        counter, build)
+    return None if body is None else (body,)
+
+
+def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | None], layouts: Layouts,
+                 back: Sequence[tuple[int, int]], counter: int | None, build: Build) -> Body | None:
+    table = Table()
+    symbols: dict[int, Int] = {}
+    given: list[Spec] = []
+    entering = {m.parameter: m for m in maps}
+    for number, parameter in enumerate(model.parameters):
+        if number in entering:
+            m = entering[number]
+            spec = specs[m.port]
+            assert spec is not None and spec.shape is not None
+            shape = [_twin(table, symbols, d, number, axis) for axis, d in enumerate(spec.shape)]
+            if m.axis is not None:
+                shape[m.axis % len(shape)] = m.part_size
+            given.append(Spec(spec.type, tuple(shape)))
+        else:  # the iteration number
+            op: Any = parameter.op
+            given.append(Spec(op.element_type, dims_of(op.shape, table, number)))
+    if any(s.shape is None for s in given) or model.states:
+        return None
+    program = build(model, given, table, layouts)
+    if len(program.segments) != 1 or program.rest is not None or any(s.kind == "eager" for s in program.steps):
+        return None
+    if program.host_parameters - {counter}:
+        return None
+    for result, parameter in back:
+        new, old = program.values[program.results[result]], given[parameter]
+        if new.view.shape != old.shape or new.type != old.type:
+            return None
+    return Body(model, program)
+
+
+def _twin(table: Table, symbols: dict[int, Int], dim: Int, number: int, axis: int) -> Int:
+    """The body's symbol for an extent of the caller: equal extents stay equal."""
+    if not isinstance(dim, Sym):
+        return dim
+    if dim.index not in symbols:
+        symbols[dim.index] = table.atom("dim", number, axis, lo=dim.lo, hi=dim.hi)
+    return symbols[dim.index]
+
+
+def _strides(shape: tuple[Int, ...] | None) -> tuple[int | None, ...]:
+    return tuple(None if isinstance(s, Sym) else s for s in dense_strides(shape or ()))
+
+
+# ---- iterations bound ahead
+
+def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
+         count: Any) -> Sequence[Call]:
+    """The calls of a control step whose bodies are static."""
+    op = step.op
+    if isinstance(op, If):
+        taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
+        branch = _Iterations(executor, step, 0 if taken else 1,
+                             op.then_inputs if taken else op.else_inputs,
+                             op.then_outputs if taken else op.else_outputs, (), None)
+        return branch.calls(inputs, outputs, 1)
+    assert isinstance(op, (TensorIterator, Loop))
+    loop = _Iterations(executor, step, 0, op.inputs, op.outputs,
+                       [(b.result, b.parameter) for b in op.back_edges], getattr(op, "current_iteration", None))
+    n = int(count.reshape(-1)[0])
+    steps = len(loop.child.program.steps)
+    if n * max(1, steps) > UNROLLED:
+        return [partial(loop.run, list(inputs), list(outputs), n)]
+    return loop.calls(inputs, outputs, n)
+
+
+class _Iterations:
+    """Binds the iterations of one control step."""
+
+    def __init__(self, executor: Executor, step: Step, branch: int, inputs: Sequence[InputMap],
+                 outputs: Sequence[OutputMap], back: Sequence[tuple[int, int]], counter: int | None) -> None:
+        program = step.bodies[branch].program
+        assert program is not None
+        self.child = executor.child((id(step), branch), program)
+        self.backend = executor.backend
+        self.inputs, self.outputs, self.back, self.counter = inputs, outputs, back, counter
+        self.spare: dict[tuple[int, int], Array] = self.child.spare
+
+    def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
+        found: list[Call] = []
+        for binding in self._bindings(inputs, outputs, n):
+            found += binding.flat
+        return found + self._last(inputs, outputs, n)
+
+    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> None:
+        for binding in self._bindings(inputs, outputs, n):
+            for call in binding.flat:
+                call()
+        for call in self._last(inputs, outputs, n):
+            call()
+
+    def _bindings(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> Iterable[Binding]:
+        program = self.child.program
+        carried: dict[int, Array] = {}
+        binding = None
+        self.results: list[Array] = []
+        for i in range(n):
+            given: list[Any] = [None] * len(program.inputs)
+            for m in self.inputs:
+                given[m.parameter] = carried[m.parameter] if m.parameter in carried else _slice(inputs[m.port], m, i)
+            if self.counter is not None:
+                value = program.values[program.inputs[self.counter]]
+                shape = tuple(1 for _ in value.view.shape)
+                given[self.counter] = self.backend.constant(np.full(shape, i, value.type.storage))
+            binding = self.child.bind(given, _Places(self, outputs, i, n), binding)
+            self.results = [self.child.arrays[v] for v in program.results]
+            carried = {parameter: self.results[result] for result, parameter in self.back}
+            yield binding
+
+    def _last(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
+        """Copies of last values that are not in their place, because they are something else's as well."""
+        found: list[Call] = []
+        initial = {m.parameter: inputs[m.port] for m in self.inputs}
+        for m in self.outputs:
+            if m.axis is None:
+                value = self.results[m.result] if n else initial[dict(self.back)[m.result]]
+                if value is not outputs[m.port]:
+                    found += self.backend.copy(value, outputs[m.port])
+            elif _twice(self.outputs, m):
+                found += self.backend.copy(outputs[next(o.port for o in self.outputs if o.result == m.result)],
+                                           outputs[m.port])
+        return found
+
+    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: int) -> Array:
+        """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or one of two spares."""
+        for m in self.outputs:
+            if m.result == number and m.axis is not None:
+                return _slice(outputs[m.port], m, i, n)
+        if i == n - 1:
+            for m in self.outputs:
+                if m.result == number:
+                    return outputs[m.port]
+        key = (number, i % 2)
+        spare = self.spare.get(key)
+        if spare is None or spare.shape != shape:
+            size = kind.storage.itemsize
+            block = self.backend.allocate(int(np.prod(shape)) * size)
+            spare = self.spare[key] = self.backend.place(
+                block, 0, shape, tuple(s * size for s in dense_strides(shape)), kind)
+        return spare
+
+
+@dataclass(frozen=True)
+class _Places:
+    """`executor.Memory` for one iteration."""
+
+    loop: _Iterations
+    outputs: Sequence[Array]
+    i: int
+    n: int
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        return self.loop.memory(self.outputs, number, shape, kind, self.i, self.n)
+
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+        raise AssertionError("a body has no variables")
+
+
+def _twice(maps: Sequence[OutputMap], m: OutputMap) -> bool:
+    return next(o for o in maps if o.result == m.result and o.axis is not None) is not m
+
+
+def _slice(array: Any, m: InputMap | OutputMap, i: int, n: int = 0) -> Array:
+    """The part of iteration ``i``: a view. For outputs the axis has exactly ``n`` parts."""
+    if m.axis is None:
+        return array
+    axis = m.axis % array.ndim
+    if isinstance(m, OutputMap):
+        part = array.shape[axis] // n
+        begin = (n - 1 - i if m.stride < 0 else i) * part
+    else:
+        part = m.part_size
+        begin = m.begin(array.shape[axis], i)
+    return array[(slice(None),) * axis + (slice(begin, begin + part),)]
+
+
+# ---- iterations run one by one
+
+def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    """The results of a control step whose shapes or iterations only running tells."""
+    bodies = {id(body.model): number for number, body in enumerate(step.bodies)}
+
+    def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
+        programs = executor.body_programs.setdefault(id(model), {})
+        program = program_for(model, arrays, programs)
+        child = executor.child((id(step), bodies[id(model)], id(program)), program)
+        return child.run(arrays, {}, _Fresh(executor))
+
+    return step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """`executor.Memory` that allocates."""
+
+    executor: Executor
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        return self.executor.backend.xp.empty(shape, kind.storage)
+
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+        raise AssertionError("a body has no variables")
+
+
+def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program]) -> Program:
+    """The program of a model for arrays of these ranks and types; dynamic in every extent that was."""
+    from ovgpu.runtime.build import build
+
+    key = tuple((x.ndim, x.dtype) for x in inputs)
+    program = programs.get(key)
+    if program is None:
+        table = Table()
+        specs = []
+        for number, (parameter, x) in enumerate(zip(model.parameters, inputs)):
+            op: Any = parameter.op
+            shape = PartialShape.dynamic(x.ndim)
+            kind = Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type
+            specs.append(Spec(kind, dims_of(shape, table, number)))
+        program = programs[key] = build(model, specs, table)
+    return program

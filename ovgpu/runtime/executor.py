@@ -1,0 +1,303 @@
+"""Running a program: slots from the lane, arrays and calls bound to them, calls run.
+
+A `Binding` is a segment specialised for one set of slots: its arrays and its calls. Bindings are kept for the
+slots they were made for (LRU); a new one is derived from the last, so that a model that meets a new length at
+every call pays for the steps that depend on the length, and for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any, Protocol
+
+import numpy as np
+
+from ovgpu.errors import Error, OpError
+from ovgpu.ops._op import Array
+from ovgpu.runtime import control
+from ovgpu.runtime.backend import Backend, Call
+from ovgpu.runtime.memory import Layout, lay_out
+from ovgpu.runtime.program import HostInput, Program, Segment, Step, Value
+from ovgpu.symbolic import Sym
+from ovgpu.types import Type
+
+KEPT = 8  # bindings per segment
+
+
+class Memory(Protocol):
+    """Who gives a program the memory of its outputs and of its variables' new values."""
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array: ...
+
+
+@dataclass(slots=True)
+class Binding:
+    """A segment for given slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
+
+    slots: tuple[int, ...]
+    hosts: list[Any]
+    outside: dict[int, Array]
+    layout: Layout
+    arrays: list[Array]
+    calls: list[Sequence[Call]]
+    flat: list[Call]
+
+
+class Executor:
+    """Runs one program for one request; not for use by two threads at once."""
+
+    def __init__(self, program: Program, backend: Backend, constants: dict[int, Array]) -> None:
+        self.program, self.backend = program, backend
+        self.arrays: list[Any] = [None] * len(program.values)
+        for value in program.values:
+            if value.memory == "constant" and value.is_root:
+                key = id(value.source)
+                if key not in constants:
+                    constants[key] = backend.constant(value.source)
+                self.arrays[value.id] = constants[key]
+        self.constants = constants
+        self.arenas: list[Any] = [None] * len(program.segments)
+        self.layouts: list[Layout | None] = [None] * len(program.segments)
+        self.bindings: list[OrderedDict[Any, Binding]] = [OrderedDict() for _ in program.segments]
+        self.positions = [{b.root: i for i, b in enumerate(s.buffers)} for s in program.segments]
+        self.children: dict[Any, Executor] = {}  # of bodies, and of what follows a result of unknown rank
+        self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
+        self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
+        self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
+
+    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
+        """Runs the program; returns its results. ``key`` tells apart bindings for different state buffers.
+
+        Afterwards `assigned` gives the variables' new values.
+        """
+        A = self.arrays
+        for i, array in zip(self.program.inputs, inputs, strict=True):
+            A[i] = array
+        for name, i in self.program.states.items():
+            A[i] = states[name]
+        with np.errstate(all="ignore"):
+            for number, segment in enumerate(self.program.segments):
+                binding = self._bound(number, segment, memory, key)
+                self._run_calls(segment, binding)
+                if segment.steps and segment.steps[-1].kind == "eager":
+                    self._run_eager(segment.steps[-1], binding)
+        if self.program.rest is not None:
+            return self._run_rest(states, memory, key)
+        return [A[i] for i in self.program.results]
+
+    def assigned(self) -> dict[str, Array]:
+        """The new values of the variables, after `run`."""
+        found = {name: self.arrays[i] for name, i in self.program.assigns.items()}
+        if self.program.rest is not None:
+            found.update(self.children["rest"].assigned())
+        return found
+
+    def child(self, key: Any, program: Program) -> Executor:
+        """The executor of a body's program, made on first use."""
+        found = self.children.get(key)
+        if found is None:
+            found = self.children[key] = Executor(program, self.backend, self.constants)
+        return found
+
+    # ---- bindings
+
+    def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None) -> Binding:
+        """A binding of a program of one segment to given arrays; derived from ``base``, kept by the caller."""
+        A = self.arrays
+        for i, array in zip(self.program.inputs, inputs, strict=True):
+            A[i] = array
+        segment = self.program.segments[0]
+        slots, hosts = segment.lane(A)
+        binding = self._derive(0, segment, slots, hosts, memory, base)
+        self._publish(segment, binding)
+        return binding
+
+    def _bound(self, number: int, segment: Segment, memory: Memory, key: Any) -> Binding:
+        slots, hosts = segment.lane(self.arrays)
+        kept = self.bindings[number]
+        full_key = (slots, key, *(h.tobytes() for h in hosts)) if hosts else (slots, key)
+        base = kept.get(full_key)
+        if base is None:
+            base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
+        binding = self._derive(number, segment, slots, hosts, memory, base)
+        if binding is not base:
+            kept[full_key] = binding
+            if len(kept) > KEPT:
+                kept.popitem(last=False)
+        kept.move_to_end(full_key)
+        self._publish(segment, binding)
+        return binding
+
+    def _publish(self, segment: Segment, binding: Binding) -> None:
+        A = self.arrays
+        for i, array in zip(segment.values, binding.arrays):
+            A[i] = array
+
+    def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: Memory,
+                base: Binding | None) -> Binding:
+        A, values = self.arrays, self.program.values
+        for i in segment.given:
+            value = values[i]
+            shape = tuple(segment.resolve(d, slots) for d in value.view.shape)
+            A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
+                    else memory.variable(value.source, shape, value.type))
+        outside = {i: A[i] for i in segment.users}
+        layout = self._lay_out(number, segment, slots)
+        if base is None or base.layout is not layout:
+            todo_values: Sequence[int] = range(len(segment.values))
+            todo_steps: Sequence[int] = range(len(segment.steps))
+            binding = Binding(slots, hosts, outside, layout, [None] * len(segment.values), [()] * len(segment.steps), [])
+        else:
+            changed_values: set[int] = set()
+            changed_steps: set[int] = set()
+            if slots != base.slots:
+                for slot, (old, new) in enumerate(zip(base.slots, slots)):
+                    if old != new:
+                        changed_values.update(segment.value_deps.get(slot, ()))
+                        changed_steps.update(segment.step_deps.get(slot, ()))
+            for i, array in outside.items():
+                if array is not base.outside[i]:
+                    users = segment.users[i]
+                    changed_values.update(users[0])
+                    changed_steps.update(users[1])
+            if hosts and any(a is not b and a.tobytes() != b.tobytes() for a, b in zip(hosts, base.hosts)):
+                changed_steps.update(i for i, s in enumerate(segment.steps) if any(h.lane >= 0 for h in s.host.values()))
+            if not changed_steps and not changed_values and slots == base.slots:
+                return base
+            todo_values, todo_steps = sorted(changed_values), sorted(changed_steps)
+            binding = Binding(slots, hosts, outside, layout, list(base.arrays), list(base.calls), [])
+        index = segment.index
+        for position in todo_values:
+            value = values[segment.values[position]]
+            binding.arrays[position] = self._array(value, index, slots, number, layout)
+        self._publish(segment, binding)
+        for position in todo_steps:
+            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, hosts)
+        binding.flat = [call for calls in binding.calls for call in calls]
+        return binding
+
+    def _lay_out(self, number: int, segment: Segment, slots: tuple[int, ...]) -> Layout:
+        sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
+        layout = self.layouts[number]
+        if layout is None or not layout.holds(sizes):
+            dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
+            if layout is not None:
+                sizes = [max(s, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
+            layout = self.layouts[number] = lay_out(segment.buffers, sizes, dynamic)
+            self.bindings[number].clear()
+            self.arenas[number] = self.backend.allocate(layout.nbytes)
+        return layout
+
+    def _array(self, value: Value, index: dict[int, int], slots: tuple[int, ...], number: int,
+               layout: Layout) -> Array:
+        size = value.type.storage.itemsize
+        view = value.view
+        shape = tuple([slots[index[d.index]] if isinstance(d, Sym) else d for d in view.shape])
+        strides = tuple([(slots[index[s.index]] if isinstance(s, Sym) else s) * size for s in view.strides])
+        offset = (slots[index[view.offset.index]] if isinstance(view.offset, Sym) else view.offset) * size
+        if value.memory == "buffer":
+            position = self.positions[number].get(value.root)
+            if position is not None:
+                return self.backend.place(self.arenas[number], layout.offsets[position] + offset, shape, strides,
+                                          value.type)
+        return self.backend.view(self.arrays[value.root], offset, shape, strides)
+
+    def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> Sequence[Call]:
+        if step.kind == "eager":
+            return ()
+        A, values = self.arrays, self.program.values
+        inputs = self._inputs(segment, step, slots, hosts)
+        outputs = [A[i] for i in step.outputs]
+        try:
+            if step.kind == "control":
+                return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
+            return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace],
+                                     [values[i].type for i in step.outputs])
+        except Error as e:
+            raise _located(e, step) from e.__cause__
+
+    def _inputs(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> list[Array | None]:
+        A = self.arrays
+        inputs = [A[i] if i >= 0 else None for i in step.inputs]
+        for i, given in step.host.items():
+            if i >= 0:
+                inputs[i] = host_value(segment, given, slots, hosts)
+        return inputs
+
+    def _host(self, segment: Segment, step: Step, number: int, slots: tuple[int, ...], hosts: list[Any]) -> Any:
+        return host_value(segment, step.host[number], slots, hosts) if number in step.host else None
+
+    # ---- running
+
+    def _run_calls(self, segment: Segment, binding: Binding) -> None:
+        if self.observe is not None:
+            for step, calls in zip(segment.steps, binding.calls):
+                if step.kind != "eager":
+                    try:
+                        self.observe(step, calls)
+                    except Exception as e:
+                        raise _failed(e, step) from e
+            return
+        rest = iter(binding.flat)
+        try:
+            for call in rest:
+                call()
+        except Exception as e:
+            position = len(binding.flat) - length_hint(rest) - 1
+            for step, calls in zip(segment.steps, binding.calls):
+                position -= len(calls)
+                if position < 0:
+                    raise _failed(e, step) from e
+            raise
+
+    def _run_eager(self, step: Step, binding: Binding) -> None:
+        A, values = self.arrays, self.program.values
+        segment = next(s for s in self.program.segments if s.steps and s.steps[-1] is step)
+        inputs = self._inputs(segment, step, binding.slots, binding.hosts)
+        types = [values[i].type for i in step.outputs]
+        try:
+            if step.bodies:
+                results = control.run(self, step, inputs)
+            else:
+                results = self.backend.evaluate(step.op, inputs, types)
+        except Exception as e:
+            raise _failed(e, step) from e
+        for i, result in zip(step.outputs, results):
+            A[i] = result
+
+    def _run_rest(self, states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
+        rest = self.program.rest
+        assert rest is not None
+        inputs = [self.arrays[i] for i in rest.inputs]
+        ranks = tuple(x.ndim for x in inputs)
+        child = self.child(("rest", ranks), control.program_for(rest.model, inputs, rest.programs))
+        self.children["rest"] = child
+        child.observe = self.observe
+        return child.run(inputs, {}, memory, key)
+
+
+def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """A host input's value for these slots."""
+    if given.constant is not None:
+        return given.constant
+    if given.ints is not None:
+        values = [segment.resolve(i, slots) for i in given.ints]
+        return np.array(values, given.type.storage).reshape(given.shape)
+    return hosts[given.lane]  # type: ignore[no-any-return]
+
+
+def _located(error: Error, step: Step) -> Error:
+    return error.at(step.op.name, step.place) if isinstance(error, OpError) else error
+
+
+def _failed(error: Exception, step: Step) -> Exception:
+    """What to raise when a step failed: one clear exception that names op, layer and file."""
+    if isinstance(error, Error):
+        return _located(error, step)
+    if isinstance(error, MemoryError):
+        return OpError(f"out of memory: {error}").at(step.op.name, step.place)
+    return OpError(f"{type(error).__name__}: {error}").at(step.op.name, step.place)

@@ -1,0 +1,183 @@
+"""Completing a program: what each segment owns, depends on and keeps alive, and its lane function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ovgpu.runtime.lane import compile_lane
+from ovgpu.runtime.program import Buffer, Program, Segment, Step, Value
+from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
+
+
+def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]]) -> None:
+    """Fills in the segments of a program whose steps are complete."""
+    values = program.values
+    made: dict[int, int] = {}  # value -> number of the segment that makes its array
+    last_segment = _last_segments(program)
+    for number, segment in enumerate(program.segments):
+        for i in _used(program, number):
+            for v in (i, values[i].root):
+                if v not in made and (values[v].memory == "buffer" or v != values[v].root):
+                    made[v] = number
+                    segment.values.append(v)
+        segment.values.sort()
+        segment.given = sorted({values[i].root for i in _used(program, number)
+                                if values[values[i].root].memory in ("output", "variable")
+                                and made.setdefault(values[i].root, number) == number})
+        _buffers(program, segment, number, made, last_segment)
+        _slots(program, segment)
+        _dependencies(program, segment, number, made)
+    by_segment: list[list[Check]] = [[] for _ in program.segments]
+    for check in checks:
+        known = max((_available(program, source, a) for x in (check.a, check.b) for a in atoms(x)), default=0)
+        if known < len(by_segment):
+            by_segment[known].append(check)
+    for segment, its_checks in zip(program.segments, by_segment):
+        compile_lane(segment, its_checks, lambda atom, segment=segment: source(segment, atom))  # type: ignore[misc]
+
+
+def _ids(step: Step) -> Iterable[int]:
+    return (i for i in (*step.inputs, *step.outputs, *step.workspace) if i >= 0)
+
+
+def _used(program: Program, number: int) -> list[int]:
+    """Values that a segment's steps, or the caller after the last one, look at."""
+    found = dict.fromkeys(i for step in program.segments[number].steps for i in _ids(step))
+    if number == len(program.segments) - 1:
+        rest = program.rest.inputs if program.rest is not None else []
+        found.update(dict.fromkeys([*program.results, *program.assigns.values(), *rest]))
+    return list(found)
+
+
+def _last_segments(program: Program) -> dict[int, int]:
+    """Root -> the last segment in which it, or a view of it, is used or read back."""
+    last: dict[int, int] = {}
+    for number, segment in enumerate(program.segments):
+        for i in [*_used(program, number), *segment.fetches]:
+            last[program.values[i].root] = number
+    return last
+
+
+def _buffers(program: Program, segment: Segment, number: int, made: dict[int, int], last_segment: dict[int, int]) -> None:
+    """Lifetimes of the roots in this segment's arena, and which of them take over another's memory in place."""
+    values = program.values
+    ends: dict[int, tuple[int, int]] = {}
+    for position, step in enumerate(segment.steps):
+        for i in _ids(step):
+            root = values[i].root
+            first, _ = ends.get(root, (position, position))
+            ends[root] = (first, position)
+    after = len(segment.steps)
+    for i in _used(program, number) if number == len(program.segments) - 1 else ():
+        if values[i].root in ends and i in {*program.results, *program.assigns.values(),
+                                            *(program.rest.inputs if program.rest else ())}:
+            ends[values[i].root] = (ends[values[i].root][0], after)
+    own = sorted((r for r in ends if values[r].memory == "buffer" and made[r] == number), key=lambda r: ends[r][0])
+    for root in own:
+        first, last = ends[root]
+        segment.buffers.append(Buffer(root, _nbytes(values[root]), first, after if last_segment[root] > number else last))
+    position_of = {b.root: i for i, b in enumerate(segment.buffers)}
+    for position, step in enumerate(segment.steps):
+        _share(values, segment, step, position, position_of)
+
+
+def _share(values: Sequence[Value], segment: Segment, step: Step, position: int, position_of: dict[int, int]) -> None:
+    if step.kind != "bound" or step.node is None:
+        return
+    out = values[step.outputs[0]]
+    mine = position_of.get(out.root)
+    if mine is None or segment.buffers[mine].first != position or not out.view.is_dense:
+        return
+    specs = [None if s is None else s.spec for s in step.node.inputs]
+    for i in step.op.inplace(specs, [p.spec for p in step.node.outputs]):
+        if step.inputs[i] < 0:
+            continue
+        x = values[step.inputs[i]]
+        theirs = position_of.get(x.root)
+        if theirs is None or segment.buffers[theirs].last != position or x.root == out.root:
+            continue
+        same_memory = [values[j] for j in step.inputs if j >= 0 and values[j].root == x.root]
+        if (segment.buffers[theirs].nbytes is not segment.buffers[mine].nbytes
+                and segment.buffers[theirs].nbytes != segment.buffers[mine].nbytes) or x.view != out.view or any(
+                    y.view != x.view for y in same_memory):
+            continue
+        holder = theirs
+        while segment.buffers[holder].shares >= 0:
+            holder = segment.buffers[holder].shares
+        segment.buffers[mine].shares = holder
+        segment.buffers[holder].last = max(segment.buffers[holder].last, segment.buffers[mine].last)
+        return
+
+
+def _nbytes(value: Value) -> Int:
+    return value.view.size * value.type.storage.itemsize
+
+
+def _slots(program: Program, segment: Segment) -> None:
+    for i in [*segment.values, *segment.given]:
+        for number in _numbers(program.values[i]):
+            segment.slot(number)
+    for step in segment.steps:
+        for number in _host_numbers(step):
+            segment.slot(number)
+    for buffer in segment.buffers:
+        segment.slot(buffer.nbytes)
+
+
+def _numbers(value: Value) -> tuple[Int, ...]:
+    return (*value.view.shape, *value.view.strides, value.view.offset)
+
+
+def _host_numbers(step: Step) -> Iterable[Int]:
+    return (number for given in step.host.values() for number in given.ints or ())
+
+
+def _dependencies(program: Program, segment: Segment, number: int, made: dict[int, int]) -> None:
+    """Which arrays and steps must be made anew when a slot, or an array from outside, changes."""
+    values = program.values
+    position_of = {v: i for i, v in enumerate(segment.values)}
+    steps_of: dict[int, list[int]] = {}
+    for position, step in enumerate(segment.steps):
+        for i in dict.fromkeys(_ids(step)):
+            steps_of.setdefault(i, []).append(position)
+        for expression in _host_numbers(step):
+            if isinstance(expression, Sym):
+                _add(segment.step_deps, segment.index[expression.index], position)
+    for i, position in position_of.items():
+        for expression in _numbers(values[i]):
+            if isinstance(expression, Sym):
+                slot = segment.index[expression.index]
+                _add(segment.value_deps, slot, position)
+                for step_position in steps_of.get(i, ()):
+                    _add(segment.step_deps, slot, step_position)
+    outside: dict[int, tuple[list[int], list[int]]] = {}
+    for i in sorted({*steps_of, *segment.values}):
+        value = values[i]
+        if i in position_of:
+            if value.memory == "buffer" and made.get(value.root) == number:
+                continue
+            target = outside.setdefault(value.root, ([], []))  # a view of memory from outside
+            target[0].append(position_of[i])
+        else:
+            target = outside.setdefault(i, ([], []))
+        target[1].extend(steps_of.get(i, ()))
+    segment.users = {k: (v, sorted(set(s))) for k, (v, s) in outside.items() if values[k].memory != "constant"}
+
+
+def _add(where: dict[int, list[int]], key: int, item: int) -> None:
+    items = where.setdefault(key, [])
+    if not items or items[-1] != item:
+        items.append(item)
+
+
+def _available(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]], atom: Atom) -> int:
+    """The first segment in whose lane an outside atom is known."""
+    if atom.op not in ("unknown", "item"):
+        return 0
+    kind, value, _ = source(program.segments[0], atom)
+    if kind == "host":  # computed from parameters alone
+        return 0
+    born = (number for number, segment in enumerate(program.segments)
+            if any(value in step.outputs for step in segment.steps))
+    return next((number + 1 for number in born), 0)

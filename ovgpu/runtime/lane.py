@@ -1,0 +1,98 @@
+"""The host lane: one generated Python function per segment that fills the segment's slots.
+
+``lane(arrays) -> (slots, hosts)``: ``arrays`` are the program's arrays by value id (what earlier segments and the
+caller made); ``slots`` are ints, ``hosts`` the host tensors that symbols cannot express. It checks what inference
+could not, and raises `OpError` at the node concerned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._op import evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.runtime.program import HostInput, HostNode, Segment
+from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
+
+
+def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any]]) -> None:
+    """Generates ``segment.lane``. ``source`` says what an outside atom is: ("shape", value id, axis),
+    ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element)."""
+    names: dict[str, Any] = {"fetch": fetch, "evaluate_host": evaluate_host, "host_array": host_array,
+                             "fail": fail, "checks": checks, **HELPERS}
+    done: set[int] = set()
+
+    def spell(atom: Atom) -> str:
+        kind, number, element = source(atom)
+        if kind == "host":
+            host(number)
+            return f"int(h{number}.flat[{element}])"
+        if kind == "item":
+            return f"int(fetch(A[{number}]).reshape(-1)[{element}])"
+        if kind == "strides":
+            value, itemsize = number
+            return f"A[{value}].strides[{element}] // {itemsize}"
+        return f"A[{number}].shape[{element}]"
+
+    lane = Lane(spell)
+
+    def argument(given: HostInput | int | None) -> str:
+        if given is None:
+            return "None"
+        if isinstance(given, int):
+            return f"fetch(A[{given}])"
+        if given.lane >= 0:
+            host(given.lane)
+            return f"h{given.lane}"
+        if given.ints is not None:
+            name = f"t{len(names)}"
+            names[name] = given
+            return f"host_array({name}, ({', '.join(lane.expression(i) for i in given.ints)},))"
+        name = f"c{len(names)}"
+        names[name] = given.constant
+        return name
+
+    def host(number: int) -> None:
+        if number not in done:
+            done.add(number)
+            node, output = segment.host_nodes[number], 0
+            names[f"n{number}"] = node
+            arguments = ", ".join(argument(x) for x in node.inputs)
+            lane.lines.append(f"h{number} = evaluate_host(n{number}, [{arguments}])[{output}]")
+
+    for number in range(len(segment.host_nodes)):
+        host(number)
+    for number, check in enumerate(checks):
+        a, b = lane.expression(check.a), lane.expression(check.b)
+        lane.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{number}], {a}, {b})")
+    slots = [lane.expression(slot) for slot in segment.slots]
+    body = "\n    ".join([*lane.lines, f"return ({', '.join(slots)}{',' if slots else ''}), "
+                          f"[{', '.join(f'h{i}' for i in range(len(segment.host_nodes)))}]"])
+    segment.lane_source = f"def lane(A):\n    {body}\n"
+    exec(compile(segment.lane_source, "<host lane>", "exec"), names)
+    segment.lane = names["lane"]
+
+
+def fetch(array: Any) -> np.ndarray[Any, Any]:
+    """A computed value on the host; this is where a segment waits for the device."""
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def host_array(given: HostInput, values: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.array(values, given.type.storage).reshape(given.shape)
+
+
+def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
+    try:
+        return evaluate(node.op, NUMPY, inputs, node.outputs)
+    except OpError as e:
+        raise e.at(node.op.name, node.place) from None
+
+
+def fail(check: Check, a: int, b: int) -> None:
+    error = OpError(check.message.format(a, b))
+    raise error if check.place is None else error.at(check.place.op.name, check.place.place)

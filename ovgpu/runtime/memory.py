@@ -1,0 +1,79 @@
+"""Arena layout: offsets for buffers by lifetime."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ovgpu.runtime.program import Buffer
+
+ALIGNMENT = 64  # bytes: a cache line, and what wide vector loads like
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets in bytes, one per buffer; ``capacities`` are the sizes they were given, ``nbytes`` the whole."""
+
+    offsets: tuple[int, ...]
+    capacities: tuple[int, ...]
+    nbytes: int
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        """Whether buffers of these sizes fit where they are."""
+        return all(size <= capacity for size, capacity in zip(sizes, self.capacities))
+
+
+def capacity(nbytes: int, dynamic: bool) -> int:
+    """Bytes to set aside: a dynamic size is rounded up to a quarter of its power of two, so that a tensor that
+    grows a little at each inference moves others only now and then."""
+    if dynamic and nbytes > 0:
+        step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - 3))
+        nbytes = -(-nbytes // step) * step
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[bool]) -> Layout:
+    """Best fit in order of time: a block is taken at a buffer's first step and returned after its last."""
+    capacities = [capacity(size, d) for size, d in zip(sizes, dynamic)]
+    offsets = [0] * len(buffers)
+    ends: dict[int, list[int]] = {}
+    for i, buffer in enumerate(buffers):
+        if buffer.shares < 0:
+            ends.setdefault(buffer.last, []).append(i)
+    free: list[tuple[int, int]] = []  # (offset, size), by offset, never adjacent
+    total, clock, expiring = 0, -1, sorted(ends)
+    cursor = 0
+    for i in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
+        buffer = buffers[i]
+        clock = buffer.first
+        while cursor < len(expiring) and expiring[cursor] < clock:
+            for dead in ends[expiring[cursor]]:
+                _release(free, offsets[dead], capacities[dead])
+            cursor += 1
+        if buffer.shares >= 0:
+            offsets[i] = offsets[buffer.shares]
+            continue
+        fits = [(size, offset) for offset, size in free if size >= capacities[i]]
+        if fits:
+            size, offset = min(fits)
+            free.remove((offset, size))
+            if size > capacities[i]:
+                insort(free, (offset + capacities[i], size - capacities[i]))
+        elif free and free[-1][0] + free[-1][1] == total:  # grow the last hole
+            offset, size = free.pop()
+            total = offset + capacities[i]
+        else:
+            offset, total = total, total + capacities[i]
+        offsets[i] = offset
+    return Layout(tuple(offsets), tuple(capacities), total)
+
+
+def _release(free: list[tuple[int, int]], offset: int, size: int) -> None:
+    if not size:
+        return
+    insort(free, (offset, size))
+    i = free.index((offset, size))
+    for j in (i, i - 1):  # merge with the hole after, then with the one before
+        if 0 <= j < len(free) - 1 and free[j][0] + free[j][1] == free[j + 1][0]:
+            free[j : j + 2] = [(free[j][0], free[j][1] + free[j + 1][1])]

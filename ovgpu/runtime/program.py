@@ -1,0 +1,184 @@
+"""The compiled form of a model: a flat program with integer slots.
+
+A `Program` is a list of `Value`s (tensors, each with its memory and its place in it) and of `Segment`s of
+`Step`s. Every extent, stride and offset is an int or a `Sym`; a segment's `lane` computes the slots, the numbers
+behind those symbols, from what is known when the segment starts. A segment ends where the next one needs to know
+something that only running tells: the shape of a data-dependent result, or a computed value on the host.
+
+A program is plain data: nothing here runs, allocates, or knows a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.model import Model, Node
+from ovgpu.ops._op import Op
+from ovgpu.ops._view import View
+from ovgpu.symbolic import Int, Sym
+from ovgpu.types import Type
+
+Memory = Literal["constant", "input", "state", "buffer", "output", "variable", "eager"]
+
+
+@dataclass(slots=True)
+class Value:
+    """A tensor of the program: ``view`` says where it lies in the memory of ``root``.
+
+    A root owns memory, of the kind that ``memory`` says:
+    constant (``source``: the array), input (``source``: its number), state (a variable's current buffer; ``source``:
+    its id), variable (the buffer that becomes current on success), output (``source``: the result's number), buffer
+    (part of the segment's arena) or eager (made by a step that allocates its own results).
+    """
+
+    id: int
+    type: Type
+    view: View
+    root: int
+    memory: Memory
+    source: Any = None
+    name: str = ""
+
+    @property
+    def is_root(self) -> bool:
+        return self.id == self.root
+
+
+@dataclass(slots=True)
+class HostInput:
+    """How a step gets an input's value on the host: a constant, Ints of the slots, or a result of the lane."""
+
+    constant: np.ndarray[Any, Any] | None = None
+    ints: tuple[Int, ...] | None = None
+    shape: tuple[int, ...] = ()
+    type: Type = Type.i64
+    lane: int = -1
+
+
+@dataclass(slots=True)
+class Body:
+    """What a step needs of an op's body: its program, and the body for those that are built later."""
+
+    model: Model
+    program: Program | None
+
+
+@dataclass(slots=True)
+class Step:
+    """One op on values. Kinds: bound (writes its outputs), eager (`evaluate`, own results), copy, and loop."""
+
+    op: Op
+    kind: Literal["bound", "copy", "eager", "control"]
+    inputs: tuple[int, ...]  # value ids; -1 where absent or on the host only
+    outputs: tuple[int, ...]
+    workspace: tuple[int, ...] = ()
+    host: dict[int, HostInput] = field(default_factory=dict)
+    node: Node | None = None
+    bodies: tuple[Body, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.node.friendly_name if self.node is not None else ""
+
+    @property
+    def place(self) -> str:
+        return self.node.place if self.node is not None else ""
+
+
+@dataclass(slots=True)
+class HostNode:
+    """An op that the lane evaluates: tensors of shape arithmetic that symbols cannot express."""
+
+    op: Op
+    inputs: tuple[HostInput | int | None, ...]  # an int is a value id: an input, or a computed value to fetch
+    outputs: tuple[Type, ...]
+    place: str
+
+
+@dataclass(slots=True)
+class Segment:
+    """Steps that run without learning anything on the way."""
+
+    steps: list[Step] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)  # whose arrays this segment makes, in order
+    slots: list[Int] = field(default_factory=list)  # the expressions; their numbers are the slots
+    host_nodes: list[HostNode] = field(default_factory=list)
+    fetches: set[int] = field(default_factory=set)  # value ids that the lane reads on the host
+    lane: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
+    lane_source: str = ""
+    buffers: list[Buffer] = field(default_factory=list)
+    value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
+    step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
+    users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
+    given: list[int] = field(default_factory=list)  # roots whose memory the caller gives: outputs, variables
+    index: dict[int, int] = field(default_factory=dict)  # number of a Sym -> its slot
+    host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
+
+    def slot(self, value: Int) -> None:
+        if isinstance(value, Sym) and value.index not in self.index:
+            self.index[value.index] = len(self.slots)
+            self.slots.append(value)
+
+    def resolve(self, value: Int, slots: Sequence[int]) -> int:
+        return slots[self.index[value.index]] if isinstance(value, Sym) else value
+
+
+@dataclass(slots=True)
+class Buffer:
+    """A root in the arena: bytes needed, and the steps between which it is alive."""
+
+    root: int
+    nbytes: Int
+    first: int
+    last: int
+    shares: int = -1  # position in `buffers` of the one whose memory it takes over in place
+
+
+@dataclass(slots=True)
+class Program:
+    """See the module's docstring. ``inputs`` and ``results`` are value ids, one per parameter and result."""
+
+    values: list[Value]
+    segments: list[Segment]
+    inputs: list[int]
+    results: list[int]
+    states: dict[str, int]  # variable id -> its state value (what ReadValue gives)
+    assigns: dict[str, int]  # variable id -> the value that Assign takes
+    host_parameters: set[int]  # numbers of the inputs whose values the lane reads
+    rest: Rest | None = None
+    source: str = ""
+
+    @property
+    def steps(self) -> list[Step]:
+        return [step for segment in self.segments for step in segment.steps]
+
+
+@dataclass(slots=True)
+class Rest:
+    """What follows a step whose results have a rank that only running tells: a program of its own, built then."""
+
+    model: Model
+    inputs: list[int]  # the values that are the parameters of ``model``
+    programs: dict[tuple[Any, ...], Program] = field(default_factory=dict)
+
+
+class Copy(Op):
+    """A copy that the planner inserts: where memory must be dense, or a value is wanted in a second place."""
+
+    name = "Copy"
+    version = "ovgpu"
+    exact = True
+    strided_outputs = True
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return (x,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k(np.copyto, outputs[0], inputs[0])
+
+    def attributes(self) -> dict[str, Any]:
+        return {}

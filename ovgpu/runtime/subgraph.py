@@ -1,0 +1,51 @@
+"""Part of a model as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.graph import Parameter, Result
+
+
+def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], sinks: Sequence[Node] = ()) -> Model:
+    """The nodes between ``inputs`` (which become parameters) and ``outputs`` and ``sinks``, cloned."""
+    twins: dict[int, Output] = {}
+    parameters = []
+    for port in inputs:
+        op: Any = Parameter(element_type=port.spec.type, shape=port.spec.partial_shape)
+        parameter = Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
+        parameter.outputs[0].names, parameter.outputs[0].spec = set(port.names), port.spec
+        twins[id(port)] = parameter.outputs[0]
+        parameters.append(parameter)
+    wanted = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.inputs if s is not None)])
+    for node in model.ops:
+        if id(node) in wanted:
+            clone(node, twins)
+    results = [Node(Result(), [twins[id(port)]], name=port.node.friendly_name) for port in outputs]
+    return Model(results, [clone(sink, twins) for sink in sinks], parameters, model.friendly_name,
+                 source=model.source)
+
+
+def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[int]:
+    """Ids of the nodes that ``outputs`` need, as far back as ``inputs``."""
+    given = set(map(id, inputs))
+    wanted: set[int] = set()
+    stack = [port for port in outputs if id(port) not in given]
+    while stack:
+        node = stack.pop().node
+        if id(node) not in wanted:
+            wanted.add(id(node))
+            stack += [s for s in node.inputs if s is not None and id(s) not in given]
+    return wanted
+
+
+def clone(node: Node, twins: dict[int, Output]) -> Node:
+    """A copy of ``node`` fed by the twins of its inputs; its outputs' twins are added."""
+    twin = Node(node.op, [None if s is None else twins[id(s)] for s in node.inputs], len(node.outputs),
+                name=node.friendly_name, layer_id=node.layer_id)
+    for port, other in zip(node.outputs, twin.outputs):
+        other.names, other.spec = set(port.names), port.spec
+        twins.setdefault(id(port), other)
+    return twin
