@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 _ALIASES = dict(B="N", BATCH="N", CHANNEL="C", CHANNELS="C", DEPTH="D", HEIGHT="H", WIDTH="W")
 _SCALAR = "**SCALAR**"
@@ -18,7 +17,6 @@ class Layout:
     """
 
     __slots__ = ("_names", "_scalar", "_tail")
-    __hash__: ClassVar[None]  # type: ignore[assignment]
     _names: tuple[str, ...]
     _tail: tuple[str, ...] | None
     """The names after "...", None if the layout has no "..."."""
@@ -85,9 +83,6 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"<Layout: {self}>"
-
-
-Layout.__hash__ = None
 
 
 def _fields(text: str) -> list[str]:

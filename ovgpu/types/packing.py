@@ -73,13 +73,11 @@ def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
     if type.type_name in _TRIPLES:
         codes = _unpack_triples(raw, *_TRIPLES[type.type_name])
     else:
-        bits = type.bitwidth
-        codes = np.empty((raw.size, 8 // bits), np.uint8)
-        for position in range(8 // bits):
-            np.bitwise_and(raw >> (position * bits), (1 << bits) - 1, out=codes[:, position])
+        codes = _unpack_low_first(raw, type.bitwidth)
     codes = codes.reshape(-1)[:count]
-    if type is Type.i4:
-        codes = (codes ^ 8) - np.uint8(8)  # sign extension; wraps around to the two's complement
+    if type is Type.i4:  # sign extension, wrapping around to the two's complement
+        codes ^= np.uint8(8)
+        codes -= np.uint8(8)
     return _view(codes, type.storage).reshape(extents)
 
 
@@ -100,19 +98,15 @@ def pack(array: Array, type: Type) -> Array:
         return np.packbits(codes)
     if type.type_name in _TRIPLES:
         return _pack_triples(codes, *_TRIPLES[type.type_name])
-    bits, per_byte = type.bitwidth, 8 // type.bitwidth
-    groups = _pad(codes, per_byte).reshape(-1, per_byte) & np.uint8((1 << bits) - 1)
-    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
-    packed: Array = np.bitwise_or.reduce(groups << shifts, axis=1)
-    return packed
+    return _pack_low_first(codes, type.bitwidth)
 
 
 def _as_storage(array: Array, type: Type) -> Array:
     # Only a full-width storage is always in range; uint8 codes may exceed the type's own bits.
-    if type.integral_number and type is not Type.string and array.dtype.kind in "iu" and array.size:
+    if type.integral_number and type is not Type.string and array.dtype.kind in "iu":
         low = -(1 << (type.bitwidth - 1)) if type.signed else 0
         high = low + (1 << type.bitwidth) - 1
-        if array.min() < low or array.max() > high:
+        if array.size and (array.min() < low or array.max() > high):
             raise ValueError(f"{type.type_name} holds {low}..{high}, got {array.min()}..{array.max()}")
         array = array.astype(type.storage, copy=False)
     if array.dtype != type.storage:
@@ -130,24 +124,56 @@ def _pad(codes: Array, multiple: int) -> Array:
     return np.concatenate([codes, np.zeros(short, np.uint8)]) if short else codes
 
 
-def _shifts(count: int, bits: int) -> Array:
-    return np.arange((count - 1) * bits, -1, -bits, dtype=np.uint8)
+# One pass per position in the group: a broadcast over the last axis would be several times slower.
+
+
+def _unpack_low_first(raw: Array, bits: int) -> Array:
+    codes = np.empty((raw.size, 8 // bits), np.uint8)
+    for place in range(8 // bits):
+        codes[:, place] = (raw >> np.uint8(place * bits)) & _mask(bits)
+    return codes
+
+
+def _pack_low_first(codes: Array, bits: int) -> Array:
+    groups = _pad(codes, 8 // bits).reshape(-1, 8 // bits)
+    raw = np.zeros(len(groups), np.uint8)
+    for place in range(8 // bits):
+        raw |= (groups[:, place] & _mask(bits)) << np.uint8(place * bits)
+    return raw
 
 
 def _unpack_triples(raw: Array, count: int, low: int) -> Array:
-    groups, high = raw.reshape(-1, 3, 1), 8 // count
-    lows = (groups[:, :2] >> _shifts(count // 2, low)) & np.uint8((1 << low) - 1)
-    highs = (groups[:, 2] >> _shifts(count, high)) & np.uint8((1 << high) - 1)
-    return lows.reshape(-1, count) | highs << np.uint8(low)
+    triples, high = raw.reshape(-1, 3), 8 // count
+    codes = np.empty((len(triples), count), np.uint8)
+    for place in range(count):
+        byte, shift, high_shift = _triple_place(place, count, low)
+        upper = (triples[:, 2] >> high_shift) & _mask(high)
+        codes[:, place] = (triples[:, byte] >> shift) & _mask(low) | upper << np.uint8(low)
+    return codes
 
 
 def _pack_triples(codes: Array, count: int, low: int) -> Array:
-    groups, high = _pad(codes, count).reshape(-1, count), 8 // count
-    raw = np.empty((len(groups), 3), np.uint8)
-    lows = (groups & np.uint8((1 << low) - 1)).reshape(-1, 2, count // 2)
-    np.bitwise_or.reduce(lows << _shifts(count // 2, low), axis=2, out=raw[:, :2])
-    np.bitwise_or.reduce((groups >> np.uint8(low)) << _shifts(count, high), axis=1, out=raw[:, 2])
-    return raw.reshape(-1)
+    groups = _pad(codes, count).reshape(-1, count)
+    triples = np.zeros((len(groups), 3), np.uint8)
+    for place in range(count):
+        byte, shift, high_shift = _triple_place(place, count, low)
+        triples[:, byte] |= (groups[:, place] & _mask(low)) << shift
+        triples[:, 2] |= (groups[:, place] >> np.uint8(low)) << high_shift
+    return triples.reshape(-1)
+
+
+def _triple_place(place: int, count: int, low: int) -> tuple[int, np.uint8, np.uint8]:
+    """Where an element's low bits lie (byte, shift), and its high bits in the third byte (shift)."""
+    half = count // 2
+    return (
+        place // half,
+        np.uint8((half - 1 - place % half) * low),
+        np.uint8((count - 1 - place) * (8 // count)),
+    )
+
+
+def _mask(bits: int) -> np.uint8:
+    return np.uint8((1 << bits) - 1)
 
 
 def _unpack_strings(raw: Array, extents: list[int]) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 UNBOUNDED = 2**63 - 1  # the upper bound of a dimension without one, as in openvino
 
@@ -28,7 +28,6 @@ class Dimension:
     """
 
     __slots__ = ("_max", "_min")
-    __hash__: ClassVar[None]  # type: ignore[assignment]
     _min: int
     _max: int
 
@@ -140,9 +139,6 @@ class Dimension:
         return self
 
 
-Dimension.__hash__ = None
-
-
 def _interval(low: int, high: int) -> Dimension:
     dimension = object.__new__(Dimension)
     dimension._min, dimension._max = low, high
@@ -197,8 +193,6 @@ def _split_extents(text: str) -> list[str]:
 
 class _IntList(list[int]):
     """A list of non-negative ints that also equals tuples."""
-
-    __hash__: ClassVar[None]
 
     def __init__(self, values: Iterable[SupportsIndex] = ()) -> None:
         super().__init__(_natural(value) for value in values)
@@ -272,7 +266,6 @@ class PartialShape:
     """
 
     __slots__ = ("_dims",)
-    __hash__: ClassVar[None]  # type: ignore[assignment]
     _dims: list[Dimension] | None
 
     def __init__(self, shape: PartialShape | Sequence[Any] | str) -> None:

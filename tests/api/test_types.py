@@ -213,6 +213,13 @@ def test_nbytes_is_exact() -> None:
             nbytes(type, shape)
 
 
+def test_nothing_is_nothing() -> None:
+    for name in (*PACKED, *BYTES):
+        array = unpack(b"", getattr(Type, name), [2, 0])
+        assert array.shape == (2, 0) and pack(array, getattr(Type, name)).size == 0
+    assert pack(np.zeros(0, np.int64), Type.u4).size == 0
+
+
 def test_unpack_wants_exact_sizes() -> None:
     for name, shape, size in (("f32", [2], 7), ("u4", [3], 3), ("u3", [1], 1), ("f32", [2**40], 4)):
         with pytest.raises(ValueError, match="bytes"):
