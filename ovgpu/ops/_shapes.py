@@ -28,11 +28,11 @@ def unknowns(rank: int | None) -> Shape:
     return None if rank is None else tuple(unknown() for _ in range(rank))
 
 
-def check_integers(spec: Spec, what: str, *, ranks: Sequence[int] = (1,)) -> None:
-    """OpError unless ``spec`` is of an integer type and one of these ranks, as far as that is known."""
+def check_integers(spec: Spec, what: str, *, ranks: Sequence[int] | None = (1,)) -> None:
+    """OpError unless ``spec`` has an integer type and one of these ranks (None: any), if that is known."""
     if not (spec.type.is_dynamic() or spec.type.is_integral_number()):
         raise OpError(f"{what} must be integers, not {spec.type.get_type_name()}")
-    if spec.rank is not None and spec.rank not in ranks:
+    if ranks is not None and spec.rank is not None and spec.rank not in ranks:
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
 
 

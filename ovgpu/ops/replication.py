@@ -14,7 +14,6 @@ from ovgpu.ops._shapes import at_most, check_integers, constants, integers, leng
 from ovgpu.ops._view import View, equal
 from ovgpu.symbolic import Int, Shape, Spec, bounds, broadcast, broadcast_shapes, maximum, onto
 
-
 EXPLICIT = ("explicit", "none")
 
 
@@ -184,7 +183,7 @@ def led(a: Sequence[Int], b: Sequence[Int]) -> tuple[tuple[Int, ...], tuple[Int,
 
 @op("Pad", "opset1")
 class Pad(Op):
-    """``data [...], begin [rank], end [rank] (, value) ->`` data with its edges padded, or cropped where negative.
+    """``data [...], begin [rank], end [rank] (, value) ->`` data padded at its edges; negative pads crop.
 
     constant: ``value``, by default 0; edge: the edge's; reflect: mirrored at the edge's middle; symmetric: at
     its border. Mirroring adds at most what there is to mirror.

@@ -1,0 +1,239 @@
+"""Ops that look elements up by number, or mark them: Gather, OneHot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._shapes import check_integers, constant_axis, constants, integers, normalize_axis, unknowns
+from ovgpu.ops._view import View
+from ovgpu.symbolic import Shape, Spec, Sym, bounds, maximum, same, unknown
+from ovgpu.types import Type
+
+LOOPED = 64  # batches of a gather that are worth a call each
+
+
+@op("Gather", "opset1")
+class Gather(Op):
+    """``data, indices, axis -> data[:axis] + indices + data[axis + 1:]`` in shapes, data of any element type.
+
+    An index below 0 counts from the end; one that is out of range gives zeros.
+    """
+
+    exact = True
+    lane = True
+    layout = "dense"
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
+        check_integers(indices, "indices", ranks=None)
+        check_integers(axis, "the axis", ranks=(0, 1))
+        return (Spec(x.type, self.shape(x, indices, axis)),)
+
+    def shape(self, x: Spec, indices: Spec, axis: Spec) -> Shape:
+        """The output's shape as far as it is known."""
+        if x.shape is None or indices.shape is None:
+            return None
+        where = constant_axis(axis, len(x.shape))
+        batch = self.batch(len(indices.shape))
+        if where is None:
+            return unknowns(len(x.shape) + len(indices.shape) - batch - 1)
+        if batch > where:
+            raise OpError(f"{batch} batch dims reach past axis {where}")
+        for i in range(batch):
+            same(x.shape[i], indices.shape[i], f"batch dim {i} is {{0}} of the data and {{1}} of the indices")
+        return (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
+
+    def batch(self, rank: int) -> int:
+        """The number of leading axes that data and indices share, for indices of that rank."""
+        return 0
+
+    def evaluate(self, xp: Any, x: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
+        where = normalize_axis(integers(axis)[0], x.ndim)
+        batch = self.batch(indices.ndim)
+        extent = x.shape[where]
+        shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
+        if extent == 0:
+            return (xp.zeros(shape, x.dtype),)
+        index = indices.astype(np.int64)
+        index = xp.where(index < 0, index + extent, index)
+        outside = (index < 0) | (index >= extent)
+        index = xp.where(outside, 0, index)
+        if batch:
+            flat = _spread(index.reshape(*index.shape[:batch], -1), batch, where, x.ndim)
+            out = xp.take_along_axis(x, flat, axis=where).reshape(shape)
+        else:
+            out = xp.take(x, index, axis=where)
+        if outside.any():
+            out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = _zero(x)
+        return (out,)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        x, indices, axis = inputs[0], specs[1], specs[2]
+        if x is None or indices is None or indices.shape is None or self.batch(len(indices.shape)):
+            return None
+        index, where = constants(indices), None if axis is None else constant_axis(axis, len(x.shape))
+        if index is None or where is None or len(index) != 1:
+            return None
+        extent = x.shape[where]
+        if not -bounds(extent)[0] <= index[0] < bounds(extent)[0]:
+            return None
+        x = x.slice(where, index[0] if index[0] >= 0 else extent + index[0], 1)
+        ones = (1,) * len(indices.shape)
+        return [View((*x.shape[:where], *ones, *x.shape[where + 1 :]),
+                     (*x.strides[:where], *ones, *x.strides[where + 1 :]), x.offset)]
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert inputs[1] is not None and inputs[1].shape is not None
+        shape = inputs[1].shape
+        return (Type.i64, shape), (Type.boolean, shape), (Type.boolean, shape)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, indices, axis), out = inputs, outputs[0]
+        where = normalize_axis(integers(axis)[0], x.ndim)
+        batch, extent = self.batch(indices.ndim), x.shape[where]
+        index, outside, scratch = (w.reshape(indices.shape) for w in workspace)
+        lead = x.shape[:batch]
+        if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
+            return NotImplemented
+        if extent == 0:
+            k(np.copyto, out, np.zeros((), out.dtype))
+            return None
+        k(_find, indices, extent, index, outside, scratch)
+        if batch == 0:
+            k(np.take, x, index, where, out, "clip")
+        elif where == batch:  # one take of rows, numbered through all batches
+            first = (np.arange(prod(lead)) * extent).reshape(*lead, *(1,) * (index.ndim - batch))
+            k(np.add, index, first, index)
+            k(np.take, x.reshape(-1, *x.shape[where + 1 :]), index, 0, out, "clip")
+        else:
+            for i in np.ndindex(lead):
+                k(np.take, x[i], index[i], where - batch, out[i], "clip")
+        k(_clear, out, np.broadcast_to(_spread(outside, batch, where, x.ndim), out.shape), outside)
+        return None
+
+
+def _find(indices: Any, extent: int, index: Any, outside: Any, scratch: Any) -> None:
+    """Fills ``index`` with places in the axis and ``outside`` with whether there was none."""
+    np.less(indices, 0, out=outside)
+    np.multiply(outside, extent, out=index)
+    np.add(index, indices, out=index)
+    np.less(index, 0, out=outside)
+    np.greater_equal(index, extent, out=scratch)
+    np.logical_or(outside, scratch, out=outside)
+    np.copyto(index, 0, where=outside)
+
+
+def _clear(out: Any, mask: Any, outside: Any) -> None:
+    if outside.any():
+        out[mask] = 0
+
+
+def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
+    """An array of the indices' shape, with axes of 1 where a gather's output has the data's axes."""
+    return x.reshape(*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1))
+
+
+def _zero(x: Any) -> Any:
+    return b"" if x.dtype.kind == "O" and isinstance(x.flat[0], bytes) else 0
+
+
+@op("Gather", "opset7")
+class Gather7(Gather):
+    """Gather-1 with ``batch_dims`` leading axes that both share (below 0: added to the rank of the indices)."""
+
+    batch_dims: int = 0
+
+    def batch(self, rank: int) -> int:
+        """The number of leading axes that data and indices share, for indices of that rank."""
+        batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
+        if not 0 <= batch <= rank:
+            raise OpError(f"batch_dims {self.batch_dims} is out of range for indices of rank {rank}")
+        return batch
+
+
+@op("Gather", "opset8")
+class Gather8(Gather7):
+    __doc__ = Gather7.__doc__
+
+
+@op("OneHot", "opset1")
+class OneHot(Op):
+    """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the new axis', else off.
+
+    Indices below 0 or from ``depth`` on mark nothing.
+    """
+
+    axis: int
+
+    exact = True
+    host_inputs = (1,)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether indices from ``-depth`` to -1 count from the end."""
+        return False
+
+    def infer(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
+        check_integers(indices, "indices", ranks=None)
+        check_integers(depth, "the depth", ranks=(0,))
+        kind = merge_types([on, off])
+        for spec, what in ((on, "on_value"), (off, "off_value")):
+            if spec.rank not in (None, 0):
+                raise OpError(f"{what} is no scalar but has rank {spec.rank}")
+        known = depth.ints()
+        if known is not None and not isinstance(known[0], Sym) and known[0] < 0:
+            raise OpError(f"depth {known[0]} is negative")
+        if indices.shape is None:
+            return (Spec(kind, None),)
+        axis = normalize_axis(self.axis, len(indices.shape) + 1)
+        extent = unknown() if known is None else maximum(known[0], 0)
+        return (Spec(kind, (*indices.shape[:axis], extent, *indices.shape[axis:])),)
+
+    def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
+        axis = normalize_axis(self.axis, indices.ndim + 1)
+        spread, classes = self.aligned(xp, indices, integers(depth)[0], axis)
+        hit = spread == classes
+        if self.normalizes:
+            hit |= spread == classes - classes.size
+        return (xp.where(hit, on, off),)
+
+    def aligned(self, xp: Any, indices: Any, depth: int, axis: int) -> tuple[Any, Any]:
+        """Indices and class numbers, shaped to broadcast to the output."""
+        shape = indices.shape
+        return (indices.reshape(*shape[:axis], 1, *shape[axis:]),
+                xp.arange(depth).reshape(-1, *(1,) * (len(shape) - axis)))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert outputs[0].shape is not None
+        return ((Type.boolean, outputs[0].shape),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (indices, _, on, off), out = inputs, outputs[0]
+        axis = normalize_axis(self.axis, out.ndim)
+        spread, classes = self.aligned(np, indices, out.shape[axis], axis)
+        hit = workspace[0].reshape(out.shape)
+        k(np.copyto, out, off)
+        k(np.equal, spread, classes, hit)
+        k(np.copyto, out, on, where=hit)
+        if self.normalizes:
+            k(np.equal, spread, classes - classes.size, hit)
+            k(np.copyto, out, on, where=hit)
+
+
+@op("OneHot", "opset16")
+class OneHot16(OneHot):
+    """OneHot-1, in which negative indices may count from the end."""
+
+    negative_indices_mode: Literal["ignore_negative", "normalize", "ignore-negative"] = "ignore_negative"
+
+    @property
+    def normalizes(self) -> bool:
+        return self.negative_indices_mode == "normalize"

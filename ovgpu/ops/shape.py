@@ -1,0 +1,138 @@
+"""Ops that make tensors of shapes and numbers: ShapeOf, Range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.symbolic import Int, Spec, Sym, ceildiv, maximum, unknown
+from ovgpu.types import Type
+
+
+@op("ShapeOf", "opset1")
+class ShapeOf(Op):
+    """``data [...] -> [rank]``: its extents, as i64."""
+
+    exact = True
+    lane = True
+
+    @property
+    def kind(self) -> Type:
+        """The element type of the output."""
+        return Type.i64
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        if x.shape is None:
+            return (Spec(self.kind, (unknown(),)),)
+        symbolic = any(isinstance(d, Sym) for d in x.shape)
+        value = np.empty(len(x.shape), object if symbolic else self.kind.storage)
+        value[:] = x.shape
+        return (Spec(self.kind, (len(x.shape),), value),)
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return (xp.asarray(np.array(x.shape, self.kind.storage)),)
+
+
+@op("ShapeOf", "opset3")
+class ShapeOf3(ShapeOf):
+    """ShapeOf-1 with the type of the output: i64 or i32."""
+
+    output_type: Type = Type.i64
+
+    @property
+    def kind(self) -> Type:
+        return self.output_type
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        if self.output_type not in (Type.i32, Type.i64):
+            raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
+        return super().infer(x)
+
+
+@op("Range", "opset1")
+class Range(Op):
+    """``start, stop, step -> [n]``: numbers from start on, before stop; of the inputs' one element type."""
+
+    lane = True
+    host_inputs = (0, 1, 2)
+
+    def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
+        """The element type of the output."""
+        return merge_types([start, stop, step])
+
+    def infer(self, start: Spec, stop: Spec, step: Spec) -> tuple[Spec, ...]:
+        kind = self.kind(start, stop, step)
+        given = (start, stop, step)
+        for spec, what in zip(given, ("start", "stop", "step")):
+            if spec.rank not in (None, 0):
+                raise OpError(f"{what} is no scalar but has rank {spec.rank}")
+            if spec.type in (Type.boolean, Type.string):
+                raise OpError(f"{what} is of type {spec.type.get_type_name()}, which has no order")
+        return (Spec(kind, (self.count(kind, [_number(s) for s in given]),)),)
+
+    def count(self, kind: Type, given: Sequence[Int | float | None]) -> Int:
+        """How many numbers there are, if start, stop and step say so."""
+        known = [v for v in given if v is not None]
+        if len(known) < len(given):
+            return unknown()
+        if kind.is_integral():
+            known = [int(v) if isinstance(v, float) and math.isfinite(v) else v for v in known]
+        return count(*known)
+
+    def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:
+        return self.numbers(xp, start, stop, step, start.dtype.kind == "f")
+
+    def numbers(self, xp: Any, start: Any, stop: Any, step: Any, real: bool) -> tuple[Any, ...]:
+        """The output, computed in f64 or i64."""
+        given = [np.asarray(v).astype(np.float64 if real else np.int64).item() for v in (start, stop, step)]
+        return (xp.arange(count(*given), dtype=np.float64 if real else np.int64) * given[2] + given[0],)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert outputs[0].shape is not None
+        return ((Type.f64 if outputs[0].type.is_real() else Type.i64, outputs[0].shape),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (start, _, step), out, scratch = inputs, outputs[0], workspace[0]
+        k(np.multiply, np.arange(out.size, dtype=scratch.dtype), step, scratch, casting="unsafe")
+        k(np.add, scratch, start, out, casting="unsafe")
+
+
+def _number(spec: Spec) -> Int | float | None:
+    if spec.value is None:
+        return None
+    value = spec.value.ravel()[0]
+    return value if isinstance(value, Sym) else float(value) if spec.type.is_real() else int(value)
+
+
+def count(start: Int | float, stop: Int | float, step: Int | float) -> Int:
+    """How many numbers lie from ``start`` on, ``step`` apart, before ``stop``."""
+    if isinstance(step, Sym):
+        return unknown()
+    for value, what in ((start, "start"), (stop, "stop"), (step, "step")):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OpError(f"{what} is {value}")
+    if step == 0:
+        raise OpError("step is 0")
+    span = stop - start if step > 0 else start - stop
+    if isinstance(span, float) or isinstance(step, float):
+        return max(math.ceil(span / abs(step)), 0)
+    return ceildiv(maximum(span, 0), abs(step))
+
+
+@op("Range", "opset4")
+class Range4(Range):
+    """Range-1 with the type of the output; for an integer type, start, stop and step are truncated first."""
+
+    output_type: Type
+
+    def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
+        return self.output_type
+
+    def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:
+        return self.numbers(xp, start, stop, step, self.output_type.is_real())
