@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .memory import check_span, is_device
-from .state import CaptureError
+from .state import CaptureError, counters
 from .stream import enqueue, get_current_stream, refuse_while_capturing
 
 # CuPy hands these to cuBLAS, cuSOLVER and the like, which it refuses to call while capturing.
@@ -185,11 +185,8 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return out
     if not isinstance(result, (np.ndarray, np.generic, tuple, list)):
         return result
-    before = stream.capture
     wrapped = wrap(result, sources)
-    if before is None and _is_device_array(wrapped) and wrapped.base is None:
-        from .state import counters
-
+    if _is_device_array(wrapped) and wrapped.base is None:
         counters.launches += 1
     return wrapped
 
@@ -234,11 +231,10 @@ def _ufunc_into(name: str, args: tuple[Any, ...], out: Any, casting: str = "same
 def _setitem(array: Any, index: Any, value: Any) -> None:
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}: copy it to the device first")
-    view = array._host()[to_host_view(index)] if not _is_basic(index) else None
-    if view is None:
+    if _is_basic(index):
         target = call("getitem", (array, index), {})
         if _is_device_array(value):
-            np.broadcast_shapes(value.shape, target.shape)
+            np.broadcast_to(np.empty(value.shape, np.bool_), target.shape)  # ValueError where it does not fit
         enqueue(CopyNode(target._view, value._view if _is_device_array(value) else value), count=True)
         return
     refuse_while_capturing("assignment through an index array or mask")

@@ -104,10 +104,13 @@ def _build(target: Path, command: Sequence[str]) -> Path:
 
 
 @functools.cache
-def runtime(extra_flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols."""
-    target = cache_directory() / f"runtime-{_hash('runtime', extra_flags)}.so"
-    _build(target, [compiler(), *RUNTIME_FLAGS, *extra_flags, f"-I{HERE}", str(HERE / "cuda_emu.cc")])
+def runtime() -> ctypes.CDLL:
+    """The scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols.
+
+    OVGPU_EMU_FLAGS adds compiler flags, such as -DOVGPU_EMU_UCONTEXT."""
+    extra = os.environ.get("OVGPU_EMU_FLAGS", "").split()
+    target = cache_directory() / f"runtime-{_hash('runtime', extra)}.so"
+    _build(target, [compiler(), *RUNTIME_FLAGS, *extra, f"-I{HERE}", str(HERE / "cuda_emu.cc")])
     library = ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
     library.emu_reserve.restype = ctypes.c_void_p
     library.emu_reserve.argtypes = [ctypes.c_uint64]
