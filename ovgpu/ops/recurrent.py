@@ -132,10 +132,12 @@ class LSTMCell1(LSTM, Cell):
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
         h, c, w, r, b, p, *_ = (*others, None, None)
         order = [self.weights_format.index(gate) for gate in "fico"]
-        w, r, b = (None if m is None else m.reshape(4, -1, *m.shape[1:])[order].reshape(m.shape)
-                   for m in (w, r, b))
-        xw = x @ w.T
-        return self.step(xp, xw if b is None else xw + b, (h, c), r, p)
+
+        def reorder(m: Any) -> Any:
+            return m.reshape(4, -1, *m.shape[1:])[order].reshape(m.shape)
+
+        xw = x @ reorder(w).T
+        return self.step(xp, xw if b is None else xw + reorder(b), (h, c), reorder(r), p)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):

@@ -85,10 +85,10 @@ class _Softmax(Op):
 
 def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -> None:
     """Softmax along any axis into ``out``; with ``scratch``, its logarithm."""
-    np.maximum.reduce(x, axis, None, statistics, True)
+    np.maximum.reduce(x, axis, out=statistics, keepdims=True)
     np.subtract(x, statistics, out)
     exponential = np.exp(out, out if scratch is None else scratch)
-    np.add.reduce(exponential, axis, None, statistics, True)
+    np.add.reduce(exponential, axis, out=statistics, keepdims=True)
     if scratch is None:
         np.divide(out, statistics, out)
     else:
@@ -104,7 +104,7 @@ def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, scratch: Any = 
     for start in range(0, len(x), block):
         a, o = x[start : start + block], out[start : start + block]
         t = statistics[: len(a)]
-        np.maximum.reduce(a, 1, None, t, True)
+        np.maximum.reduce(a, 1, out=t, keepdims=True)
         np.subtract(a, t, o)
         exponential = np.exp(o, o if scratch is None else scratch[: len(a)])
         np.matmul(exponential, column, t)
