@@ -1,0 +1,241 @@
+"""Comparisons, tests of floats, logic on booleans, and Select."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import (
+    Binary,
+    Broadcast,
+    Elementwise,
+    Unary,
+    decide,
+    equal_shape,
+    merge_types,
+    pdpd_shape,
+)
+from ovgpu.ops._op import op
+from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes
+from ovgpu.types import Type
+
+
+class Comparison(Binary):
+    """A relation of two tensors of any one type, by IEEE: all but NotEqual are false where there is a NaN."""
+
+    exact = True
+
+    def result_type(self, kind: Type) -> Type:
+        return Type.boolean
+
+
+@op("Equal", "opset1")
+class Equal(Comparison):
+    cuda_expr = "a == b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.equal(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("eq", operator.eq, a, b)
+
+
+@op("NotEqual", "opset1")
+class NotEqual(Comparison):
+    cuda_expr = "a != b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.not_equal(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("ne", operator.ne, a, b)
+
+
+@op("Less", "opset1")
+class Less(Comparison):
+    cuda_expr = "a < b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.less(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("lt", operator.lt, a, b)
+
+
+@op("LessEqual", "opset1")
+class LessEqual(Comparison):
+    cuda_expr = "a <= b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.less_equal(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("le", operator.le, a, b)
+
+
+@op("Greater", "opset1")
+class Greater(Comparison):
+    cuda_expr = "a > b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.greater(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("lt", operator.lt, b, a)
+
+
+@op("GreaterEqual", "opset1")
+class GreaterEqual(Comparison):
+    cuda_expr = "a >= b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.greater_equal(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("le", operator.le, b, a)
+
+
+# ---- tests of floats
+
+class FloatTest(Unary):
+    types = "real"
+
+    def result_type(self, kind: Type) -> Type:
+        return Type.boolean
+
+
+@op("IsNaN", "opset10")
+class IsNaN(FloatTest):
+    cuda_expr = "isnan(x)"
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        return xp.isnan(x)
+
+
+@op("IsFinite", "opset10")
+class IsFinite(FloatTest):
+    cuda_expr = "isfinite(x)"
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        return xp.isfinite(x)
+
+
+@op("IsInf", "opset10")
+class IsInf(FloatTest):
+    detect_negative: bool = True
+    detect_positive: bool = True
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        if self.detect_negative and self.detect_positive:
+            return xp.isinf(x)
+        if self.detect_positive:
+            return x == float("inf")
+        return x == float("-inf") if self.detect_negative else x < float("-inf")  # the latter never
+
+    def cuda_expression(self, kind: Type) -> str:
+        wanted = ["x > 0"] * self.detect_positive + ["x < 0"] * self.detect_negative
+        return f"isinf(x) && ({' || '.join(wanted) or 'false'})"
+
+
+# ---- logic
+
+class Logical(Binary):
+    types = "boolean"
+
+
+@op("LogicalAnd", "opset1")
+class LogicalAnd(Logical):
+    cuda_expr = "a && b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.logical_and(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("and", lambda a, b: bool(a and b), a, b)
+
+
+@op("LogicalOr", "opset1")
+class LogicalOr(Logical):
+    cuda_expr = "a || b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.logical_or(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("or", lambda a, b: bool(a or b), a, b)
+
+
+@op("LogicalXor", "opset1")
+class LogicalXor(Logical):
+    """OpenVINO writes its version as opset2; it is in opset1 as well."""
+
+    cuda_expr = "a != b"
+
+    def fn(self, xp: Any, a: Any, b: Any) -> Any:
+        return xp.logical_xor(a, b)
+
+    def symbolic(self, a: Any, b: Any) -> Any:
+        return decide("ne", lambda a, b: bool(a) != bool(b), a, b)
+
+
+@op("LogicalNot", "opset1")
+class LogicalNot(Unary):
+    """The specification has booleans alone; numbers, which OpenVINO takes too, give 0 or 1 of their type."""
+
+    lane = True
+    cuda_expr = "!x"
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        return xp.logical_not(x)
+
+    def symbolic(self, x: Any) -> Any:
+        return decide("not", operator.not_, x)
+
+
+# ---- selection
+
+@op("Select", "opset1")
+class Select(Elementwise):
+    """``then`` where ``cond``, else ``otherwise``. With pdpd broadcasting ``cond`` and ``otherwise`` are
+    aligned at axis 0 of ``then`` and grow to it."""
+
+    auto_broadcast: Broadcast = "numpy"
+
+    exact = True
+    lane = True
+    cuda_expr = "cond ? then : otherwise"
+
+    def fn(self, xp: Any, cond: Any, then: Any, otherwise: Any) -> Any:
+        return xp.where(cond, then, otherwise)
+
+    def symbolic(self, cond: Any, then: Any, otherwise: Any) -> Any:
+        if isinstance(cond, Sym):
+            return then if then is otherwise else apply("select", cond, then, otherwise)
+        return then if cond else otherwise
+
+    def infer(self, cond: Spec, then: Spec, otherwise: Spec) -> tuple[Spec, ...]:
+        if cond.type not in (Type.boolean, Type.dynamic):
+            raise OpError(f"element type of the condition is {cond.type.get_type_name()}, not boolean")
+        kind = merge_types([then, otherwise])
+        return (Spec(kind, self.broadcast([cond.shape, then.shape, otherwise.shape])),)
+
+    def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        cond, then, otherwise = shapes
+        if then is None or otherwise is None:
+            return None
+        if self.auto_broadcast == "pdpd":
+            shape = pdpd_shape(then, otherwise)
+            return shape if cond is None else pdpd_shape(shape, cond)
+        if self.auto_broadcast == "none":
+            shape = equal_shape(then, otherwise)
+            return shape if cond is None else equal_shape(shape, cond)
+        # The specification broadcasts cond one way; models (masks of two scalars) and OpenVINO use both ways.
+        return None if cond is None else broadcast_shapes(then, otherwise, cond)
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        if self.auto_broadcast != "pdpd":
+            return inputs
+        rank = inputs[1].ndim
+        return [x.reshape(x.shape + (1,) * (rank - x.ndim)) for x in inputs]
