@@ -41,7 +41,8 @@ class _Softmax(Op):
         axis = self.normalized_axis(x.ndim)
         if x.size == 0:
             return (x.copy(),)
-        x = x.reshape(x.shape or (1,))
+        if x.ndim == 0:
+            return (x - x if self.log else xp.ones_like(x),)
         shifted = x - x.max(axis=axis, keepdims=True)
         exponential = xp.exp(shifted)
         total = exponential.sum(axis=axis, keepdims=True)

@@ -1,0 +1,106 @@
+"""Reductions over axes."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.harness import Case, In, Sum, check, const, given
+from tests.harness.judge import Oracle
+
+SHAPE = (2, 3, 5, 7)
+ARITHMETIC = {
+    "ReduceSum": "opset1", "ReduceMean": "opset1", "ReduceMax": "opset1", "ReduceMin": "opset1",
+    "ReduceProd": "opset1", "ReduceL1": "opset4", "ReduceL2": "opset4",
+}
+NONE = np.zeros(0, np.int64)
+AXES = {
+    "last": [3], "first": [0], "middle": [1, 2], "negative": [-1, -3], "all": [0, 1, 2, 3], "scalar": -2,
+    "unsorted": [3, 0], "trailing": [-2, -1],
+}
+
+
+def axes(op: str, version: str, x: In) -> Iterator[Case]:
+    """Which axes, in which form; ``x`` has rank 4."""
+    tol = Sum(210) if x.dtype.startswith("f") else None
+    for text, over in AXES.items():
+        for keep_dims in (False, True):
+            yield Case(op, version, [x, const(over)], {"keep_dims": keep_dims}, tol=tol,
+                       rankless=text == "negative", id=f"{x.dtype}_{text}_{keep_dims}")
+
+
+def arithmetic(op: str, version: str) -> Iterator[Case]:
+    low = {"low": 0.5, "high": 1.5} if op == "ReduceProd" else {}
+    # small enough for the plugin, which saturates the sum of squares before it takes the root
+    small = {"low": 1, "high": 2} if op in ("ReduceProd", "ReduceL2") else {}
+    yield from axes(op, version, In(SHAPE, **low))
+    yield Case(op, version, [In((3, 7), "f16", **low), const([1])])
+    yield Case(op, version, [In((3, 7), "bf16", **low), const([0])])
+    if op not in ("ReduceL1", "ReduceL2"):
+        yield Case(op, version, [In((3, 7), "f64", **low), const([1])])
+    for kind in ("i32", "i64", "i8", "u8"):
+        yield Case(op, version, [In((3, 7), kind, **small), const([1])], {"keep_dims": True})
+    yield Case(op, version, [In((3, 7)), In((1,), "i32", const=True, data=[1])], id="axes_i32", tol=Sum(7))
+    yield Case(op, version, [In((3, 1, 5)), const([1])], id="extent_one")
+    yield Case(op, version, [In((3, 5)), const(NONE)], {"keep_dims": True}, id="no_axes")
+    yield Case(op, version, [given(np.float32(2.5)), const(NONE)], id="scalar")
+    yield Case(op, version, [In((3, 7)), given([1])], {"keep_dims": True}, id="axes_at_run_time",
+               tol=Sum(7))
+    yield Case(op, version, [In((2, 0, 3), "f32"), const([0])], id="nothing_left")
+    yield Case(op, version, [In((130, 1025), **low), const([1])], id="blocks", tol=Sum(1025))
+    yield Case(op, version, [given([[1, np.inf, 2], [3, -np.inf, 4]], "f32"), const([1])], id="inf")
+    yield Case(op, version, [In((2, 3)), const([2])], error="axis 2 is out of range for rank 2")
+    yield Case(op, version, [In((2, 3)), const([-3])], error="axis -3 is out of range for rank 2")
+    yield Case(op, version, [In((2, 3)), const([[0]])], error="axes must have rank 0 or 1, not 2")
+    yield Case(op, version, [In((2, 3)), const([0.0], "f32")], error="axes must be integers, not f32")
+    yield Case(op, version, [In((2, 3), "boolean"), const([0])], error="boolean is not numeric")
+
+
+CASES = [case for op, version in ARITHMETIC.items() for case in arithmetic(op, version)]
+test_cases = check(CASES)
+
+
+def empty(op: str, kind: str, oracle: Oracle = "auto") -> Case:
+    return Case(op, ARITHMETIC[op], [In((2, 0, 3), kind), const([1])], id=f"empty_{kind}", oracle=oracle)
+
+
+EMPTY = [
+    *(empty(op, kind) for op in ARITHMETIC for kind in ("f32", "i32", "i8")),
+    # the plugin computes i64 in i32
+    *(empty(op, "i64", "evaluate") for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd")),
+]
+test_empty = check(EMPTY)
+
+VALUES = [
+    Case("ReduceMean", "opset1", [given([[-1, -2, -2], [5, 2, 1]], "i32"), const([1])], id="truncates"),
+    # the plugin saturates the sum
+    Case("ReduceMean", "opset1", [given([[250, 251, 255]], "u8"), const([1])], id="mean_u8",
+         expect=np.array([252], np.uint8)),
+    Case("ReduceSum", "opset1", [given([[100, 100, 100]], "u8"), const([1])], id="saturates_u8"),
+    Case("ReduceSum", "opset1", [given([[-100, -100, 3]], "i8"), const([1])], id="saturates_i8"),
+    Case("ReduceProd", "opset1", [given([[100, 100]], "i8"), const([1])], id="saturates_product"),
+    Case("ReduceSum", "opset1", [given([2**31 - 1, 1], "i32"), const([0])], id="wraps",
+         expect=np.array(-(2**31), np.int32)),
+    Case("ReduceSum", "opset1", [given(np.array([2**40, 2**41])), const([0])], id="wide", oracle="evaluate"),
+    Case("ReduceL2", "opset4", [given([[1, 2, 6]], "i32"), const([1])], id="l2_truncates"),
+    *(Case(op, ARITHMETIC[op], [given([[1, np.nan, 3]], "f32"), const([1])], id="nan")
+      for op in ARITHMETIC if op not in ("ReduceMax", "ReduceMin")),
+    # both judges lose the NaN, depending on where it is
+    *(Case(op, "opset1", [given([[1, np.nan, 3]], "f32"), const([1])], id="nan",
+           expect=np.array([np.nan], np.float32)) for op in ("ReduceMax", "ReduceMin")),
+]
+test_values = check(VALUES)
+
+
+def logical(op: str) -> Iterator[Case]:
+    yield from axes(op, "opset1", In((2, 3, 1, 2), "boolean"))
+    yield Case(op, "opset1", [In((2, 0), "boolean"), const([1])], id="empty")
+    yield Case(op, "opset1", [In((2, 3), "boolean"), const(NONE)], id="no_axes")
+    yield Case(op, "opset1", [In((2, 3), "boolean"), given([0])], {"keep_dims": True}, id="at_run_time")
+    yield Case(op, "opset1", [In((2, 3), "i32"), const([1])], error="i32 is not boolean")
+    yield Case(op, "opset1", [In((2, 3)), const([1])], error="f32 is not boolean")
+    yield Case(op, "opset1", [In((2, 3), "boolean"), const([5])], error="axis 5 is out of range for rank 2")
+
+
+LOGICAL = [case for op in ("ReduceLogicalAnd", "ReduceLogicalOr") for case in logical(op)]
+test_logical = check(LOGICAL)
