@@ -50,8 +50,12 @@ def unary(op: str, version: str, low: float = -4.0, high: float = 4.0, *,
 
 def binary(op: str, version: str, first: Numbers | None = None, second: Numbers | None = None, *,
            kind: str = "f32", kinds: Sequence[str] = (), attrs: Mapping[str, Any] | None = None,
-           double: Callable[..., Any] | None = None, **case: Any) -> list[Case]:
-    """An op of two inputs over broadcasting and element types; `first` and `second` are their ranges."""
+           double: Callable[..., Any] | None = None, pdpd: Callable[..., Any] | None = None,
+           **case: Any) -> list[Case]:
+    """An op of two inputs over broadcasting and element types; `first` and `second` are their ranges.
+
+    `double` is the function in f64, `pdpd` in `kind` where the two differ.
+    """
 
     def row(id: str, a: tuple[int, ...], b: tuple[int, ...], kind: str = kind, const: bool = False,
             broadcast: str | None = None, **more: Any) -> Case:
@@ -64,7 +68,7 @@ def binary(op: str, version: str, first: Numbers | None = None, second: Numbers 
     rows += [row("f64", (3, 7), (7,), "f64", expect=double)] if double else []
     rows += [
         row("none", (3, 5), (3, 5), broadcast="none"),
-        row("pdpd", (2, 3, 5), (2, 3), broadcast="pdpd", **_pdpd(double)),
+        row("pdpd", (2, 3, 5), (2, 3), broadcast="pdpd", **_pdpd(pdpd or double)),
         row("const", (3, 5), (5,), const=True),
         row("rankless", (3, 5), (2, 1, 5), rankless=True),
         row("misfit", (2, 3), (5,), error="(?i)broadcast|shape"),

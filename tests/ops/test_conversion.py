@@ -13,7 +13,7 @@ PLAIN = (*FLOATS, *INTEGERS, "boolean")
 STORED = ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "i4", "u4", "u1", "u2", "u3", "u6")
 # Fractions are cut off; what does not fit in 8 bits wraps.
 WRAPPING = [-300.5, -129, -128.9, -1.7, -0.5, -0.0, 0.0, 0.3, 0.5, 1.5, 2.5, 127.9, 128, 255.9, 256, 300.5]
-FRACTIONS = [-0.0, 0.0, 0.3, 0.5, 0.9, 1.0, 1.5, 2.5, 127.9]
+FRACTIONS = [-0.0, 0.0, 0.3, 0.5, 0.9, 1.0, 1.5, 2.5, 100.9]
 # Between the values of f8 and f4, ties included, and within the range of all.
 ROUNDING = [-5.5, -2.75, -1.25, -0.3, -0.0, 0.0, 0.1, 0.25, 0.7, 1.25, 1.75, 2.25, 2.5, 3.5, 5.0, 5.9]
 
@@ -24,9 +24,12 @@ def convert(data: Any, source: str, target: str, id: str, **case: Any) -> Case:
 
 
 def between(sources: Sequence[str], targets: Sequence[str], prefix: str = "", **options: Any) -> list[Case]:
-    """Values from 0 to 9, where every type agrees, of every source to every target."""
+    """Values from 0 to 9, where every type agrees, of every source to every target.
+
+    Equal types are not asked of OpenVINO, whose plugin confuses buffers when an input is passed through.
+    """
     return [convert(In((3, 7), a, low=0, high=9.9 if is_float(a) else 9, **options), a, b, f"{prefix}{a}_{b}",
-                    expect=np.copy if a == b == "f64" else None)
+                    expect=np.copy if a == b else None)
             for a in sources for b in targets]
 
 
@@ -77,12 +80,11 @@ LIKE = [
 test_like = check(LIKE)
 
 IDENTITY = [
-    *(Case("Identity", "opset16", [In((3, 7), kind)], outputs=[kind]) for kind in PLAIN if kind != "f64"),
-    Case("Identity", "opset16", [In((3, 7), "f64")], outputs=["f64"], expect=np.copy),
-    *(Case("Identity", "opset16", [In(shape)], id=f"rank_{len(shape)}_{shape[-1] if shape else 0}")
+    *(Case("Identity", "opset16", [In((3, 7), kind)], {}, [kind], expect=np.copy) for kind in PLAIN),
+    *(Case("Identity", "opset16", [In(shape)], expect=np.copy)
       for shape in ((), (3, 0, 5), (1031,), (2, 3, 5, 7), (2, 1, 3, 5, 7))),
     Case("Identity", "opset16", [In((3, 5), const=True)], id="const"),
-    Case("Identity", "opset16", [In((3, 5))], id="rankless", rankless=True),
+    Case("Identity", "opset16", [In((3, 5))], id="rankless", rankless=True, expect=np.copy),
     *(Case("Identity", "opset16", [given(specials(kind))], {}, [kind], expect=np.copy, id=f"special_{kind}")
       for kind in ("f32", "f16", "bf16", "f64", "i32", "i64")),
 ]
