@@ -119,6 +119,7 @@ class ElementwiseKernel:
         self.operation, self.name, self.preamble = operation, name, preamble
         self.loop_prep, self.after_loop, self.options = loop_prep, after_loop, options
         self.reduce_dims, self.no_return, self.return_tuple = reduce_dims, no_return, return_tuple
+        self.sources: list[str] = []  # what was compiled so far, one per combination of types and ranks
         self._functions: dict[Any, Function] = {}
 
     def __call__(
@@ -205,8 +206,8 @@ class ElementwiseKernel:
         key = (tuple(signature), len(shape), tuple(sorted((k, c_type(v)) for k, v in types.items())))
         function = self._functions.get(key)
         if function is None:
-            code = self._source(*key)
-            module = RawModule(code, options=self.options)
+            self.sources.append(self._source(*key))
+            module = RawModule(self.sources[-1], options=self.options)
             function = self._functions[key] = module._function(self.name)
         launch(function, (-(-count // block_size),), (min(block_size, count),), packed, stream=stream)
 

@@ -1,10 +1,11 @@
-"""Compiles kernel files with NVRTC to real cubins, which needs no GPU: what a device would reject fails here."""
+"""Compiles kernels with NVRTC to real cubins, which needs no GPU: what a device rejects fails here."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import importlib.metadata
+import importlib.util
 import os
 import re
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def version() -> tuple[int, int]:
 
 @functools.cache
 def toolkit_headers() -> tuple[str, ...]:
-    """Folders with cuda_fp16.h and its kin: those bundled with NVRTC 13.3 and later, else an installed toolkit's."""
+    """Folders with cuda_fp16.h and its kin: NVRTC bundles them since 13.3, else an installed toolkit's."""
     install = getattr(library(), "nvrtcInstallBundledHeaders", None)
     if install is not None:
         folder = cache_directory() / "nvrtc-headers-{}.{}".format(*version())
@@ -165,6 +166,21 @@ def compile_file(
     """compile_source for a file of cuda_kernels/, or for any path."""
     path = KERNELS / path
     return compile_source(path.read_text(), architecture, name_expressions, options, path.name)
+
+
+def compile_elementwise(source: str, architecture: str = "sm_90", options: Sequence[str] = ()) -> Cubin:
+    """Compiles one of an emulated ElementwiseKernel's `sources` against the headers of the installed CuPy.
+
+    Raises NvrtcError when CuPy is not installed."""
+    spec = importlib.util.find_spec("cupy")
+    if spec is None or spec.origin is None:
+        raise NvrtcError(
+            "compiling an ElementwiseKernel for a device needs CuPy's headers: pip install cupy-cuda13x"
+        )
+    headers = ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h", "float16.cuh", "bfloat16.cuh")
+    prelude = "".join(f"#include <cupy/{name}>\n" for name in headers)
+    include = f"-I{Path(spec.origin).parent / '_core' / 'include'}"
+    return compile_source(f'{prelude}#line 1 "kernel.cu"\n{source}', architecture, (), (include, *options))
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")

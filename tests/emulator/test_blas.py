@@ -120,11 +120,30 @@ def strided(handle: int, a: cp.ndarray, b: cp.ndarray, c: cp.ndarray, **changes:
     scalars = np.array([1, 0], np.float32)
     batch, m, n = c.shape
     arguments = dict(
-        handle=handle, transa=N, transb=N, m=n, n=m, k=a.shape[2], alpha=scalars.ctypes.data, a=b.data.ptr, atype=0,
-        lda=b.shape[2], stride_a=b.strides[0] // 4, b=a.data.ptr, btype=0, ldb=a.shape[2], stride_b=a.strides[0] // 4,
-        beta=scalars.ctypes.data + 4, c=c.data.ptr, ctype=0, ldc=n, stride_c=c.strides[0] // 4, batch_count=batch,
-        compute_type=ComputeType.COMPUTE_32F, algo=-1,
-    )  # fmt: skip
+        handle=handle,
+        transa=N,
+        transb=N,
+        m=n,
+        n=m,
+        k=a.shape[2],
+        alpha=scalars.ctypes.data,
+        a=b.data.ptr,
+        atype=0,
+        lda=b.shape[2],
+        stride_a=b.strides[0] // 4,
+        b=a.data.ptr,
+        btype=0,
+        ldb=a.shape[2],
+        stride_b=a.strides[0] // 4,
+        beta=scalars.ctypes.data + 4,
+        c=c.data.ptr,
+        ctype=0,
+        ldc=n,
+        stride_c=c.strides[0] // 4,
+        batch_count=batch,
+        compute_type=ComputeType.COMPUTE_32F,
+        algo=-1,
+    )
     blas.gemm_strided_batched_ex(**{**arguments, **changes})
 
 
@@ -229,7 +248,16 @@ def test_signatures_are_nvmaths() -> None:
     ):  # fmt: skip
         expected = list(inspect.signature(getattr(cublas, name)).parameters)
         assert list(inspect.signature(getattr(blas, name)).parameters) == expected, name
-    kinds = [(getattr(cublas, kind.__name__), kind) for kind in
-             (blas.Operation, blas.PointerMode, blas.Math, blas.GemmAlgo, blas.ComputeType, blas.Status)]  # fmt: skip
+    kinds = [
+        (getattr(cublas, kind.__name__), kind)
+        for kind in (
+            blas.Operation,
+            blas.PointerMode,
+            blas.Math,
+            blas.GemmAlgo,
+            blas.ComputeType,
+            blas.Status,
+        )
+    ]
     for theirs, ours in [*kinds, (nvmath.CudaDataType, CudaDataType)]:
         assert {name: value for name, value in ours.__members__.items() if theirs[name] != value} == {}

@@ -12,7 +12,9 @@ from . import cupy_emu as cp
 from .state import CaptureError, CUDARuntimeError
 from .test_kernels import CODE, kernel, module
 
-SCALE = 'extern "C" __global__ void kernel(const float* x, float* y, float a) { y[threadIdx.x] = a * x[threadIdx.x]; }'
+SCALE = """extern "C" __global__ void kernel(const float* x, float* y, float a) {
+  y[threadIdx.x] = a * x[threadIdx.x];
+}"""
 
 
 @pytest.fixture
@@ -114,9 +116,16 @@ def test_refused_while_capturing(what: str, stream: cp.cuda.Stream) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda x: cp.matmul(x, x, out=x), lambda x: x @ x, lambda x: cp.dot(x, x), lambda x: cp.einsum("ij,jk", x, x),
-     lambda x: cp.linalg.inv(x), lambda x: cp.random.rand(3), lambda x: x.dot(x)],
-)  # fmt: skip
+    [
+        lambda x: cp.matmul(x, x, out=x),
+        lambda x: x @ x,
+        lambda x: cp.dot(x, x),
+        lambda x: cp.einsum("ij,jk", x, x),
+        lambda x: cp.linalg.inv(x),
+        lambda x: cp.random.rand(3),
+        lambda x: x.dot(x),
+    ],
+)
 def test_library_calls_are_refused_as_cupy_does(
     call: Callable[[cp.ndarray], object], stream: cp.cuda.Stream
 ) -> None:

@@ -86,20 +86,25 @@ def test_a_lane_that_takes_no_part_delivers_poison() -> None:
         ("atomicMin(y, -t);", np.int32, -63),
         ("atomicOr(y, 1 << t % 32);", np.uint32, 2**32 - 1),
         ("atomicExch(y, 7u);", np.uint32, 7),
-        ("int old = *y; while (true) { int seen = atomicCAS(y, old, old + 2); if (seen == old) break; old = seen; }",
-         np.int32, 128),
+        (
+            "int old, seen = *y; do old = seen; while ((seen = atomicCAS(y, old, old + 2)) != old);",
+            np.int32,
+            128,
+        ),
         ("atomicInc(y, 9u);", np.uint32, 4),
         ("atomicAdd(y, 1LL << 33);", np.int64, 64 << 33),
     ],
-)  # fmt: skip
+)
 def test_atomics(body: str, dtype: type, expected: float) -> None:
     assert run(body, threads=32, blocks=2, out=np.zeros(1, dtype))[0] == expected
 
 
 def test_16_bit_floats_decode() -> None:
     bits = np.arange(65536, dtype=np.uint16)
-    for name, dtype in (("__half2float(__ushort_as_half(a[t]))", np.float16),
-                        ("__bfloat162float(__ushort_as_bfloat16(a[t]))", ml_dtypes.bfloat16)):  # fmt: skip
+    for name, dtype in (
+        ("__half2float(__ushort_as_half(a[t]))", np.float16),
+        ("__bfloat162float(__ushort_as_bfloat16(a[t]))", ml_dtypes.bfloat16),
+    ):
         got = run(f"y[t] = {name};", bits, threads=256, blocks=256, out=np.zeros(65536, np.float32))
         np.testing.assert_array_equal(got, bits.view(dtype).astype(np.float32))
 
@@ -114,8 +119,10 @@ def test_16_bit_floats_encode() -> None:
     values = np.concatenate([values, halfway * np.float32(1 + 2**-11), near])
     values = values[~np.isnan(values)][: 65536 - 512]
     with np.errstate(over="ignore"):
-        for name, dtype in (("__half_as_ushort(__float2half_rn(a[t]))", np.float16),
-                            ("__bfloat16_as_ushort(__float2bfloat16_rn(a[t]))", ml_dtypes.bfloat16)):  # fmt: skip
+        for name, dtype in (
+            ("__half_as_ushort(__float2half_rn(a[t]))", np.float16),
+            ("__bfloat16_as_ushort(__float2bfloat16_rn(a[t]))", ml_dtypes.bfloat16),
+        ):
             got = run(f"y[t] = {name};", values, threads=256, blocks=values.size // 256,
                       out=np.zeros(values.size, np.uint16))  # fmt: skip
             count = values.size // 256 * 256
@@ -125,13 +132,26 @@ def test_16_bit_floats_encode() -> None:
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("__float2int_rz(3e9f)", 2**31 - 1), ("__float2int_rn(2.5f)", 2), ("__float2int_rn(__int_as_float(0x7fffffff))", 0),
-        ("__float2int_rd(-0.5f)", -1), ("__clz(1)", 31), ("__ffs(8)", 4), ("__brev(1u) >> 31", 1),
-        ("__dp4a(0x01020304, 0x01010101, 5)", 15), ("__umulhi(1u << 31, 6u)", 3), ("__byte_perm(0x11223344, 0, 0x0123)", 0x44332211),
-        ("min(3, 4u)", 3), ("(int)max(2.5f, __int_as_float(0x7fffffff))", 2), ("float(__half(2049)) == 2048.f", 1),
-        ("float(__half(1.f) + __half(0.0004f)) == 1.f", 1), ("__half(65520.f) == __half(1e9f)", 1), ("0x7fffffff + t + 1 < 0", 1),
-        ("(int)(signed char)200", -56), ("sizeof(float4) + alignof(float4)", 32), ("sizeof(long)", 8),
+        ("__float2int_rz(3e9f)", 2**31 - 1),
+        ("__float2int_rn(2.5f)", 2),
+        ("__float2int_rn(__int_as_float(0x7fffffff))", 0),
+        ("__float2int_rd(-0.5f)", -1),
+        ("__clz(1)", 31),
+        ("__ffs(8)", 4),
+        ("__brev(1u) >> 31", 1),
+        ("__dp4a(0x01020304, 0x01010101, 5)", 15),
+        ("__umulhi(1u << 31, 6u)", 3),
+        ("__byte_perm(0x11223344, 0, 0x0123)", 0x44332211),
+        ("min(3, 4u)", 3),
+        ("(int)max(2.5f, __int_as_float(0x7fffffff))", 2),
+        ("float(__half(2049)) == 2048.f", 1),
+        ("float(__half(1.f) + __half(0.0004f)) == 1.f", 1),
+        ("__half(65520.f) == __half(1e9f)", 1),
+        ("0x7fffffff + t + 1 < 0", 1),
+        ("(int)(signed char)200", -56),
+        ("sizeof(float4) + alignof(float4)", 32),
+        ("sizeof(long)", 8),
     ],
-)  # fmt: skip
+)
 def test_intrinsics(expression: str, expected: int) -> None:
     assert run(f"y[0] = {expression};", threads=1, out=np.zeros(1, np.int32))[0] == expected

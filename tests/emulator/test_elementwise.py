@@ -62,9 +62,15 @@ def test_raw_arguments() -> None:
 
 def test_loop_parts() -> None:
     kernel = cp.ElementwiseKernel(
-        "T x", "T y", "y = twice(x) + base", "parts", loop_prep="const T base = 10",
-        preamble="template <class T> __device__ T twice(T x) { return 2 * x; }", no_return=True, options=("-DUNUSED=1",),
-    )  # fmt: skip
+        "T x",
+        "T y",
+        "y = twice(x) + base",
+        "parts",
+        loop_prep="const T base = 10",
+        preamble="template <class T> __device__ T twice(T x) { return 2 * x; }",
+        no_return=True,
+        options=("-DUNUSED=1",),
+    )
     y = cp.empty(3, np.int32)
     assert kernel(cp.arange(3, dtype=np.int32), y) is None
     assert y.get().tolist() == [10, 12, 14]
@@ -73,9 +79,11 @@ def test_loop_parts() -> None:
 def test_functions_of_the_device() -> None:
     x = np.array([-1.5, 0.0, 0.3, np.nan, np.inf], np.float32)
     kernel = cp.ElementwiseKernel(
-        "T x", "T e, T r, bool n, T m", "e = erf(x); r = rsqrt(x * x + 1); n = isnan(x) || isinf(x); m = max(x, T(0))",
+        "T x",
+        "T e, T r, bool n, T m",
+        "e = erf(x); r = rsqrt(x * x + 1); n = isnan(x) || isinf(x); m = max(x, T(0))",
         "functions",
-    )  # fmt: skip
+    )
     e, r, n, m = (value.get() for value in kernel(cp.asarray(x)))
     np.testing.assert_allclose(e[:3], [-0.966105, 0, 0.328627], rtol=1e-5)
     np.testing.assert_allclose(r[:3], 1 / np.sqrt(x[:3] ** 2 + 1), rtol=1e-6)

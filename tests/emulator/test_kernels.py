@@ -286,13 +286,15 @@ def test_arguments_that_do_not_fit(args: tuple[object, ...], match: str) -> None
 
 def test_a_host_address_is_no_device_pointer() -> None:
     host = np.zeros(4, np.float32)
-    with pytest.raises(CUDARuntimeError, match="argument 0 points to .* not device memory"):
+    with pytest.raises(CUDARuntimeError, match=r"argument 0 points to .* not device memory"):
         kernel(ARGUMENTS)((1,), (32,), (np.uint64(host.ctypes.data), np.int32(4), np.float32(1)))
 
 
 def test_structs_pass_by_value() -> None:
     code = """struct Shape { int n; float scale; };
-    extern "C" __global__ void kernel(float* y, Shape s) { if (threadIdx.x < s.n) y[threadIdx.x] = s.scale; }"""
+    extern "C" __global__ void kernel(float* y, Shape s) {
+      if (threadIdx.x < s.n) y[threadIdx.x] = s.scale;
+    }"""
     y = cp.zeros(4, np.float32)
     shape = np.array([(3, 2.5)], dtype=[("n", np.int32), ("scale", np.float32)])
     kernel(code)((1,), (32,), (y, shape))
@@ -303,7 +305,7 @@ def test_structs_pass_by_value() -> None:
     ("grid", "block"), [((0,), (32,)), ((1, 65536), (32,)), ((1,), (2048,)), ((1,), (1, 1, 65))]
 )
 def test_geometry_that_no_device_takes(grid: tuple[int, ...], block: tuple[int, ...]) -> None:
-    with pytest.raises(CUDARuntimeError, match="invalid (grid|block)"):
+    with pytest.raises(CUDARuntimeError, match=r"invalid (grid|block)"):
         kernel(ARGUMENTS)(grid, block, (None, np.int32(0), np.float32(1)))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+import numpy as np
 import pytest
 
+from . import cupy_emu as cp
 from . import nvrtc
 from .test_kernels import CODE
 
@@ -55,3 +58,28 @@ ptxas info    : Used 8 registers, 356 bytes cmem[0]
         "first": nvrtc.Usage(40, spill_stores=4, spill_loads=8, stack=24, shared=128),
         "second": nvrtc.Usage(8),
     }
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_elementwise_kernels_compile_for_devices(architecture: str) -> None:
+    pytest.importorskip("cupy", reason="needs the headers of the installed CuPy")
+    kernel = cp.ElementwiseKernel(
+        "T x, raw U table, float32 a",
+        "T y, bool b",
+        "y = T(erf(float(x)) * a + table[i % 2]); b = isnan(x)",
+        "mixed",
+    )
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16):
+        x = cp.zeros((4, 6), dtype)
+        kernel(x[:, ::2], cp.zeros(2, np.int32), 2)
+    assert len(kernel.sources) == 3
+    for source in kernel.sources:
+        assert "mixed" in nvrtc.compile_elementwise(source, architecture).usage
+
+
+def test_elementwise_kernels_that_a_device_rejects() -> None:
+    pytest.importorskip("cupy", reason="needs the headers of the installed CuPy")
+    kernel = cp.ElementwiseKernel("T x", "T y", "y = x < 0 ? INFINITY : x", "broken")
+    kernel(cp.zeros(3, np.float32))
+    with pytest.raises(nvrtc.NvrtcError, match='"INFINITY" is undefined'):
+        nvrtc.compile_elementwise(kernel.sources[0])
