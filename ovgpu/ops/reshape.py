@@ -33,7 +33,8 @@ class _Reshaping(Op):
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, shape = inputs[0], outputs[0].shape
-        return None if x is None or shape is None else [x.reshape(shape)]
+        known = specs[1] is not None and specs[1].value is not None  # else the shape is found by evaluating
+        return None if x is None or shape is None or not known else [x.reshape(shape)]
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0].reshape(inputs[0].shape), inputs[0])
@@ -201,6 +202,11 @@ class Unsqueeze(_Reshaping):
             single = length(axes) == 1
             return (Spec(x.type, unknowns(len(x.shape) + 1) if single else None),)
         return (Spec(x.type, unsqueezed(x.shape, named)),)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        known = specs[1] is not None and constants(specs[1]) is not None
+        return super().view(inputs, specs, outputs) if known else None
 
     def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
         return (x.reshape(unsqueezed(x.shape, integers(axes))),)
