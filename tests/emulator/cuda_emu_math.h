@@ -205,7 +205,9 @@ inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __dadd_rn(double x, double y) { return x + y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline float normcdff(float x) { return 0.5f * std::erfc(-x * 0.70710678118654752440f); }
+inline float sinpif(float x) { return static_cast<float>(std::sin(M_PI * static_cast<double>(x))); }
+inline float cospif(float x) { return static_cast<float>(std::cos(M_PI * static_cast<double>(x))); }
 inline void sincospif(float x, float* s, float* c) {
-  *s = static_cast<float>(std::sin(M_PI * static_cast<double>(x)));
-  *c = static_cast<float>(std::cos(M_PI * static_cast<double>(x)));
+  *s = sinpif(x);
+  *c = cospif(x);
 }

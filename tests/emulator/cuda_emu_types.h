@@ -141,9 +141,23 @@ inline float bfloat16_bits_to_float(uint16_t value) {
   inline bool __heq(const name& a, const name& b) { return a == b; }                   \
   inline bool __hlt(const name& a, const name& b) { return a < b; }                    \
   inline bool __hgt(const name& a, const name& b) { return a > b; }                    \
+  inline name hexp(const name& a) { return name(__builtin_expf(float(a))); }           \
+  inline name hlog(const name& a) { return name(__builtin_logf(float(a))); }           \
+  inline name hsqrt(const name& a) { return name(__builtin_sqrtf(float(a))); }         \
+  inline name hrsqrt(const name& a) { return name(1.0f / __builtin_sqrtf(float(a))); } \
+  inline name hrcp(const name& a) { return name(1.0f / float(a)); }                    \
   struct __align__(4) name##2 {                                                        \
     name x, y;                                                                         \
-  };
+  };                                                                                   \
+  inline name##2 operator+(const name##2& a, const name##2& b) { return {a.x + b.x, a.y + b.y}; } \
+  inline name##2 operator-(const name##2& a, const name##2& b) { return {a.x - b.x, a.y - b.y}; } \
+  inline name##2 operator*(const name##2& a, const name##2& b) { return {a.x * b.x, a.y * b.y}; } \
+  inline name##2 __hadd2(const name##2& a, const name##2& b) { return a + b; }         \
+  inline name##2 __hsub2(const name##2& a, const name##2& b) { return a - b; }         \
+  inline name##2 __hmul2(const name##2& a, const name##2& b) { return a * b; }         \
+  inline name##2 __hfma2(const name##2& a, const name##2& b, const name##2& c) {       \
+    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                             \
+  }
 
 OVGPU_EMU_FLOAT16(__half, emu::float_to_half_bits, emu::half_bits_to_float)
 OVGPU_EMU_FLOAT16(__nv_bfloat16, emu::float_to_bfloat16_bits, emu::bfloat16_bits_to_float)

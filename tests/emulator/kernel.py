@@ -13,8 +13,8 @@ import numpy as np
 from . import state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
-from .state import CUDARuntimeError, EmulatorError, current_thread_order
-from .stream import Stream, enqueue
+from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order
+from .stream import Stream, enqueue, get_current_stream
 from .toolchain import compile_library, include_folders, included_text, runtime
 
 STATIC_SHARED_LIMIT = 48 << 10
@@ -176,6 +176,7 @@ class RawModule:
                     )
                 self._load((name,))  # an extern "C" kernel that a macro declares
             self._functions[name] = self._describe(name)
+            counters.captured_loads += int(get_current_stream().capture is not None)
         return self._functions[name]
 
     def _load(self, more: tuple[str, ...]) -> None:

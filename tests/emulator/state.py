@@ -45,6 +45,7 @@ class Counters:
     d2h_bytes: int = 0
     d2d_bytes: int = 0
     synchronizations: int = 0
+    captured_loads: int = 0  # kernels first asked for while capturing: load them, by a launch, before
 
     def reset(self) -> None:
         for field in fields(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -198,6 +199,18 @@ def test_freed_memory_is_an_error_and_never_reused() -> None:
     with pytest.raises(CUDARuntimeError, match="of a freed device array of 40 bytes"):
         lost.get()
     assert all(cp.empty(10, np.float32).data.ptr != address for _ in range(20))
+
+
+def test_many_blocks() -> None:
+    """Freed pages merge, so that the number of mappings does not grow with the number of allocations."""
+
+    def mappings() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    before = mappings()
+    for _ in range(3000):
+        cp.empty(100, np.float32)
+    assert mappings() < before + 100
 
 
 def test_an_overrun_is_found_when_the_block_is_freed() -> None:

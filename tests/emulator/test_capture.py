@@ -33,8 +33,9 @@ def test_replay_with_changed_input(stream: cp.cuda.Stream) -> None:
     softmax = module(CODE, ("softmax<float>",)).get_function("softmax<float>")
     add = cp.ElementwiseKernel("T x, T y, T c", "T z", "z = x + y + c", "add")
     softmax((3,), (32,), (x, y, np.int32(8)))  # loads the modules before the capture
-    add(x, y, 1, y)
+    add(y[:, :4], y[:, 4:], 1, total)
     y.fill(-1)
+    cp.counters.reset()
     stream.begin_capture()
     assert stream.is_capturing()
     softmax((3,), (32,), (x, y, np.int32(8)))
@@ -45,6 +46,7 @@ def test_replay_with_changed_input(stream: cp.cuda.Stream) -> None:
     total[2].data.copy_from_device_async(y.data, 16)
     graph = stream.end_capture()
     assert graph.node_count == 6 and not stream.is_capturing()
+    assert cp.counters.captured_loads == 0
     assert set(y.get().ravel().tolist()) == {-1}  # nothing ran
     for seed in (0, 1):
         host = np.random.default_rng(seed).standard_normal((3, 8)).astype(np.float32)
@@ -61,6 +63,14 @@ def test_replay_with_changed_input(stream: cp.cuda.Stream) -> None:
         )
         assert total.get()[0].tolist() == [0] * 4
         np.testing.assert_allclose(total.get()[2], expected[0, :4], atol=1e-6)
+
+
+def test_a_kernel_loaded_while_capturing_is_counted(stream: cp.cuda.Stream) -> None:
+    x = cp.zeros(4, np.float32)
+    cp.counters.reset()
+    stream.begin_capture()
+    kernel(SCALE)((1,), (4,), (x, x, np.float32(2)))
+    assert cp.counters.captured_loads == 1
 
 
 def test_pinned_copies_are_nodes(stream: cp.cuda.Stream) -> None:

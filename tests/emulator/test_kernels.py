@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from .state import CUDARuntimeError
 from .toolchain import EmulatorError
 
 OPTIONS = (f"-I{KERNELS}",)
+F32 = np.dtype(np.float32)
 ORDERS = ("ascending", "descending", 7, 8)
 
 CODE = r"""
@@ -388,3 +391,20 @@ def test_cooperative_groups() -> None:
         run((3,), (32,), (y,))  # a fault in one of several OS threads
     with pytest.raises(CUDARuntimeError, match="cooperative launch"):
         run((1000,), (32,), (y,))
+
+
+def test_launches_from_several_python_threads() -> None:
+    def work(_: int) -> float:
+        with cp.cuda.Stream(non_blocking=True):
+            return max(matmul_error(CODE) for _ in range(5)) + softmax_error(CODE, F32, "softmax<float>", 50)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(work, range(8))) < 1e-4
+
+
+def test_a_fault_does_not_spoil_later_launches() -> None:
+    code = CODE.replace("c[row * n + col] = sum", "c[row * n + col + (row == 20 ? 1 << 20 : 0)] = sum")
+    for _ in range(20):
+        with pytest.raises(CUDARuntimeError, match=r"matmul: illegal memory access.*thread \(\d+, 4, 0\)"):
+            matmul_error(code)
+        assert matmul_error(CODE) < 1e-4

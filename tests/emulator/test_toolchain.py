@@ -39,7 +39,7 @@ try:
 except toolchain.EmulatorError as error:
     print(error)
 """
-    out, _ = python(code, PATH="", CXX="").communicate()
+    out, _ = python(code, PATH="").communicate()
     assert "compiles kernels with g++, which is not installed; install it" in out
 
 

@@ -48,10 +48,9 @@ def compiler() -> str:
     """Path of g++.
 
     Raises EmulatorError when it is not installed."""
-    for name in (os.environ.get("CXX"), "g++"):
-        path = shutil.which(name) if name else None
-        if path:
-            return path
+    path = shutil.which("g++")
+    if path:
+        return path
     raise EmulatorError(
         "the CUDA emulator compiles kernels with g++, which is not installed; "
         "install it (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
