@@ -1,0 +1,156 @@
+"""Transpose, Reverse, Concat, Split, VariadicSplit against OpenVINO."""
+from __future__ import annotations
+
+import numpy as np
+
+from tests.harness import Case, In, check, const, given
+
+KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
+STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
+NONE = const(np.zeros(0))
+
+
+def data(shape) -> In:
+    return shape if isinstance(shape, In) else In(shape)
+
+
+def transpose(shape, order, **kw) -> Case:
+    return Case("Transpose", "opset1", [data(shape), order if isinstance(order, In) else const(order)], **kw)
+
+
+TRANSPOSE = [
+    transpose((3, 5), [1, 0]),
+    transpose((2, 3, 5), [2, 0, 1], rankless=True),
+    transpose((2, 3, 5), [0, 2, 1]),
+    transpose((2, 3, 5, 7), [0, 2, 3, 1]),
+    transpose((2, 3, 5), [0, 1, 2]),
+    transpose((2, 3, 5), NONE, rankless=True, id="all reversed"),
+    transpose((), NONE, id="scalar"),
+    transpose((4,), [0]),
+    transpose((2, 3, 5), const([1, 2, 0], "i32")),
+    transpose((2, 0, 5), [2, 0, 1]),
+    transpose((1, 3, 1), [2, 1, 0]),
+    transpose((2, 3, 5), given([2, 0, 1]), id="given order"),
+    *[transpose(In((3, 6), kind), [1, 0]) for kind in KINDS],
+    transpose(given(STRINGS), [1, 0], expect=lambda x, _: x.T, id="strings"),
+    transpose((3, 5), [0, 0], error="no permutation"),
+    transpose((3, 5), [0, -1], error="no permutation"),
+    transpose((3, 5), [0], error="does not fit rank 2"),
+    transpose((3, 5), const([1.0, 0.0], "f32"), error="must be integers"),
+    transpose((3, 5), [[1, 0]], error="rank 1"),
+]
+
+
+def reverse(shape, axes, mode="index", **kw) -> Case:
+    axes = axes if isinstance(axes, In) else const(axes, "boolean" if mode == "mask" else "i64")
+    return Case("Reverse", "opset1", [data(shape), axes], {"mode": mode}, **kw)
+
+
+REVERSE = [
+    reverse((5,), [0]),
+    reverse((2, 3, 5), [1], rankless=True),
+    reverse((2, 3, 5), [0, 2]),
+    reverse((2, 3, 5), [-1]),
+    reverse((2, 3), [1, 1], id="twice the same"),
+    reverse((2, 3), NONE, id="no axes"),
+    reverse((2, 3), const([1], "i32")),
+    reverse((2, 3, 5), [True, False, True], "mask", rankless=True),
+    reverse((2, 3), [False, False], "mask"),
+    reverse((0, 3), [0]),
+    reverse((2, 3), given([0]), id="given axes"),
+    reverse((2, 3), given([False, True]), "mask", id="given mask"),
+    *[reverse(In((3, 6), kind), [1]) for kind in KINDS],
+    reverse(given(STRINGS), [1], expect=lambda x, _: x[:, ::-1], id="strings"),
+    reverse((2, 3), [2], error="axis 2 is out of range for rank 2"),
+    reverse((2, 3), [True], "mask", error="mask of 1 axes does not fit rank 2"),
+    reverse((2, 3), const([1, 0]), "mask", error="booleans"),
+    reverse((2, 3), const(1), error="rank 1"),
+]
+
+
+def concat(*shapes, axis=None, **kw) -> Case:
+    return Case("Concat", "opset1", [data(s) for s in shapes], {} if axis is None else {"axis": axis}, **kw)
+
+
+CONCAT = [
+    concat((2, 3), (2, 5), axis=1),
+    concat((2, 3), (2, 5), axis=-1, rankless=True),
+    concat((2, 3), (4, 3), (1, 3), axis=0),
+    concat((2, 3), (4, 3), id="default axis"),
+    concat((2, 3), axis=1),
+    concat((2, 3, 1), (2, 4, 1), (2, 1, 1), axis=-2),
+    concat((3,), (2,), (0,), axis=0),
+    concat((2, 0), (2, 0), axis=1),
+    concat((0, 3), (0, 5), axis=1),
+    concat((2, 3), In((2, 5), const=True), axis=1, id="with a constant"),
+    *[concat(In((2, 3), kind), In((2, 5), kind), axis=1) for kind in KINDS],
+    concat(given(STRINGS), given(STRINGS), axis=0, expect=lambda a, b: np.concatenate([a, b]), id="strings"),
+    concat((2, 3), (2, 1), axis=2, error="axis 2 is out of range for rank 2"),
+    concat((2, 3), (2, 1), axis=0, error="extents 3 and 1 of axis 1 differ"),
+    concat((2, 3), In((2, 1), "i32"), axis=1, error="element types differ"),
+    concat((2, 3), (2,), axis=0, error="ranks 2, 1 differ"),
+    concat((), (), axis=0, error="axis 0 is out of range for rank 0"),
+]
+
+
+def split(shape, axis, parts, **kw) -> Case:
+    return Case("Split", "opset1", [data(shape), axis if isinstance(axis, In) else const(axis)],
+                {"num_splits": parts}, parts, **kw)
+
+
+SPLIT = [
+    split((6, 4), 0, 3),
+    split((6, 4), 1, 2, rankless=True),
+    split((6, 4), -1, 4),
+    split((6, 4), -2, 2),
+    split((6, 4), 1, 1),
+    split((2, 9, 2), 1, 3),
+    split((6,), 0, 6),
+    split((0, 4), 1, 2),
+    split((0, 4), 0, 2),
+    split((6, 4), const(0, "i32"), 2),
+    split((6, 4), given(1), 2, id="given axis"),
+    *[split(In((3, 6), kind), 1, 3) for kind in KINDS],
+    split(given(STRINGS), 1, 3, expect=lambda x, _: np.split(x, 3, 1), id="strings"),
+    split((6, 4), 0, 4, error="no multiple of num_splits 4"),
+    split((6, 4), 2, 2, error="axis 2 is out of range for rank 2"),
+    split((6, 4), [1], 2, error="rank 0"),
+    split((6, 4), const(1.0, "f32"), 2, error="must be integers"),
+]
+
+
+def variadic(shape, axis, lengths, **kw) -> Case:
+    axis, lengths = (v if isinstance(v, In) else const(v) for v in (axis, lengths))
+    return Case("VariadicSplit", "opset1", [data(shape), axis, lengths], {}, len(lengths.data), **kw)
+
+
+VARIADIC = [
+    variadic((6, 4), 0, [1, 2, 3]),
+    variadic((6, 4), 0, [-1, 2], rankless=True),
+    variadic((6, 4), [1], [1, -1]),
+    variadic((6, 4), -1, [2, 2]),
+    variadic((6, 4), 1, [0, 4]),
+    variadic((6, 4), 1, [4, -1], id="nothing is left"),
+    variadic((6, 4), 1, [4]),
+    variadic((6, 4), 1, [-1]),
+    variadic((2, 7, 3), 1, [3, -1, 2]),
+    variadic((0, 4), 1, [3, 1]),
+    variadic((6, 4), const(1, "i32"), const([3, 1], "i32")),
+    variadic((6, 4), given(1), [3, 1], id="given axis"),
+    variadic((6, 4), 1, given([3, -1]), dynamic=False, id="given lengths"),
+    *[variadic(In((3, 6), kind), 1, [2, 4]) for kind in KINDS],
+    variadic(given(STRINGS), 1, [1, 2], expect=lambda x, *_: [x[:, :1], x[:, 1:]], id="strings"),
+    variadic((6, 4), 1, [1, 1], error="add up to 2, not to the axis' extent 4"),
+    variadic((6, 4), 1, [5, -1], error="are more than extent 4"),
+    variadic((6, 4), 1, [-1, -1], error="neither lengths nor a single -1"),
+    variadic((6, 4), 1, [-2, 6], error="neither lengths nor a single -1"),
+    variadic((6, 4), 2, [2, 2], error="axis 2 is out of range for rank 2"),
+    variadic((6, 4), 1, const([1.0, 3.0], "f32"), error="must be integers"),
+    variadic((6, 4), 1, given([3, 2]), dynamic=False, error="add up to 5", id="given lengths, too many"),
+]
+
+test_transpose = check(TRANSPOSE)
+test_reverse = check(REVERSE)
+test_concat = check(CONCAT)
+test_split = check(SPLIT)
+test_variadic_split = check(VARIADIC)
