@@ -12,9 +12,10 @@ import numpy as np
 from ovgpu import ir
 from ovgpu.backends import cpu
 from ovgpu.debug import observer
-from ovgpu.errors import DeviceError, UnsupportedOpError
-from ovgpu.model import Model, Node, Output, Ports
+from ovgpu.errors import DeviceError
+from ovgpu.model import Model, Output, Ports
 from ovgpu.ops._op import Array
+from ovgpu.ops._unsupported import Unsupported, require_supported
 from ovgpu.passes import prepare
 from ovgpu.request import InferRequest, VariableState
 from ovgpu.results import OVDict
@@ -37,7 +38,7 @@ class CompiledModel(Ports):
     """
 
     def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
-        _refuse_unsupported(model)
+        require_supported(model)
         self._original = model
         self._model = prepare(model)
         self.parameters, self.results = model.parameters, model.results
@@ -179,12 +180,6 @@ class CompiledModel(Ports):
     def _observer(self, profiler: Profiler | None) -> Callable[[Step, Sequence[Call]], None] | None:
         return observer(profiler)
 
-    def _to_host(self, array: Array) -> Array:
-        return array
-
-    def _to_device(self, array: Array) -> Array:
-        return array
-
 
 class _Fresh:
     """`executor.Memory` that allocates."""
@@ -201,29 +196,6 @@ class _Fresh:
 
 def _reads_parameters(model: Model) -> bool:
     return any(s is not None and s.node.op.name == "Parameter" for n in model.ops for s in n.inputs)
-
-
-def _refuse_unsupported(model: Model) -> None:
-    """UnsupportedOpError naming every op that cannot be run, with its layers, those in bodies included."""
-    found: dict[str, list[str]] = {}
-    for node in _all_nodes(model):
-        if not getattr(node.op, "supported", True):
-            version = node.op.version.removeprefix("opset")
-            found.setdefault(f"{node.op.name}-{version}", []).append(node.friendly_name)
-    if found:
-        lines = [f"{name} ({', '.join(map(repr, layers[:5]))}{', ...' if len(layers) > 5 else ''})"
-                 for name, layers in sorted(found.items())]
-        raise UnsupportedOpError(f"[{next(iter(sorted(found)))}] the model has operations that are not supported: "
-                                 + "; ".join(lines) + (f" ({model.source})" if model.source else ""))
-
-
-def _all_nodes(model: Model) -> list[Node]:
-    found, stack = [], [model]
-    while stack:
-        for node in stack.pop().ops:
-            found.append(node)
-            stack += [v for v in vars(node.op).values() if isinstance(v, Model)]
-    return found
 
 
 class Core:
@@ -273,7 +245,7 @@ class Core:
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Friendly name -> device, for the nodes that the device can run."""
         device = resolve_device(device_name)
-        return {n.friendly_name: device for n in model.ops if getattr(n.op, "supported", True)}
+        return {n.friendly_name: device for n in model.ops if not isinstance(n.op, Unsupported)}
 
     def add_extension(self, *args: Any) -> None:
         raise RuntimeError("extensions are Python classes here: register ops with @ovgpu.op")
@@ -293,14 +265,24 @@ def resolve_device(name: str) -> str:
     known = name.upper().split(":")[0]
     if known in ("CPU", "AUTO"):
         return "CPU"
+    if known in _BACKENDS:
+        return known
     if known.split(".")[0] in ("NVIDIA", "CUDA"):
         raise DeviceError(f'Device "{name}" is not available: the CUDA backend of ovgpu is not part of this version; '
                           "use CPU or AUTO")
     raise DeviceError(f'Device with "{name}" name is not registered in ovgpu; there are CPU, NVIDIA and AUTO')
 
 
+_BACKENDS: dict[str, Callable[[], Backend]] = {"CPU": cpu.CpuBackend}
+
+
+def register_backend(device: str, backend: Callable[[], Backend]) -> None:
+    """Makes a device of this name; the tests use it for the emulated one."""
+    _BACKENDS[device] = backend
+
+
 def _backend(device: str) -> Backend:
-    return cpu.CpuBackend()
+    return _BACKENDS[device]()
 
 
 def compile_model(model: Any, device_name: str = "AUTO", config: Mapping[str, Any] | None = None) -> CompiledModel:

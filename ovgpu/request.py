@@ -44,13 +44,13 @@ class VariableState:
         and else zeros."""
         self._request._check_idle()
         value = self._request._state_value(self.name)
-        return Tensor.from_array(np.array(value), self._request._variables.type_of(self.name, value))
+        return Tensor.from_array(np.array(self._request._backend.download(value)), self._request._variables.type_of(self.name, value))
 
     @state.setter
     def state(self, value: Tensor) -> None:
         self._request._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
-        self._request._variables.set(self.name, self._request._compiled._to_device(tensor.array))
+        self._request._variables.set(self.name, self._request._backend.upload(tensor.array, None))
 
     def reset(self) -> None:
         self._request._check_idle()
@@ -68,7 +68,9 @@ class InferRequest:
 
     def __init__(self, compiled: CompiledModel) -> None:
         self._compiled = compiled
-        self._variables = Variables(compiled._variable_infos, compiled._backend)
+        self._backend = compiled._backend.for_request()
+        self._variables = Variables(compiled._variable_infos, self._backend)
+        self._uploaded: list[Any] = [None] * len(compiled.inputs)
         self._executors: dict[int, Executor] = {}
         self._inputs: list[Any] = [None] * len(compiled.inputs)  # arrays as they will be used
         self._input_tensors: list[Tensor | None] = [None] * len(compiled.inputs)
@@ -162,10 +164,12 @@ class InferRequest:
         program = compiled._program(arrays)
         executor = self._executors.get(id(program))
         if executor is None:
-            executor = self._executors[id(program)] = Executor(program, compiled._backend, compiled._constants)
+            executor = self._executors[id(program)] = Executor(program, self._backend, compiled._constants)
             executor.observe = compiled._observer(self._profiler)
+        arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
         states = {name: self._current(name, arrays) for name in program.states}
         results = executor.run(arrays, states, self, self._variables.key)
+        self._backend.synchronize()
         self._variables.commit(executor.assigned())
         for number, result in enumerate(results):
             self._keep_output(number, result)
@@ -179,7 +183,7 @@ class InferRequest:
         if array is not None and array.shape == shape and array.dtype == kind.storage and not (
                 bound is not None and kind.packed):
             return array
-        array = self._outputs[number] = self._compiled._backend.xp.empty(shape, kind.storage)
+        array = self._outputs[number] = self._backend.xp.empty(shape, kind.storage)
         return array
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
@@ -388,7 +392,7 @@ class InferRequest:
             shape = [d.get_length() if d.is_static else 0 for d in port.partial_shape] if port.partial_shape.rank.is_static else [0]
             array = self._outputs[number] = np.zeros(shape, port.element_type.storage)
         kind = Type.of(array.dtype) if port.element_type.is_dynamic() else port.element_type
-        return Tensor.from_array(self._compiled._to_host(array), kind)
+        return Tensor.from_array(self._backend.download(array), kind)
 
     @property
     def input_tensors(self) -> list[Tensor]:

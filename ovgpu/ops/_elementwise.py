@@ -123,7 +123,7 @@ class Elementwise(Op):
         assert shape is not None
         return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
         inputs = self.align([x for x in inputs if x is not None])
         tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
@@ -131,6 +131,12 @@ class Elementwise(Op):
             tape.record(k, inputs, out, [w[: out.size].reshape(out.shape) for w in workspace])
         else:
             k(run_tiles, tape, inputs, out, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if any(x.dtype.kind == "V" for x in (*inputs, *outputs)):  # f8 and 4-bit types have no arithmetic
+            return NotImplemented
+        k.elementwise(self, self.align([x for x in inputs if x is not None]), outputs[0])
+        return None
 
 
 class Unary(Elementwise):

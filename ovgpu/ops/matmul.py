@@ -68,3 +68,10 @@ class MatMul(Op):
             a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
         k(np.matmul, a, b, out)
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        a, b = self.operands(*inputs)
+        if a.ndim != 2 or b.ndim != 2 or a.dtype.name not in ("float32", "float16", "bfloat16"):
+            return NotImplemented
+        k.gemm(a, b, outputs[0])
+        return None

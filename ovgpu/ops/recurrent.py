@@ -107,6 +107,16 @@ class Cell(_Layer):
 class LSTMCell(LSTM, Cell):
     """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, h, _, _, _, *b = inputs
+        usual = [self.activation(i)[0] for i in range(3)] == ["sigmoid", "tanh", "tanh"] and not self.clips()
+        if not usual or not b or b[0] is None or not all(a.flags.c_contiguous for a in inputs):
+            return NotImplemented
+        (batch, hidden), units = h.shape, 4
+        k.kernel("lstm_cell.cu", f"lstm_cell<{k.c_type(x.dtype)}>", (-(-hidden // units), batch), (32, units),
+                 (*inputs, *outputs, np.int32(x.shape[1]), np.int32(hidden)))
+        return None
+
 
 @op("LSTMCell", "opset1")
 class LSTMCell1(LSTM, Cell):

@@ -12,11 +12,23 @@ from ovgpu.types import Type
 Call = Callable[[], Any]
 
 
+class Recording(Protocol):
+    """A list of calls that will run many times; what a backend keeps with it to run them faster."""
+
+    flat: list[Call]
+    bound: bool  # every call only launches work: none runs `evaluate`
+    runs: int
+    graph: Any
+
+
 class Backend(Protocol):
     """Memory, arrays on it, and the calls that run an op on arrays."""
 
     name: str
     xp: Adapter
+
+    def for_request(self) -> Backend:
+        """The backend of one request, with a stream of its own where there are streams."""
 
     def allocate(self, nbytes: int) -> Any:
         """A block of memory, aligned to 64 bytes."""
@@ -30,6 +42,12 @@ class Backend(Protocol):
     def constant(self, value: Any) -> Array:
         """A host array as a constant of the device, aligned for its type."""
 
+    def upload(self, value: Any, previous: Array | None) -> Array:
+        """A host array on the device, in ``previous`` if that has its shape and type."""
+
+    def download(self, array: Array) -> Any:
+        """A device array on the host."""
+
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
         """The calls that write ``outputs``. Inputs that the op wants on the host are NumPy arrays."""
@@ -39,3 +57,9 @@ class Backend(Protocol):
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         """The op's results in memory of their own."""
+
+    def replay(self, recording: Recording) -> bool:
+        """Runs all calls of a recording at once; False if they are to be run one by one."""
+
+    def synchronize(self) -> None:
+        """Waits until all work given so far is done."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -44,7 +44,10 @@ class Binding:
     layout: Layout
     arrays: list[Array]
     calls: list[Sequence[Call]]
-    flat: list[Call]
+    flat: list[Call] = field(default_factory=list)
+    bound: bool = True
+    runs: int = 0
+    graph: Any = None
 
 
 class Executor:
@@ -150,7 +153,7 @@ class Executor:
         if base is None or base.layout is not layout:
             todo_values: Sequence[int] = range(len(segment.values))
             todo_steps: Sequence[int] = range(len(segment.steps))
-            binding = Binding(slots, hosts, outside, layout, [None] * len(segment.values), [()] * len(segment.steps), [])
+            binding = Binding(slots, hosts, outside, layout, [None] * len(segment.values), [()] * len(segment.steps))
         else:
             changed_values: set[int] = set()
             changed_steps: set[int] = set()
@@ -169,7 +172,7 @@ class Executor:
             if not changed_steps and not changed_values and slots == base.slots:
                 return base
             todo_values, todo_steps = sorted(changed_values), sorted(changed_steps)
-            binding = Binding(slots, hosts, outside, layout, list(base.arrays), list(base.calls), [])
+            binding = Binding(slots, hosts, outside, layout, list(base.arrays), list(base.calls))
         index = segment.index
         for position in todo_values:
             value = values[segment.values[position]]
@@ -241,6 +244,8 @@ class Executor:
                         self.observe(step, calls)
                     except Exception as e:
                         raise _failed(e, step) from e
+            return
+        if self.backend.replay(binding):
             return
         rest = iter(binding.flat)
         try:

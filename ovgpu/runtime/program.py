@@ -180,5 +180,8 @@ class Copy(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0], inputs[0])
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k.copy(inputs[0], outputs[0])
+
     def attributes(self) -> dict[str, Any]:
         return {}

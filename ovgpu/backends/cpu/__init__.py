@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime.backend import Call
+from ovgpu.runtime.backend import Call, Recording
 from ovgpu.types import Type
 
 ALIGNMENT = 64
@@ -34,6 +34,9 @@ class CpuBackend:
 
     name = "CPU"
     xp = NUMPY
+
+    def for_request(self) -> CpuBackend:
+        return self
 
     def allocate(self, nbytes: int) -> Any:
         block = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -63,6 +66,18 @@ class CpuBackend:
                              Type.of(value.dtype)) if value.nbytes else value.copy()
         np.copyto(aligned, value)
         return aligned
+
+    def upload(self, value: Any, previous: Array | None) -> Array:
+        return value
+
+    def download(self, array: Array) -> Any:
+        return array
+
+    def replay(self, recording: Recording) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:

@@ -1,0 +1,96 @@
+"""The CUDA backend: device memory, kernels recorded per step, and captured graphs of whole segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda.blas import Blas
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._op import Array, Op, evaluate
+from ovgpu.ops._xp import Adapter
+from ovgpu.runtime.backend import Call, Recording
+from ovgpu.types import Type
+
+
+class CudaBackend:
+    """See `ovgpu.runtime.backend.Backend`. One per request: it has a stream and a cuBLAS handle of its own."""
+
+    name = "NVIDIA"
+
+    def __init__(self) -> None:
+        self.cupy = rt.cupy()
+        self.xp = Adapter(self.cupy)
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.blas = Blas(self.stream)
+
+    def for_request(self) -> CudaBackend:
+        return CudaBackend()
+
+    def allocate(self, nbytes: int) -> Any:
+        return self.cupy.cuda.alloc(max(nbytes, 1))
+
+    def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+        return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
+
+    def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        if array.shape == shape and array.strides == strides and not offset:
+            return array
+        return self.cupy.ndarray(shape, array.dtype, memptr=array.data + offset, strides=strides)
+
+    def constant(self, value: Any) -> Array:
+        return self.upload(value, None)
+
+    def upload(self, value: Any, previous: Array | None) -> Array:
+        if previous is None or previous.shape != value.shape or previous.dtype != value.dtype:
+            previous = self.cupy.empty(value.shape, value.dtype)
+        previous.set(np.ascontiguousarray(value), stream=self.stream)
+        return previous
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        host: np.ndarray[Any, Any] = array.get(stream=self.stream)
+        return host
+
+    def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
+             types: Sequence[Type]) -> Sequence[Call]:
+        launcher = Launcher(self.stream, self.blas)
+        if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
+            return launcher.calls
+        return [partial(self._evaluate_into, op, inputs, outputs, types)]
+
+    def copy(self, source: Array, target: Array) -> Sequence[Call]:
+        launcher = Launcher(self.stream, self.blas)
+        launcher.copy(source, target)
+        return launcher.calls
+
+    def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
+        with self.stream:
+            return evaluate(op, self.xp, inputs, types)
+
+    def _evaluate_into(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array],
+                       types: Sequence[Type]) -> None:
+        for out, result in zip(outputs, self.evaluate(op, inputs, types)):
+            for call in self.copy(result, out):
+                call()
+
+    def replay(self, recording: Recording) -> bool:
+        """Launches the recording's graph, captured at its second run: the first one loads the modules."""
+        if recording.graph is None:
+            recording.runs += 1
+            if recording.runs < 2 or not recording.flat or not recording.bound:
+                return False
+            self.stream.begin_capture()
+            try:
+                for call in recording.flat:
+                    call()
+            finally:
+                recording.graph = self.stream.end_capture()
+        recording.graph.launch(self.stream)
+        return True
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()

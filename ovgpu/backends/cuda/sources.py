@@ -1,0 +1,34 @@
+"""Where the kernel files are, and the modules compiled from them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ovgpu.backends.cuda import rt
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+@cache
+def folder() -> Path:
+    """The folder of the ``.cu`` files: inside an installed package, beside it in a source tree."""
+    for found in (_PACKAGE / "cuda_kernels", _PACKAGE.parent / "cuda_kernels"):
+        if (found / "common.cuh").is_file():
+            return found
+    raise FileNotFoundError(f"cuda_kernels is neither in {_PACKAGE} nor beside it; ovgpu is not installed completely")
+
+
+_functions: dict[tuple[int, str, str], Any] = {}
+
+
+def function(file: str, expression: str) -> Any:
+    """The kernel ``expression`` (``lstm_cell<float>``) of a file, compiled on first use."""
+    cupy = rt.cupy()
+    key = (id(cupy), file, expression)
+    if key not in _functions:
+        source = (folder() / file).read_text()
+        module = cupy.RawModule(code=source, options=("-std=c++17", f"-I{folder()}"), name_expressions=[expression])
+        _functions[key] = module.get_function(expression)
+    return _functions[key]
