@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ovgpu.ir.read import read_model
+from ovgpu.ir.write import save_model, serialize
 
-__all__ = ["read_model"]
+__all__ = ["read_model", "save_model", "serialize"]

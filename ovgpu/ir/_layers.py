@@ -95,20 +95,20 @@ def join_names(names: set[str]) -> str:
 
 # ---- runtime information
 
-def read_rt_info(element: Element | None) -> dict[str, Any]:
-    """Runtime information of a layer or a port.
+def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str, Any]:
+    """Runtime information of a layer or a port, under the keys that openvino gives it.
 
     ``<attribute name="layout" version="0" layout="[N,C]"/>`` becomes ``"layout_0": {"layout": "[N,C]"}``, and
-    ``<user_data name="x" value="y"/>`` becomes ``"x": "y"``; user data may nest.
+    ``<user_data name="x" value="y"/>`` becomes ``"user_datax": "y"``; user data may nest.
     """
     info: dict[str, Any] = {}
     for item in () if element is None else element:
-        name = item.get("name")
-        if item.tag == "attribute" and name is not None and item.get("version") is not None:
-            info[f"{name}_{item.get('version')}"] = {
+        name, version = item.get("name"), item.get("version")
+        if item.tag == "attribute" and name is not None and version is not None:
+            info[f"{name}_{version}"] = {
                 str(key): str(value) for key, value in item.attrib.items() if key not in ("name", "version")}
         elif item.tag == "user_data" and name is not None:
-            info[name] = read_rt_info(item) if item.get("value") is None else item.get("value")
+            info[prefix + name] = read_rt_info(item, "") if item.get("value") is None else item.get("value")
     return info
 
 

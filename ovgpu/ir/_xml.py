@@ -1,6 +1,13 @@
-"""XML of untrusted files: no entities, no DTD, no network, bounded depth and size."""
+"""XML: parsing that of untrusted files (no entities, no DTD, no network, bounded depth); writing."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -27,3 +34,43 @@ def parse(text: bytes, source: str) -> Element:
         return etree.fromstring(text, parser)
     except etree.XMLSyntaxError as e:
         raise ModelError(f"the XML is malformed: {e.msg or 'it is empty'}{where}") from None
+
+
+# ---- writing
+
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+SPACES = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+
+
+@dataclass
+class Lines:
+    """Indented lines of XML, written as they come."""
+
+    file: IO[bytes]
+    depth: int = 0
+
+    def put(self, line: str) -> None:
+        self.file.write(b"\t" * self.depth + line.encode() + b"\n")
+
+    def empty(self, tag: str, **attributes: Any) -> None:
+        """An element without content; an attribute that is None is left out."""
+        self.put(f"<{_open(tag, attributes)} />")
+
+    @contextmanager
+    def element(self, tag: str, **attributes: Any) -> Iterator[None]:
+        self.put(f"<{_open(tag, attributes)}>")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.put(f"</{tag}>")
+
+
+def _open(tag: str, attributes: dict[str, Any]) -> str:
+    parts = [tag]
+    for name, value in attributes.items():
+        if value is not None:
+            text = str(value)
+            if FORBIDDEN.search(text):
+                raise ModelError(f"{name}={text[:60]!r} has characters that XML cannot hold")
+            parts.append(f"{name}={quoteattr(text, SPACES)}")
+    return " ".join(parts)

@@ -22,7 +22,7 @@ from ovgpu.model import Model, Node, RTMap
 from ovgpu.ops import Op, lookup, registry
 from ovgpu.ops._op import build
 from ovgpu.ops._unsupported import Unsupported
-from ovgpu.ops.graph import Parameter
+from ovgpu.ops.graph import Constant, Parameter
 from ovgpu.types import Type
 
 VERSIONS = ("10", "11")
@@ -181,6 +181,9 @@ def _node(layer: Layer, file: File) -> Node:
         raise layer.error(str(e)) from None
     outputs = max(len(layer.outputs), 1)
     node = Node(op, [None] * len(layer.inputs), outputs, name=layer.name, layer_id=layer.id)
+    if not isinstance(op, (Constant, Unsupported)):
+        known = op.attributes()
+        node.extra = {name: text for name, text in layer.texts.items() if name not in known}
     node.rt_info = RTMap(read_rt_info(layer.element.find("rt_info")))
     for output, port in zip(node.outputs, layer.port_elements("output")):
         output.set_names(split_names(port.get("names", "")))

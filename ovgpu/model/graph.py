@@ -143,7 +143,7 @@ class Model(Ports):
 
     def get_result_index(self, port: Output | Node) -> int:
         """The number of the output that a Result, its port or the tensor it takes is; -1 if it is none."""
-        found = [i for i, r in enumerate(self.results) if port in (r, r.outputs[0], r.outputs[0].source)]
+        found = [i for i, r in enumerate(self.results) if port in (r, r.outputs[0], r.outputs[0].tensor_port)]
         return found[0] if found else -1
 
     def get_parameter_index(self, parameter: Node) -> int:
@@ -254,12 +254,12 @@ class Model(Ports):
             inputs = [None if s is None else twins[id(s)] for s in node.inputs]
             twin = Node(_clone_bodies(node.op), inputs, len(node.outputs),
                         name=node.friendly_name, layer_id=node.layer_id)
-            twin.rt_info = node.rt_info.copy()
+            twin.extra, twin.rt_info = dict(node.extra), node.rt_info.copy()
             twin.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
             for port, other in zip(node.outputs, twin.outputs):
                 other.set_names(port.own_names)
                 other.spec = port.spec
-                if port.source is port:
+                if port.tensor_port is port:
                     other.rt_info = port.rt_info.copy()
                 twins[id(port)] = other
             nodes[id(node)] = twin

@@ -45,7 +45,7 @@ class Output:
         self.spec = Spec(Type.dynamic, None)
 
     @property
-    def source(self) -> Output:
+    def tensor_port(self) -> Output:
         """The port itself; for a Result, the one whose tensor it takes."""
         inputs = self.node.inputs
         return inputs[0] if self.node.op.name == "Result" and inputs and inputs[0] is not None else self
@@ -58,8 +58,8 @@ class Output:
         return self._names
 
     def get_names(self) -> set[str]:
-        if self.source is not self:
-            return set(self._names) or self.source.get_names()
+        if self.tensor_port is not self:
+            return set(self._names) or self.tensor_port.get_names()
         results = () if self.node.model is None else self.node.model.results
         return self._names.union(*(r.outputs[0]._names for r in results if r.inputs[:1] == [self]))
 
@@ -103,15 +103,15 @@ class Output:
         return self.node
 
     def get_rt_info(self) -> RTMap:
-        return self.source._rt_info
+        return self.tensor_port._rt_info
 
     @property
     def rt_info(self) -> RTMap:
-        return self.source._rt_info
+        return self.tensor_port._rt_info
 
     @rt_info.setter
     def rt_info(self, info: RTMap) -> None:
-        self.source._rt_info = info
+        self.tensor_port._rt_info = info
 
     def set_rt_info(self, value: Any, key: str) -> None:
         self.rt_info[key] = value
@@ -212,7 +212,8 @@ class Node:
     ``inputs`` holds the `Output` that feeds each input; an optional input that is absent is None.
     """
 
-    __slots__ = ("friendly_name", "input_rt_info", "inputs", "layer_id", "model", "op", "outputs", "rt_info")
+    __slots__ = ("extra", "friendly_name", "input_rt_info", "inputs", "layer_id", "model", "op", "outputs",
+                 "rt_info")
 
     def __init__(self, op: Operation, inputs: Sequence[Output | None], outputs: int = 1, *,
                  name: str = "", layer_id: str = "") -> None:
@@ -221,6 +222,7 @@ class Node:
         self.outputs = [Output(self, i) for i in range(outputs)]
         self.friendly_name = name
         self.layer_id = layer_id
+        self.extra: dict[str, str] = {}  # attributes of the file that the op does not know
         self.rt_info = RTMap()
         self.input_rt_info: dict[int, RTMap] = {}
         self.model: Model | None = None
@@ -292,8 +294,8 @@ class Node:
         return self.outputs[index]
 
     def _check(self, index: int, ports: Sequence[Any]) -> None:
-        if not 0 <= index < len(ports):
-            raise RuntimeError(f"node index is out of range: {index} of {len(ports)} ports of '{self.friendly_name}'")
+        if not 0 <= index < (count := len(ports)):
+            raise RuntimeError(f"node index is out of range: '{self.friendly_name}' has {count}, not {index}")
 
     def input_value(self, index: int) -> Output:
         return self.input(index).get_source_output()

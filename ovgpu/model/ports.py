@@ -48,9 +48,9 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
         return ports[0]
     if isinstance(key, str):
         found = ([p for p in ports if key in p.get_names()]
-                 or [p for p in ports if key in p.source.get_names()])
+                 or [p for p in ports if key in p.tensor_port.get_names()])
     elif isinstance(key, Output):
-        found = [p for p in ports if p is key] or [p for p in ports if p.source is key]
+        found = [p for p in ports if p is key] or [p for p in ports if p.tensor_port is key]
     else:
         number = operator.index(key)
         if not 0 <= number < len(ports):

@@ -1,0 +1,89 @@
+"""Writing constants into a .bin file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from ovgpu.ir._constants import PackedConstant
+from ovgpu.ops.graph import Constant
+from ovgpu.types import Type, pack
+
+Array = np.ndarray[Any, Any]
+
+CHUNK = 1 << 22
+"""Elements that are converted at a time, so that no constant is held twice as a whole."""
+
+F16_MAX, F16_TINY = 65504.0, 2.0**-24
+
+
+class Blobs:
+    """A .bin file in the making. Equal constants are written once; each begins at a multiple of its type's
+    size, so that a reader's views are aligned (OpenVINO itself packs them without gaps)."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._end = 0
+        self._known: dict[tuple[int, bytes], int] = {}
+
+    def write(self, chunks: Iterable[Array], alignment: int) -> tuple[int, int]:
+        """Writes flat uint8 arrays as one constant; its offset and size."""
+        start = -(-self._end // alignment) * alignment
+        self._file.seek(start)
+        size, digest = 0, hashlib.blake2b(digest_size=16)
+        for chunk in chunks:
+            self._file.write(chunk.data)
+            digest.update(chunk.data)
+            size += chunk.size
+        key = size, digest.digest()
+        before = self._known.get(key) if size else 0
+        if before is not None and before % alignment == 0:  # take it back
+            self._file.truncate(self._end)
+            return before, size
+        self._known[key] = start
+        self._end = start + size
+        return start, size
+
+
+def constant_bytes(op: Constant) -> Iterator[Array]:
+    """The bytes of a constant in OpenVINO's layout."""
+    if isinstance(op, PackedConstant):
+        yield op.packed
+    elif op.element_type is Type.string or op.element_type.packed:
+        yield pack(op.value, op.element_type)
+    else:
+        yield np.ascontiguousarray(op.value).reshape(-1).view(np.uint8)
+
+
+# ---- compression to f16
+
+def fits_f16(op: Constant) -> bool:
+    """Whether OpenVINO would store the constant as f16.
+
+    It keeps those of which three quarters or more are out of range, and single values that f16 rounds by more
+    than one part in ten thousand.
+    """
+    if op.element_type not in (Type.f32, Type.f64) or op.value.size == 0:
+        return False
+    if op.value.size == 1:
+        value = float(op.value.reshape(()))
+        return abs(value) <= F16_MAX and abs(float(np.float16(value)) - value) <= 1e-4 * abs(value)
+    outside = 0
+    for part in _parts(op.value):
+        size = np.abs(part)
+        outside += int(np.count_nonzero((size > F16_MAX) | ((size < F16_TINY) & (size > 0))))
+    return outside < 0.75 * op.value.size
+
+
+def f16_bytes(op: Constant) -> Iterator[Array]:
+    """The values rounded to f16, with those out of range at its limits."""
+    for part in _parts(op.value):
+        yield np.clip(part, -F16_MAX, F16_MAX).astype(np.float16).view(np.uint8)
+
+
+def _parts(values: Array) -> Iterator[Array]:
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return (flat[i:i + CHUNK] for i in range(0, flat.size, CHUNK))

@@ -1,0 +1,380 @@
+"""Writing a model as OpenVINO IR, version 10 or 11: files that OpenVINO reads and runs just as well."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, Any, Self
+
+from ovgpu.errors import ModelError, OpError
+from ovgpu.ir._blobs import Blobs, constant_bytes, f16_bytes, fits_f16
+from ovgpu.ir._layers import join_names
+from ovgpu.ir._xml import Lines
+from ovgpu.model import Model, Node, Output, RTMap
+from ovgpu.model.rt_info import text as rt_text
+from ovgpu.ops._unsupported import Unsupported, all_nodes
+from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
+from ovgpu.ops.graph import Constant
+from ovgpu.types import PartialShape, Type
+
+IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
+SPELLINGS = {"Constant": "Const", "PRelu": "PReLU", "Relu": "ReLU", "Softmax": "SoftMax"}
+PRECISIONS = {"boolean": "BOOL", "f16": "FP16", "f32": "FP32", "f64": "FP64", "u1": "BIN",
+              "dynamic": "UNSPECIFIED"}
+PathLike = str | bytes | os.PathLike[str]
+XML_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+LOW_PRECISION = {Type.i4, Type.u4, Type.i8, Type.u8, Type.nf4, Type.f8e4m3, Type.f8e5m2}
+
+
+def save_model(model: Model, output_model: PathLike, compress_to_fp16: bool = True) -> None:
+    """Writes ``output_model`` (an .xml file) and the .bin file beside it.
+
+    With ``compress_to_fp16``, floating point constants are stored as f16 and converted back in the graph, as
+    openvino does; a quantized model is written as it is. Raises: ModelError if the files cannot be written.
+    """
+    _write(model, output_model, "", 11, compress_to_fp16 and not _is_quantized(model))
+
+
+def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "",
+              version: str = "UNSPECIFIED") -> None:
+    """Writes the model as it is; ``version`` is "IR_V11" (default) or "IR_V10", which has less rt_info.
+
+    Raises: ModelError if the files cannot be written.
+    """
+    if version not in IR_VERSIONS:
+        raise ModelError(f"IR version {version!r} is none of {', '.join(IR_VERSIONS)}")
+    _write(model, xml_path, bin_path, IR_VERSIONS[version], False)
+
+
+def _is_quantized(model: Model) -> bool:
+    """Whether there are low-precision weights with a scale, or fake quantization."""
+    for node in all_nodes(model):
+        if node.op.name in ("FakeQuantize", "FakeConvert"):
+            return True
+        if node.op.name == "Multiply":
+            source = node.inputs[0].node if node.inputs[0] is not None else node
+            if source.op.name == "Subtract" and source.inputs[0] is not None:
+                source = source.inputs[0].node
+            weights = source.inputs[0].node.op if source.op.name == "Convert" and source.inputs[0] else None
+            if isinstance(weights, Constant) and weights.element_type in LOW_PRECISION:
+                return True
+    return False
+
+
+def _write(model: Model, xml_path: Any, bin_path: Any, version: int, compress: bool) -> None:
+    xml = Path(os.fsdecode(xml_path))
+    if xml.suffix != ".xml":
+        raise ModelError(f"a model is written to a path that ends with .xml, not to {xml.name!r}")
+    weights = Path(os.fsdecode(bin_path)) if bin_path else xml.with_suffix(".bin")
+    try:
+        xml.parent.mkdir(parents=True, exist_ok=True)
+        # The files take their places only when they are complete: the model's own constants may be views of
+        # the very file that is being replaced.
+        with ExitStack() as stack:
+            new = [stack.enter_context(Replacement(path)) for path in (weights, xml)]
+            writer = Writer(Lines(new[1].file), Blobs(new[0].file), version, compress)
+            writer.lines.put('<?xml version="1.0"?>')
+            writer.graph(model, "net", name=model.friendly_name, version=version)
+            for file in new:
+                file.complete = True
+    except OSError as e:
+        raise ModelError(f"the model cannot be written: {e.filename or xml}: {e.strerror or e}") from None
+
+
+@dataclass
+class Replacement:
+    """A temporary file that replaces ``path`` on leaving, once it is complete, and else disappears."""
+
+    path: Path
+    complete: bool = False
+
+    def __enter__(self) -> Self:
+        name, folder = f".{self.path.name}.", self.path.parent
+        self.file: IO[bytes] = NamedTemporaryFile(dir=folder, prefix=name, delete=False)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+        temporary = Path(self.file.name)
+        if self.complete:
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(self.path)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---- graphs
+
+EDGE = ("from-layer", "from-port", "to-layer", "to-port")
+
+
+@dataclass
+class Plan:
+    """The layers of a graph: ids by node, and the constants that are stored as f16, which take two layers."""
+
+    nodes: list[Node]
+    ids: dict[Node, int] = field(default_factory=dict)
+    compressed: set[Node] = field(default_factory=set)
+
+
+@dataclass
+class Writer:
+    lines: Lines
+    blobs: Blobs
+    version: int
+    compress: bool
+
+    def graph(self, model: Model, tag: str, plan: Plan | None = None, **attributes: Any) -> None:
+        """A ``<net>`` or a body."""
+        plan = plan or self.plan(model)
+        with self.lines.element(tag, **attributes):
+            with self.lines.element("layers"):
+                for node in plan.nodes:
+                    try:
+                        self.layer(node, plan)
+                    except OpError as e:
+                        raise e.at(node.op.name, node.place) from None
+            with self.lines.element("edges"):
+                for edge in _edges(plan):
+                    self.lines.empty("edge", **dict(zip(EDGE, edge)))
+            with self.lines.element("rt_info"):
+                self.meta(model.rt_info)
+
+    def plan(self, model: Model) -> Plan:
+        ends = {*model.parameters, *model.sinks, *model.results}
+        inner = [node for node in model.ops if node not in ends]
+        plan = Plan([*model.parameters, *inner, *model.sinks, *model.results])
+        number = 0
+        for node in plan.nodes:
+            if self.compress and isinstance(node.op, Constant) and _may_round(node) and fits_f16(node.op):
+                plan.compressed.add(node)
+                number += 1
+            plan.ids[node] = number
+            number += 1
+        return plan
+
+    def layer(self, node: Node, plan: Plan) -> None:
+        op: Any = node.op
+        if node in plan.compressed:
+            self.compressed_constant(node, plan.ids[node])
+            return
+        attributes = {"id": plan.ids[node], "name": node.friendly_name,
+                      "type": SPELLINGS.get(op.name, op.name), "version": op.version}
+        if op.name == "Result":
+            attributes["output_names"] = join_names(node.outputs[0].own_names) or None
+        plans = {key: self.plan(value) for key, value in op.attributes().items() if isinstance(value, Model)}
+        with self.lines.element("layer", **attributes):
+            data = self.data(node)
+            if data:
+                self.lines.empty("data", **data)
+            self.port_maps(op, len(_sources(node)), len(node.outputs), plans)
+            self.rt_info(node.rt_info)
+            self.ports(node)
+            for key, inner in plans.items():
+                self.graph(getattr(op, key), key, inner)
+
+    def compressed_constant(self, node: Node, number: int) -> None:
+        op: Any = node.op
+        port, name = node.outputs[0], node.friendly_name
+        offset, size = self.blobs.write(f16_bytes(op), 2)
+        shape = ", ".join(map(str, op.value.shape))
+        half = f"{name}_compressed"
+        with self.lines.element("layer", id=number - 1, name=half, type="Const", version="opset1"):
+            self.lines.empty("data", element_type="f16", shape=shape, offset=offset, size=size)
+            with self.lines.element("output"):
+                self.port(0, Type.f16, port.partial_shape)
+        with self.lines.element("layer", id=number, name=name, type="Convert", version="opset1"):
+            self.lines.empty("data", destination_type=op.element_type.type_name)
+            self.rt_info(RTMap({**node.rt_info.plain(), "decompression_0": {}}))
+            with self.lines.element("input"):
+                self.port(0, Type.f16, port.partial_shape)
+            with self.lines.element("output"):
+                self.output(1, port)
+
+    def data(self, node: Node) -> dict[str, str]:
+        """The attributes of a node by name, as texts."""
+        op: Any = node.op
+        if isinstance(op, Unsupported):
+            return dict(op.texts)
+        if isinstance(op, Constant):
+            shape = node.outputs[0].get_shape()
+            offset, size = self.blobs.write(constant_bytes(op), _alignment(op.element_type))
+            return {"element_type": op.element_type.type_name, "shape": ", ".join(map(str, shape)),
+                    "offset": str(offset), "size": str(size)}
+        if isinstance(op, (TensorIterator, Loop, If)):
+            return node.extra
+        known = {name: value for name, value in op.attributes().items() if value is not None}
+        return {name: attribute_text(value) for name, value in known.items()} | node.extra
+
+    # ---- ports
+
+    def ports(self, node: Node) -> None:
+        op: Any = node.op
+        sources = _sources(node)
+        if sources:
+            with self.lines.element("input"):
+                for number, source in enumerate(sources):
+                    info = node.input_rt_info.get(number)
+                    self.port(number, source.element_type, source.partial_shape, info=info)
+        if op.name != "Result":
+            with self.lines.element("output"):
+                for number, port in enumerate(node.outputs, start=len(sources)):
+                    self.output(number, port, rankless="..." if isinstance(op, Unsupported) else None)
+
+    def output(self, number: int, port: Output, rankless: str | None = None) -> None:
+        names = join_names(port.get_names())
+        self.port(number, port.element_type, port.partial_shape, names or None, port.rt_info, rankless)
+
+    def port(self, number: int, kind: Type, shape: PartialShape, names: str | None = None,
+             info: RTMap | None = None, rankless: str | None = None) -> None:
+        precision = PRECISIONS.get(kind.type_name, kind.type_name.upper())
+        dims = ([rankless] if rankless else []) if shape.rank.is_dynamic else [
+            str(d.get_length()) if d.is_static else "-1" for d in shape]
+        if not dims and not info:
+            self.lines.empty("port", id=number, precision=precision, names=names)
+            return
+        with self.lines.element("port", id=number, precision=precision, names=names):
+            for dim in dims:
+                self.lines.put(f"<dim>{dim}</dim>")
+            if info:
+                self.rt_info(info)
+
+    # ---- bodies
+
+    def port_maps(self, op: Any, inputs: int, outputs: int, plans: dict[str, Plan]) -> None:
+        if isinstance(op, If):
+            for branch in ("else", "then"):
+                plan, body = plans[f"{branch}_body"], getattr(op, f"{branch}_body")
+                with self.lines.element(f"{branch}_port_map"):
+                    self.map_entries(getattr(op, f"{branch}_inputs"), getattr(op, f"{branch}_outputs"),
+                                     inputs, body, plan)
+        elif isinstance(op, (TensorIterator, Loop)):
+            plan, body = plans["body"], op.body
+            with self.lines.element("port_map"):
+                self.map_entries(op.inputs, op.outputs, inputs, body, plan)
+                if isinstance(op, Loop):
+                    self.special_ports(op, plan)
+            with self.lines.element("back_edges"):
+                for edge in op.back_edges:
+                    ends = plan.ids[body.results[edge.result]], plan.ids[body.parameters[edge.parameter]]
+                    self.lines.empty("edge", **{"from-layer": ends[0], "to-layer": ends[1]})
+
+    def map_entries(self, inputs: Iterable[InputMap], outputs: Iterable[OutputMap], first_output: int,
+                    body: Model, plan: Plan) -> None:
+        for entry in inputs:
+            self.map_entry("input", entry, entry.port, plan.ids[body.parameters[entry.parameter]])
+        for exit in outputs:
+            self.map_entry("output", exit, first_output + exit.port, plan.ids[body.results[exit.result]])
+
+    def map_entry(self, tag: str, entry: InputMap | OutputMap, port: int, layer: int) -> None:
+        slicing: dict[str, int] = {}
+        if entry.axis is not None:
+            slicing = {name: getattr(entry, name) for name in ("start", "end", "stride", "part_size")}
+        self.lines.empty(tag, axis=entry.axis, external_port_id=port, internal_layer_id=layer, **slicing)
+
+    def special_ports(self, op: Loop, plan: Plan) -> None:
+        if op.current_iteration is not None:
+            self.lines.empty("input", external_port_id=-1, purpose="current_iteration",
+                             internal_layer_id=plan.ids[op.body.parameters[op.current_iteration]])
+        if op.condition is not None:
+            self.lines.empty("output", external_port_id=-1, purpose="execution_condition",
+                             internal_layer_id=plan.ids[op.body.results[op.condition]])
+
+    # ---- runtime information
+
+    def rt_info(self, info: RTMap) -> None:
+        """Of a layer or port: runtime attributes and user data; other entries are not for files."""
+        if self.version < 11:
+            return
+        attributes: dict[str, dict[str, Any]] = {}
+        user: dict[str, Any] = {}
+        for key, value in info.plain().items():
+            if key.startswith("user_data"):
+                user[key.removeprefix("user_data")] = value
+            elif isinstance(value, dict) and re.search(r"_\d+$", key):
+                attributes[key] = value
+        if attributes or user:
+            with self.lines.element("rt_info"):
+                for key, values in attributes.items():
+                    name, version = key.rsplit("_", 1)
+                    texts = {attribute: rt_text(value) for attribute, value in values.items()}
+                    self.lines.empty("attribute", **{"name": name, "version": version, **texts})
+                self.user_data(user)
+
+    def user_data(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                with self.lines.element("user_data", name=name):
+                    self.user_data(value)
+            else:
+                self.lines.empty("user_data", name=name, value=rt_text(value))
+
+    def meta(self, info: RTMap) -> None:
+        """Of a model: an element per entry, nested; ``<info name="...">`` if the name is no XML name."""
+        for key, value in info.plain().items():
+            self.meta_entry(key, value)
+
+    def meta_entry(self, key: str, value: Any) -> None:
+        tag, name = (key, None) if XML_NAME.fullmatch(key) else ("info", key)
+        if not isinstance(value, dict):
+            self.lines.empty(tag, name=name, value=rt_text(value))
+        elif value:
+            with self.lines.element(tag, name=name):
+                for inner, item in value.items():
+                    self.meta_entry(inner, item)
+        else:
+            self.lines.empty(tag, name=name)
+
+
+def _may_round(node: Node) -> bool:
+    return "precise_0" not in node.rt_info  # openvino's mark of constants that must stay f32
+
+
+def _sources(node: Node) -> list[Output]:
+    """The inputs; those absent at the end are left out. OpError for one that is absent before others."""
+    sources = list(node.inputs)
+    while sources and sources[-1] is None:
+        sources.pop()
+    if None in sources:
+        raise OpError(f"input {sources.index(None)} is absent, which IR cannot express")
+    return [source for source in sources if source is not None]
+
+
+def _edges(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
+    """(from layer, from port, to layer, to port), by the layer they leave."""
+    edges = [(number - 1, 0, number, 0) for node, number in plan.ids.items() if node in plan.compressed]
+    for node in plan.nodes:
+        for port, source in enumerate(_sources(node)):
+            first = 1 if source.node in plan.compressed else len(_sources(source.node))
+            edges.append((plan.ids[source.node], first + source.index, plan.ids[node], port))
+    yield from sorted(edges)
+
+
+def _alignment(kind: Type) -> int:
+    return 4 if kind is Type.string else max(kind.size, 1)
+
+
+def attribute_text(value: Any) -> str:
+    """An attribute as files spell it. OpError for a value that they cannot hold."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Type):
+        return value.type_name
+    if isinstance(value, PartialShape):
+        return value.to_string().strip("[]") if value.rank.is_static else "..."
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(attribute_text, value))
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise OpError(f"an attribute of type {type(value).__name__} cannot be written")
