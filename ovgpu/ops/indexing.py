@@ -138,7 +138,7 @@ def _clear(out: Any, mask: Any, outside: Any) -> None:
 
 def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
     """An array of the indices' shape, with axes of 1 where a gather's output has the data's axes."""
-    return x.reshape(*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1))
+    return x.reshape((*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1)))
 
 
 def _zero(x: Any) -> Any:
