@@ -155,6 +155,13 @@ inline T reduce(unsigned mask, T value, Combine combine, int site) {
   return result;
 }
 
+// Every lane's value: for the host twin of a warp-wide instruction, such as mma.sync.
+template <class T>
+inline void gather(const T& value, T (&all)[32], int site) {
+  exchange(0xFFFFFFFFu, value, site);
+  for (unsigned lane = 0; lane < 32; ++lane) all[lane] = received<T>(lane);
+}
+
 }  // namespace emu
 
 #define threadIdx (emu::block->thread->index)

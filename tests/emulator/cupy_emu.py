@@ -1,6 +1,6 @@
 """CuPy without a GPU: this module stands where `cupy` would.
 
-    from emulator import cupy_emu as cupy
+    from tests.emulator import cupy_emu as cupy
 
 Kernels run on the CPU (kernel.py, elementwise.py); arrays live in device memory of their own (memory.py) and
 keep a device's rules; what a stream captures is recorded as data and replayed (stream.py). Tests look at
@@ -163,6 +163,7 @@ def _map(function: Any) -> Any:
     return apply
 
 
+# CuPy has these in a package of their own, which is handed over along with the module.
 cupyx = SimpleNamespace(
     scipy=SimpleNamespace(
         special=SimpleNamespace(

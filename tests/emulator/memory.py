@@ -76,7 +76,7 @@ class _AddressSpace:
         end = -(-(start + nbytes) // PAGE) * PAGE
         self.runtime.emu_release(first, end - first)
         if not intact:
-            raise EmulatorError(overrun_message(nbytes))
+            state.report_later(overrun_message(nbytes))
 
     def block_of(self, address: int) -> int | None:
         """Start of the block, living or freed, nearest at or below the address."""
@@ -84,10 +84,13 @@ class _AddressSpace:
         return self.starts[index] if index >= 0 else None
 
     def slack_intact(self, start: int) -> bool:
-        """Whether the up to 15 bytes between the block's end and its guard page still hold poison."""
+        """Whether nobody wrote between the block's end and its guard page; the poison there is renewed."""
         end = start + self.sizes[start]
         slack = -end % ALIGNMENT
-        return not slack or ctypes.string_at(end, slack) == bytes([POISON]) * slack
+        if not slack or ctypes.string_at(end, slack) == bytes([POISON]) * slack:
+            return True
+        ctypes.memset(end, POISON, slack)
+        return False
 
 
 _space: _AddressSpace | None = None

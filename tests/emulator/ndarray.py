@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import numpy as np
 
 from . import memory
 from .array_ops import CopyNode, View, call, device_view
-from .memory import D2H, H2D, MemoryPointer
+from .memory import H2D, MemoryPointer
 from .state import counters
 from .stream import Stream, enqueue, get_current_stream, refuse_while_capturing
 
@@ -312,6 +311,3 @@ def upload(host: np.ndarray[Any, Any], order: str = "C") -> ndarray:
         refuse_while_capturing("a copy from host memory that is not pinned")
         memory.copy(result.data.ptr, host.ctypes.data, host.nbytes, H2D)
     return result
-
-
-__all__ = ["D2H", "check_dtype", "ctypes", "ndarray", "upload"]

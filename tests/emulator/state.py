@@ -54,6 +54,21 @@ class Counters:
 
 counters = Counters()
 
+_pending: list[str] = []
+
+
+def report_later(message: str) -> None:
+    """For a fault found where nothing can be raised (a finalizer): the next call to the device raises it."""
+    _pending.append(message)
+
+
+def raise_pending() -> None:
+    if _pending:
+        messages = "; ".join(_pending)
+        _pending.clear()
+        raise CUDARuntimeError(ILLEGAL_ADDRESS, messages)
+
+
 _order = 0
 
 

@@ -265,6 +265,7 @@ def check_null_stream(stream: Stream) -> None:
 
 def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) -> None:
     """Records the node when its stream (default: the current one) is being captured, otherwise runs it."""
+    state.raise_pending()
     stream = stream or get_current_stream()
     if stream.capture is not None:
         stream.capture.add(node, stream)
@@ -277,6 +278,7 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
 
 def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:
     """For what a capture forbids: allocation, synchronisation, reading values on the host."""
+    state.raise_pending()
     stream = stream or get_current_stream()
     if stream.capture is not None:
         raise CaptureError(f"{what} is not allowed while the stream is being captured")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from . import cupy_emu as cp
-from .nvrtc import KERNELS
+from .nvrtc import ARCHITECTURES, KERNELS, compile_source
 from .state import CUDARuntimeError
 from .toolchain import EmulatorError
 
@@ -201,7 +201,6 @@ def test_write_right_past_the_end() -> None:
     y = cp.empty(77, np.float32)  # 12 bytes before the guard page
     with pytest.raises(CUDARuntimeError, match="went past the end of a device array of 308 bytes"):
         kernel(code)((1,), (96,), (y, np.int32(77)))
-    y.data.mem._finalizer.detach()
 
 
 def test_access_before_the_start_of_memory() -> None:
@@ -408,3 +407,56 @@ def test_a_fault_does_not_spoil_later_launches() -> None:
         with pytest.raises(CUDARuntimeError, match=r"matmul: illegal memory access.*thread \(\d+, 4, 0\)"):
             matmul_error(code)
         assert matmul_error(CODE) < 1e-4
+
+
+def test_host_twin_of_a_tensor_core_instruction() -> None:
+    """mma.sync.m16n8k16 behind one function: PTX for a device, `emu::gather` for the host."""
+    code = r"""#include "common.cuh"
+    struct FragmentA { unsigned r[4]; };
+    struct FragmentB { unsigned r[2]; };
+    __device__ void mma(float (&d)[4], FragmentA a, FragmentB b) {
+    #ifdef OVGPU_EMU
+      FragmentA rows[32];
+      FragmentB columns[32];
+      emu::gather(a, rows, __LINE__);
+      emu::gather(b, columns, __LINE__);
+      const int lane = threadIdx.x;
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) {
+          const unsigned x = rows[row % 8 * 4 + k % 8 / 2].r[row / 8 + k / 8 * 2] >> (k % 2 * 16);
+          const unsigned y = columns[column * 4 + k % 8 / 2].r[k / 8] >> (k % 2 * 16);
+          d[i] += __half2float(__ushort_as_half(x)) * __half2float(__ushort_as_half(y));
+        }
+      }
+    #else
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+          "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+    #endif
+    }
+    extern "C" __global__ void kernel(const unsigned short* a, const unsigned short* b, float* c) {
+      const int group = threadIdx.x / 4, pair = threadIdx.x % 4 * 2;
+      FragmentA fa;
+      FragmentB fb;
+      for (int i = 0; i < 4; ++i) {
+        const unsigned short* p = a + (group + i % 2 * 8) * 16 + pair + i / 2 * 8;
+        fa.r[i] = p[0] | unsigned(p[1]) << 16;
+      }
+      for (int i = 0; i < 2; ++i) {
+        const unsigned short* p = b + (pair + i * 8) * 8 + group;
+        fb.r[i] = p[0] | unsigned(p[8]) << 16;
+      }
+      float d[4] = {};
+      mma(d, fa, fb);
+      for (int i = 0; i < 4; ++i) c[(group + i / 2 * 8) * 8 + pair + i % 2] = d[i];
+    }"""
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((16, 16)).astype(np.float16), rng.standard_normal((16, 8)).astype(np.float16)
+    c = cp.empty((16, 8), np.float32)
+    kernel(code)((1,), (32,), (cp.asarray(a), cp.asarray(b), c))
+    np.testing.assert_allclose(c.get(), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-5, atol=1e-5)
+    for architecture in ARCHITECTURES:
+        assert compile_source(code, architecture).usage["kernel"].spill_stores == 0
