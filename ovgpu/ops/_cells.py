@@ -27,7 +27,7 @@ def apply_in_place(name: str, alpha: float, beta: float, x: np.ndarray[Any, Any]
     if name == "tanh":
         np.tanh(x, x)
     elif name == "relu":
-        np.maximum(x, 0, x)
+        np.maximum(x, 0, out=x)
     elif name == "sigmoid":  # (1 + tanh(x / 2)) / 2 needs no division
         np.multiply(x, 0.5, x)
         np.tanh(x, x)
@@ -36,8 +36,8 @@ def apply_in_place(name: str, alpha: float, beta: float, x: np.ndarray[Any, Any]
     else:
         np.multiply(x, alpha, x)
         np.add(x, beta, x)
-        np.maximum(x, 0, x)
-        np.minimum(x, 1, x)
+        np.maximum(x, 0, out=x)
+        np.minimum(x, 1, out=x)
 
 
 class Recurrent(Op):

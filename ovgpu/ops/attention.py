@@ -148,8 +148,8 @@ def _fold_group(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any) -> tup
     return q[..., 0, :], key[..., 0, :, :], v[..., 0, :, :], mask, sink, out[..., 0, :]
 
 
-def _call(function: Any, *operands: Any) -> None:
-    function(*operands)
+def _call(function: Any, *operands: Any, **named: Any) -> None:
+    function(*operands, **named)
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, workspace: Sequence[Any],
@@ -170,7 +170,7 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.add, scores, mask, scores)
     k(np.maximum.reduce, scores, -1, None, highest, True)
     if sink is not None:
-        k(np.maximum, highest, sink, highest)
+        k(np.maximum, highest, sink, out=highest)
     k(np.subtract, scores, highest, scores)
     k(np.exp, scores, scores)
     k(np.matmul, scores.reshape(rows, shape[-1]), column, total.reshape(rows, 1))

@@ -179,7 +179,7 @@ class NormalizeL2(Op):
         norm = workspace[0].reshape(-1)[: int(np.prod(shape))].reshape(shape)
         k(np.multiply, x, x, out)
         k(np.add.reduce, out, over, None, norm, True)
-        k(np.add if self.eps_mode == "add" else np.maximum, norm, self.eps, norm)
+        k(np.add if self.eps_mode == "add" else np.maximum, norm, self.eps, out=norm)
         k(np.sqrt, norm, norm)
         k(np.divide, x, norm, out)
         return None

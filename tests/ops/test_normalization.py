@@ -1,0 +1,121 @@
+"""MVN and NormalizeL2."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.harness import Case, In, check, const, given
+from tests.harness.cases import Array
+
+NONE = np.zeros(0, np.int64)
+X = In((2, 3, 5, 7))
+
+
+def mvn(x: In, id: str | None = None, *, version: str = "opset1", expect: Any = None, **attrs: Any) -> Case:
+    known = {"eps": 1e-5, "normalize_variance": True, "across_channels": False}
+    return Case("MVN", version, [x], known | attrs, id=id, expect=expect, rankless=len(x.shape) > 3)
+
+
+MVN = [
+    mvn(X),
+    mvn(X, across_channels=True),
+    mvn(X, normalize_variance=False),
+    mvn(X, across_channels=True, normalize_variance=False),
+    mvn(X, eps=0.5),
+    mvn(X, version="opset2"),
+    mvn(X, version="opset2", across_channels=True),
+    mvn(In((3, 5, 7))),
+    mvn(In((2, 3, 5, 7, 2)), across_channels=True),
+    mvn(In((2, 3, 130, 129))),
+    mvn(In((3, 5)), across_channels=True),
+    mvn(In((3, 5)), "nothing_but_channels"),
+    mvn(In((2, 3, 7), "f16")),
+    mvn(In((2, 3, 7), "bf16"), across_channels=True),
+    mvn(In((2, 3, 7), low=100, high=101), across_channels=True, eps=1e-3),
+    mvn(given(np.full((1, 2, 3), 7.0), "f32"), "constant"),
+]
+test_mvn = check(MVN)
+
+
+def by_axes(axes: tuple[int, ...]) -> Any:
+    """MVN-1 with reduction_axes, which the plugin ignores."""
+    def expect(x: Array) -> Array:
+        wide = x.astype(np.float64)
+        centred = wide - wide.mean(axes, keepdims=True)
+        return (centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5)).astype(x.dtype)
+
+    return expect
+
+
+REDUCTION_AXES = [
+    mvn(X, f"axes_{text}", reduction_axes=text, expect=by_axes(axes))
+    for text, axes in {"2,3": (2, 3), "1": (1,), "-1,-3": (1, 3)}.items()
+]
+test_reduction_axes = check(REDUCTION_AXES)
+
+
+INSIDE = {"eps": 1e-5, "normalize_variance": True, "eps_mode": "inside_sqrt"}
+
+
+def mvn6(x: In, axes: Any, id: str | None = None, **attrs: Any) -> Case:
+    return Case("MVN", "opset6", [x, axes if isinstance(axes, In) else const(axes)], INSIDE | attrs, id=id,
+                rankless=len(x.shape) > 3)
+
+
+MVN6 = [
+    mvn6(X, [3]),
+    mvn6(X, [2, 3]),
+    mvn6(X, [3, 1, 2]),
+    mvn6(X, [-1]),
+    mvn6(X, [-3, -1]),
+    mvn6(X, [0, 1, 2, 3]),
+    mvn6(X, [1]),
+    mvn6(X, [3], eps_mode="outside_sqrt"),
+    mvn6(X, [3], eps_mode="OUTSIDE_SQRT"),
+    mvn6(X, [2, 3], eps_mode="outside_sqrt", eps=0.3),
+    mvn6(X, [3], normalize_variance=False),
+    mvn6(X, In((1,), "i32", [3], const=True)),
+    mvn6(In((5,)), [0]),
+    mvn6(In((130, 257)), [1]),
+    mvn6(In((3, 7), "f16"), [1]),
+    mvn6(In((3, 7), "bf16"), [1]),
+    mvn6(In((0, 7)), [1]),
+    Case("MVN", "opset6", [In((3, 7)), const(NONE)], INSIDE, id="no_axes", oracle="evaluate"),
+]
+test_mvn6 = check(MVN6)
+
+MODES = {"eps": 0.25, "eps_mode": "add"}
+
+
+def l2(x: In, axes: Any, mode: str = "add", id: str | None = None, eps: float = 0.25) -> Case:
+    return Case("NormalizeL2", "opset1", [x, const(axes)], {"eps": eps, "eps_mode": mode}, id=id,
+                rankless=len(x.shape) > 3)
+
+
+def l2_cases(mode: str) -> Iterator[Case]:
+    for axes in ([3], [1], [1, 2, 3], [-3], [-1, -2], [0, 1, 2, 3], [1, 2]):
+        yield l2(X, axes, mode)
+    yield l2(In((3, 5)), 1, mode, eps=1e-8)
+    yield l2(In((3, 5), low=-0.1, high=0.1), [1], mode)
+    yield l2(given([[0, -2, 3], [0, 0, 1]], "f32"), NONE, mode, f"no_axes_{mode}")
+    yield l2(In((3, 7), "f16"), [1], mode)
+    yield l2(In((3, 7), "bf16"), [1], mode)
+    yield l2(given(np.zeros((2, 3)), "f32"), [1], mode, f"zeros_{mode}")
+
+
+L2 = [*l2_cases("add"), *l2_cases("max")]
+test_normalize_l2 = check(L2)
+
+ERRORS = [
+    Case("MVN", "opset6", [In((3, 7)), const([2])], INSIDE, error="axis 2 is out of range for rank 2"),
+    Case("MVN", "opset6", [In((3, 7)), const(1)], INSIDE, error="axes must have rank 1, not 0"),
+    Case("MVN", "opset6", [In((3, 7)), const([1])], INSIDE | {"eps_mode": "nowhere"}, error="eps_mode"),
+    Case("MVN", "opset6", [In((3, 7), "i32"), const([1])], INSIDE, error="element type i32 is not real"),
+    Case("MVN", "opset1", [In((3, 7))], {"normalize_variance": True}, error="'eps' is missing"),
+    Case("NormalizeL2", "opset1", [In((3, 7)), const([-3])], MODES, error="axis -3 is out of range"),
+    Case("NormalizeL2", "opset1", [In((3, 7), "i32"), const([1])], MODES, error="i32 is not real"),
+    Case("NormalizeL2", "opset1", [In((3, 7)), const([1])], {"eps": 0.1, "eps_mode": "min"}, error="'min'"),
+]
+test_errors = check(ERRORS)

@@ -1,0 +1,97 @@
+"""TopK and CumSum."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.harness import Case, In, check, const, given
+
+TIES = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7, 7, 7, 7, 0, 0, 0, 0, 7, 0, 7]]
+
+
+def distinct(rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """[3, 5, 7] values of which no two are equal."""
+    return rng.permutation(105).reshape(3, 5, 7) - 50
+
+
+def topk(version: str, x: In, k: Any, axis: int, mode: str = "max", sort: str = "value", *,
+         index: str = "i32", **more: Any) -> Case:
+    attrs = {"axis": axis, "mode": mode, "sort": sort} | more.pop("attrs", {})
+    if index != "i32":
+        attrs["index_element_type"] = index
+    return Case("TopK", version, [x, k if isinstance(k, In) else const(k)], attrs, [x.dtype, index], **more)
+
+
+def selections(version: str) -> Iterator[Case]:
+    x = In((3, 5, 7), "f32", distinct)
+    for axis in (0, 1, 2, -1, -2):
+        yield topk(version, x, 2, axis, id=f"axis_{axis}", rankless=axis > 0)
+    for mode in ("max", "min"):
+        for sort in ("value", "index"):
+            yield topk(version, x, 3, 1, mode, sort, id=f"{mode}_{sort}")
+        yield topk(version, x, 7, 2, mode, id=f"{mode}_all")
+        yield topk(version, x, 1, 2, mode, id=f"{mode}_one")
+        for kind in ("f32", "i32"):  # the plugin's order of equal elements is its own
+            for sort in ("value", "index"):
+                yield topk(version, given(TIES, kind), 7, 1, mode, sort, id=f"ties_{kind}_{mode}_{sort}",
+                           oracle="evaluate")
+    for kind in ("i32", "i64", "i8", "u8", "f16"):
+        yield topk(version, In((105,), kind, lambda rng: rng.permutation(105)), 5, 0, id=f"type_{kind}")
+    yield topk(version, In((105,), "bf16", lambda rng: rng.permutation(105)), 5, 0, id="type_bf16")
+    yield topk(version, x, 3, 1, index="i64", id="index_i64")
+    yield topk(version, x, In((), "i32", 3, const=True), 1, id="k_i32")
+    yield topk(version, x, given(np.int64(3)), 1, id="k_at_run_time")
+    yield topk(version, x, 3, 3, error="axis 3 is out of range for rank 3")
+    yield topk(version, x, 8, 2, error="k is 8, of 7 elements")
+    yield topk(version, x, given(np.int64(8)), 2, error="k is 8, of 7 elements")
+    yield topk(version, x, -1, 2, error="k is -1")
+    yield topk(version, x, [2], 2, error="k must have rank 0, not 1")
+    yield topk(version, x, const(2.0, "f32"), 2, error="k must be integers, not f32")
+    yield topk(version, x, 2, 2, index="u8", error="index_element_type is u8")
+    yield topk(version, x, 2, 2, mode="most", error="'most'")
+
+
+TOPK = [
+    *(case for version in ("opset1", "opset3", "opset11") for case in selections(version)),
+    topk("opset3", In((3, 5, 7), "f32", distinct), In((), "u8", 3, const=True), 1, id="k_u8"),
+    *(topk("opset11", given(TIES, "f32"), 7, 1, mode, attrs={"stable": True}, id=f"stable_{mode}_value")
+      for mode in ("max", "min")),
+    # by index, the plugin's choice among equal elements is not stable
+    *(topk("opset11", given(TIES, "f32"), 7, 1, mode, "index", attrs={"stable": True}, oracle="evaluate",
+           id=f"stable_{mode}_index") for mode in ("max", "min")),
+    topk("opset11", In((3, 5)), 2, 1, sort="none", attrs={"stable": True}, error="stable needs sort"),
+    topk("opset11", given([[1, np.nan, 3, np.inf]], "f32"), 3, 1, id="nan_is_the_greatest",
+         expect=[np.array([[np.nan, np.inf, 3]], np.float32), np.array([[1, 3, 2]], np.int32)]),
+    topk("opset11", given([[1, 2], [3, 4]], "f32"), 0, 1, id="none",
+         expect=[np.zeros((2, 0), np.float32), np.zeros((2, 0), np.int32)]),
+]
+test_topk = check(TOPK)
+
+
+def cumsum(shape: Sequence[int], axis: Any, kind: str = "f32", id: str | None = None, **attrs: Any) -> Case:
+    axis = axis if isinstance(axis, In) else const(axis)
+    return Case("CumSum", "opset3", [In(shape, kind), axis], attrs, id=id, rankless=len(shape) == 3)
+
+
+CUMSUM = [
+    *(cumsum((3, 5, 7), axis) for axis in (0, 1, 2, -1, -3)),
+    *(cumsum((3, 5, 7), axis, exclusive=exclusive, reverse=reverse)
+      for axis in (0, 1, -1) for exclusive, reverse in ((True, False), (False, True), (True, True))),
+    *(cumsum((3, 5), 1, kind) for kind in ("f16", "bf16", "i32", "i64", "i8", "u8")),
+    cumsum((3, 5), 1, "i32", exclusive=True, reverse=True),
+    cumsum((11,), 0),
+    cumsum((3, 1), 1, exclusive=True),
+    cumsum((3, 0), 1, exclusive=True),
+    cumsum((3, 5), In((), "i32", 1, const=True), id="axis_i32"),
+    cumsum((3, 5), given(np.int64(1)), id="axis_at_run_time"),
+    Case("CumSum", "opset3", [given(np.full((2, 3), 100), "u8"), const(1)], id="wraps"),
+    Case("CumSum", "opset3", [given([1, np.inf, 2, np.nan, 1], "f32"), const(0)], id="nan_and_inf"),
+    Case("CumSum", "opset3", [In((3, 5)), const([1])], id="axis_of_rank_1", oracle="evaluate"),
+    Case("CumSum", "opset3", [In((3, 5)), const(2)], error="axis 2 is out of range for rank 2"),
+    Case("CumSum", "opset3", [In((3, 5)), const([0, 1])], error="one axis is expected, not 2"),
+    Case("CumSum", "opset3", [In((3, 5)), const(1.0, "f32")], error="axis must be integers, not f32"),
+    Case("CumSum", "opset3", [In((3, 5), "boolean"), const(1)], error="boolean is not numeric"),
+]
+test_cumsum = check(CUMSUM)
