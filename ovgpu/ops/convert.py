@@ -41,13 +41,20 @@ def _real(xp: Any, x: Any, target: Type) -> Any:
     if target == Type.nf4:
         codes = xp.searchsorted(xp.asarray(_NF4_BOUNDS), x.astype(np.float32)).astype(np.uint8)
         return xp.where(xp.isnan(x), xp.uint8(0), codes) if x.dtype.kind == "f" else codes
-    if target == Type.f8e8m0:  # only powers of two: the least one for 0 and below, the greatest for infinity
-        x = xp.minimum(xp.maximum(x.astype(np.float32), 2.0**-127), 2.0**127)
-    elif target == Type.f4e2m1:  # no infinity and no NaN
+    if target == Type.f8e8m0:
+        return _powers_of_two(xp, x.astype(np.float32)).view(target.storage)
+    if target == Type.f4e2m1:  # no infinity and no NaN
         x = xp.fmin(x.astype(np.float32), 6)
     elif target.bitwidth < 16:
         x = x.astype(np.float32)
     return x.astype(target.storage)
+
+
+def _powers_of_two(xp: Any, x: Any) -> Any:
+    """Codes of f8e8m0: the exponent, a half to the even code; the least one for 0 and below, none for infinity."""
+    bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)
+    codes = (bits + 0x3FFFFF + (bits >> 23 & 1)) >> 23
+    return xp.where(xp.isnan(x), 255, codes).astype(np.uint8)
 
 
 def _integral(x: Any, target: Type) -> Any:
