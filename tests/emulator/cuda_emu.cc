@@ -7,13 +7,15 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 namespace emu {
 
 // ---- one OS thread's state -------------------------------------------------------------------------------
-constexpr size_t kPage = 4096;
+static const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr size_t kStackBytes = 64 * 1024;
+constexpr size_t kSignalStackBytes = 64 * 1024;
 constexpr size_t kStaticSharedLimit = 48 * 1024;
 constexpr size_t kSharedLimit = 227 * 1024;
 constexpr unsigned kMaxThreads = 1024;
@@ -83,18 +85,18 @@ struct Worker {
   size_t static_used = 0;
   size_t static_touched = 0;
   std::vector<std::pair<const void*, size_t>> static_arrays;
+  const size_t dynamic_bytes = (kSharedLimit + kPage - 1) / kPage * kPage;
   char* dynamic_end;  // first byte of the guard page
   char* signal_stack;
 
   Worker() {
     static_shared = map_with_guard(kStaticSharedLimit, false);
-    dynamic_end = map_with_guard((kSharedLimit + kPage - 1) / kPage * kPage, false) +
-                  (kSharedLimit + kPage - 1) / kPage * kPage;
-    signal_stack = map_with_guard(64 * 1024, true);
+    dynamic_end = map_with_guard(dynamic_bytes, false) + dynamic_bytes;
+    signal_stack = map_with_guard(kSignalStackBytes, true);
     static_touched = kStaticSharedLimit;
     stack_t alternate{};
     alternate.ss_sp = signal_stack;
-    alternate.ss_size = 64 * 1024;
+    alternate.ss_size = kSignalStackBytes;
     sigaltstack(&alternate, nullptr);
   }
 
@@ -106,10 +108,9 @@ struct Worker {
       munmap(fiber->stack - kPage, kStackBytes + kPage);
       delete fiber;
     }
-    const size_t dynamic_bytes = (kSharedLimit + kPage - 1) / kPage * kPage;
     munmap(static_shared, kStaticSharedLimit + kPage);
     munmap(dynamic_end - dynamic_bytes, dynamic_bytes + kPage);
-    munmap(signal_stack - kPage, 64 * 1024 + kPage);
+    munmap(signal_stack - kPage, kSignalStackBytes + kPage);
     worker = nullptr;
   }
 
@@ -364,7 +365,7 @@ void Worker::run_warp(unsigned warp) {
 void Worker::release_barrier() {
   state.votes = 0;
   const Thread* waiting = nullptr;
-  const Thread* done = nullptr;
+  Thread* done = nullptr;
   for (unsigned i = 0; i < state.count; ++i) {
     Thread& thread = threads[i];
     if (thread.state == State::Done) {
@@ -383,7 +384,7 @@ void Worker::release_barrier() {
     thread.state = State::Ready;
   }
   if (waiting != nullptr && done != nullptr) {
-    state.thread = const_cast<Thread*>(done);
+    state.thread = done;
     snprintf(error->message, sizeof(error->message),
              "divergent barrier: the __syncthreads of line %d is not reached by every thread of the block",
              waiting->site);
@@ -397,9 +398,9 @@ void Worker::begin_block(unsigned x, unsigned y, unsigned z) {
   state.block_dim = dim3(size[0], size[1], size[2]);
   state.grid_dim = dim3(config->grid[0], config->grid[1], config->grid[2]);
   state.count = size[0] * size[1] * size[2];
-  const size_t dynamic_bytes = (config->dynamic_shared + 15) & ~uint64_t{15};
-  state.dynamic_shared = dynamic_end - dynamic_bytes;
-  std::memset(state.dynamic_shared, 0xFB, dynamic_bytes);
+  const size_t in_use = (config->dynamic_shared + 15) & ~uint64_t{15};
+  state.dynamic_shared = dynamic_end - in_use;
+  std::memset(state.dynamic_shared, 0xFB, in_use);
   std::memset(static_shared, 0xFB, static_touched);
   static_used = 0;
   static_arrays.clear();

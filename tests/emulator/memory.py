@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import mmap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from .stream import (
 )
 from .toolchain import runtime
 
-PAGE = 4096
+PAGE = mmap.PAGESIZE
 POISON = 0xFB
 ALIGNMENT = 16
 DEVICE_BYTES = 80 << 30  # what memGetInfo reports
