@@ -59,7 +59,7 @@ SHIFT = [
     *(shift(op, kind, [-100, -9, -1, 0, 6], [0, 1, 2, 5], "negative")
       for op in SHIFTS for kind in ("i16", "i32", "i64")),
     *(shift(op, kind, [1, 3, 7], [20, 28], "far") for op in SHIFTS for kind in ("i32", "u32", "i64", "u64")),
-    *(shift(op, kind, [1, 5, 2**40], [31, 32, 33, 45], "farther") for op in SHIFTS for kind in ("i64", "u64")),
+    *(shift(op, kind, [1, 5, 2**40], [31, 32, 33, 45], "wide") for op in SHIFTS for kind in ("i64", "u64")),
     *(mixed(op, "opset15", "i32", "i64") for op in SHIFTS),
 ]
 test_shift = check(SHIFT)
