@@ -30,7 +30,7 @@ class Span:
     @property
     def index(self) -> slice | int:
         """What NumPy takes it with, where all is known."""
-        return slice(self.start, self.stop, self.step) if self.keep else self.start or 0
+        return slice(self.start, self.stop, self.step) if self.keep else self.start
 
 
 Spans = list[Span | None]  # by output axis and dropped input axis; None is a new axis
@@ -79,13 +79,14 @@ def _wrapped(index: Int, extent: Int) -> Int:
 def picked(index: Int, extent: Int) -> Int:
     """One index of an axis, counted from the front; OpError, now or when run, if it is out of range."""
     lo, hi = bounds(index)
+    message = f"index {'of an element' if isinstance(index, Sym) else index} is out of range for extent {{1}}"
     if hi is not None and hi < 0:
-        at_most(-index, extent, "index -{0} is out of range for extent {1}")
+        at_most(-index, extent, message)
         return index + extent
     if lo < 0:
         index = _wrapped(index, extent)
-        at_most(0, index, "an index is more than the extent before the end")
-    at_most(index + 1, extent, "the index before {0} is out of range for extent {1}")
+        at_most(0, index, "index of an element is more than the extent before the end")
+    at_most(index + 1, extent, message)
     return index
 
 
@@ -123,6 +124,8 @@ class _Slicing(Op):
         given = [None if s is None else s.ints() for s in specs[1:]]
         if x is None or any(v is None and s is not None for v, s in zip(given, specs[1:])):
             return None
+        if any(isinstance(axis, Sym) for axis in given[3:] and given[3] or ()):
+            return None
         shape: list[Int] = []
         strides: list[Int] = []
         offset, axis = x.offset, 0
@@ -134,7 +137,7 @@ class _Slicing(Op):
             extent, stride = x.shape[axis], x.strides[axis]
             axis += 1
             if not span.keep:
-                offset = offset + picked(span.start or 0, extent) * stride
+                offset = offset + picked(span.start, extent) * stride
             elif isinstance(span.step, Sym):
                 return None
             else:
@@ -153,7 +156,7 @@ def extents(shape: Sequence[Int], spans: Spans) -> tuple[Int, ...]:
         if span is None:
             result.append(1)
         elif not span.keep:
-            picked(span.start or 0, next(axes))
+            picked(span.start, next(axes))
         elif isinstance(span.step, Sym):
             result.append(unknown(0, bounds(next(axes))[1]))
         else:
@@ -246,5 +249,6 @@ class StridedSlice(_Slicing):
             else:
                 first = None if i in begins else start[i]
                 last = None if i in ends else stop[i]
-                spans.append(Span(first, keep=False) if i in dropped else Span(first, last, step[i]))
+                spans.append(Span(first, last, step[i]) if i not in dropped
+                             else Span(0 if first is None else first, keep=False))
         return spans + [Span()] * (0 if ellipses else rank - taken)
