@@ -1,0 +1,86 @@
+"""ShapeOf and Range against OpenVINO."""
+from __future__ import annotations
+
+import numpy as np
+
+from tests.harness import Case, In, check, const, given
+
+KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
+
+
+def shape_of(shape, kind="f32", output=None, version="opset1", **kw) -> Case:
+    return Case("ShapeOf", version, [In(shape, kind)], {"output_type": output} if output else {},
+                [output or "i64"], **kw)
+
+
+SHAPES = [
+    shape_of((2, 3)),
+    shape_of((2, 3, 5, 7), rankless=True),
+    shape_of((1,)),
+    shape_of(()),
+    shape_of((0, 3), rankless=True),
+    *[shape_of((2, 3), kind) for kind in KINDS],
+    shape_of((2, 3), "string", expect=lambda x: np.array(x.shape), id="strings"),
+]
+
+SHAPE_OF_3 = [
+    *[shape_of(c.inputs[0].shape, c.inputs[0].dtype, output, "opset3", rankless=c.rankless)
+      for c in SHAPES if c.expect is None for output in ("i32", "i64")],
+    shape_of((2, 3), output="f32", version="opset3", error="neither i32 nor i64"),
+]
+
+
+def numbers(start, stop, step, kind="i64", output=None, **kw) -> Case:
+    values = [v if isinstance(v, In) else const(v, kind) for v in (start, stop, step)]
+    attrs = {"output_type": output} if output else {}
+    return Case("Range", "opset4" if output else "opset1", values, attrs, [output or values[0].dtype], **kw)
+
+
+def same_type(*args, **kw) -> list[Case]:
+    """The case in both versions: of one type throughout."""
+    kind = next((v.dtype for v in args[:3] if isinstance(v, In)), args[3] if len(args) > 3 else "i64")
+    return [numbers(*args, **kw), numbers(*args, output=kind, **kw)]
+
+
+RANGE = [
+    *same_type(2, 23, 3),
+    *same_type(0, 5, 2),
+    *same_type(5, 0, -2),
+    *same_type(0, 5, -1, id="empty"),
+    *same_type(5, 5, 1, id="empty, at once"),
+    *same_type(0, 7, 10),
+    *same_type(1.0, 2.5, 0.5, "f32"),
+    *same_type(0.0, 1.0, 0.1, "f32"),
+    *same_type(3.0, -1.0, -0.7, "f32"),
+    *same_type(1.0, 2.5, 0.25, "f16", oracle="cpu"),  # which has no reference in opset1
+    *same_type(1.0, 2.5, 0.25, "bf16"),
+    *same_type(-1000.0, -999.0, 0.01, "f32"),
+    *same_type(0, 5, 2, "i32"),
+    *same_type(0, 50, 7, "u8"),
+    *same_type(-5, 5, 3, "i8"),
+    *same_type(given(2), given(23), given(3), id="given"),
+    *same_type(given(20), given(2), given(-3), id="given, downwards"),
+    *same_type(given(np.float32(0.5)), given(np.float32(3)), given(np.float32(0.3)), id="given floats"),
+    *same_type(0, given(4), 1, id="given stop"),
+    *same_type(0, 5, 0, error="step is 0"),
+    *same_type(0.0, np.inf, 1.0, "f32", error="stop is inf"),
+    *same_type(const([0]), 5, 1, error="start is no scalar"),
+    *same_type(given(0), given(5), given(0), error="zero|0", id="given step of 0"),
+    numbers(0, const(5.0, "f32"), 1, error="element types differ"),
+]
+MIXED = [
+    numbers(1.7, 5.2, 1.4, "f32", "i32"),
+    numbers(-1.7, 5.2, 1.0, "f32", "i64"),
+    numbers(-1.7, 5.2, 1.0, "f32", "f16"),
+    numbers(1, 4, 1, "i32", "f32"),
+    numbers(0, 3, 1, "i32", "u8"),
+    numbers(0, 3, 1, "i32", "bf16"),
+    numbers(0, 3, 1, "i64", "f64"),
+    numbers(0, const(3.5, "f32"), const(1, "i32"), "i64", "f32"),
+    numbers(given(np.float32(0.7)), given(np.float32(6.1)), given(np.float32(1.9)), output="i64",
+            oracle="evaluate", id="given to i64"),  # the plugin truncates constants only
+    numbers(0.0, 5.2, 0.4, "f32", "i32", error="step is 0"),
+]
+
+test_shape_of = check(SHAPES + SHAPE_OF_3)
+test_range = check(RANGE + MIXED)
