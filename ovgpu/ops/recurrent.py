@@ -122,7 +122,8 @@ class LSTMCell(LSTM, Cell):
 class LSTMCell1(LSTM, Cell):
     """LSTMCell-1: gates in the order of ``weights_format``, and perhaps peepholes P [3 H] of f, i, o.
 
-    With ``input_forget`` the input gate is one minus the forget gate.
+    With ``input_forget`` the input gate is one minus the forget gate. The oldest form has five inputs,
+    ``x, h, c, [W R], B`` with one matrix [4 H, D + H].
     """
 
     weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "fico"
@@ -132,6 +133,10 @@ class LSTMCell1(LSTM, Cell):
         return self.input_forget
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        h, c, w, r, *rest = others
+        if r.rank == 1 and not rest:
+            parts = None if x.shape is None or w.shape is None else (x.shape[1], w.shape[1] - x.shape[1])
+            others = (h, c, *(Spec(w.type, None if parts is None else (w.shape[0], parts[i])) for i in (0, 1)), r)
         outputs = super().infer(x, *others)
         peepholes = others[5] if len(others) > 5 else None
         _check_ranks(1, P=peepholes)
@@ -140,7 +145,7 @@ class LSTMCell1(LSTM, Cell):
         return outputs
 
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
-        h, c, w, r, b, p, *_ = (*others, None, None)
+        h, c, w, r, b, p, *_ = (*_separate(x, *others), None, None)
         order = [self.weights_format.index(gate) for gate in "fico"]
 
         def reorder(m: Any) -> Any:
@@ -152,7 +157,14 @@ class LSTMCell1(LSTM, Cell):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
             return NotImplemented
-        return super().numpy(k, inputs, outputs, workspace)
+        return super().numpy(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
+
+
+def _separate(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
+    """The inputs after x with W and R apart; where they are one matrix, views of it."""
+    if r.ndim == 1:
+        return h, c, w[:, : x.shape[1]], w[:, x.shape[1] :], r
+    return h, c, w, r, *rest
 
 
 @op("GRUCell", "opset3")
