@@ -22,8 +22,10 @@ class Layer:
             if element.get(attribute) is None:
                 raise self.error(f"attribute '{attribute}' of the layer is missing")
         self.version = element.get("version", "")
-        self.inputs = self._ports("input")
-        self.outputs = self._ports("output")
+        self.input_ports = element.findall("input/port")
+        self.output_ports = element.findall("output/port")
+        self.inputs = self._numbered(self.input_ports)
+        self.outputs = self._numbered(self.output_ports)
 
     @property
     def place(self) -> str:
@@ -33,14 +35,14 @@ class Layer:
     def error(self, message: str) -> ModelError:
         return ModelError(f"[{self.type or 'layer'}] {message} ({self.place})")
 
-    def _ports(self, tag: str) -> dict[str, int]:
+    def _numbered(self, elements: list[Element]) -> dict[str, int]:
         ports: dict[str, int] = {}
-        for port in self.element.iterfind(f"{tag}/port"):
-            name = port.get("id")
+        for element in elements:
+            name = element.get("id")
             if name is None:
-                raise self.error(f"a port of <{tag}> has no id")
+                raise self.error("a port has no id")
             if name in ports:
-                raise self.error(f"two ports of <{tag}> have id {name}")
+                raise self.error(f"two ports have id {name}")
             ports[name] = len(ports)
         return ports
 
@@ -49,9 +51,6 @@ class Layer:
         """The attributes in ``<data>``."""
         data = self.element.find("data")
         return {} if data is None else dict(data.attrib)  # type: ignore[arg-type]
-
-    def port_elements(self, tag: str) -> list[Element]:
-        return self.element.findall(f"{tag}/port")
 
     def declared(self, port: Element) -> tuple[Type, PartialShape]:
         """Element type and shape that a port states."""

@@ -185,10 +185,10 @@ def _node(layer: Layer, file: File) -> Node:
         known = op.attributes()
         node.extra = {name: text for name, text in layer.texts.items() if name not in known}
     node.rt_info = RTMap(read_rt_info(layer.element.find("rt_info")))
-    for output, port in zip(node.outputs, layer.port_elements("output")):
+    for output, port in zip(node.outputs, layer.output_ports):
         output.set_names(split_names(port.get("names", "")))
         output.rt_info = RTMap(read_rt_info(port.find("rt_info")))
-    for index, port in enumerate(layer.port_elements("input")):
+    for index, port in enumerate(layer.input_ports):
         if (info := port.find("rt_info")) is not None:
             node.input_rt_info[index] = RTMap(read_rt_info(info))
     if layer.type == "Result":
@@ -203,7 +203,7 @@ def _operation(layer: Layer, file: File) -> Op:
     texts = layer.texts
     if cls is None:
         return Unsupported(name=layer.type, version=layer.version, texts=texts,
-                           declared=tuple(layer.declared(port) for port in layer.port_elements("output")))
+                           declared=tuple(layer.declared(port) for port in layer.output_ports))
     given: dict[str, Any] = {}
     if cls.name in ("TensorIterator", "Loop"):
         given = loop_attributes(layer, _body(layer, "body", file))
@@ -238,7 +238,7 @@ def _constant(layer: Layer, file: File) -> Op:
 def _complete(layer: Layer) -> dict[str, str]:
     """The attributes of a Parameter or Const; old files state shape and type at the output port only."""
     texts = layer.texts
-    ports = layer.port_elements("output")
+    ports = layer.output_ports
     if ports and "shape" not in texts:
         texts["shape"] = ",".join((dim.text or "").strip() for dim in ports[0].iterfind("dim"))
     if ports and "element_type" not in texts and "precision" in ports[0].attrib:
