@@ -1,0 +1,132 @@
+"""Gather and OneHot against OpenVINO."""
+from __future__ import annotations
+
+import numpy as np
+
+from tests.harness import Case, In, across, check, const, given
+
+KINDS = ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean", "f64", "u4", "i4", "f8e4m3")
+STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
+
+
+def data(shape) -> In:
+    return shape if isinstance(shape, In) else In(shape)
+
+
+def gather(shape, indices, axis, version="opset1", batch=None, **kw) -> Case:
+    indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
+    axis = axis if isinstance(axis, In) else const(axis)
+    return Case("Gather", version, [data(shape), indices, axis], {} if batch is None else {"batch_dims": batch}, **kw)
+
+
+ANY = [
+    gather((7,), [0, 0, 4], 0),
+    gather((7, 3), [[0, 6], [4, 2], [1, 1]], 0, rankless=True),
+    gather((7, 3), [2, 0, 1, 1], 1),
+    gather((7, 3), [2, 0], -1),
+    gather((2, 5, 3), [[4], [0]], 1),
+    gather((2, 5, 3), [4, 0, 0], -2),
+    gather((2, 5, 3), 3, 1, id="scalar index"),
+    gather((2, 5, 3), const(3), 1, id="constant scalar index"),
+    gather((2, 5, 3), const([[1]]), 1, id="constant index of rank 2"),
+    gather((2, 5, 3), const([3, 1, 1]), 1, id="constant indices"),
+    gather((7, 3), [2, 5], const([0])),
+    gather((7, 3), given([2, 5], "i32"), const(0, "i32"), id="i32 indices"),
+    gather((7, 3), given([2, 5], "u8"), 0, id="u8 indices"),
+    gather((7, 3), given([2, 5], "u64"), 0, id="u64 indices"),
+    gather((7, 3), np.zeros((0, 2)), 0, expect=lambda x, i, _: x[i], id="no indices"),  # crash the plugin
+    gather((0, 3), [0], 1, expect=lambda x, *_: x[:, :1], id="no rows"),  # likewise
+    gather((7, 3), [2, 1], given(1), id="given axis"),
+    gather((7, 3), [2, 9, 7], 0, id="out of range"),
+    gather((7, 3), [2, -1, -7], 0, oracle="evaluate", id="negative"),  # zeros in the plugin, before opset8
+    gather((7, 3), const(-2), 0, oracle="evaluate", id="negative constant"),  # likewise
+    gather(In((7, 3), const=True), [2, 0, 5], 0, id="constant data"),
+    *[gather(In((3, 6), kind), [2, 0, 5], 1, id=kind) for kind in KINDS],
+    gather(given(STRINGS), [2, 0], 1, expect=lambda x, *_: x[:, [2, 0]], id="strings"),
+    gather(given(STRINGS), [2, 5], 1, expect=lambda x, *_: np.stack([x[:, 2], ["", ""]], 1),
+           id="strings out of range"),
+    gather((7,), [3, 1], 1, error="axis 1 is out of range for rank 1"),
+    gather((7,), [3, 1], const([0, 0]), error="one axis is expected, not 2"),
+    gather((7,), given([3.0]), 0, error="indices must be integers", id="float indices"),
+    gather((7, 3), [3], const(0.0, "f32"), error="the axis must be integers", id="float axis"),
+]
+
+
+def batched(*args, **kw) -> Case:
+    return gather(*args, version="opset7", **kw)
+
+
+BATCHED = [
+    batched((2, 5), [[0, 0, 4], [4, 0, 1]], 1, batch=1),
+    batched((2, 5), [[0, 0, 4], [4, 0, 1]], 1, batch=-1, rankless=True),
+    batched((2, 5), [[0, 0, 4], [4, 0, 1]], 1, batch=0),
+    batched((2, 5, 3), [[0, 4], [4, 1]], 1, batch=1),
+    batched((2, 4, 5), [[1, 2, 4], [4, 3, 2]], 2, batch=1),
+    batched((2, 3, 5, 4), [[1, 2, 4], [4, 3, 2]], 2, batch=1),
+    batched((2, 3, 5), np.arange(12).reshape(2, 3, 2) % 5, 2, batch=2),
+    batched((2, 3, 5, 2), np.arange(6).reshape(2, 3) % 5, 2, batch=2, id="an index per batch"),
+    batched((2, 3, 5), np.arange(8).reshape(2, 2, 2) % 5, -1, batch=1),
+    batched((3, 5), [4, 0, 2], 1, batch=1, id="one index per row"),
+    batched((70, 2, 5), np.arange(210).reshape(70, 3) % 5, 2, batch=1, id="many batches"),
+    batched((0, 5), np.zeros((0, 2)), 1, batch=1, expect=lambda x, *_: x[:, :2], id="no batches"),  # likewise
+    batched((2, 5), [[0, 9], [4, 5]], 1, batch=1, id="batched out of range"),
+    batched((2, 5, 3), [[0, -1], [-5, 1]], 1, batch=1, oracle="evaluate", id="batched negative"),  # as above
+    batched((2, 3, 5), [[0, 9], [4, 5]], 2, batch=1, id="batched out of range before the last axis"),
+    *[batched(In((2, 5), kind), [[0, 4], [1, 1]], 1, batch=1, id=f"batched {kind}") for kind in KINDS],
+    batched((2, 3), [[0, 1], [2, 1]], 0, batch=1, error="1 batch dims reach past axis 0"),
+    batched((2, 3), [[0, 1], [2, 1]], 1, batch=3, error="batch_dims 3 is out of range for indices of rank 2"),
+    batched((2, 3), [[0, 1], [2, 1], [1, 1]], 1, batch=1, error="batch dim 0 is 2 of the data and 3"),
+]
+EIGHT = [
+    gather((7, 3), [2, -1, -7], 0, "opset8", id="negative in the plugin"),
+    gather((7, 3), [2, 9, -8, 7], 0, "opset8", id="out of range on both sides"),
+    gather((7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", oracle="evaluate",
+           id="far out of range"),  # the plugin sees the low 32 bits
+    gather((7, 3), const([-1]), 0, "opset8", id="last row"),
+    gather((2, 5, 3), const(-1), 1, "opset8", id="last constant"),
+    gather((2, 5), [[0, -1], [-5, -6]], 1, "opset8", batch=1, id="batched negative in the plugin"),
+    gather((0, 3), [0, 1], 0, "opset8", oracle="evaluate", id="nothing to take"),  # garbage in the plugin
+]
+
+
+def one_hot(indices, depth, on=5.0, off=2.0, axis=-1, mode=None, version="opset1", **kw) -> Case:
+    inputs = [v if isinstance(v, In) else const(v, "i64" if i < 1 else "f32") for i, v in enumerate((depth, on, off))]
+    indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
+    attrs = {"axis": axis} | ({"negative_indices_mode": mode} if mode else {})
+    return Case("OneHot", version, [indices, *inputs], attrs, **kw)
+
+
+def pair(kind: str) -> dict:
+    return {"on": const(1, kind), "off": const(0, kind)}
+
+
+ONE_HOT = [
+    one_hot([0, 2, 1], 3),
+    one_hot([0, 2, 1, 3, 7], 3, rankless=True),
+    one_hot([0, -1, -3, -4, 2, 3], 3),
+    one_hot([[0, 3, 1], [1, 2, 4]], 3, axis=1),
+    one_hot([[0, 3, 1], [1, 2, 4]], 3, axis=0, rankless=True),
+    one_hot([[0, 3, 1], [1, 2, 4]], 5, axis=-2),
+    one_hot(1, 2, axis=0, id="scalar index"),
+    one_hot([0, 1], 0, id="no classes"),
+    one_hot(np.zeros((0, 2)), 3, expect=lambda i, *_: np.zeros((0, 2, 3), np.float32), id="no indices"),
+    one_hot(given([0, 2], "i32"), const(3, "i32"), id="i32 indices"),
+    one_hot([0, 1], given(3), id="given depth"),
+    one_hot([0, 1], 3, on=In(()), off=In(()), id="given values"),
+    *[one_hot([0, 2, 3], 3, **pair(kind), id=kind) for kind in ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean")],
+    one_hot([0, 1], -2, error="depth -2 is negative"),
+    one_hot([0, 1], const([2]), error="the depth must have rank 0"),
+    one_hot([0, 1], 2, on=const([5.0], "f32"), error="on_value is no scalar"),
+    one_hot([0, 1], 2, off=const(2, "i32"), error="element types differ"),
+    one_hot([0, 1], 2, axis=2, error="axis 2 is out of range for rank 2"),
+    one_hot(given([0.0, 1.0]), 2, error="indices must be integers", id="float indices"),
+]
+ONE_HOT_16 = [
+    one_hot([0, -1, -3, -4, 2, 3], 3, mode="normalize", version="opset16", rankless=True),
+    one_hot([[0, -5], [-2, 2]], 3, axis=1, mode="normalize", version="opset16"),
+    one_hot([0, -1, -3, -4, 2, 3], 3, mode="ignore_negative", version="opset16"),
+    one_hot([0, -1, 2], 3, mode="last", version="opset16", error="'last' is not one of"),
+]
+
+test_gather = check(across(["opset1", "opset7", "opset8"], ANY) + across(["opset7", "opset8"], BATCHED) + EIGHT)
+test_one_hot = check(across(["opset1", "opset16"], ONE_HOT) + ONE_HOT_16)
