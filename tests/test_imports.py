@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"errors", "types", "symbolic", "properties", "debug"},
+    {"errors", "types", "symbolic", "properties"},
     {"tensor"},
     {"model"},
     {"ops"},
@@ -22,7 +22,7 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "request", "queue"},
+    {"core", "request", "queue", "results", "settings", "debug"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}

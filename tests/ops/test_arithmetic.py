@@ -1,4 +1,7 @@
-"""Arithmetic: Add to SquaredDifference with two inputs, Abs to Atanh and Round with one."""
+"""Arithmetic: Add to SquaredDifference with two inputs, Abs to Atanh and Round with one.
+
+Atan2 is younger than the judge; NumPy's arctan2 is its definition.
+"""
 from __future__ import annotations
 
 import math
@@ -33,6 +36,7 @@ BINARY = [
     *binary("Maximum", "opset1", kinds=KINDS, double=np.maximum),
     *binary("Minimum", "opset1", kinds=KINDS, double=np.minimum),
     *binary("SquaredDifference", "opset1", kinds=WIDE_KINDS, double=squared_difference),
+    *binary("Atan2", "opset17", kinds=("f16", "bf16"), double=np.arctan2, expect=np.arctan2),
 ]
 test_binary = check(BINARY)
 
@@ -40,6 +44,7 @@ NAMES = ("Add", "Subtract", "Multiply", "Divide", "Mod", "FloorMod", "Power", "M
          "SquaredDifference")
 
 VALUES = [
+    *(pairs("Atan2", "opset17", kind=kind, expect=np.arctan2) for kind in ("f32", "f16", "f64")),
     *(mixed(op, "opset1", "f32", "i32") for op in NAMES),
     *(pairs(op, "opset1") for op in ("Add", "Subtract", "Multiply", "Divide", "Power", "SquaredDifference")),
     *(pairs(op, "opset1", kind="f16") for op in ("Add", "Subtract", "Multiply", "Divide")),

@@ -1,7 +1,8 @@
-"""Convert, ConvertLike and Identity: from every element type to every other."""
+"""Convert, ConvertLike, ConvertPromoteTypes and Identity: from every element type to every other."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,31 @@ LIKE = [
     Case("ConvertLike", "opset1", [In((3, 0), "i32"), In((7,))], outputs=["f32"], id="empty", rankless=True),
 ]
 test_like = check(LIKE)
+
+def promote(a: str, b: str, first: tuple[int, ...] = (3, 7), second: tuple[int, ...] = (7,),
+            **attrs: Any) -> Case:
+    inputs = [In(first, a, low=0, high=9), In(second, b, low=0, high=9)]
+    id = "_".join([a, b, *map(str, (len(first), len(second))), *attrs])
+    return Case("ConvertPromoteTypes", "opset14", inputs, attrs, 2, id=id)
+
+
+SAFE = [("f32", "f64"), ("f16", "f32"), ("bf16", "f32"), ("f32", "i8"), ("u8", "f16"), ("i8", "bf16"),
+        ("i8", "i32"), ("u8", "i32"), ("i32", "i64"), ("u8", "u64"), ("i32", "f64"),
+        *(("boolean", kind) for kind in ("f32", "f16", "i8", "u8", "i64", "boolean"))]
+UNSAFE = [("f16", "bf16"), ("f32", "i32"), ("i64", "f32"), ("i64", "f16"), ("i8", "u8"), ("u64", "i32"),
+          ("f64", "i64"), ("u64", "f16")]
+
+TORCH = {"promote_unsafe": True, "pytorch_scalar_promotion": True}
+
+PROMOTE = [
+    *(promote(a, b) for a, b in SAFE),
+    *(promote(a, b, promote_unsafe=True) for a, b in UNSAFE),
+    *(promote(a, b, second=(), **TORCH) for a, b in SAFE[:6] + UNSAFE),
+    *(promote(a, b, (), (), **TORCH) for a, b in UNSAFE),
+    promote("u64", "i32", promote_unsafe=True, u64_integer_promotion_target="f64"),
+    *(replace(promote(a, b), id=f"{a}_{b}_refused", error="(?i)safe|fit|promot") for a, b in UNSAFE),
+]
+test_promote = check(PROMOTE)
 
 IDENTITY = [
     *(Case("Identity", "opset16", [In((3, 7), kind)], {}, [kind], expect=np.copy) for kind in PLAIN),
