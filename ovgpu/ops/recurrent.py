@@ -136,7 +136,8 @@ class LSTMCell1(LSTM, Cell):
         h, c, w, r, *rest = others
         if r.rank == 1 and not rest:
             parts = None if x.shape is None or w.shape is None else (x.shape[1], w.shape[1] - x.shape[1])
-            others = (h, c, *(Spec(w.type, None if parts is None else (w.shape[0], parts[i])) for i in (0, 1)), r)
+            wr = [Spec(w.type, None if parts is None else (w.shape[0], parts[i])) for i in (0, 1)]
+            others = (h, c, *wr, r)
         outputs = super().infer(x, *others)
         peepholes = others[5] if len(others) > 5 else None
         _check_ranks(1, P=peepholes)

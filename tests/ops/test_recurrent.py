@@ -147,7 +147,7 @@ LSTM_1 = [
     cell("LSTM", "opset1", "peepholes", extra=[uniform(3 * H)], expect=lstm_1()),
     cell("LSTM", "opset1", "peepholes_and_input_forget", extra=[uniform(3 * H)], attrs={"input_forget": True},
          expect=lstm_1(couple=True)),
-    Case("LSTMCell", "opset1", [uniform(*shape) for shape in ((N, D), (N, H), (N, H), (4 * H, D + H), (4 * H,))],
+    Case("LSTMCell", "opset1", [uniform(*s) for s in ((N, D), (N, H), (N, H), (4 * H, D + H), (4 * H,))],
          {"hidden_size": H}, 2, id="one_matrix",
          expect=lambda x, h, c, wr, b: lstm_1()(x, h, c, wr[:, :D], wr[:, D:], b)),
     cell("LSTM", "opset1", "zero_peepholes", extra=[const(np.zeros(3 * H), "f32")]),
