@@ -73,7 +73,7 @@ class PRelu(Elementwise):
     cuda_expr = "x < 0 ? slope * x : x"
 
     def fn(self, xp: Any, x: Any, slope: Any) -> Any:
-        return xp.minimum(x, 0) * slope + xp.maximum(x, 0)
+        return xp.where(x < 0, x * slope, x)
 
     def infer(self, x: Spec, slope: Spec) -> tuple[Spec, ...]:
         kind = merge_types([x, slope])

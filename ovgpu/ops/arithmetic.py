@@ -161,7 +161,7 @@ class Power(Arithmetic):
 
     def cuda_expression(self, kind: Type) -> str:
         # pow of doubles is exact for what fits 53 bits, and truncates to what the integers give
-        return "pow(a, b)" if kind.is_real() else "T(pow(double(a), double(b)))"
+        return "pow(a, b)" if kind.is_real() else "a == 0 && b < 0 ? T(0) : T(pow(double(a), double(b)))"
 
 
 # ---- one tensor

@@ -51,7 +51,7 @@ def _real(xp: Any, x: Any, target: Type) -> Any:
 
 
 def _powers_of_two(xp: Any, x: Any) -> Any:
-    """Codes of f8e8m0: the exponent, a half to the even code; the least one for 0 and below, none for infinity."""
+    """Codes of f8e8m0: exponents, a half goes to the even one; the least for 0 and below, infinity is cut."""
     bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)
     codes = (bits + 0x3FFFFF + (bits >> 23 & 1)) >> 23
     return xp.where(xp.isnan(x), 255, codes).astype(np.uint8)
