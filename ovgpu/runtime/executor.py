@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -66,7 +67,7 @@ class Executor:
         self.arenas: list[Any] = [None] * len(program.segments)
         self.layouts: list[Layout | None] = [None] * len(program.segments)
         self.bindings: list[OrderedDict[Any, Binding]] = [OrderedDict() for _ in program.segments]
-        self.positions = [{b.root: i for i, b in enumerate(s.buffers)} for s in program.segments]
+        self.affected: dict[Any, tuple[list[int], list[int]]] = {}
         self.children: dict[Any, Executor] = {}  # of bodies, and of what follows a result of unknown rank
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
@@ -145,90 +146,93 @@ class Executor:
         A, values = self.arrays, self.program.values
         for i in segment.given:
             value = values[i]
-            shape = tuple(segment.resolve(d, slots) for d in value.view.shape)
+            shape = tuple([segment.resolve(d, slots) for d in value.view.shape])
             A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
                     else memory.variable(value.source, shape, value.type))
         outside = {i: A[i] for i in segment.users}
         layout = self._lay_out(number, segment, slots)
+        todo_values: Sequence[int]
+        todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
-            todo_values: Sequence[int] = range(len(segment.values))
-            todo_steps: Sequence[int] = range(len(segment.steps))
-            binding = Binding(slots, hosts, outside, layout, [None] * len(segment.values), [()] * len(segment.steps))
+            todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
+            binding = Binding(slots, hosts, outside, layout, [None] * len(todo_values), [()] * len(todo_steps))
         else:
-            changed_values: set[int] = set()
-            changed_steps: set[int] = set()
-            if slots != base.slots:
-                for slot, (old, new) in enumerate(zip(base.slots, slots)):
-                    if old != new:
-                        changed_values.update(segment.value_deps.get(slot, ()))
-                        changed_steps.update(segment.step_deps.get(slot, ()))
-            for i, array in outside.items():
-                if array is not base.outside[i]:
-                    users = segment.users[i]
-                    changed_values.update(users[0])
-                    changed_steps.update(users[1])
-            if hosts and any(a is not b and a.tobytes() != b.tobytes() for a, b in zip(hosts, base.hosts)):
-                changed_steps.update(i for i, s in enumerate(segment.steps) if any(h.lane >= 0 for h in s.host.values()))
-            if not changed_steps and not changed_values and slots == base.slots:
+            changed = tuple([i for i, (old, new) in enumerate(zip(base.slots, slots)) if old != new])
+            moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
+            told = bool(hosts) and any(a.tobytes() != b.tobytes() for a, b in zip(hosts, base.hosts))
+            if not changed and not moved and not told:
                 return base
-            todo_values, todo_steps = sorted(changed_values), sorted(changed_steps)
+            todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
             binding = Binding(slots, hosts, outside, layout, list(base.arrays), list(base.calls))
-        index = segment.index
+        arrays, arena, position_of = binding.arrays, self.arenas[number], segment.position_of
+        place, view = self.backend.place, self.backend.view
         for position in todo_values:
             value = values[segment.values[position]]
-            binding.arrays[position] = self._array(value, index, slots, number, layout)
+            shape, strides, offset = segment.geometry[position](slots)
+            buffer = position_of.get(value.root) if value.memory == "buffer" else None
+            arrays[position] = (view(A[value.root], offset, shape, strides) if buffer is None
+                                else place(arena, layout.offsets[buffer] + offset, shape, strides, value.type))
         self._publish(segment, binding)
         for position in todo_steps:
             binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, hosts)
-        binding.flat = [call for calls in binding.calls for call in calls]
+        binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
+    def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
+                  told: bool) -> tuple[list[int], list[int]]:
+        """Positions of the values and steps to make anew when these slots and arrays from outside are others."""
+        key = (number, changed, moved, told)
+        found = self.affected.get(key)
+        if found is None:
+            values: set[int] = set()
+            steps: set[int] = set()
+            for slot in changed:
+                values.update(segment.value_deps.get(slot, ()))
+                steps.update(segment.step_deps.get(slot, ()))
+            for i in moved:
+                values.update(segment.users[i][0])
+                steps.update(segment.users[i][1])
+            if told:
+                steps.update(i for i, s in enumerate(segment.steps) if any(h.lane >= 0 for h in s.host.values()))
+            found = self.affected[key] = (sorted(values), sorted(steps))
+            if len(self.affected) > KEPT * 8:
+                del self.affected[next(iter(self.affected))]
+        return found
+
     def _lay_out(self, number: int, segment: Segment, slots: tuple[int, ...]) -> Layout:
-        sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
+        index = segment.index
+        sizes = [slots[index[n.index]] if isinstance(n := b.nbytes, Sym) else n for b in segment.buffers]
         layout = self.layouts[number]
         if layout is None or not layout.holds(sizes):
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
-            if layout is not None:
-                sizes = [max(s, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
+            if layout is not None:  # what has grown will grow again: all that may, gets room for half as much more
+                sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
             layout = self.layouts[number] = lay_out(segment.buffers, sizes, dynamic)
             self.bindings[number].clear()
             self.arenas[number] = self.backend.allocate(layout.nbytes)
         return layout
 
-    def _array(self, value: Value, index: dict[int, int], slots: tuple[int, ...], number: int,
-               layout: Layout) -> Array:
-        size = value.type.storage.itemsize
-        view = value.view
-        shape = tuple([slots[index[d.index]] if isinstance(d, Sym) else d for d in view.shape])
-        strides = tuple([(slots[index[s.index]] if isinstance(s, Sym) else s) * size for s in view.strides])
-        offset = (slots[index[view.offset.index]] if isinstance(view.offset, Sym) else view.offset) * size
-        if value.memory == "buffer":
-            position = self.positions[number].get(value.root)
-            if position is not None:
-                return self.backend.place(self.arenas[number], layout.offsets[position] + offset, shape, strides,
-                                          value.type)
-        return self.backend.view(self.arrays[value.root], offset, shape, strides)
-
     def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> Sequence[Call]:
         if step.kind == "eager":
             return ()
-        A, values = self.arrays, self.program.values
+        A = self.arrays
         inputs = self._inputs(segment, step, slots, hosts)
         outputs = [A[i] for i in step.outputs]
         try:
             if step.kind == "control":
                 return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace],
-                                     [values[i].type for i in step.outputs])
+                                     [self.program.values[i].type for i in step.outputs])
         except Error as e:
             raise _located(e, step) from e.__cause__
 
     def _inputs(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> list[Array | None]:
         A = self.arrays
         inputs = [A[i] if i >= 0 else None for i in step.inputs]
-        for i, given in step.host.items():
-            if i >= 0:
-                inputs[i] = host_value(segment, given, slots, hosts)
+        if step.host:
+            for i, given in step.host.items():
+                if i >= 0:
+                    inputs[i] = host_value(segment, given, slots, hosts)
         return inputs
 
     def _host(self, segment: Segment, step: Step, number: int, slots: tuple[int, ...], hosts: list[Any]) -> Any:

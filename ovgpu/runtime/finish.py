@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ovgpu.runtime.lane import compile_lane
-from ovgpu.runtime.program import Buffer, Program, Segment, Step, Value
+from ovgpu.runtime.program import Buffer, Geometry, Program, Segment, Step, Value
 from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
 
 
@@ -28,6 +28,8 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         _buffers(program, segment, number, made, last_segment)
         _slots(program, segment)
         _dependencies(program, segment, number, made)
+        segment.geometry = [_geometry(values[i], segment) for i in segment.values]
+        segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
     by_segment: list[list[Check]] = [[] for _ in program.segments]
     for check in checks:
         known = max((_available(program, source, a) for x in (check.a, check.b) for a in atoms(x)), default=0)
@@ -123,6 +125,25 @@ def _slots(program: Program, segment: Segment) -> None:
             segment.slot(number)
     for buffer in segment.buffers:
         segment.slot(buffer.nbytes)
+
+
+def _geometry(value: Value, segment: Segment) -> Geometry:
+    """A function of its own for every dynamic value: it runs at each inference that changes the value's shape."""
+    size = value.type.storage.itemsize
+
+    def spelled(number: Int, factor: int) -> str:
+        if not isinstance(number, Sym):
+            return str(number * factor)
+        return f"S[{segment.index[number.index]}]" + (f" * {factor}" if factor != 1 else "")
+
+    def row(numbers: Sequence[Int], factor: int) -> str:
+        return f"({', '.join(spelled(n, factor) for n in numbers)}{',' if len(numbers) == 1 else ''})"
+
+    text = f"({row(value.view.shape, 1)}, {row(value.view.strides, size)}, {spelled(value.view.offset, size)})"
+    if "S" not in text:
+        known = eval(text)
+        return lambda slots: known  # type: ignore[no-any-return]
+    return eval(f"lambda S: {text}")  # type: ignore[no-any-return]
 
 
 def _numbers(value: Value) -> tuple[Int, ...]:

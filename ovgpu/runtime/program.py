@@ -99,6 +99,10 @@ class HostNode:
     place: str
 
 
+Geometry = Callable[[Sequence[int]], tuple[tuple[int, ...], tuple[int, ...], int]]
+"""From slots to (shape, strides in bytes, offset in bytes)."""
+
+
 @dataclass(slots=True)
 class Segment:
     """Steps that run without learning anything on the way."""
@@ -114,6 +118,8 @@ class Segment:
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
+    geometry: list[Geometry] = field(default_factory=list)  # of the values, by position in `values`
+    position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: list[int] = field(default_factory=list)  # roots whose memory the caller gives: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # number of a Sym -> its slot
     host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
