@@ -68,8 +68,10 @@ def as_logical(values: Any, name: str) -> np.ndarray[Any, Any]:
 def pack(array: np.ndarray[Any, Any], name: str) -> bytes:
     """The bytes OpenVINO stores for a logical array."""
     bits = ELEMENTS[name].bits
-    if name == "string":
-        raise NotImplementedError("string tensors have no packed form here")
+    if name == "string":  # i32 count, i32 offsets of the beginnings and of the end, then the bytes
+        words = [str(word).encode() for word in array.reshape(-1)]
+        offsets = np.cumsum([0, *map(len, words)])
+        return np.array([len(words), *offsets], np.int32).tobytes() + b"".join(words)
     flat = np.ascontiguousarray(array).reshape(-1)
     if bits >= 8:
         return flat.tobytes()
