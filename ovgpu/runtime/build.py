@@ -20,7 +20,7 @@ from ovgpu.ops._view import View
 from ovgpu.ops.control_flow import If, Loop, TensorIterator
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
-from ovgpu.runtime.program import Body, Copy, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
+from ovgpu.runtime.program import Body, Copy, Free, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
 from ovgpu.runtime.subgraph import subgraph
 from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms, product
 from ovgpu.types import Type
@@ -436,7 +436,13 @@ class _Builder:
             self.value_of[id(port)] = value
             if base.id in self.born:
                 self.born[value] = self.born[base.id]
+        self._free(node, inputs)
         return True
+
+    def _free(self, node: Node, inputs: Sequence[int]) -> None:
+        outputs = tuple(self.value_of[id(p)] for p in node.outputs)
+        self.program.views.append(
+            Free(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
 
     def _eager(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         outputs = []
@@ -503,6 +509,7 @@ class _Builder:
         target = self.values[output]
         axis = node.op.axis % len(target.view.shape)  # type: ignore[attr-defined]
         start: Int = 0
+        copied = len(self.segment.steps)
         for i in inputs:
             part = self.values[i]
             length = part.view.shape[axis]
@@ -514,6 +521,8 @@ class _Builder:
                 continue
             into = self._value(None, where, target.memory, target.source, kind=target.type, root=target.root)
             self._append(Step(Copy(), "copy", (i,), (into,), node=node))
+        if len(self.segment.steps) == copied:
+            self._free(node, inputs)
 
     def _results(self) -> None:
         for number, result in enumerate(self.model.results):

@@ -90,6 +90,17 @@ class Step:
 
 
 @dataclass(slots=True)
+class Free:
+    """A node that takes no step, because its outputs are views; kept for those who look at the plan."""
+
+    node: Node
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    segment: int
+    position: int  # the number of the segment's steps before it
+
+
+@dataclass(slots=True)
 class HostNode:
     """An op that the lane evaluates: tensors of shape arithmetic that symbols cannot express."""
 
@@ -157,6 +168,7 @@ class Program:
     host_parameters: set[int]  # numbers of the inputs whose values the lane reads
     rest: Rest | None = None
     source: str = ""
+    views: list[Free] = field(default_factory=list)
 
     @property
     def steps(self) -> list[Step]:
