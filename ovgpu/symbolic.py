@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -118,7 +118,8 @@ def _bounds(terms: Iterable[tuple[Monomial, int]]) -> tuple[int, Bound]:
     for monomial, factor in terms:
         lo = hi = float(factor) if abs(factor) > 2**53 else factor
         for atom in monomial:
-            ends = [a * b if a and b else 0 for a in (lo, hi) for b in (atom.lo, math.inf if atom.hi is None else atom.hi)]
+            above = math.inf if atom.hi is None else atom.hi
+            ends = [a * b if a and b else 0 for a in (lo, hi) for b in (atom.lo, above)]
             lo, hi = min(ends), max(ends)
         low, high = low + lo, high + hi
     return (int(low) if low > -math.inf else -(2**63)), (int(high) if high < math.inf else None)
@@ -192,7 +193,7 @@ class Table:
 
     # ---- the table that inference works in
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> Self:
         self._tokens.append(_active.set(self))
         return self
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,6 +54,17 @@ class Elementwise(Op):
 
     floating: ClassVar[bool] = False
     """Computes in floating point: integers are taken as f64, and the result is rounded to the nearest one."""
+
+    @cached_property
+    def _identity(self) -> tuple[Any, ...]:
+        return (type(self), *self.attributes().values())
+
+    def __eq__(self, other: object) -> bool:
+        """Ops of one class with equal attributes are equal, and share what is traced and compiled for them."""
+        return isinstance(other, Elementwise) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
 
     cuda_expr: ClassVar[str]
     """`fn` of one element as a CUDA C++ expression; see `cuda_expression`."""
@@ -213,7 +224,11 @@ def decide(name: str, plain: Callable[..., Any], *values: Any) -> Any:
     return apply(name, *values) if any(isinstance(v, Sym) for v in values) else plain(*values)
 
 
-@cache
 def names(cls: type[Elementwise]) -> tuple[str, ...]:
     """The input names in `cuda_expr`: the parameters of `fn` after ``self, xp``."""
-    return tuple(inspect.signature(cls.fn).parameters)[2:]
+    return _parameters(cls.fn)[2:]
+
+
+@cache
+def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(fn).parameters)

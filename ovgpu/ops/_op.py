@@ -170,6 +170,12 @@ def _number(version: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
+def op_of(node: Any) -> Op:
+    """The op of a graph's node; the graph itself knows only what it needs of one."""
+    op: Op = node.op
+    return op
+
+
 # ---- attributes from text
 
 TRUE, FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no", ""}

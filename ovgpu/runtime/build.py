@@ -15,7 +15,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import SMALL, Op
+from ovgpu.ops._op import SMALL, Op, op_of
 from ovgpu.ops._view import View
 from ovgpu.ops.control_flow import If, Loop, TensorIterator
 from ovgpu.runtime import control
@@ -118,7 +118,7 @@ class _Builder:
         for node in self.model.ops:
             if node.op.name == "Parameter":
                 cheap.add(id(node.outputs[0]))
-            elif not (node.op.effect or isinstance(node.op, CONTROL)) and all(
+            elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
                 s is None or id(s) in cheap or self._spelled(s) for s in node.inputs
             ):
                 cheap |= {id(p) for p in node.outputs if id(p) in self.hosted and _is_small(p.spec)}
@@ -180,7 +180,7 @@ class _Builder:
                 continue
             inputs = tuple(None if s is None else self._host_input(s) for s in p.node.inputs)
             types = tuple(o.spec.type for o in p.node.outputs)
-            self._add_host(p, HostNode(p.node.op, inputs, types, p.node.place))
+            self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.place))
         return self.host_numbers[id(port)]
 
     def _add_host(self, port: Output, node: HostNode) -> None:
@@ -254,7 +254,7 @@ class _Builder:
             wanted.add(id(node))
             if node.op.name == "ReadValue":  # its initial value is a program of its own
                 continue
-            hosts = host_indices(node.op, len(node.inputs))
+            hosts = host_indices(op_of(node), len(node.inputs))
             for i, s in enumerate(node.inputs):
                 if s is not None:
                     on_host = i in hosts or self._spelled(s)
@@ -320,9 +320,9 @@ class _Builder:
         node = port.node
         if id(port) in self.placed or id(port) in self.value_of or self._spelled(port) or not self._is_bound(node):
             return
-        if type(node.op).view is not Op.view and node.op.name != "Concat":
+        if type(op_of(node)).view is not Op.view and node.op.name != "Concat":
             return
-        if placed.view.is_dense or node.op.strided_outputs:
+        if placed.view.is_dense or op_of(node).strided_outputs:
             self.placed[id(port)] = placed
 
     def _is_bound(self, node: Node) -> bool:
@@ -364,12 +364,12 @@ class _Builder:
         if node.op.name in ("Result", "Assign"):
             self._alias(node)
             return False
-        if all(self._spelled(p) for p in node.outputs) and not node.op.effect:
+        if all(self._spelled(p) for p in node.outputs) and not op_of(node).effect:
             for port in node.outputs:
                 self._materialise(port)
             return False
         self._await_host(node)
-        hosts = host_indices(node.op, len(node.inputs))
+        hosts = host_indices(op_of(node), len(node.inputs))
         inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.inputs)]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
@@ -404,7 +404,7 @@ class _Builder:
         self._append(step)
 
     def _await_host(self, node: Node) -> None:
-        for i in host_indices(node.op, len(node.inputs)):
+        for i in host_indices(op_of(node), len(node.inputs)):
             source = node.inputs[i]
             if source is not None:
                 self._await(self._fetched(source))
@@ -420,13 +420,13 @@ class _Builder:
         self.segment, self.host_numbers = Segment(), {}
 
     def _try_view(self, node: Node, inputs: Sequence[int]) -> bool:
-        if type(node.op).view is Op.view or all(i < 0 for i in inputs):
+        if type(op_of(node)).view is Op.view or all(i < 0 for i in inputs):
             return False
         specs = [None if s is None else s.spec for s in node.inputs]
         outs = [p.spec for p in node.outputs]
         if any(s.shape is None for s in outs):
             return False
-        views = node.op.view([self.values[i].view if i >= 0 else None for i in inputs], specs, outs)
+        views = op_of(node).view([self.values[i].view if i >= 0 else None for i in inputs], specs, outs)
         if views is None or any(v is None for v in views):
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
@@ -457,12 +457,12 @@ class _Builder:
                     atom = dim.terms[0][0][0]
                     if atom.op == "unknown":
                         self.unknowns.setdefault(atom.index, (value, axis))
-        bodies = tuple(Body(body, None) for body in control.bodies_of(node.op))
-        self._append(Step(node.op, "eager", tuple(inputs), tuple(outputs), host=host, node=node, bodies=bodies))
+        bodies = tuple(Body(body, None) for body in control.bodies_of(op_of(node)))
+        self._append(Step(op_of(node), "eager", tuple(inputs), tuple(outputs), host=host, node=node, bodies=bodies))
         self._close()
 
     def _bound(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
-        op = node.op
+        op = op_of(node)
         outputs = []
         for port in node.outputs:
             placed = self.placed.get(id(port))
@@ -573,7 +573,7 @@ def _source(result: Node) -> Output:
 
 def _hosted_ports(model: Model) -> set[int]:
     """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
-    stack = [p for n in model.ops for i in host_indices(n.op, len(n.inputs)) if (p := n.inputs[i]) is not None]
+    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
     hosted: set[int] = set()
     while stack:
         port = stack.pop()

@@ -128,8 +128,8 @@ def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | 
         return None
     if program.host_parameters - {counter}:
         return None
-    for result, parameter in back:
-        new, old = program.values[program.results[result]], given[parameter]
+    for result, target in back:
+        new, old = program.values[program.results[result]], given[target]
         if new.view.shape != old.shape or new.type != old.type:
             return None
     return Body(model, program)
@@ -227,7 +227,8 @@ class _Iterations:
                                            outputs[m.port])
         return found
 
-    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int, n: int) -> Array:
+    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
+               n: int) -> Array:
         """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or one of two spares."""
         for m in self.outputs:
             if m.result == number and m.axis is not None:

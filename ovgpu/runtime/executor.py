@@ -21,7 +21,7 @@ from ovgpu.ops._op import Array
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Backend, Call
 from ovgpu.runtime.memory import Layout, lay_out
-from ovgpu.runtime.program import HostInput, Program, Segment, Step, Value
+from ovgpu.runtime.program import HostInput, Program, Segment, Step
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from ovgpu.runtime.lane import compile_lane
@@ -36,7 +37,7 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         if known < len(by_segment):
             by_segment[known].append(check)
     for segment, its_checks in zip(program.segments, by_segment):
-        compile_lane(segment, its_checks, lambda atom, segment=segment: source(segment, atom))  # type: ignore[misc]
+        compile_lane(segment, its_checks, partial(source, segment))
 
 
 def _ids(step: Step) -> Iterable[int]:
@@ -61,7 +62,8 @@ def _last_segments(program: Program) -> dict[int, int]:
     return last
 
 
-def _buffers(program: Program, segment: Segment, number: int, made: dict[int, int], last_segment: dict[int, int]) -> None:
+def _buffers(program: Program, segment: Segment, number: int, made: dict[int, int],
+             last_segment: dict[int, int]) -> None:
     """Lifetimes of the roots in this segment's arena, and which of them take over another's memory in place."""
     values = program.values
     ends: dict[int, tuple[int, int]] = {}
@@ -78,7 +80,8 @@ def _buffers(program: Program, segment: Segment, number: int, made: dict[int, in
     own = sorted((r for r in ends if values[r].memory == "buffer" and made[r] == number), key=lambda r: ends[r][0])
     for root in own:
         first, last = ends[root]
-        segment.buffers.append(Buffer(root, _nbytes(values[root]), first, after if last_segment[root] > number else last))
+        last = after if last_segment[root] > number else last
+        segment.buffers.append(Buffer(root, _nbytes(values[root]), first, last))
     position_of = {b.root: i for i, b in enumerate(segment.buffers)}
     for position, step in enumerate(segment.steps):
         _share(values, segment, step, position, position_of)
@@ -142,7 +145,7 @@ def _geometry(value: Value, segment: Segment) -> Geometry:
     text = f"({row(value.view.shape, 1)}, {row(value.view.strides, size)}, {spelled(value.view.offset, size)})"
     if "S" not in text:
         known = eval(text)
-        return lambda slots: known  # type: ignore[no-any-return]
+        return lambda slots: known
     return eval(f"lambda S: {text}")  # type: ignore[no-any-return]
 
 

@@ -19,7 +19,7 @@ from ovgpu.runtime.program import HostInput, HostNode, Segment
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
 
 
-def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any]]) -> None:
+def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]]) -> None:
     """Generates ``segment.lane``. ``source`` says what an outside atom is: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element)."""
     names: dict[str, Any] = {"fetch": fetch, "evaluate_host": evaluate_host, "host_array": host_array,

@@ -9,6 +9,7 @@ import numpy as np
 from ovgpu.backends.cuda import rt
 from ovgpu.ops._op import Array
 
+COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
 
 
@@ -29,9 +30,9 @@ class Blas:
         ta, lda = _operand(a)
         tb, ldb = _operand(b)
         data = self.cublas_type(out)
+        ldc = max(out.strides[0] // out.itemsize, n)
         self.cublas.gemm_ex(self.handle, tb, ta, n, m, k, self.one.ctypes.data, b.data.ptr, data, ldb, a.data.ptr,
-                            data, lda, self.zero.ctypes.data, out.data.ptr, data, max(out.strides[0] // out.itemsize, n),
-                            68, -1)  # CUBLAS_COMPUTE_32F, the default algorithm
+                            data, lda, self.zero.ctypes.data, out.data.ptr, data, ldc, COMPUTE_32F, DEFAULT_ALGORITHM)
 
     @staticmethod
     def cublas_type(x: Array) -> int:

@@ -12,6 +12,7 @@ from ovgpu.backends.cuda import rt, sources
 from ovgpu.ops._elementwise import Elementwise, names
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Call
+from ovgpu.types import Type
 
 _C = {"f2": "float16", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
       "i8": "long long", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
@@ -65,8 +66,8 @@ def _elementwise(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.
         kind = "float" if dtype.itemsize == 2 and dtype.kind not in "iu" else c_type(dtype)
         lines.append(f"const {kind} {name} = _{name};")
     params = ", ".join(f"{c_type(d)} _{n}" for n, d in zip(given, inputs))
-    return rt.cupy().ElementwiseKernel(params, f"{c_type(output)} out", f"{' '.join(lines)} out = {op.cuda_expr}",
-                                       f"ovgpu_{op.name.lower()}")
+    lines.append(f"out = {op.cuda_expression(Type.of(output))}")
+    return rt.cupy().ElementwiseKernel(params, f"{c_type(output)} out", " ".join(lines), f"ovgpu_{op.name.lower()}")
 
 
 @cache

@@ -35,5 +35,5 @@ def cublas() -> Any:
         try:
             _cublas = import_module("nvmath.bindings.cublas")
         except ImportError as e:
-            raise DeviceError(f'CUDA needs nvmath-python: pip install "ovgpu[cuda13]" or "ovgpu[cuda12]" ({e})') from None
+            raise DeviceError(f'CUDA needs nvmath: pip install "ovgpu[cuda13]" or "ovgpu[cuda12]" ({e})') from None
     return _cublas
