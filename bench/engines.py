@@ -79,8 +79,11 @@ def alternate(
     script: str, engines: Sequence[str], rounds: int, arguments: Callable[[str], Sequence[object]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Each engine's results over `rounds`, the engines taking turns; `arguments(engine)` are its worker's."""
+    console = Console(stderr=True)
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        console.print("[yellow]Other processes keep this machine busy: the times will not be comparable.")
     results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=rounds * len(engines))
         for k in range(rounds):
             for engine in engines:
