@@ -11,8 +11,10 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._trace import TILE
 from ovgpu.ops.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
+from ovgpu.ops.softmax import block_rows, shift_rows
 from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
@@ -105,6 +107,7 @@ class ScaledDotProductAttention(Op):
             (kind, (minimum(rows * keys, maximum(keys, SCORES)),)),
             (kind, (minimum(rows, SCORES),)),
             (kind, (minimum(rows, SCORES),)),
+            (Type.i64, (minimum(rows, TILE),)),
         )
         if mask is not None and mask.type == Type.boolean and mask.shape is not None:
             needed = (*needed, (Type.boolean, (product(mask.shape),)))
@@ -120,32 +123,19 @@ class ScaledDotProductAttention(Op):
         scaled = workspace[0][: q.size].reshape(q.shape)
         k(np.multiply, q, 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(()), scaled)
         if mask is not None and mask.dtype == bool:
-            hidden = workspace[4][: mask.size].reshape(mask.shape)
+            hidden = workspace[5][: mask.size].reshape(mask.shape)
             k(np.logical_not, mask, hidden)
             mask = hidden
         if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
             scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
-        q, key, v, mask, sink, out = _fold_group(scaled, key, v, mask, sink, out)
         column = ones(key.shape[-2], q.dtype)
         if out.size // out.shape[-1] * key.shape[-2] <= SCORES:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
-            attend(q, key.swapaxes(-1, -2), v, mask, sink, out, column, workspace[1:4], k)
+            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, workspace[1:5], k)
         else:
-            k(attend_blocks, q, key, v, mask, sink, out, column, workspace[1:4], self.causal)
+            k(attend_blocks, scaled, key, v, mask, sink, out, column, workspace[1:5], self.causal)
         return None
-
-
-def _fold_group(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any) -> tuple[Any, ...]:
-    """Grouped heads with one query each: the heads of a group become the rows of one matrix."""
-    if out.ndim < 4 or out.shape[-2] != 1 or key.ndim != out.ndim or v.ndim != out.ndim:
-        return q, key, v, mask, sink, out
-    if q.ndim != out.ndim or key.shape[-3] != 1 or v.shape[-3] != 1 or q.shape[-3] == 1:
-        return q, key, v, mask, sink, out
-    if mask is not None and mask.ndim > 2:
-        mask = mask[..., 0, :]
-    sink = None if sink is None else sink[..., 0, :]
-    return q[..., 0, :], key[..., 0, :, :], v[..., 0, :, :], mask, sink, out[..., 0, :]
 
 
 def _call(function: Any, *operands: Any, **named: Any) -> None:
@@ -157,29 +147,35 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
     """Attention of scaled queries, all at once; ``k`` does the calls, or records them.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
-    out [..., L, Ev], column: S ones; workspace: scores and two statistics per row, flat.
+    out [..., L, Ev], column: S ones; workspace: scores, two statistics per row, an index, flat.
     """
     shape = (*out.shape[:-1], kt.shape[-1])
     rows = prod(shape[:-1])
     scores = workspace[0][: rows * shape[-1]].reshape(shape)
-    highest, total = (w[:rows].reshape(*shape[:-1], 1) for w in workspace[1:])
+    highest, total = (w[:rows].reshape(*shape[:-1], 1) for w in workspace[1:3])
     k(np.matmul, q, kt, scores)
     if mask is not None and mask.dtype == bool:
         k(np.copyto, scores, -np.inf, "same_kind", mask)
     elif mask is not None:
         k(np.add, scores, mask, scores)
-    k(np.maximum.reduce, scores, -1, None, highest, True)
-    if sink is not None:
-        k(np.maximum, highest, sink, out=highest)
-    k(np.subtract, scores, highest, scores)
-    k(np.exp, scores, scores)
-    k(np.matmul, scores.reshape(rows, shape[-1]), column, total.reshape(rows, 1))
+    k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3])
     if sink is not None:
         k(np.subtract, sink, highest, highest)
         k(np.exp, highest, highest)
         k(np.add, total, highest, total)
     k(np.matmul, scores, v, out)
     k(np.divide, out, total, out)
+
+
+def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any) -> None:
+    """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums."""
+    block = int(block_rows(*x.shape))
+    for start in range(0, len(x), block):
+        rows = slice(start, start + block)
+        part = x[rows]
+        shift_rows(part, part, bound[rows], index[: len(part)])
+        np.exp(part, part)
+        np.matmul(part, column, total[rows])
 
 
 def attend_blocks(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import TILE
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops._trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.ops.softmax import block_rows
 from ovgpu.symbolic import Spec, minimum, product
@@ -28,6 +28,8 @@ class _MVN(Op):
 
     normalize_variance: bool
     eps: float
+
+    layout = "dense"
 
     def eps_is_inside(self) -> bool:
         """Whether ``eps`` is added to the variance, or to its root."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import TILE
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import normalize_axis
+from ovgpu.ops._trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product
+from ovgpu.types import Type
+
+SMALL = 4096  # elements: too few for more than one pass over them to pay
+NEAR = 60.0  # exp(-60) is far from the smallest f32
 
 
 def block_rows(rows: Int, columns: Int) -> Int:
@@ -25,6 +30,7 @@ class _Softmax(Op):
 
     axis: int = 1
 
+    layout = "dense"
     log: ClassVar[bool] = False
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -62,7 +68,8 @@ class _Softmax(Op):
             statistics = (*shape[:axis], 1, *shape[axis + 1 :])
             return ((kind, statistics), (kind, shape)) if self.log else ((kind, statistics),)
         rows = block_rows(product(shape[:axis]), n)
-        return ((kind, (rows, 1)), (kind, (rows, n))) if self.log else ((kind, (rows, 1)),)
+        columns = ((kind, (rows, 1)), (Type.i64, (rows,)))
+        return (*columns, (kind, (rows, n))) if self.log else columns
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
@@ -79,8 +86,9 @@ class _Softmax(Op):
             return NotImplemented
         n = x.shape[-1]
         block = int(block_rows(len(rows), n))
-        buffers = [w.reshape(-1)[: block * m].reshape(block, m) for w, m in zip(workspace, (1, n))]
-        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), *buffers)
+        statistics, index = (w.reshape(-1)[:block] for w in workspace[:2])
+        scratch = [w.reshape(-1)[: block * n].reshape(block, n) for w in workspace[2:]]
+        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics.reshape(-1, 1), index, *scratch)
         return None
 
 
@@ -96,23 +104,43 @@ def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -
         np.subtract(out, np.log(statistics, statistics), out)
 
 
-def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, scratch: Any = None) -> None:
+def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scratch: Any = None) -> None:
     """`softmax` of every row, a block of rows that stays in cache after the other.
 
-    x, out: [M, N]; column: N ones; statistics: [block, 1]; scratch: [block, N].
+    x, out: [M, N], contiguous; column: N ones; statistics: [block, 1]; index: [block]; scratch: [block, N].
     """
     block = len(statistics)
     for start in range(0, len(x), block):
         a, o = x[start : start + block], out[start : start + block]
         t = statistics[: len(a)]
-        np.maximum.reduce(a, 1, out=t, keepdims=True)
-        np.subtract(a, t, o)
+        shift_rows(a, o, t, index[: len(a)])
         exponential = np.exp(o, o if scratch is None else scratch[: len(a)])
         np.matmul(exponential, column, t)
         if scratch is None:
             np.divide(o, t, o)
         else:
             np.subtract(o, np.log(t, t), o)
+
+
+def shift_rows(x: Any, out: Any, bound: Any, index: Any) -> None:
+    """``out = x - bound`` with an upper ``bound`` [M, 1] of every row of x [M, N]: exp cannot overflow."""
+    if x.size < SMALL:
+        np.maximum.reduce(x, 1, out=bound, keepdims=True)
+    elif (highest := x.max()) - x.min() < NEAR:  # one bound serves all rows, and nothing underflows
+        bound.fill(highest)
+        np.subtract(x, highest, out)
+        return
+    else:  # an argmax over rows is several times faster than a maximum
+        np.argmax(x, 1, index)
+        np.add(index, _starts(*x.shape), index)
+        np.take(x.reshape(-1), index, out=bound[:, 0], mode="clip")
+    np.subtract(x, bound, out)
+
+
+@lru_cache(maxsize=64)
+def _starts(rows: int, columns: int) -> Any:
+    """Where the rows of a matrix begin."""
+    return np.arange(0, rows * columns, columns)
 
 
 @op("Softmax", "opset1", aliases=["SoftMax"])
