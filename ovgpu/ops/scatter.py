@@ -84,7 +84,7 @@ class ScatterElementsUpdate12(_Scatter):
             return 0
         if self.reduction == "prod":
             return 1
-        if dtype == bool:
+        if dtype.kind == "b":
             return self.reduction == "min"
         limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         return limits.max if self.reduction == "min" else limits.min

@@ -45,7 +45,8 @@ def plain(version: tuple[str, str]) -> list[Case]:
 
 
 REDUCED = [
-    scatter(NEW, (5, 7), (4, 7), kind=kind, reduction=reduction, use_init_val=initial, id=f"{kind}-{reduction}-{initial}")
+    scatter(NEW, (5, 7), (4, 7), kind=kind, id=f"{kind}-{reduction}-{initial}", reduction=reduction,
+            use_init_val=initial)
     for kind in ("f32", "i32")
     for reduction in ("sum", "prod", "min", "max", "mean")
     for initial in (True, False)
