@@ -22,6 +22,7 @@ from ovgpu.results import OVDict
 from ovgpu.runtime.backend import Backend, Call
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler
 from ovgpu.runtime.program import Program, Step
 from ovgpu.runtime.state import VariableInfo
@@ -94,6 +95,24 @@ class CompiledModel(Ports):
         if self._private is None:
             self._private = self.create_infer_request()
         return self._private
+
+    def plan(self, shapes: Any = None) -> Plan:
+        """What an inference runs, for inputs of these shapes (a list, or a dict by port, name or number).
+
+        Without shapes: what the last inference of the private request ran, or, before there was one, what the
+        declared shapes give. Nothing is run; what depends on computed values stays open. `InferRequest.plan`
+        gives the plan of a request's last inference. RuntimeError if a shape is needed and not given.
+        """
+        if shapes is None and self._private is not None and self._private._last is not None:
+            return self._private.plan()
+        request = self.create_infer_request()
+        arrays = [np.zeros(shape, p.element_type.storage)
+                  for shape, p in zip(request._input_shapes(shapes), self.inputs)]
+        program = self._program(arrays)
+        executor = Executor(program, request._backend, self._constants)
+        arrays = [request._backend.upload(x, None) for x in arrays]
+        executor.prepare(arrays, {name: request._current(name, arrays) for name in program.states}, request)
+        return plan_of(executor)
 
     # ---- properties
 

@@ -16,6 +16,7 @@ from ovgpu.model import Output, find_port
 from ovgpu.ops._op import Array
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo
 from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variable, Variables
@@ -72,6 +73,7 @@ class InferRequest:
         self._variables = Variables(compiled._variable_infos, self._backend)
         self._uploaded: list[Any] = [None] * len(compiled.inputs)
         self._executors: dict[int, Executor] = {}
+        self._last: Executor | None = None  # the executor of the last inference
         self._inputs: list[Any] = [None] * len(compiled.inputs)  # arrays as they will be used
         self._input_tensors: list[Tensor | None] = [None] * len(compiled.inputs)
         self._outputs: list[Any] = [None] * len(compiled.outputs)
@@ -166,6 +168,7 @@ class InferRequest:
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, compiled._constants)
             executor.observe = compiled._observer(self._profiler)
+        self._last = executor
         arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
         states = {name: self._current(name, arrays) for name in program.states}
         results = executor.run(arrays, states, self, self._variables.key)
@@ -260,6 +263,21 @@ class InferRequest:
         if not declared.compatible(PartialShape(list(shape))):
             raise Error(f"[Parameter] the input tensor has shape {list(shape)}, "
                         f"the model takes {declared} ({port.node.place})")
+
+    def _input_shapes(self, shapes: Any) -> list[tuple[int, ...]]:
+        """The shape of each input: that of ``shapes`` (by port, name or number) or the declared one."""
+        ports = self._compiled.inputs
+        if len(ports) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
+            shapes = [shapes]
+        pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
+        given = {self._number(ports, key, "input"): tuple(map(int, shape)) for key, shape in pairs}
+        found = []
+        for number, port in enumerate(ports):
+            if number not in given and port.partial_shape.is_dynamic:
+                raise RuntimeError(f"input {number} has the dynamic shape {port.partial_shape}: give its shape")
+            found.append(given[number] if number in given else tuple(port.shape))
+            self._check_shape(port, found[-1])
+        return found
 
     def _check_tensor(self, port: Output, tensor: Tensor, what: str) -> None:
         kind = port.element_type
@@ -444,6 +462,13 @@ class InferRequest:
         return self._profiler.infos()
 
     profiling_info = property(get_profiling_info)
+
+    def plan(self) -> Plan:
+        """What the last inference ran. RuntimeError if there was none."""
+        self._check_idle()
+        if self._last is None:
+            raise RuntimeError("there is no plan before the first inference")
+        return plan_of(self._last)
 
     def get_compiled_model(self) -> CompiledModel:
         return self._compiled

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from operator import length_hint
 from typing import Any, Protocol
@@ -92,6 +93,15 @@ class Executor:
         if self.program.rest is not None:
             return self._run_rest(states, memory, key)
         return [A[i] for i in self.program.results]
+
+    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory) -> None:
+        """Binds the first segment as `run` would, without running anything."""
+        for i, array in zip(self.program.inputs, inputs, strict=True):
+            self.arrays[i] = array
+        for name, i in self.program.states.items():
+            self.arrays[i] = states[name]
+        if self.program.segments:
+            self._bound(0, self.program.segments[0], memory, None)
 
     def assigned(self) -> dict[str, Array]:
         """The new values of the variables, after `run`."""
@@ -264,6 +274,12 @@ class Executor:
             raise
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
+        if self.observe is not None:
+            self.observe(step, [partial(self._compute, step, binding)])
+        else:
+            self._compute(step, binding)
+
+    def _compute(self, step: Step, binding: Binding) -> None:
         A, values = self.arrays, self.program.values
         segment = next(s for s in self.program.segments if s.steps and s.steps[-1] is step)
         inputs = self._inputs(segment, step, binding.slots, binding.hosts)

@@ -1,0 +1,348 @@
+"""The plan of a program as plain data: what runs, on which memory, and what it moves.
+
+`plan_of` takes an executor, whose last inference (or binding) gives exact shapes, places and calls;
+`plan_of_program` takes a program and the slots of its segments, as far as they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ovgpu.ops.control_flow import If
+from ovgpu.runtime import control
+from ovgpu.runtime.memory import Layout, lay_out
+from ovgpu.runtime.program import Free, HostNode, Memory, Program, Segment, Step, Value
+from ovgpu.symbolic import Int, Sym
+from ovgpu.types import Type
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from ovgpu.runtime.executor import Executor
+
+Kind = Literal["bound", "copy", "eager", "control", "host", "view"]
+Slots = Sequence["tuple[int, ...] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor of a step. An extent that only running tells is None, and then ``nbytes`` is None as well.
+
+    ``place`` says where it lies: ``arena+256``, ``input 0``, ``output 1``, ``state h``, ``variable h``,
+    ``constant``, or ``fresh`` (allocated by the step that makes it). ``nbytes`` counts every element of memory
+    once, however often a broadcast repeats it.
+    """
+
+    type: Type
+    shape: tuple[int | None, ...]
+    memory: Memory
+    place: str
+    nbytes: int | None
+
+    def __str__(self) -> str:
+        return f"{self.type.get_type_name()}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """A body of a control flow step, and how often it runs; ``trips`` is None where only running tells."""
+
+    name: str
+    trips: int | None
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One row. ``number`` is None for a view, which is no step: it takes no time and moves nothing."""
+
+    number: int | None
+    segment: int
+    kind: Kind
+    op: str
+    version: str
+    layer: str
+    inputs: tuple[Operand | None, ...] = ()
+    outputs: tuple[Operand, ...] = ()
+    in_place: bool = False
+    bytes_read: int = 0
+    bytes_written: int = 0
+    calls: int | None = 0
+    bodies: tuple[BodyPlan, ...] = ()
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The rows in order of execution, and the memory behind them.
+
+    ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, those of bodies included; ``slots``:
+    (expression, number) per segment; ``captured``: whether a segment is replayed as one graph.
+    """
+
+    device: str
+    source: str
+    steps: tuple[PlanStep, ...]
+    arenas: tuple[int | None, ...]
+    constants: int
+    state: int
+    slots: tuple[tuple[tuple[str, int | None], ...], ...]
+    captured: tuple[bool, ...]
+
+    def all_steps(self) -> Iterator[PlanStep]:
+        """The rows of this plan and of its bodies, each once."""
+        for step in self.steps:
+            yield step
+            for body in step.bodies:
+                yield from body.plan.all_steps()
+
+    def count(self, kind: Kind) -> int:
+        """How many rows of a kind there are, bodies included."""
+        return sum(step.kind == kind for step in self.all_steps())
+
+    def copies(self) -> list[PlanStep]:
+        """The copies that the planner inserted, bodies included."""
+        return [step for step in self.all_steps() if step.kind == "copy"]
+
+    @property
+    def arena(self) -> int:
+        """Bytes of memory for intermediate tensors, as far as known."""
+        return sum(a or 0 for a in self.arenas)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(step.bytes_read for step in self.steps)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(step.bytes_written for step in self.steps)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that the steps read and write, iterations of loops included; unknown ones count nothing."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def launches(self) -> int:
+        """What the host starts at each inference: one per captured graph and eager step, else one per call."""
+        count = 0
+        for number, captured in enumerate(self.captured):
+            steps = [s for s in self.steps if s.segment == number and s.kind not in ("view", "host")]
+            count += int(captured) + sum(s.calls or 0 for s in steps if not captured or s.kind == "eager")
+        return count
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from ovgpu.runtime.printing import render
+
+        yield from render(self, options.max_width)
+
+    def __str__(self) -> str:
+        from ovgpu.runtime.printing import as_text
+
+        return as_text(self, 100)
+
+
+def plan_of(executor: Executor) -> Plan:
+    """The plan of what an executor did last; of a segment that it has not reached, what can be told ahead."""
+    plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
+                    executor).plan()
+    rest = executor.children.get("rest")
+    return plan if rest is None else _joined(plan, plan_of(rest))
+
+
+def plan_of_program(program: Program, slots: Slots = ()) -> Plan:
+    """The plan of a program for given slots, one tuple per segment or None; the number of calls stays open."""
+    return _Planner(program, [*slots, *[None] * (len(program.segments) - len(slots))], None).plan()
+
+
+def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
+    """The number of elements in memory behind a tensor: an axis of stride 0 repeats the same ones."""
+    count = 1
+    for extent, stride in zip(shape, strides):
+        count *= extent if isinstance(stride, Sym) or stride or not extent else 1
+    return count
+
+
+def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
+    segment = executor.program.segments[number]
+    kept = executor.bindings[number]
+    if kept:
+        slots: tuple[int, ...] = next(reversed(kept.values())).slots
+        return slots
+    if not segment.slots:
+        return ()
+    if number == 0 and all(executor.arrays[i] is not None for i in executor.program.inputs):
+        return segment.lane(executor.arrays)[0]  # the body of an unrolled loop: its caller keeps the bindings
+    return None
+
+
+def _joined(plan: Plan, rest: Plan) -> Plan:
+    """A plan with what follows a result of unknown rank, which is a program of its own."""
+    segments = len(plan.captured)
+    first = sum(step.number is not None for step in plan.steps)
+    later = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first)
+             for s in rest.steps]
+    return replace(plan, steps=(*plan.steps, *later), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
+                   constants=plan.constants + rest.constants, captured=plan.captured + rest.captured)
+
+
+class _Planner:
+    def __init__(self, program: Program, slots: Slots, executor: Executor | None) -> None:
+        self.program, self.slots, self.executor = program, slots, executor
+        self.bindings = [next(reversed(kept.values()), None) for kept in executor.bindings] if executor else []
+        self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
+        self.operands: dict[int, Operand] = {}
+
+    def plan(self) -> Plan:
+        program = self.program
+        steps: list[PlanStep] = []
+        for number, segment in enumerate(program.segments):
+            rows = [self._host(number, node) for node in segment.host_nodes]
+            views = [view for view in program.views if view.segment == number]
+            for position, step in enumerate(segment.steps):
+                while views and views[0].position <= position:
+                    rows.append(self._view(number, views.pop(0)))
+                rows.append(self._step(number, position, step))
+            steps += rows + [self._view(number, view) for view in views]
+        free = [step.kind == "view" for step in steps]
+        numbered = [step if is_view else replace(step, number=i - sum(free[:i]))
+                    for i, (step, is_view) in enumerate(zip(steps, free))]
+        return Plan(
+            device=self.executor.backend.name if self.executor else "",
+            source=program.source,
+            steps=tuple(numbered),
+            arenas=tuple(None if a is None else a.nbytes for a in self.layouts),
+            constants=sum(constants(program).values()),
+            state=sum(self._operand(v).nbytes or 0 for v in program.states.values()),
+            slots=tuple(tuple((str(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
+                        for segment, known in zip(program.segments, self.slots)),
+            captured=tuple(b is not None and b.graph is not None
+                           for b in self.bindings or [None] * len(program.segments)),
+        )
+
+    # ---- rows
+
+    def _step(self, number: int, position: int, step: Step) -> PlanStep:
+        segment = self.program.segments[number]
+        inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
+        outputs = tuple(self._operand(i) for i in step.outputs)
+        bodies = tuple(self._bodies(number, step))
+        if bodies and all(b.trips is not None for b in bodies):
+            read = sum(b.plan.bytes_read * (b.trips or 0) for b in bodies)
+            written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
+        else:
+            unique = {i: x for i, x in zip(step.inputs, inputs) if x is not None}
+            read, written = (sum(x.nbytes or 0 for x in some) for some in (unique.values(), outputs))
+        binding = self.bindings[number] if self.bindings else None
+        calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
+        buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
+        in_place = (buffer is not None and segment.buffers[buffer].shares >= 0
+                    and segment.buffers[buffer].first == position)
+        name = step.name or self.program.values[step.outputs[0]].name
+        return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
+                        read, written, calls, bodies)
+
+    def _view(self, number: int, view: Free) -> PlanStep:
+        inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)
+        outputs = tuple(self._operand(i) for i in view.outputs)
+        op: Any = view.node.op
+        return PlanStep(None, number, "view", op.name, op.version, view.node.friendly_name, inputs, outputs)
+
+    def _host(self, number: int, node: HostNode) -> PlanStep:
+        inputs = tuple(self._operand(i) if isinstance(i, int) else None for i in node.inputs)
+        read = sum(x.nbytes or 0 for x in inputs if x is not None)
+        layer = node.place.split(", id ")[0].removeprefix("layer ").strip("'")
+        return PlanStep(0, number, "host", node.op.name, node.op.version, layer, inputs, bytes_read=read, calls=1)
+
+    def _bodies(self, number: int, step: Step) -> Iterator[BodyPlan]:
+        names = ("then", "else") if isinstance(step.op, If) else ("body",)
+        children = self.executor.children if self.executor else {}
+        trips = self._trips(number, step)
+        for branch, (name, body) in enumerate(zip(names, step.bodies)):
+            ran = [child for key, child in children.items() if key[:2] == (id(step), branch)]
+            if ran:
+                yield from (BodyPlan(name, trips[branch], plan_of(child)) for child in ran)
+            elif body.program is not None:
+                yield BodyPlan(name, trips[branch], plan_of_program(body.program))
+
+    def _trips(self, number: int, step: Step) -> Sequence[int | None]:
+        """How often each body runs."""
+        if step.kind != "control":
+            return (None, None)
+        key = 0 if isinstance(step.op, If) else control.TRIPS
+        given = step.host.get(key)
+        count: int | None = None
+        if given is not None and given.constant is not None:
+            count = int(np.asarray(given.constant).reshape(-1)[0])
+        elif given is not None and given.ints is not None:
+            count = self._number(given.ints[0])
+        elif given is not None and self.bindings and (binding := self.bindings[number]) is not None:
+            count = int(np.asarray(binding.hosts[given.lane]).reshape(-1)[0])
+        if not isinstance(step.op, If):
+            return (count,)
+        return (None, None) if count is None else (int(bool(count)), int(not count))
+
+    # ---- tensors
+
+    def _operand(self, i: int) -> Operand:
+        if i not in self.operands:
+            value = self.program.values[i]
+            shape = self._shape(value)
+            nbytes = None
+            if None not in shape:
+                nbytes = distinct(shape, value.view.strides) * value.type.storage.itemsize  # type: ignore[arg-type]
+            self.operands[i] = Operand(value.type, shape, value.memory, self._place(value), nbytes)
+        return self.operands[i]
+
+    def _shape(self, value: Value) -> tuple[int | None, ...]:
+        array = self.executor.arrays[value.id] if self.executor else None
+        return tuple(map(self._number, value.view.shape)) if array is None else tuple(array.shape)
+
+    def _number(self, number: Int) -> int | None:
+        """An extent's number, from any segment whose slots are known."""
+        if not isinstance(number, Sym):
+            return int(number)
+        for segment, slots in zip(self.program.segments, self.slots):
+            if slots is not None and number.index in segment.index:
+                return slots[segment.index[number.index]]
+        return None
+
+    def _place(self, value: Value) -> str:
+        if value.memory == "eager":
+            return "fresh"
+        if value.memory == "constant":
+            return "constant"
+        if value.memory != "buffer":
+            return f"{value.memory} {value.source}"
+        for segment, layout in zip(self.program.segments, self.layouts):
+            position = segment.position_of.get(value.root)
+            if position is not None and layout is not None:
+                offset = self._number(value.view.offset)
+                if offset is not None:
+                    return f"arena+{layout.offsets[position] + offset * value.type.storage.itemsize}"
+        return "arena"
+
+    def _layout(self, number: int, segment: Segment) -> Layout | None:
+        if self.executor is not None and self.executor.layouts[number] is not None:
+            return self.executor.layouts[number]
+        sizes = [self._number(b.nbytes) for b in segment.buffers]
+        if None in sizes:
+            return None
+        return lay_out(segment.buffers, sizes, [isinstance(b.nbytes, Sym) for b in segment.buffers])  # type: ignore[arg-type]
+
+
+def constants(program: Program) -> dict[int, int]:
+    """Bytes of every constant of a program and of its bodies, each once."""
+    found = {id(v.source): int(v.source.nbytes) for v in program.values if v.memory == "constant" and v.is_root}
+    for step in program.steps:
+        for body in step.bodies:
+            if body.program is not None:
+                found.update(constants(body.program))
+    return found

@@ -1,0 +1,95 @@
+"""A plan as a table, for terminals of any width."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ovgpu.runtime.plan import Operand, Plan, PlanStep
+
+STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim"}
+NARROW = 100  # columns; below, layers and calls are left out
+
+
+def bytes_text(count: int | None) -> str:
+    """A number of bytes in the unit that reads best: ``512 B``, ``1.5 KB``, ``3.0 MB``."""
+    if count is None:
+        return "?"
+    size, units = float(count), iter(("KB", "MB", "GB", "TB"))
+    unit = "B"
+    while size >= 1024 and unit != "TB":
+        size, unit = size / 1024, next(units)
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def render(plan: Plan, width: int) -> Iterator[RenderableType]:
+    """The table of a plan and a summary below it."""
+    wide = width >= NARROW
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("op", no_wrap=True, max_width=28 if wide else 18, overflow="ellipsis")
+    if wide:
+        table.add_column("layer", no_wrap=True, max_width=24, overflow="ellipsis")
+    table.add_column("shapes", overflow="fold", ratio=1)
+    table.add_column("memory", overflow="fold", max_width=20)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("calls", justify="right", no_wrap=True)
+    _rows(table, plan, wide, 0)
+    yield table
+    yield _summary(plan)
+
+
+def as_text(plan: Plan, width: int) -> str:
+    """The table and its summary without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(plan)
+    return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined, no-any-return]
+
+
+def shapes_text(inputs: tuple[Operand | None, ...], outputs: tuple[Operand, ...]) -> str:
+    """``f32[2,3] f32[3] → f32[2,3]``; an input that is absent, or on the host, is a dash."""
+    left = " ".join("-" if x is None else str(x) for x in inputs)
+    right = " ".join(map(str, outputs))
+    return f"{left} → {right}" if right else left
+
+
+def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
+    indent = "  " * depth
+    for step in plan.steps:
+        number = "" if step.number is None else str(step.number)
+        version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
+        calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
+        moved = "" if step.kind == "view" else bytes_text(step.bytes_moved)
+        cells = [number, Text(step.kind, STYLES[step.kind]), Text(f"{indent}{step.op}{version}")]
+        cells += [Text(step.layer)] if wide else []
+        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(_memory(step)), moved]
+        table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")
+        for body in step.bodies:
+            times = "?" if body.trips is None else str(body.trips)
+            title = Text(f"{indent}  {body.name} × {times}", "bold magenta")
+            table.add_row("", "", title)
+            if body.trips != 0:
+                _rows(table, body.plan, wide, depth + 2)
+
+
+def _memory(step: PlanStep) -> str:
+    places = ", ".join(dict.fromkeys(x.place for x in step.outputs))
+    return f"{places} (in place)" if step.in_place else places
+
+
+def _summary(plan: Plan) -> Text:
+    kinds = [(kind, plan.count(kind)) for kind in STYLES]  # type: ignore[arg-type]
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds if count)
+    parts = [f"device {plan.device}"] if plan.device else []
+    parts += [counted or "no steps", f"{plan.launches} launches",
+              f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
+              f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
+              f"{sum(map(len, plan.slots))} slots", f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    return Text("; ".join(parts), "bold")
