@@ -66,7 +66,8 @@ class Gather(Op):
         outside = (index < 0) | (index >= extent)
         index = xp.where(outside, 0, index)
         if batch:
-            flat = _spread(index.reshape(*index.shape[:batch], -1), batch, where, x.ndim)
+            lead, rest = index.shape[:batch], index.shape[batch:]
+            flat = _spread(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
             out = xp.take_along_axis(x, flat, axis=where).reshape(shape)
         else:
             out = xp.take(x, index, axis=where)
@@ -147,7 +148,7 @@ def _zero(x: Any) -> Any:
 
 @op("Gather", "opset7")
 class Gather7(Gather):
-    """Gather-1 with ``batch_dims`` leading axes that both share (below 0: added to the rank of the indices)."""
+    """Gather-1 with ``batch_dims`` leading axes that both share; below 0, the rank of the indices is added."""
 
     batch_dims: int = 0
 

@@ -124,7 +124,7 @@ class _Slicing(Op):
         given = [None if s is None else s.ints() for s in specs[1:]]
         if x is None or any(v is None and s is not None for v, s in zip(given, specs[1:])):
             return None
-        if any(isinstance(axis, Sym) for axis in given[3:] and given[3] or ()):
+        if len(given) > 3 and any(isinstance(axis, Sym) for axis in given[3] or ()):
             return None
         shape: list[Int] = []
         strides: list[Int] = []

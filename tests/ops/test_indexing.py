@@ -16,7 +16,8 @@ def data(shape) -> In:
 def gather(shape, indices, axis, version="opset1", batch=None, **kw) -> Case:
     indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
     axis = axis if isinstance(axis, In) else const(axis)
-    return Case("Gather", version, [data(shape), indices, axis], {} if batch is None else {"batch_dims": batch}, **kw)
+    attrs = {} if batch is None else {"batch_dims": batch}
+    return Case("Gather", version, [data(shape), indices, axis], attrs, **kw)
 
 
 ANY = [
@@ -80,8 +81,8 @@ BATCHED = [
 EIGHT = [
     gather((7, 3), [2, -1, -7], 0, "opset8", id="negative in the plugin"),
     gather((7, 3), [2, 9, -8, 7], 0, "opset8", id="out of range on both sides"),
-    gather((7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", oracle="evaluate",
-           id="far out of range"),  # the plugin sees the low 32 bits
+    gather((7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", expect=lambda x, *_: 0 * x[:3],
+           id="far out of range"),  # the plugin sees the low 32 bits, the reference crashes
     gather((7, 3), const([-1]), 0, "opset8", id="last row"),
     gather((2, 5, 3), const(-1), 1, "opset8", id="last constant"),
     gather((2, 5), [[0, -1], [-5, -6]], 1, "opset8", batch=1, id="batched negative in the plugin"),
@@ -90,7 +91,8 @@ EIGHT = [
 
 
 def one_hot(indices, depth, on=5.0, off=2.0, axis=-1, mode=None, version="opset1", **kw) -> Case:
-    inputs = [v if isinstance(v, In) else const(v, "i64" if i < 1 else "f32") for i, v in enumerate((depth, on, off))]
+    kinds = ("i64", "f32", "f32")
+    inputs = [v if isinstance(v, In) else const(v, kind) for v, kind in zip((depth, on, off), kinds)]
     indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
     attrs = {"axis": axis} | ({"negative_indices_mode": mode} if mode else {})
     return Case("OneHot", version, [indices, *inputs], attrs, **kw)
@@ -113,7 +115,8 @@ ONE_HOT = [
     one_hot(given([0, 2], "i32"), const(3, "i32"), id="i32 indices"),
     one_hot([0, 1], given(3), id="given depth"),
     one_hot([0, 1], 3, on=In(()), off=In(()), id="given values"),
-    *[one_hot([0, 2, 3], 3, **pair(kind), id=kind) for kind in ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean")],
+    *[one_hot([0, 2, 3], 3, **pair(kind), id=kind)
+      for kind in ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean")],
     one_hot([0, 1], -2, error="depth -2 is negative"),
     one_hot([0, 1], const([2]), error="the depth must have rank 0"),
     one_hot([0, 1], 2, on=const([5.0], "f32"), error="on_value is no scalar"),
@@ -128,5 +131,6 @@ ONE_HOT_16 = [
     one_hot([0, -1, 2], 3, mode="last", version="opset16", error="'last' is not one of"),
 ]
 
-test_gather = check(across(["opset1", "opset7", "opset8"], ANY) + across(["opset7", "opset8"], BATCHED) + EIGHT)
+test_gather = check(across(["opset1", "opset7", "opset8"], ANY)
+                    + across(["opset7", "opset8"], BATCHED) + EIGHT)
 test_one_hot = check(across(["opset1", "opset16"], ONE_HOT) + ONE_HOT_16)

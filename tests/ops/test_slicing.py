@@ -56,7 +56,8 @@ SLICE = [
     cut((10, 3), given([7]), given([-20]), [-2], id="given bounds, backwards"),
     cut((10, 3), given([12]), given([-2]), [-1], [0], id="given bounds, out of range"),
     cut((10, 3), given([9]), given([0]), given([-4]), id="given step"),
-    cut((10, 3), [1], [2], [1], given([1]), expect=lambda x, *_: x[:, 1:2], id="given axes"),  # crash the plugin
+    cut((10, 3), [1], [2], [1], given([1]), expect=lambda x, *_: x[:, 1:2],
+        id="given axes"),  # which crash the plugin
     cut((4, 3), given([1], "i32"), given([3], "i32"), const([1], "i32"), id="given i32 bounds"),
     *[cut(In((3, 6), kind), [1], [4], [2], [1]) for kind in KINDS],
     cut(given(STRINGS), [1], [3], [1], [1], expect=lambda x, *_: x[:, 1:3], id="strings"),
@@ -70,7 +71,8 @@ SLICE = [
     cut((5,), const([1.0], "f32"), [4], [1], error="start must be integers"),
 ]
 
-MASKS = {"b": "begin_mask", "e": "end_mask", "n": "new_axis_mask", "s": "shrink_axis_mask", "d": "ellipsis_mask"}
+MASKS = {"b": "begin_mask", "e": "end_mask", "n": "new_axis_mask", "s": "shrink_axis_mask",
+         "d": "ellipsis_mask"}
 
 
 def strided(shape, *bounds, id=None, masks="", **kw) -> Case:
@@ -125,7 +127,8 @@ STRIDED = [
     strided(given(STRINGS), [0, 1], [2, 3], [1, 1], expect=lambda x, *_: x[:, 1:3], id="strings"),
     strided((5,), [7], [8], [1], masks="s1", error="index 7 is out of range for extent 5"),
     strided((5,), [-7], [8], [1], masks="s1", error="index -7 is out of range for extent 5"),
-    strided((5,), given([7]), [8], [1], masks="s1", error="out of range for extent 5", id="given index, too large"),
+    strided((5,), given([7]), [8], [1], masks="s1", error="out of range for extent 5",
+            id="given index, too large"),
     strided((2, 3), [0, 0, 0], [1, 1, 1], [1, 1, 1], error="3 axes are sliced of a tensor of rank 2"),
     strided((2, 3), [0, 0, 1, 1], [2, 0, 3, 2], [1, 1, 1, 1], masks="d0100", error="3 axes are sliced"),
     strided((2, 3), [0, 0], [1, 1], [1, 0], error="a step is 0"),
