@@ -24,8 +24,8 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, Workspace
-from ovgpu.ops._trace import TILE as TILE  # others take it from here
-from ovgpu.ops._trace import Tape, run_tiles, trace
+from ovgpu.ops._parallel import THREADS
+from ovgpu.ops._trace import TILE, Tape, tiled, trace
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
 from ovgpu.types import Type
 
@@ -132,7 +132,7 @@ class Elementwise(Op):
         tape = self._tape(inputs, outputs)
         shape = outputs[0].shape
         assert shape is not None
-        return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
+        return tuple((Type.of(t), (minimum(product(shape), TILE * THREADS),)) for t in tape.temporaries)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
@@ -141,7 +141,7 @@ class Elementwise(Op):
         if out.size <= TILE or len(tape.instructions) == 1:
             tape.record(k, inputs, out, [w[: out.size].reshape(out.shape) for w in workspace])
         else:
-            k(run_tiles, tape, inputs, out, workspace)
+            k(tiled(tape, inputs, out, workspace))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if any(x.dtype.kind == "V" for x in (*inputs, *outputs)):  # f8 and 4-bit types have no arithmetic

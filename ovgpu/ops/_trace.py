@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import count
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ovgpu.ops._op import decoded_dtype
+from ovgpu.ops._parallel import THREADS, share
 
 if TYPE_CHECKING:
     from ovgpu.ops._elementwise import Elementwise
 
-TILE = 16384  # elements: a handful of f32 tiles stay in a core's L2
+TILE = 32768  # elements: a handful of f32 tiles stay in a core's L2
+PARALLEL = 1 << 20  # elements times calls: more than a hundred microseconds of work, which other threads may share
 
 
 class Reg(int):
@@ -47,10 +51,21 @@ class Tape:
     def record(self, k: Any, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> None:
         """Hands every call to ``k``, with buffers of the output's shape."""
         if out.size:
-            registers = [*inputs, out, *temporaries]
-            for step in self.instructions:
-                operands = [registers[x] if type(x) is Reg else x for x in step.operands]
-                k(step.call, *operands, registers[step.out])
+            registers = [*inputs, out, *temporaries, *self.constants]
+            for call, arguments in self.calls:
+                k(call, *arguments(registers))
+
+    @cached_property
+    def constants(self) -> tuple[Any, ...]:
+        """The scalar operands, in order: they are the last registers."""
+        return tuple(x for step in self.instructions for x in step.operands if type(x) is not Reg)
+
+    @cached_property
+    def calls(self) -> tuple[tuple[Callable[..., Any], Callable[[Sequence[Any]], tuple[Any, ...]]], ...]:
+        """Every instruction's call, and what picks its arguments from the registers."""
+        constant = count(-len(self.constants))
+        numbers = [[x if type(x) is Reg else next(constant) for x in step.operands] for step in self.instructions]
+        return tuple((step.call, itemgetter(*read, step.out)) for step, read in zip(self.instructions, numbers))
 
 
 # ---- stand-ins for arrays
@@ -154,28 +169,28 @@ def trace(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[A
     return _allocate(tape, result.astype(output), len(inputs))
 
 
-def _allocate(tape: list[Tracing], result: Tracing, count: int) -> Tape:
+def _allocate(tape: list[Tracing], result: Tracing, arity: int) -> Tape:
     """Registers for traced values: inputs, then the output, then temporaries."""
     last = _last_reads(tape, result)
-    inputs_done = max((last[i] for i in range(count) if i in last), default=-1)
-    registers = {i: i for i in range(count)}
-    dtypes = {count: result.dtype}  # of the output and the temporaries
+    inputs_done = max((last[i] for i in range(arity) if i in last), default=-1)
+    registers = {i: i for i in range(arity)}
+    dtypes = {arity: result.dtype}  # of the output and the temporaries
     free: list[int] = []
     output_open = result.source[0] is _where  # it spoils its output before it has read all
     instructions: list[Instruction] = []
-    for value in tape[count : result.number + 1]:
+    for value in tape[arity : result.number + 1]:
         if value is not result and value.number not in last:
             continue  # computed, but not used
         call, operands = value.source
-        released = [registers[x] for x in _reads(value) if last[x] == value.number and x >= count]
+        released = [registers[x] for x in _reads(value) if last[x] == value.number and x >= arity]
         if not output_open and value.number >= inputs_done:
-            released.append(count)
+            released.append(arity)
             output_open = True
         if call is not _where:
             free += released
-        register = count if value is result else next((r for r in free if dtypes[r] == value.dtype), -1)
+        register = arity if value is result else next((r for r in free if dtypes[r] == value.dtype), -1)
         if register < 0:
-            register = count + len(dtypes)
+            register = arity + len(dtypes)
             dtypes[register] = value.dtype
         free = [r for r in free if r != register]
         if call is _where:
@@ -183,8 +198,8 @@ def _allocate(tape: list[Tracing], result: Tracing, count: int) -> Tape:
         read = tuple(Reg(registers[x.number]) if isinstance(x, Tracing) else x for x in operands)
         instructions.append(Instruction(call, read, register))
         registers[value.number] = register
-    temporaries = tuple(dtypes[r] for r in range(count + 1, count + len(dtypes)))
-    return Tape(tuple(instructions), temporaries, _inplace(instructions, count))
+    temporaries = tuple(dtypes[r] for r in range(arity + 1, arity + len(dtypes)))
+    return Tape(tuple(instructions), temporaries, _inplace(instructions, arity))
 
 
 def _reads(value: Tracing) -> list[int]:
@@ -202,31 +217,42 @@ def _last_reads(tape: list[Tracing], result: Tracing) -> dict[int, int]:
     return last
 
 
-def _inplace(instructions: Sequence[Instruction], count: int) -> tuple[int, ...]:
+def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]:
     """The inputs that nobody reads any more once the output is first written."""
-    first = next(i for i, step in enumerate(instructions) if step.out == count)
+    first = next(i for i, step in enumerate(instructions) if step.out == arity)
     late = [x for step in instructions[first + 1 :] for x in step.operands]
     if instructions[first].call is _where:
         late += instructions[first].operands[:2]
     spoiled = {int(x) for x in late if type(x) is Reg}
-    return tuple(i for i in range(count) if i not in spoiled)
+    return tuple(i for i in range(arity) if i not in spoiled)
 
 
 # ---- large outputs
 
-def run_tiles(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> None:
-    """Runs a tape over a large output, one tile that stays in cache after the other."""
+def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> Callable[[], None]:
+    """What runs a tape over a large output, one tile that stays in cache after the other, on all cores.
+
+    Temporaries hold a tile for each thread, as far as the output is that large.
+    """
     shape = out.shape
     inputs = [x.reshape(()) if x.size == 1 else x for x in inputs]
     if all(x.flags.c_contiguous and (not x.ndim or x.shape == shape) for x in (*inputs, out)):
         inputs, out = [x.reshape(-1) if x.ndim else x for x in inputs], out.reshape(-1)
     inputs = [np.broadcast_to(x, out.shape) if x.ndim else x for x in inputs]
-    for index in tiles(out.shape):
-        part = out[index]
-        registers = [x[index] if x.ndim else x for x in inputs]
-        registers += [part, *(t[: part.size].reshape(part.shape) for t in temporaries)]
-        for step in tape.instructions:
-            step.call(*[registers[x] if type(x) is Reg else x for x in step.operands], registers[step.out])
+    indices = list(tiles(out.shape))
+    size = out[indices[0]].size
+    threads = min(THREADS, out.size // size) if out.size * len(tape.instructions) >= PARALLEL else 1
+
+    def work(part: int, start: int, stop: int) -> None:
+        own = [t[part * size : (part + 1) * size] for t in temporaries]
+        for index in indices[start:stop]:
+            place = out[index]
+            registers = [x[index] if x.ndim else x for x in inputs]
+            registers += [place, *(t[: place.size].reshape(place.shape) for t in own), *tape.constants]
+            for call, arguments in tape.calls:
+                call(*arguments(registers))
+
+    return partial(share, work, len(indices), threads)
 
 
 def tiles(shape: tuple[int, ...], size: int = TILE) -> Iterator[tuple[Any, ...]]:

@@ -78,6 +78,10 @@ class Conversion(Unary):
     source = Type.dynamic  # no attribute: `infer` remembers it, for arrays of codes do not tell their type
     target = Type.dynamic
 
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return (type(self), self.source, self.target)
+
     def infer_types(self, x: Spec, target: Type) -> tuple[Spec, ...]:
         if Type.string in (x.type, target) and x.type != target:
             raise OpError(f"{x.type.get_type_name()} cannot be converted to {target.get_type_name()}")
