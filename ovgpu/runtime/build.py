@@ -1,49 +1,27 @@
 """Building a Program from a Model whose ports have symbolic specs.
 
-Three passes. *Host*: which values are needed on the host, and how the lane gets them. *Placement*, backwards: where
-results, variables' new values and parts of a Concat should be written, so that nothing is copied afterwards.
-*Steps*, forwards: values, views, steps, and segments cut where running must tell something first.
+Three passes. `hosts`: which values are needed on the host, and how the lane gets them. `placement`, backwards: where
+results, variables' new values and parts of a Concat should be written, so that nothing is copied afterwards. Here,
+forwards: values, views, steps, and segments cut where running must tell something first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import SMALL, Op, op_of
+from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View
-from ovgpu.ops.control_flow import If, Loop, TensorIterator
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
+from ovgpu.runtime.hosts import CONTROL, Hosts, host_indices
+from ovgpu.runtime.placement import Placed, place_all
 from ovgpu.runtime.program import Body, Copy, Free, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
 from ovgpu.runtime.subgraph import subgraph
-from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms, product
+from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
-
-RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep dense memory as it is
-CONTROL = (TensorIterator, Loop, If)
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where a tensor is to be written: a view of the memory of value ``root``."""
-
-    root: int
-    view: View
-
-
-def host_indices(op: Op, count: int) -> set[int]:
-    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
-    listed = op.host_inputs
-    found = {i for i in listed if 0 <= i < count}
-    if -1 in listed:
-        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
-    return found
 
 
 def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None) -> Program:
@@ -52,19 +30,19 @@ def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.La
     ``layouts`` is given for the body of a loop that is unrolled: strides of its inputs and results, and which
     results have memory of their own first. Without it everything is dense.
     """
-    return _Builder(model, specs, table, layouts or control.Layouts()).run()
+    return Builder(model, specs, table, layouts or control.Layouts()).run()
 
 
-class _Builder:
+class Builder:
+    """Builds one program; `run` once. `placement` reads and fills ``placed``, ``outputs`` and ``variables``."""
+
     def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts) -> None:
         self.model, self.table, self.layouts = model, table, layouts
         self.program = Program([], [], [], [], {}, {}, set(), source=model.source)
         self.values = self.program.values
-        self.hosted = _hosted_ports(model)
-        self.items: dict[int, Output] = {}  # number of a host tensor -> its port
+        self.hosts = Hosts(model, table)
         self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
-        model.infer(specs, table, self._refine)
-        self.cheap = self._cheap_ports()
+        model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[int, int] = {}  # id(port) -> value
         self.placed: dict[int, Placed] = {}  # id(port) -> where it should be written
         self.copies: dict[int, int] = {}  # value -> its dense copy
@@ -85,7 +63,7 @@ class _Builder:
             if node.op.name == "ReadValue" and id(node) in wanted:
                 self._state(node)
         nodes = [n for n in self.model.ops if id(n) in wanted and id(n.outputs[0]) not in self.value_of]
-        self._place_all(nodes)
+        place_all(self, nodes)
         for position, node in enumerate(nodes):
             if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
                 self._cut_rest(node, nodes[position + 1 :])
@@ -98,63 +76,12 @@ class _Builder:
 
     # ---- the host lane
 
-    def _refine(self, port: Output, spec: Spec) -> Spec:
-        """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
-        if id(port) not in self.hosted or spec.value is not None or not spec.type.is_integral():
-            return spec
-        if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or product(spec.shape) > SMALL:
-            return spec
-        number = len(self.items)
-        self.items[number] = port
-        lo, hi = (0, 1) if spec.type == Type.boolean else (-(2**63), None)
-        atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
-        value = np.empty(len(atoms), object)
-        value[:] = atoms
-        return Spec(spec.type, spec.shape, value.reshape(spec.shape))
-
-    def _cheap_ports(self) -> set[int]:
-        """Ports whose values the lane can compute from parameters and constants by itself."""
-        cheap: set[int] = set()
-        for node in self.model.ops:
-            if node.op.name == "Parameter":
-                cheap.add(id(node.outputs[0]))
-            elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
-                s is None or id(s) in cheap or self._spelled(s) for s in node.inputs
-            ):
-                cheap |= {id(p) for p in node.outputs if id(p) in self.hosted and _is_small(p.spec)}
-        return cheap
-
-    def _spelled(self, port: Output) -> bool:
-        """Whether the slots (or a constant) give the port's value without any host tensor of its own."""
-        value = port.spec.value
-        if value is None:
-            return False
-        return not any(self.items[n] is port for n in _item_numbers(value))
-
-    def _fetched(self, port: Output) -> dict[int, Output]:
-        """The ports whose computed values must be read back before the port's value is known."""
-        found: dict[int, Output] = {}
-        seen: set[int] = set()
-        stack = [port]
-        while stack:
-            p = stack.pop()
-            if id(p) in seen:
-                continue
-            seen.add(id(p))
-            if self._spelled(p) and p.spec.value is not None:
-                stack += [self.items[n] for n in _item_numbers(p.spec.value)]
-            elif id(p) not in self.cheap:
-                found[id(p)] = p
-            else:
-                stack += [s for s in p.node.inputs if s is not None]
-        return found
-
     def _host_input(self, port: Output) -> HostInput:
         """How a step or a host node gets the port's value on the host."""
         spec, value = port.spec, port.spec.value
         if value is not None and value.dtype != object:
             return HostInput(constant=value)
-        if value is not None and self._spelled(port):
+        if value is not None and self.hosts.spelled(port):
             return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
         return HostInput(lane=self._host_node(port))
 
@@ -166,7 +93,7 @@ class _Builder:
             if id(p) in self.host_numbers:
                 pending.pop()
                 continue
-            if id(p) not in self.cheap or p.node.op.name == "Parameter":
+            if not self.hosts.is_cheap(p) or p.node.op.name == "Parameter":
                 value = self.value_of[id(p)]
                 if p.node.op.name == "Parameter":
                     self.program.host_parameters.add(self.values[value].source)
@@ -198,12 +125,12 @@ class _Builder:
         if atom.op == "unknown":
             value, axis = self.unknowns[atom.index]
             return "shape", value, axis
-        port = self.items[atom.args[0]]
+        port = self.hosts.items[atom.args[0]]
         if port.node.op.name == "Parameter":
             value = self.value_of[id(port)]
             self.program.host_parameters.add(self.values[value].source)
             return "item", value, atom.args[1]
-        if id(port) in self.cheap:
+        if self.hosts.is_cheap(port):
             outer, self.segment = self.segment, segment
             outer_numbers, self.host_numbers = self.host_numbers, segment.host_numbers
             number = self._host_node(port)
@@ -213,7 +140,7 @@ class _Builder:
 
     # ---- values
 
-    def _value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
+    def value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
                root: int = -1) -> int:
         number = len(self.values)
         kind = kind or (port.spec.type if port is not None else Type.f32)
@@ -225,14 +152,14 @@ class _Builder:
         port = parameter.outputs[0]
         shape = port.spec.shape
         assert shape is not None, "a program is built for known ranks"
-        value = self._value(port, View.dense(shape), "input", number)
+        value = self.value(port, View.dense(shape), "input", number)
         given = self.layouts.inputs.get(number)
         if given is not None:
-            self.values[value].view = View(shape, self._strides(value, given, port.spec.type))
+            self.values[value].view = View(shape, self.strides(value, given, port.spec.type))
         self.value_of[id(port)] = value
         return value
 
-    def _strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
+    def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
         return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=-(2**63)) if s is None else s
                      for axis, s in enumerate(given))
 
@@ -240,7 +167,7 @@ class _Builder:
         port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
         assert port.spec.shape is not None
         if variable not in self.program.states:
-            self.program.states[variable] = self._value(port, View.dense(port.spec.shape), "state", variable)
+            self.program.states[variable] = self.value(port, View.dense(port.spec.shape), "state", variable)
         self.value_of[id(port)] = self.program.states[variable]
 
     def _demanded(self) -> set[int]:
@@ -257,81 +184,17 @@ class _Builder:
             hosts = host_indices(op_of(node), len(node.inputs))
             for i, s in enumerate(node.inputs):
                 if s is not None:
-                    on_host = i in hosts or self._spelled(s)
-                    stack += [p.node for p in self._fetched(s).values()] if on_host else [s.node]
+                    on_host = i in hosts or self.hosts.spelled(s)
+                    stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
         return wanted
 
-    # ---- placement
-
-    def _place_all(self, nodes: Sequence[Node]) -> None:
-        for number in self.layouts.order(len(self.model.results)):
-            self._place_result(number, self.model.results[number])
-        for sink in self.model.sinks:
-            self._place_assign(sink)
-        for node in reversed(nodes):
-            if node.op.name == "Concat" and self._is_bound(node):
-                self._place_parts(node)
-
-    def _place_result(self, number: int, result: Node) -> None:
-        source = result.inputs[0]
-        assert source is not None
-        if source.spec.shape is None or self._data_dependent(source):
-            return
-        view = View.dense(source.spec.shape)
-        value = self._value(source, view, "output", number)
-        given = self.layouts.outputs.get(number)
-        if given is not None:
-            self.values[value].view = view = View(view.shape, self._strides(value, given, source.spec.type))
-        self.outputs[number] = value
-        self._claim(source, Placed(value, view))
-
-    def _place_assign(self, sink: Node) -> None:
-        source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
-        assert source is not None
-        if source.spec.shape is None or self._data_dependent(source):
-            return
-        value = self._value(source, View.dense(source.spec.shape), "variable", variable)
-        self.variables[variable] = value
-        self._claim(source, Placed(value, self.values[value].view))
-
-    def _place_parts(self, concat: Node) -> None:
-        port = concat.outputs[0]
-        axis = concat.op.axis  # type: ignore[attr-defined]
-        placed = self.placed.get(id(port))
-        if placed is None:
-            value = self._value(port, View.dense(port.spec.shape or ()), "buffer")
-            placed = self.placed[id(port)] = Placed(value, self.values[value].view)
-        axis += len(placed.view.shape) if axis < 0 else 0
-        start: Int = 0
-        for source in concat.inputs:
-            assert source is not None and source.spec.shape is not None
-            length = source.spec.shape[axis]
-            self._claim(source, Placed(placed.root, placed.view.slice(axis, start, length)))
-            start = start + length
-
-    def _claim(self, port: Output, placed: Placed) -> None:
-        """Has the step that computes ``port``, behind reshapes, write to ``placed`` if it can."""
-        while port.node.op.name in RESHAPES and port.node.inputs[0] is not None and id(port) not in self.placed:
-            source = port.node.inputs[0]
-            view = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
-            if view is None:
-                return
-            port, placed = source, Placed(placed.root, view)
-        node = port.node
-        if id(port) in self.placed or id(port) in self.value_of or self._spelled(port) or not self._is_bound(node):
-            return
-        if type(op_of(node)).view is not Op.view and node.op.name != "Concat":
-            return
-        if placed.view.is_dense or op_of(node).strided_outputs:
-            self.placed[id(port)] = placed
-
-    def _is_bound(self, node: Node) -> bool:
+    def is_bound(self, node: Node) -> bool:
         """Whether the node becomes a step that writes into given memory."""
-        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self._data_dependent(p) for p in node.outputs):
+        if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self.data_dependent(p) for p in node.outputs):
             return False
         return not isinstance(node.op, CONTROL) or self._bodies(node) is not None
 
-    def _data_dependent(self, port: Output) -> bool:
+    def data_dependent(self, port: Output) -> bool:
         """Whether the port's tensor is made by a step that allocates its own results."""
         spec = port.spec
         if spec.shape is None or spec.type == Type.string:
@@ -364,7 +227,7 @@ class _Builder:
         if node.op.name in ("Result", "Assign"):
             self._alias(node)
             return False
-        if all(self._spelled(p) for p in node.outputs) and not op_of(node).effect:
+        if all(self.hosts.spelled(p) for p in node.outputs) and not op_of(node).effect:
             for port in node.outputs:
                 self._materialise(port)
             return False
@@ -374,7 +237,7 @@ class _Builder:
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
         host = {i: self._host_input(s) for i in hosts if (s := node.inputs[i]) is not None}
-        if not self._is_bound(node):
+        if not self.is_bound(node):
             self._eager(node, inputs, host)
             return True
         self._bound(node, inputs, host)
@@ -395,10 +258,10 @@ class _Builder:
         spec = port.spec
         assert spec.value is not None and spec.shape is not None
         if spec.value.dtype != object:
-            self.value_of[id(port)] = self._value(port, View.dense(spec.value.shape), "constant", spec.value)
+            self.value_of[id(port)] = self.value(port, View.dense(spec.value.shape), "constant", spec.value)
             return
-        self._await(self._fetched(port))
-        value = self._value(port, View.dense(spec.value.shape), "buffer")
+        self._await(self.hosts.fetched(port))
+        value = self.value(port, View.dense(spec.value.shape), "buffer")
         self.value_of[id(port)] = value
         step = Step(Copy(), "copy", (-1,), (value,), host={0: self._host_input(port)}, node=port.node)
         self._append(step)
@@ -407,7 +270,7 @@ class _Builder:
         for i in host_indices(op_of(node), len(node.inputs)):
             source = node.inputs[i]
             if source is not None:
-                self._await(self._fetched(source))
+                self._await(self.hosts.fetched(source))
 
     def _await(self, ports: Iterable[int]) -> None:
         """Begins a new segment if one of the values to read back is computed in this one."""
@@ -432,7 +295,7 @@ class _Builder:
         base = self.values[next(i for i in inputs if i >= 0)]
         for port, view in zip(node.outputs, views):
             assert view is not None
-            value = self._value(port, view, base.memory, base.source, root=base.root)
+            value = self.value(port, view, base.memory, base.source, root=base.root)
             self.value_of[id(port)] = value
             if base.id in self.born:
                 self.born[value] = self.born[base.id]
@@ -448,7 +311,7 @@ class _Builder:
         outputs = []
         for port in node.outputs:
             shape = port.spec.shape
-            value = self._value(port, View.dense(shape or ()), "eager")
+            value = self.value(port, View.dense(shape or ()), "eager")
             self.value_of[id(port)] = value
             self.born[value] = len(self.program.segments)
             outputs.append(value)
@@ -467,10 +330,10 @@ class _Builder:
         for port in node.outputs:
             placed = self.placed.get(id(port))
             if placed is None:
-                value = self._value(port, View.dense(port.spec.shape or ()), "buffer")
+                value = self.value(port, View.dense(port.spec.shape or ()), "buffer")
             else:
                 root = self.values[placed.root]
-                value = self._value(port, placed.view, root.memory, root.source, root=root.id)
+                value = self.value(port, placed.view, root.memory, root.source, root=root.id)
             self.value_of[id(port)] = value
             self.born[value] = len(self.program.segments)
             outputs.append(value)
@@ -487,7 +350,7 @@ class _Builder:
             return
         inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
         specs = [None if s is None else s.spec for s in node.inputs]
-        scratch = [self._value(None, View.dense(shape), "buffer", kind=kind)
+        scratch = [self.value(None, View.dense(shape), "buffer", kind=kind)
                    for kind, shape in op.workspace(specs, [p.spec for p in node.outputs])]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
@@ -498,7 +361,7 @@ class _Builder:
             return value
         if value not in self.copies:
             given = self.values[value]
-            copy = self._value(None, View.dense(view.shape), "buffer", kind=given.type)
+            copy = self.value(None, View.dense(view.shape), "buffer", kind=given.type)
             self.born[copy] = len(self.program.segments)
             self._append(Step(Copy(), "copy", (value,), (copy,)))
             self.copies[value] = copy
@@ -519,7 +382,7 @@ class _Builder:
                 continue
             if length == 0 and not isinstance(length, Sym):
                 continue
-            into = self._value(None, where, target.memory, target.source, kind=target.type, root=target.root)
+            into = self.value(None, where, target.memory, target.source, kind=target.type, root=target.root)
             self._append(Step(Copy(), "copy", (i,), (into,), node=node))
         if len(self.segment.steps) == copied:
             self._free(node, inputs)
@@ -569,27 +432,3 @@ def _source(result: Node) -> Output:
     if source is None:
         raise OpError("a Result without an input").at("Result", result.place)
     return source
-
-
-def _hosted_ports(model: Model) -> set[int]:
-    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
-    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
-    hosted: set[int] = set()
-    while stack:
-        port = stack.pop()
-        if id(port) not in hosted:
-            hosted.add(id(port))
-            if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
-                stack += [s for s in port.node.inputs if s is not None]
-    return hosted
-
-
-def _is_small(spec: Spec) -> bool:
-    return spec.shape is not None and all(isinstance(d, int) for d in spec.shape) and product(spec.shape) <= SMALL
-
-
-def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:
-    """The host tensors that an array of Ints is made from."""
-    if value.dtype != object:
-        return set()
-    return {a.args[0] for v in value.ravel().tolist() for a in atoms(v) if a.op == "item"}

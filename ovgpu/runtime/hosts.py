@@ -1,0 +1,119 @@
+"""Which values a model needs on the host, and which of them the lane can compute by itself.
+
+Target shapes, axes, lengths: numbers that decide shapes are followed symbolically where that is possible. What
+symbols cannot express is a *host tensor*: evaluated in the lane if it is cheap (small, and made from parameters
+and constants alone), else computed as any other tensor and read back, which ends a segment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Output
+from ovgpu.ops._op import SMALL, Op, op_of
+from ovgpu.ops.control_flow import If, Loop, TensorIterator
+from ovgpu.symbolic import Spec, Table, atoms, product
+from ovgpu.types import Type
+
+CONTROL = (TensorIterator, Loop, If)
+
+
+class Hosts:
+    """The host tensors of a model. Give `refine` to `Model.infer`; the rest may be asked afterwards."""
+
+    def __init__(self, model: Model, table: Table) -> None:
+        self.model, self.table = model, table
+        self.items: list[Output] = []  # host tensors whose elements are symbols, by the number in those symbols
+        self._hosted = _hosted_ports(model)
+        self._cheap: set[int] | None = None
+
+    def refine(self, port: Output, spec: Spec) -> Spec:
+        """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
+        if id(port) not in self._hosted or spec.value is not None or not spec.type.is_integral():
+            return spec
+        if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or product(spec.shape) > SMALL:
+            return spec
+        number = len(self.items)
+        self.items.append(port)
+        lo, hi = (0, 1) if spec.type == Type.boolean else (-(2**63), None)
+        atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
+        value = np.empty(len(atoms), object)
+        value[:] = atoms
+        return Spec(spec.type, spec.shape, value.reshape(spec.shape))
+
+    def is_cheap(self, port: Output) -> bool:
+        """Whether the lane can compute the port's value from parameters and constants by itself."""
+        if self._cheap is None:
+            self._cheap = self._cheap_ports()
+        return id(port) in self._cheap
+
+    def _cheap_ports(self) -> set[int]:
+        cheap: set[int] = set()
+        for node in self.model.ops:
+            if node.op.name == "Parameter":
+                cheap.add(id(node.outputs[0]))
+            elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
+                s is None or id(s) in cheap or self.spelled(s) for s in node.inputs
+            ):
+                cheap |= {id(p) for p in node.outputs if id(p) in self._hosted and _is_small(p.spec)}
+        return cheap
+
+    def spelled(self, port: Output) -> bool:
+        """Whether the slots (or a constant) give the port's value without any host tensor of its own."""
+        value = port.spec.value
+        if value is None:
+            return False
+        return not any(self.items[n] is port for n in _item_numbers(value))
+
+    def fetched(self, port: Output) -> dict[int, Output]:
+        """The ports whose computed values must be read back before the port's value is known."""
+        found: dict[int, Output] = {}
+        seen: set[int] = set()
+        stack = [port]
+        while stack:
+            p = stack.pop()
+            if id(p) in seen:
+                continue
+            seen.add(id(p))
+            if self.spelled(p) and p.spec.value is not None:
+                stack += [self.items[n] for n in _item_numbers(p.spec.value)]
+            elif not self.is_cheap(p):
+                found[id(p)] = p
+            else:
+                stack += [s for s in p.node.inputs if s is not None]
+        return found
+
+
+def host_indices(op: Op, count: int) -> set[int]:
+    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
+    listed = op.host_inputs
+    found = {i for i in listed if 0 <= i < count}
+    if -1 in listed:
+        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
+    return found
+
+
+def _hosted_ports(model: Model) -> set[int]:
+    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
+    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
+    hosted: set[int] = set()
+    while stack:
+        port = stack.pop()
+        if id(port) not in hosted:
+            hosted.add(id(port))
+            if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
+                stack += [s for s in port.node.inputs if s is not None]
+    return hosted
+
+
+def _is_small(spec: Spec) -> bool:
+    return spec.shape is not None and all(isinstance(d, int) for d in spec.shape) and product(spec.shape) <= SMALL
+
+
+def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:
+    """The host tensors that an array of Ints is made from."""
+    if value.dtype != object:
+        return set()
+    return {a.args[0] for v in value.ravel().tolist() for a in atoms(v) if a.op == "item"}

@@ -1,0 +1,97 @@
+"""Placement: which steps write straight to where their results are wanted.
+
+A result of the model, a variable's new value or a part of a Concat claims the step that computes it; that step then
+writes there, and no copy is needed. What cannot be claimed (a parameter, a view, a second use) is copied later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ovgpu.model import Node, Output
+from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._view import View
+from ovgpu.symbolic import Int
+
+if TYPE_CHECKING:
+    from ovgpu.runtime.build import Builder
+
+RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep dense memory as it is
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a tensor is to be written: a view of the memory of value ``root``."""
+
+    root: int
+    view: View
+
+
+def place_all(b: Builder, nodes: Sequence[Node]) -> None:
+    """Decides for results first, then variables, then the parts of every Concat, the last one first."""
+    for number in b.layouts.order(len(b.model.results)):
+        _place_result(b, number, b.model.results[number])
+    for sink in b.model.sinks:
+        _place_assign(b, sink)
+    for node in reversed(nodes):
+        if node.op.name == "Concat" and b.is_bound(node):
+            _place_parts(b, node)
+
+
+def _place_result(b: Builder, number: int, result: Node) -> None:
+    source = result.inputs[0]
+    assert source is not None
+    if source.spec.shape is None or b.data_dependent(source):
+        return
+    view = View.dense(source.spec.shape)
+    value = b.value(source, view, "output", number)
+    given = b.layouts.outputs.get(number)
+    if given is not None:
+        b.values[value].view = view = View(view.shape, b.strides(value, given, source.spec.type))
+    b.outputs[number] = value
+    _claim(b, source, Placed(value, view))
+
+
+def _place_assign(b: Builder, sink: Node) -> None:
+    source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
+    assert source is not None
+    if source.spec.shape is None or b.data_dependent(source):
+        return
+    value = b.value(source, View.dense(source.spec.shape), "variable", variable)
+    b.variables[variable] = value
+    _claim(b, source, Placed(value, b.values[value].view))
+
+
+def _place_parts(b: Builder, concat: Node) -> None:
+    port = concat.outputs[0]
+    axis = concat.op.axis  # type: ignore[attr-defined]
+    placed = b.placed.get(id(port))
+    if placed is None:
+        value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
+        placed = b.placed[id(port)] = Placed(value, b.values[value].view)
+    axis += len(placed.view.shape) if axis < 0 else 0
+    start: Int = 0
+    for source in concat.inputs:
+        assert source is not None and source.spec.shape is not None
+        length = source.spec.shape[axis]
+        _claim(b, source, Placed(placed.root, placed.view.slice(axis, start, length)))
+        start = start + length
+
+
+def _claim(b: Builder, port: Output, placed: Placed) -> None:
+    """Has the step that computes ``port``, behind reshapes, write to ``placed`` if it can."""
+    while port.node.op.name in RESHAPES and port.node.inputs[0] is not None and id(port) not in b.placed:
+        source = port.node.inputs[0]
+        view = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
+        if view is None:
+            return
+        port, placed = source, Placed(placed.root, view)
+    node = port.node
+    if id(port) in b.placed or id(port) in b.value_of or b.hosts.spelled(port) or not b.is_bound(node):
+        return
+    if type(op_of(node)).view is not Op.view and node.op.name != "Concat":
+        return
+    if placed.view.is_dense or op_of(node).strided_outputs:
+        b.placed[id(port)] = placed
