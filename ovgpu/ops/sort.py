@@ -13,6 +13,8 @@ from ovgpu.ops._shapes import at_most, check_integers, constant_axis, integers, 
 from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
 from ovgpu.types import Type
 
+LONG = 16  # times k: an axis so long is not sorted as a whole
+
 
 @op("TopK", "opset1")
 class TopK(Op):
@@ -57,14 +59,33 @@ class TopK(Op):
         count, extent = integers(k)[0], x.shape[axis]
         if not 0 <= count <= extent:
             raise OpError(f"k is {count}, of {extent} elements")
-        if self.mode == "max":  # reversed twice, so that of equal elements the first comes first
-            order = extent - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+        chosen = self.select(xp, x, count, axis) if LONG * max(count, 1) <= extent else None
+        if chosen is None:
+            order = self.order(xp, x, axis)[(slice(None),) * axis + (slice(count),)]
         else:
-            order = xp.argsort(x, axis=axis, kind="stable")
-        order = order[(slice(None),) * axis + (slice(count),)]
+            order = self.order(xp, xp.take_along_axis(x, chosen, axis=axis), axis)
+            order = xp.take_along_axis(chosen, order, axis=axis)
         if self.sort == "index":
             order = xp.sort(order, axis=axis)
         return xp.take_along_axis(x, order, axis=axis), order
+
+    def order(self, xp: Any, x: Any, axis: int) -> Any:
+        """Indices that sort x, the best first, and of equal elements the first."""
+        if self.mode == "min":
+            return xp.argsort(x, axis=axis, kind="stable")
+        return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+
+    def select(self, xp: Any, x: Any, count: int, axis: int) -> Any:
+        """Ascending indices of the best elements, found without sorting all; None if equals leave a choice."""
+        last = x.shape[axis] - count if self.mode == "max" else count - 1
+        part = slice(last, None) if self.mode == "max" else slice(count)
+        chosen = xp.argpartition(x, last, axis=axis)[(slice(None),) * axis + (part,)]
+        values = xp.take_along_axis(x, chosen, axis=axis)
+        if self.mode == "max":
+            good = x >= values.min(axis=axis, keepdims=True)
+        else:
+            good = x <= values.max(axis=axis, keepdims=True)
+        return xp.sort(chosen, axis=axis) if (good.sum(axis=axis) == count).all() else None
 
 
 @op("TopK", "opset3")

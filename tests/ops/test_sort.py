@@ -33,6 +33,12 @@ def selections(version: str) -> Iterator[Case]:
             yield topk(version, x, 3, 1, mode, sort, id=f"{mode}_{sort}")
         yield topk(version, x, 7, 2, mode, id=f"{mode}_all")
         yield topk(version, x, 1, 2, mode, id=f"{mode}_one")
+        long = In((3, 211), "f32", lambda rng: rng.permutation(633))
+        yield topk(version, long, 5, 1, mode, id=f"long_{mode}")
+        yield topk(version, long, 5, 1, mode, "index", id=f"long_{mode}_index")
+        yield topk(version, In((211, 3), "i32", lambda rng: rng.permutation(633)), 5, 0, mode, id=f"long_{mode}_first")
+        yield topk(version, given([np.arange(99) % 5], "f32"), 4, 1, mode, id=f"long_{mode}_ties",
+                   oracle="evaluate")
         for kind in ("f32", "i32"):  # the plugin's order of equal elements is its own
             for sort in ("value", "index"):
                 yield topk(version, given(TIES, kind), 7, 1, mode, sort, id=f"ties_{kind}_{mode}_{sort}",
@@ -64,6 +70,8 @@ TOPK = [
     topk("opset11", In((3, 5)), 2, 1, sort="none", attrs={"stable": True}, error="stable needs sort"),
     topk("opset11", given([[1, np.nan, 3, np.inf]], "f32"), 3, 1, id="nan_is_the_greatest",
          expect=[np.array([[np.nan, np.inf, 3]], np.float32), np.array([[1, 3, 2]], np.int32)]),
+    topk("opset11", given([np.nan, *range(63)], "f32"), 2, 0, id="nan_in_many",
+         expect=[np.array([np.nan, 62], np.float32), np.array([0, 63], np.int32)]),
     topk("opset11", given([[1, 2], [3, 4]], "f32"), 0, 1, id="none",
          expect=[np.zeros((2, 0), np.float32), np.zeros((2, 0), np.int32)]),
 ]
