@@ -83,13 +83,14 @@ class BackEdge:
     """Index in ``body.parameters``."""
 
 
-def _generalised(old: Spec, new: Spec) -> Spec:
-    """The spec of a value that is ``old`` at first and ``new`` afterwards."""
+def _generalised(old: Spec, new: Spec, free: Sequence[Int] = ()) -> Spec:
+    """The spec of a value that is ``old`` at first and ``new`` afterwards; extents in ``free`` may be anything."""
     if old.type != new.type and not old.type.is_dynamic():
         raise OpError(f"a back edge brings {new.type.get_type_name()} to a parameter of {old.type.get_type_name()}")
     if old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
         return Spec(new.type, None)
-    return Spec(new.type, tuple(a if _same(a, b) else unknown() for a, b in zip(old.shape, new.shape)))
+    kept = [a if _same(a, b) or any(a is f for f in free) else unknown() for a, b in zip(old.shape, new.shape)]
+    return Spec(new.type, tuple(kept))
 
 
 def _same(a: Int, b: Int) -> bool:
@@ -126,12 +127,15 @@ class _Iterating(Op):
                 name = self.body.parameters[number].friendly_name
                 raise OpError(f"parameter '{name}' of the body has no input")
         merged = {b.parameter: b.result for b in self.back_edges}
+        free: list[Int] = []  # extents that differ between iterations, each generalised once
         while True:
             results = self.body.infer([s for s in given if s is not None], active())
-            wider = {p: _generalised(given[p], results[r]) for p, r in merged.items()}  # type: ignore[arg-type]
+            wider = {p: _generalised(given[p], results[r], free) for p, r in merged.items()}  # type: ignore[arg-type]
             if all(_alike(given[p], spec) for p, spec in wider.items()):  # type: ignore[arg-type]
                 return results
             for p, spec in wider.items():
+                before = given[p].shape or ()  # type: ignore[union-attr]
+                free += [d for d in spec.shape or () if not any(d is b for b in before)]
                 given[p] = spec
 
     def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], trips: Int | None) -> tuple[Spec, ...]:
