@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ovgpu.model import Node, Output
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View
-from ovgpu.symbolic import Int
+from ovgpu.symbolic import Int, atoms
 
 if TYPE_CHECKING:
     from ovgpu.runtime.build import Builder
@@ -84,14 +84,23 @@ def _claim(b: Builder, port: Output, placed: Placed) -> None:
     """Has the step that computes ``port``, behind reshapes, write to ``placed`` if it can."""
     while port.node.op.name in RESHAPES and port.node.inputs[0] is not None and id(port) not in b.placed:
         source = port.node.inputs[0]
-        view = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
-        if view is None:
+        reshaped = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
+        if reshaped is None:
             return
-        port, placed = source, Placed(placed.root, view)
+        port, placed = source, Placed(placed.root, reshaped)
     node = port.node
     if id(port) in b.placed or id(port) in b.value_of or b.hosts.spelled(port) or not b.is_bound(node):
         return
     if type(op_of(node)).view is not Op.view and node.op.name != "Concat":
         return
-    if placed.view.is_dense or op_of(node).strided_outputs:
+    view, whole = placed.view, b.values[placed.root].view
+    if _learned(b, (*view.strides, view.offset, *whole.shape)) - _learned(b, port.spec.shape or ()):
+        return  # where to write is learned later than what to write
+    if view.is_dense or op_of(node).strided_outputs:
         b.placed[id(port)] = placed
+
+
+def _learned(b: Builder, numbers: Sequence[Int]) -> set[int]:
+    """The atoms that only running tells: extents of data-dependent results, and values read back."""
+    return {a.index for n in numbers for a in atoms(n)
+            if a.op == "unknown" or (a.op == "item" and b.hosts.fetched(b.hosts.items[a.args[0]]))}
