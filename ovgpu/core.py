@@ -11,7 +11,7 @@ import numpy as np
 
 from ovgpu import ir
 from ovgpu.backends import cpu
-from ovgpu.debug import observer
+from ovgpu.debug import DEBUG, log_passes
 from ovgpu.errors import DeviceError
 from ovgpu.model import Model, Output, Ports
 from ovgpu.ops._op import Array
@@ -19,12 +19,11 @@ from ovgpu.ops._unsupported import Unsupported, require_supported
 from ovgpu.passes import prepare
 from ovgpu.request import InferRequest, VariableState
 from ovgpu.results import OVDict
-from ovgpu.runtime.backend import Backend, Call
+from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
-from ovgpu.runtime.profile import Profiler
-from ovgpu.runtime.program import Program, Step
+from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import VariableInfo
 from ovgpu.runtime.subgraph import subgraph
 from ovgpu.settings import Settings
@@ -42,6 +41,8 @@ class CompiledModel(Ports):
         require_supported(model)
         self._original = model
         self._model = prepare(model)
+        if DEBUG.value >= 3:
+            log_passes(model, self._model)
         self.parameters, self.results = model.parameters, model.results
         self._backend = backend
         self._settings = settings
@@ -195,9 +196,6 @@ class CompiledModel(Ports):
         shape = [d.get_length() if d.is_static else 0 for d in info.shape]
         zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
         return zeros
-
-    def _observer(self, profiler: Profiler | None) -> Callable[[Step, Sequence[Call]], None] | None:
-        return observer(profiler)
 
 
 class _Fresh:

@@ -1,21 +1,37 @@
-"""The debugging dials: OVGPU_DEBUG and OVGPU_STOP_AT, as environment variables and as context managers.
+"""The debugging dials, as environment variables and as context managers: ``with ovgpu.DEBUG(2): ...``.
 
-OVGPU_DEBUG=1 prints the device and the plan, 2 also every step with time and bytes, 3 also shapes and types,
-4 also generated code. OVGPU_STOP_AT=<layer> ends an inference after that layer.
+    OVGPU_DEBUG=1           device and plan, at the first inference with a program
+    OVGPU_DEBUG=2           also every step: time, bytes, bandwidth
+    OVGPU_DEBUG=3           also the shapes and types of every step, and what the passes did to the model
+    OVGPU_DEBUG=4           also generated code: the host lane, and CUDA kernels
+    OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs
+
+All is printed to stderr. With both dials off, an inference pays for two attribute look-ups.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
+import numpy as np
+
+from ovgpu.errors import Error
+from ovgpu.model import Model
+from ovgpu.ops._op import Array, decode
 from ovgpu.runtime.backend import Call
+from ovgpu.runtime.executor import Executor, Memory
+from ovgpu.runtime.plan import distinct, plan_of
+from ovgpu.runtime.printing import bytes_text
 from ovgpu.runtime.profile import Profiler
-from ovgpu.runtime.program import Step
+from ovgpu.runtime.program import Program, Step
 
 T = TypeVar("T", int, str)
 
@@ -50,20 +66,163 @@ DEBUG: Dial[int] = Dial("OVGPU_DEBUG", 0)
 STOP_AT: Dial[str] = Dial("OVGPU_STOP_AT", "")
 
 
-def observer(profiler: Profiler | None) -> Callable[[Step, Sequence[Call]], None] | None:
-    """Who runs the steps, or None if nobody wants to watch."""
-    if DEBUG.value < 2 and not STOP_AT.value:
-        return profiler
+class Stopped(Error):
+    """An inference ended at the layer that OVGPU_STOP_AT names; state and results are as they were before it.
 
-    def watch(step: Step, calls: Sequence[Call]) -> None:
+    ``layer`` is its name, ``outputs`` a list of copies of its outputs as NumPy arrays; the message gives their
+    statistics. Compare them with another runtime's to find the first layer that differs.
+    """
+
+    def __init__(self, layer: str, outputs: Sequence[Array]) -> None:
+        self.layer, self.outputs = layer, list(outputs)
+        found = "; ".join(f"output {i} is {statistics(x)}" for i, x in enumerate(self.outputs))
+        super().__init__(f"stopped at layer '{layer}': {found}")
+
+
+def statistics(array: Array) -> str:
+    """Type, shape, range and mean of an array, and how many elements are not finite."""
+    text = f"{array.dtype.name}{list(array.shape)}"
+    if not array.size or array.dtype == object:
+        return text
+    numbers = decode(array).astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if finite.size:
+        text += f" from {finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}"
+    return text + (f", {numbers.size - finite.size} not finite" if finite.size < numbers.size else "")
+
+
+def run_watched(executor: Executor, profiler: Profiler | None, title: str, inputs: Sequence[Array],
+                states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
+    """`Executor.run` with what the dials ask for."""
+    level, layer = DEBUG.value, STOP_AT.value
+    watch = _Watch(executor, profiler, level, layer)
+    executor.observe = watch if level >= 2 or layer else profiler
+    try:
+        results = executor.run(inputs, states, memory, key)
+    finally:
+        executor.observe = profiler
+        if level >= 1 and executor not in _shown:
+            _shown.add(executor)
+            _show(executor, title, level)
+    if layer:  # nothing ran after it, or nothing at all
+        raise watch.stopped()
+    return results
+
+
+def log_passes(before: Model, after: Model) -> None:
+    """Prints what the passes changed: how many nodes of each type went and came."""
+    old, new = (Counter(node.op.name for node in model.ops) for model in (before, after))
+    gone, come = (", ".join(f"{n} {name}" for name, n in sorted(c.items())) or "none" for c in (old - new, new - old))
+    _print(f"ovgpu: passes: {old.total()} nodes became {new.total()}; gone: {gone}; new: {come}")
+
+
+_shown: WeakSet[Executor] = WeakSet()
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show(executor: Executor, title: str, level: int) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console.print(f"ovgpu: {title}", markup=False, highlight=False)
+    console.print(plan_of(executor))
+    if level >= 4:
+        for name, source in generated_code(executor).items():
+            _print(f"---- {name}\n{source}")
+
+
+def generated_code(executor: Executor) -> dict[str, str]:
+    """The code generated for a program: the host lane of each segment, and its elementwise CUDA kernels."""
+    found = {f"host lane of segment {n}": segment.lane_source
+             for n, segment in enumerate(executor.program.segments)}
+    for kept in executor.bindings:
+        for binding in kept.values():
+            for call in binding.flat:
+                kernel: Any = getattr(call, "func", None)
+                operation = getattr(kernel, "operation", None)  # cupy.ElementwiseKernel has it
+                if operation is not None:
+                    params = ", ".join(str(p) for p in getattr(kernel, "params", ()))
+                    found[f"kernel {kernel.name}({params})"] = operation
+    for child in executor.children.values():
+        found.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})
+    return found
+
+
+class _Watch:
+    """Runs the steps of one inference: prints them, and stops where it was told to."""
+
+    def __init__(self, executor: Executor, profiler: Profiler | None, level: int, layer: str) -> None:
+        self.profiler, self.level, self.layer = profiler, level, layer
+        self._follow(executor)
+
+    def _follow(self, executor: Executor) -> None:
+        self.executor = executor
+        self.places = {id(step): (number, position) for number, segment in enumerate(executor.program.segments)
+                       for position, step in enumerate(segment.steps)}
+        self.target = _find(executor.program, self.layer) if self.layer else None
+
+    def __call__(self, step: Step, calls: Sequence[Call]) -> None:
+        if id(step) not in self.places:  # the steps after a result of unknown rank are a program of their own
+            self._follow(self.executor.children["rest"])
+        number, position = self.places[id(step)]
+        if self.target is not None and (number, position) >= self.target[:2]:
+            raise self.stopped()
         start = time.perf_counter()
-        if profiler is not None:
-            profiler(step, calls)
+        if self.profiler is not None:
+            self.profiler(step, calls)
         else:
             for call in calls:
                 call()
-        if DEBUG.value >= 2:
-            spent = (time.perf_counter() - start) * 1e6
-            print(f"{spent:10.1f} us  {step.kind:7} {step.op.name:24} {step.name}", file=sys.stderr)
+        if self.level >= 2:
+            self.executor.backend.synchronize()
+            self._report(step, time.perf_counter() - start)
+        if self.target is not None and (number, position + 1) >= self.target[:2]:
+            raise self.stopped()
 
-    return watch
+    def stopped(self) -> Stopped:
+        assert self.target is not None
+        executor = self.executor
+        return Stopped(self.layer, [np.array(executor.backend.download(executor.arrays[i])) for i in self.target[2]])
+
+    def _report(self, step: Step, seconds: float) -> None:
+        arrays = self.executor.arrays
+        given = {i: arrays[i] for i in (*step.inputs, *step.outputs) if i >= 0}
+        moved = sum(distinct(x.shape, x.strides) * x.dtype.itemsize for x in given.values())
+        rate = f"{moved / seconds / 1e9:7.2f} GB/s" if seconds else ""
+        line = f"{seconds * 1e6:10.1f} us {bytes_text(moved):>9} {rate}  {step.kind:7} {step.op.name:20} {step.name}"
+        if self.level >= 3:
+            line += f"  {self._shapes(step.inputs)} -> {self._shapes(step.outputs)}"
+        _print(line)
+
+    def _shapes(self, ids: Sequence[int]) -> str:
+        values, arrays = self.executor.program.values, self.executor.arrays
+        return " ".join("-" if i < 0 else f"{values[i].type.get_type_name()}{list(arrays[i].shape)}" for i in ids)
+
+
+def _find(program: Program, layer: str) -> tuple[int, int, tuple[int, ...]] | None:
+    """(segment, number of its steps that must have run, values) of a layer's outputs.
+
+    None if the layer belongs to what follows a result of unknown rank. Error if there is no such layer.
+    """
+    for view in program.views:
+        if view.node.friendly_name == layer:
+            return view.segment, view.position, view.outputs
+    named = tuple(v.id for v in program.values if v.name == layer)
+    for number, segment in reversed(list(enumerate(program.segments))):
+        for position, step in reversed(list(enumerate(segment.steps))):
+            if step.name == layer:
+                return number, position + 1, step.outputs if step.kind != "copy" else named[-1:]
+    given = [v.id for v in program.values if v.name == layer and v.memory in ("input", "state", "constant")]
+    if given:
+        return 0, 0, (given[0],)
+    if program.rest is not None and any(n.friendly_name == layer for n in program.rest.model.ops):
+        return None
+    for step in program.steps:
+        if any(n.friendly_name == layer for body in step.bodies for n in body.model.ops):
+            raise Error(f"cannot stop at layer '{layer}': it is in a body of '{step.name}', which runs as one step")
+    near = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
+    raise Error(f"cannot stop at layer '{layer}': no step computes it"
+                + (f"; there is {', '.join(near)}" if near else ""))

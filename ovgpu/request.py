@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ovgpu.debug import DEBUG, STOP_AT, run_watched
 from ovgpu.errors import Error
 from ovgpu.model import Output, find_port
 from ovgpu.ops._op import Array
@@ -167,11 +168,15 @@ class InferRequest:
         executor = self._executors.get(id(program))
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, compiled._constants)
-            executor.observe = compiled._observer(self._profiler)
+            executor.observe = self._profiler
         self._last = executor
         arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
         states = {name: self._current(name, arrays) for name in program.states}
-        results = executor.run(arrays, states, self, self._variables.key)
+        if DEBUG.value or STOP_AT.value:
+            title = f"{compiled.get_property('FULL_DEVICE_NAME')} ({self._backend.name}), {compiled._original.name}"
+            results = run_watched(executor, self._profiler, title, arrays, states, self, self._variables.key)
+        else:
+            results = executor.run(arrays, states, self, self._variables.key)
         self._backend.synchronize()
         self._variables.commit(executor.assigned())
         for number, result in enumerate(results):
