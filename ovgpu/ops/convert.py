@@ -34,7 +34,7 @@ def converted(xp: Any, x: Any, source: Type, target: Type) -> Any:
         x = xp.asarray(_NF4)[x]
     elif x.dtype != np.float16:
         x = x.astype(decoded_dtype(x.dtype) or x.dtype)
-    return _real(xp, x, target) if target.is_real() or target == Type.nf4 else _integral(x, target)
+    return _real(xp, x, target) if _is_float(target) else _integral(x, target)
 
 
 def _real(xp: Any, x: Any, target: Type) -> Any:
@@ -176,7 +176,11 @@ class ConvertPromoteTypes(Op):
 
 def _rank_of_class(kind: Type) -> int:
     """Booleans give way to integers, and these to floats."""
-    return 2 if kind.is_real() else 1 if kind.is_integral_number() else 0
+    return 2 if _is_float(kind) else 1 if kind.is_integral_number() else 0
+
+
+def _is_float(kind: Type) -> bool:
+    return kind.is_real() or kind == Type.nf4
 
 
 def promoted(a: Type, b: Type, u64_target: Type) -> Type:
@@ -184,7 +188,7 @@ def promoted(a: Type, b: Type, u64_target: Type) -> Type:
     if _rank_of_class(a) != _rank_of_class(b):
         return max(a, b, key=_rank_of_class)
     wide, narrow = (a, b) if a.bitwidth >= b.bitwidth else (b, a)
-    if a.is_real():
+    if _is_float(a):
         if wide.bitwidth > narrow.bitwidth or wide == narrow:
             return wide
         return Type.f32 if wide.bitwidth == 16 else Type.f16
@@ -193,7 +197,9 @@ def promoted(a: Type, b: Type, u64_target: Type) -> Type:
     signed, unsigned = (a, b) if a.is_signed() else (b, a)
     if unsigned == Type.u64:
         return u64_target
-    return signed if signed.bitwidth > unsigned.bitwidth else Type.parse(f"i{2 * unsigned.bitwidth}")
+    if signed.bitwidth > unsigned.bitwidth:
+        return signed
+    return next(t for t in (Type.i4, Type.i8, Type.i16, Type.i32, Type.i64) if t.bitwidth >= 2 * unsigned.bitwidth)
 
 
 def _check_safe(a: Type, b: Type, kind: Type) -> None:

@@ -1,0 +1,103 @@
+"""Convert where values do not fit: low bits of narrow integers, the ends of f8, f4 and nf4; and all pairs of types."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.errors import OpError
+from ovgpu.ops import _op
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.convert import Convert, ConvertLike, promoted
+from ovgpu.symbolic import Spec
+from ovgpu.types import Type
+from tests.harness import Case, In, check, given
+
+NARROW = ("u1", "u2", "u3", "u4", "u6", "i4")
+FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 1.5, 2.5, -1.5, 7.9, 300.5, -300.5, 1e5, -1e5, 3e9, -3e9,
+          np.inf, -np.inf, np.nan]
+INTEGERS = [0, 1, 2, 7, 8, 15, 16, 17, -1, -7, -8, -9, 127, 128, 255, 256, -128, -129, 70000, 2**31 - 1, -(2**31)]
+SMALL = [0.0, -0.0, 0.1, 0.25, 0.26, 0.75, 1.0, 1.25, 1.75, 2.5, 3.0, 3.5, 5.0, 5.5, 6.0, 7.0, 100.0, np.inf]
+
+
+def convert(data: Any, source: str, target: str, id: str, **case: Any) -> Case:
+    return Case("Convert", "opset1", [given(data, source)], {"destination_type": target}, [target],
+                id=f"{id}_{source}_{target}", **case)
+
+
+CASES = [
+    # The plugin has no u3 and u6.
+    *(convert(FLOATS, "f32", target, "low_bits", oracle="evaluate")
+      for target in (*NARROW, "i8", "u8", "i16", "u16")),
+    *(convert(INTEGERS, "i32", target, "low_bits", oracle="evaluate")
+      for target in (*NARROW, "i8", "u8", "i16", "u64")),
+    *(convert([v for v in SMALL if v != np.inf], "f16", target, "low_bits", oracle="evaluate") for target in NARROW),
+    *(convert(np.multiply(SMALL, sign), "f32", target, f"ends_{sign}")
+      for sign in (1, -1) for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4")),
+    *(convert([np.nan, 1, np.nan], "f32", target, "nan")
+      for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "bf16", "f16")),
+    *(convert(np.float32(2.0) ** np.arange(-126, 128, 7) * scale, "f32", "f8e8m0", f"exponents_{scale}")
+      for scale in (1, 1.25, 1.5, 1.75)),
+    *(convert(np.arange(16, dtype=np.uint8), "nf4", target, "codes") for target in ("f32", "f16")),
+    convert(np.linspace(-1.2, 1.2, 97), "f32", "nf4", "nearest"),
+    *(Case("Convert", "opset1", [In((2, 3), source)], {"destination_type": target}, id=f"{source}_{target}",
+           error="cannot be converted") for source, target in (("f32", "string"), ("string", "i32"))),
+]
+test_cases = check(CASES)
+
+TYPES = [getattr(Type, name) for name in (
+    "boolean f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1 nf4 i4 i8 i16 i32 i64 u1 u2 u3 u4 u6 u8 u16 u32 u64").split()]
+
+
+def ones(kind: Type, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Ones of any type: for nf4 the last one of its codes."""
+    return np.full(shape, 15 if kind == Type.nf4 else 1, np.int8).astype(kind.storage)
+
+
+@pytest.mark.parametrize("target", TYPES, ids=Type.get_type_name)
+@pytest.mark.parametrize("source", TYPES, ids=Type.get_type_name)
+def test_every_pair_of_types(source: Type, target: Type) -> None:
+    for shape in ((), (0, 3), (2, 3)):
+        x, wanted = ones(source, shape), ones(target, shape)
+        like = Spec(target, (5,))
+        for op, inputs, specs in ((Convert(destination_type=target), [x], [Spec(source, shape)]),
+                                  (ConvertLike(), [x, ones(target, (5,))], [Spec(source, shape), like])):
+            (spec,) = op.infer(*specs)
+            assert (spec.type, spec.shape) == (target, shape)
+            (result,) = _op.evaluate(op, NUMPY, inputs, [target])
+            assert result.dtype == target.storage and result.tobytes() == wanted.tobytes()
+            assert not np.may_share_memory(result, x)
+            out = np.empty(shape, target.storage)
+            calls: list[Any] = []
+            if op.numpy(lambda f, *a, into=calls: into.append(functools.partial(f, *a)), inputs, [out], []) is None:
+                for call in calls:
+                    call()
+                assert out.tobytes() == wanted.tobytes()
+
+
+def test_common_types() -> None:
+    assert promoted(Type.i8, Type.u8, Type.f32) == Type.i16
+    assert promoted(Type.u32, Type.i16, Type.f32) == Type.i64
+    assert promoted(Type.i64, Type.u64, Type.f64) == Type.f64
+    assert promoted(Type.u4, Type.u1, Type.f32) == Type.u4
+    assert promoted(Type.f16, Type.bf16, Type.f32) == Type.f32
+    assert promoted(Type.f8e5m2, Type.f8e4m3, Type.f32) == Type.f16
+    assert promoted(Type.f8e5m2, Type.bf16, Type.f32) == Type.bf16
+    assert promoted(Type.boolean, Type.u8, Type.f32) == Type.u8
+    assert promoted(Type.u3, Type.i4, Type.f32) == Type.i4
+    assert promoted(Type.u6, Type.i4, Type.f32) == Type.i16
+    for a in TYPES:
+        for b in TYPES:
+            common = promoted(a, b, Type.f32)
+            assert common == promoted(b, a, Type.f32)
+            if not {a, b} & {Type.boolean, Type.nf4} and common.is_integral_number():
+                assert common.bitwidth >= max(a.bitwidth, b.bitwidth)
+
+
+def test_strings_stay_strings() -> None:
+    op = Convert(destination_type=Type.string)
+    assert op.infer(Spec(Type.string, (2,)))[0].type == Type.string
+    with pytest.raises(OpError, match="cannot be converted"):
+        Convert(destination_type=Type.f32).infer(Spec(Type.string, (2,)))
