@@ -35,6 +35,7 @@ class ScaledDotProductAttention(Op):
     causal: bool = False
 
     layout = "blas"
+    strided_outputs = True
 
     def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
               sink: Spec | None = None) -> tuple[Spec, ...]:

@@ -25,6 +25,7 @@ class MatMul(Op):
     transpose_b: bool = False
 
     layout = "blas"
+    strided_outputs = True
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(merge_types((a, b)), self.shape(a.shape, b.shape)),)

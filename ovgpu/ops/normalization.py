@@ -152,6 +152,7 @@ class NormalizeL2(Op):
     eps_mode: Literal["add", "max"]
 
     host_inputs = (1,)
+    strided_outputs = True
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)

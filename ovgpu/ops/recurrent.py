@@ -40,6 +40,7 @@ def _check_ranks(rank: int, **inputs: Spec | None) -> None:
 
 class _Layer(Recurrent):
     layout = "blas"
+    strided_outputs = True
 
     def element_type(self, inputs: Sequence[Spec | None]) -> Type:
         """The real type that all these have, after checking the activations."""
