@@ -24,7 +24,6 @@ from tests.models.drive import Decoder
 
 MODELS = {
     "bert_base_128": "BERT-base, 128 tokens",
-    "convnet_48x224": "Convolutional network, 48 channels, 224 x 224",
     "gpt2_12x256": "GPT-2-style decoder, 12 layers of 256, per token",
     "tensor_iterator_lstm": "TensorIterator LSTM [1,25,512], 256 units",
     "lstm_sequence_100x512": "LSTMSequence, 100 steps, 512 units",

@@ -24,6 +24,9 @@ from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
 
+UNRANKED = View((), ())  # of a variable whose rank only its current value tells
+
+
 def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None) -> Program:
     """The program of ``model`` for parameters like ``specs``.
 
@@ -63,16 +66,21 @@ class Builder:
             if node.op.name == "ReadValue" and id(node) in wanted:
                 self._state(node)
         nodes = [n for n in self.model.ops if id(n) in wanted and id(n.outputs[0]) not in self.value_of]
-        place_all(self, nodes)
-        for position, node in enumerate(nodes):
-            if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
-                self._cut_rest(node, nodes[position + 1 :])
-                break
+        if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
+            place_all(self, nodes)
+            self._steps(nodes)
         else:
-            self._results()
+            self._cut_rest(nodes)
         self._close()
         finish(self.program, self.checks, self._source)
         return self.program
+
+    def _steps(self, nodes: Sequence[Node]) -> None:
+        for position, node in enumerate(nodes):
+            if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
+                self._cut_rest(nodes[position + 1 :])
+                return
+        self._results()
 
     # ---- the host lane
 
@@ -165,9 +173,9 @@ class Builder:
 
     def _state(self, node: Node) -> None:
         port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
-        assert port.spec.shape is not None
+        view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
         if variable not in self.program.states:
-            self.program.states[variable] = self.value(port, View.dense(port.spec.shape), "state", variable)
+            self.program.states[variable] = self.value(port, view, "state", variable)
         self.value_of[id(port)] = self.program.states[variable]
 
     def _demanded(self) -> set[int]:
@@ -415,7 +423,8 @@ class Builder:
 
     # ---- what follows a result of unknown rank
 
-    def _cut_rest(self, node: Node, nodes: Sequence[Node]) -> None:
+    def _cut_rest(self, nodes: Sequence[Node]) -> None:
+        """Leaves nodes to a program that is built when the ranks of what they need are known."""
         later = set(map(id, nodes))
         given: dict[int, Output] = {}
         for user in [*nodes, *self.model.results, *self.model.sinks]:

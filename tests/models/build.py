@@ -87,48 +87,6 @@ def gru(features: int = 20, hidden: int = 24, layers: int = 2, shape: tuple[int,
     return _convert(torch.nn.GRU(features, hidden, layers, batch_first=True), inputs, ["y", "h_out"])
 
 
-def convnet(width: int = 12, shape: tuple[int, int, int] = (-1, -1, -1)) -> Built:
-    """A small convolutional network: image [batch, 3, height, width] -> heat map, class scores.
-
-    It has what such networks are made of: strided, depthwise, grouped and transposed convolution, batch norm,
-    squeeze and excitation, a residual, max and average pooling, resizing and a skip connection.
-    """
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            w = width
-            self.stem = nn.Sequential(nn.Conv2d(3, w, 3, 2, 1, bias=False), nn.BatchNorm2d(w), nn.Hardswish())
-            self.depthwise = nn.Sequential(nn.Conv2d(w, w, 5, 1, 2, groups=w), nn.BatchNorm2d(w), nn.ReLU6())
-            self.squeeze = nn.Sequential(nn.Conv2d(w, 5, 1), nn.SiLU(), nn.Conv2d(5, w, 1), nn.Hardsigmoid())
-            self.down = nn.Conv2d(w, 2 * w, 3, 2, 1, groups=3)
-            self.up = nn.ConvTranspose2d(2 * w, w, 4, 2, 1)
-            self.map = nn.Conv2d(2 * w, 1, 3, padding=2, dilation=2)
-            self.head = nn.Linear(2 * w, 10)
-
-        def forward(self, image: Any) -> Any:
-            x = self.stem(image)
-            y = self.depthwise(x)
-            x = x + y * self.squeeze(F.adaptive_avg_pool2d(y, 1))
-            low = F.gelu(self.down(F.max_pool2d(x, 3, 2, 1)))
-            high = F.interpolate(self.up(low), size=x.shape[-2:], mode="bilinear", align_corners=False)
-            scores = F.log_softmax(self.head(low.mean((2, 3))), dim=-1)
-            return torch.sigmoid(self.map(torch.cat([x, high], 1))), scores
-
-    torch.manual_seed(2)
-    batch, *size = (n if n > 0 else k for n, k in zip(shape, (2, 34, 46)))
-    network = _perturbed(Network())
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 1.5)
-    inputs = {"image": (torch.randn(batch, 3, *size), [shape[0], 3, *shape[1:]])}
-    return _convert(network, inputs, ["heat", "scores"])
-
-
 def _perturbed(module: Any) -> Any:
     """Makes biases and norm weights random: at their initial zeros and ones conversion drops the layers."""
     import torch

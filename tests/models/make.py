@@ -44,7 +44,6 @@ _tiny_bert = dict(
 SMALL: dict[str, Callable[[], build.Built]] = {
     "bert": lambda: build.bert(**_tiny_bert),
     "bilstm": lambda: build.bilstm(),
-    "convnet": lambda: build.convnet(),
     "gpt2": lambda: build.gpt2(**_tiny_gpt2),
     "gru": lambda: build.gru(),
     "llama": lambda: build.llama(**_tiny_llama),
@@ -53,7 +52,6 @@ SMALL: dict[str, Callable[[], build.Built]] = {
 }
 LARGE: dict[str, Callable[[], build.Built]] = {
     "bert_base_128": lambda: build.bert(shape=(1, 128)),
-    "convnet_48x224": lambda: build.convnet(48, shape=(1, 224, 224)),
     "gpt2_12x256": lambda: build.gpt2(n_embd=256, n_layer=12, n_head=8),
     "tensor_iterator_lstm": lambda: build.from_ir(spec_tensor_iterator(SPEC_SEED)),
     "lstm_sequence_100x512": lambda: build.from_ir(lstm_sequence(12)),
@@ -81,9 +79,6 @@ def calls(name: str, random: np.random.RandomState) -> list[Call]:
         return [Call(_bert_inputs(random, *shape)) for shape in ((2, 7), (1, 16), (3, 11))]
     if name == "bilstm":
         return [_tagger_call(random, lengths) for lengths in ([5, 9, 2], [13, 1], [4])]
-    if name == "convnet":
-        shapes = (2, 3, 34, 46), (1, 3, 41, 29)
-        return [Call({"image": _normal(random, *shape)}) for shape in shapes]
     if name == "gru":
         sizes = (3, 9), (1, 14), (2, 1)
         return [Call({"x": _normal(random, b, t, 20), "h": _normal(random, 2, b, 24)}) for b, t in sizes]

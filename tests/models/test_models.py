@@ -17,10 +17,10 @@ from .spec import spec_tensor_iterator
 
 DATA = Path(__file__).parent / "data"
 SPEC_SEED = 11  # the seed of make.py's expectations
-NAMES = ["bert", "bilstm", "convnet", "gpt2", "gru", "llama", "lstm_state"]
+NAMES = ["bert", "bilstm", "gpt2", "gru", "llama", "lstm_state"]
 DECODERS = ["gpt2", "llama"]
 STATEFUL = [*DECODERS, "lstm_state"]
-STATELESS = ["bert", "bilstm", "convnet", "gru"]
+STATELESS = ["bert", "bilstm", "gru"]
 
 IR = tuple[bytes, bytes]
 
