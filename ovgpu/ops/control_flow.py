@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops._op import Array, Op, op
-from ovgpu.symbolic import Int, Shape, Spec, Sym, active, apply, maximum, same, unknown
+from ovgpu.symbolic import Int, Shape, Spec, Sym, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
 
 
@@ -83,9 +83,36 @@ class BackEdge:
     """Index in ``body.parameters``."""
 
 
+class _Inside:
+    """Inference of bodies in the table of the model around them.
+
+    What a body checks, its own program checks again when it runs, which it may never do: such checks are dropped
+    here. Extents that only a body's running tells become extents that only the node's running tells.
+    """
+
+    def __enter__(self) -> Self:
+        self._checks, self._first = len(active().checks), atoms(unknown())[0].index
+        self._outer: dict[int, Int] = {}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del active().checks[self._checks :]
+
+    def outward(self, spec: Spec) -> Spec:
+        """A result's spec as the model around the body may see it."""
+        return Spec(spec.type, None if spec.shape is None else tuple(map(self._extent, spec.shape)))
+
+    def _extent(self, dim: Int) -> Int:
+        if any(a.op == "unknown" and a.index > self._first for a in atoms(dim)):
+            if dim.index not in self._outer:
+                self._outer[dim.index] = unknown(max(dim.lo, 0), dim.hi)
+            return self._outer[dim.index]
+        return dim
+
+
 def _generalised(old: Spec, new: Spec, free: Sequence[Int] = ()) -> Spec:
     """The spec of a value that is ``old`` at first and ``new`` afterwards; extents in ``free`` may be anything."""
-    if old.type != new.type and not old.type.is_dynamic():
+    if old.type != new.type and not (old.type.is_dynamic() or new.type.is_dynamic()):
         raise OpError(f"a back edge brings {new.type.get_type_name()} to a parameter of {old.type.get_type_name()}")
     if old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
         return Spec(new.type, None)
@@ -252,8 +279,9 @@ class TensorIterator(_Iterating):
         return 1 if count is None else count
 
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
-        results = self._infer_body(specs)
-        return self._outputs(specs, results, self.trips(specs))
+        with _Inside() as inside:
+            results = self._infer_body(specs)
+        return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in self.inputs if m.axis is not None]
@@ -302,8 +330,9 @@ class Loop(_Iterating):
         for spec, name in zip(specs, ("trip count", "execution condition")):
             if spec is not None and spec.shape is not None and len(spec.shape) > 1:
                 raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
-        results = self._infer_body(specs, self.current_iteration)
-        return self._outputs(specs, results, self.trips(specs))
+        with _Inside() as inside:
+            results = self._infer_body(specs, self.current_iteration)
+        return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         limit = int(np.asarray(inputs[0]).reshape(-1)[0])
@@ -326,40 +355,37 @@ class If(Op):
     exact = True
     layout = "dense"
 
-    def branches(self, specs: Sequence[Spec | None]) -> list[dict[int, Spec]]:
-        """Specs of the outputs by number, for either branch."""
-        found = []
-        for body, inputs, outputs in ((self.then_body, self.then_inputs, self.then_outputs),
-                                      (self.else_body, self.else_inputs, self.else_outputs)):
-            given: dict[int, Spec] = {}
-            for m in inputs:
-                spec = specs[m.port]
-                if spec is None:
-                    raise OpError(f"input {m.port} of the port map is not connected")
-                given[m.parameter] = spec
-            if len(given) != len(body.parameters):
-                raise OpError(f"a branch has {len(body.parameters)} parameters, {len(given)} of them have an input")
-            results = body.infer([given[i] for i in range(len(given))], active())
-            found.append({m.port: results[m.result] for m in outputs})
-        if found[0].keys() != found[1].keys():
-            raise OpError(f"the branches have outputs {sorted(found[0])} and {sorted(found[1])}")
-        return found
-
-    def shapes_differ(self, specs: Sequence[Spec | None]) -> bool:
-        """Whether the branches give results of different, or unknown, shapes."""
-        return any(s.shape is None or not _alike(s, o)
-                   for s, o in zip(*([b[i] for i in sorted(b)] for b in self.branches(specs))))
-
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         condition = specs[0]
         if condition is not None and condition.shape is not None and len(condition.shape) > 1:
             raise OpError(f"the condition must be a scalar, it has rank {len(condition.shape)}")
-        then, other = self.branches(specs)
+        with _Inside() as inside:
+            then = self._branch(self.then_body, self.then_inputs, self.then_outputs, specs)
+            other = self._branch(self.else_body, self.else_inputs, self.else_outputs, specs)
+        if then.keys() != other.keys():
+            raise OpError(f"the branches have outputs {sorted(then)} and {sorted(other)}")
+        for i, (a, b) in enumerate((then[i].type, other[i].type) for i in sorted(then)):
+            if a != b and not (a.is_dynamic() or b.is_dynamic()):
+                raise OpError(f"the branches give output {i} the types {a.get_type_name()} and {b.get_type_name()}")
         known = condition.constant if condition is not None else None
         if known is not None:
             taken = then if known.reshape(-1)[0] else other
-            return tuple(replace(taken[i], value=None) for i in sorted(taken))
-        return tuple(_generalised(then[i], replace(other[i], value=None)) for i in sorted(then))
+            return tuple(inside.outward(taken[i]) for i in sorted(taken))
+        return tuple(_generalised(inside.outward(then[i]), inside.outward(other[i])) for i in sorted(then))
+
+    def _branch(self, body: Model, inputs: Sequence[InputMap], outputs: Sequence[OutputMap],
+                specs: Sequence[Spec | None]) -> dict[int, Spec]:
+        """Specs of the outputs by number, for one branch."""
+        given: dict[int, Spec] = {}
+        for m in inputs:
+            spec = specs[m.port]
+            if spec is None:
+                raise OpError(f"input {m.port} of the port map is not connected")
+            given[m.parameter] = spec
+        if len(given) != len(body.parameters):
+            raise OpError(f"a branch has {len(body.parameters)} parameters, {len(given)} of them have an input")
+        results = body.infer([given[i] for i in range(len(given))], active())
+        return {m.port: results[m.result] for m in outputs}
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         taken = bool(np.asarray(inputs[0]).reshape(-1)[0])

@@ -84,7 +84,7 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     if isinstance(op, If):
         bodies = [_static_body(model, maps, specs, Layouts(is_body=True), (), None, build)
                   for model, maps in ((op.then_body, op.then_inputs), (op.else_body, op.else_inputs))]
-        if any(b is None for b in bodies) or op.shapes_differ(specs):
+        if any(b is None for b in bodies):
             return None
         return tuple(b for b in bodies if b is not None)
     assert isinstance(op, (TensorIterator, Loop))

@@ -162,5 +162,9 @@ class Scenario:
 
 
 def _states(request: Any, step: Step) -> States:
-    """All states by variable; after a reset nothing is promised before the next inference."""
-    return {} if isinstance(step, Reset) else {s.name: judge.to_array(s.state) for s in request.query_state()}
+    """The states by variable. After a reset nothing is promised before the next inference, and after setting
+    a variable nothing of the others."""
+    if isinstance(step, Reset):
+        return {}
+    wanted = step.variable if isinstance(step, SetState) else None
+    return {s.name: judge.to_array(s.state) for s in request.query_state() if wanted in (None, s.name)}
