@@ -22,22 +22,31 @@ ACTIVATIONS: dict[str, tuple[float, float, Callable[..., Any]]] = {
 }
 
 
-def apply_in_place(name: str, alpha: float, beta: float, x: np.ndarray[Any, Any]) -> None:
-    """The activation of ``x``, written over it."""
-    if name == "tanh":
-        np.tanh(x, x)
-    elif name == "relu":
-        np.maximum(x, 0, out=x)
-    elif name == "sigmoid":  # (1 + tanh(x / 2)) / 2 needs no division
-        np.multiply(x, 0.5, x)
-        np.tanh(x, x)
-        np.multiply(x, 0.5, x)
-        np.add(x, 0.5, x)
-    else:
-        np.multiply(x, alpha, x)
-        np.add(x, beta, x)
-        np.maximum(x, 0, out=x)
-        np.minimum(x, 1, out=x)
+def _sigmoid(x: Any, alpha: float, beta: float) -> None:
+    np.multiply(x, 0.5, x)  # as (1 + tanh(x / 2)) / 2, which needs no division
+    np.tanh(x, x)
+    np.multiply(x, 0.5, x)
+    np.add(x, 0.5, x)
+
+
+def _tanh(x: Any, alpha: float, beta: float) -> None:
+    np.tanh(x, x)
+
+
+def _relu(x: Any, alpha: float, beta: float) -> None:
+    np.maximum(x, 0, out=x)
+
+
+def _hardsigmoid(x: Any, alpha: float, beta: float) -> None:
+    np.multiply(x, alpha, x)
+    np.add(x, beta, x)
+    np.clip(x, 0, 1, out=x)
+
+
+# The same, written over x.
+IN_PLACE: dict[str, Callable[[Any, float, float], None]] = {
+    "sigmoid": _sigmoid, "tanh": _tanh, "relu": _relu, "hardsigmoid": _hardsigmoid,
+}
 
 
 class Recurrent(Op):
@@ -98,10 +107,17 @@ class Recurrent(Op):
             x = xp.clip(x, -self.clip, self.clip)
         return ACTIVATIONS[name][2](xp, x, alpha, beta)
 
-    def activate_in_place(self, i: int, x: Any, clip: bool = True) -> None:
-        if clip and self.clips():
-            np.clip(x, -self.clip, self.clip, out=x)
-        apply_in_place(*self.activation(i), x)
+    def activator(self, i: int, clip: bool = True) -> Callable[[Any], None]:
+        """`activate` as a function that writes over its argument."""
+        name, alpha, beta = self.activation(i)
+        apply, bound = IN_PLACE[name], self.clip if clip and self.clips() else inf
+
+        def activate(x: Any) -> None:
+            if bound < inf:
+                np.clip(x, -bound, bound, out=x)
+            apply(x, alpha, beta)
+
+        return activate
 
 
 class LSTM(Recurrent):
@@ -133,6 +149,7 @@ class LSTM(Recurrent):
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
         rt = r.T
         f, i, g, o = _parts(gates, 4)
+        gate, candidate, output = self.activator(0), self.activator(1), self.activator(2, clip=False)
         plain = not self.clips() and [self.activation(n)[0] for n in range(3)] == ["sigmoid", "tanh", "tanh"]
         # as sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, one tanh serves all four gates
         affine = np.array([[0.5, 0.5, 1, 0.5], [0.5, 0.5, 0, 0.5]], gates.dtype)
@@ -147,8 +164,10 @@ class LSTM(Recurrent):
                 np.multiply(gates, scale, gates)
                 np.add(gates, offset, gates)
             else:
-                for n, gate in ((0, f), (0, i), (1, g), (0, o)):
-                    self.activate_in_place(n, gate)
+                gate(f)
+                gate(i)
+                candidate(g)
+                gate(o)
             h, c = new
             np.multiply(i, g, i)
             np.multiply(f, state[1], c)
@@ -157,7 +176,7 @@ class LSTM(Recurrent):
                 np.tanh(c, g)
             else:
                 np.copyto(g, c)
-                self.activate_in_place(2, g, clip=False)
+                output(g)
             np.multiply(o, g, h)
 
         return step
@@ -195,25 +214,27 @@ class GRU(Recurrent):
         hidden = r.shape[1]
         linear, rt = self.linear_before_reset, r.T
         zr, n = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
+        rt_zr, rt_n = rt[:, : 2 * hidden], rt[:, 2 * hidden :]
         z, reset = _parts(zr, 2)
+        gate, candidate = self.activator(0), self.activator(1)
 
         def step(xw: Any, state: State, new: State) -> None:
             h, out = state[0], new[0]
             if linear:
                 np.matmul(h, rt, gates)
             else:
-                np.matmul(h, rt[:, : 2 * hidden], zr)
+                np.matmul(h, rt_zr, zr)
             np.add(zr, xw[:, : 2 * hidden], zr)
-            self.activate_in_place(0, zr)
+            gate(zr)
             if linear:
                 if extra is not None:
                     np.add(n, extra, n)
                 np.multiply(n, reset, n)
             else:
                 np.multiply(reset, h, reset)
-                np.matmul(reset, rt[:, 2 * hidden :], n)
+                np.matmul(reset, rt_n, n)
             np.add(n, xw[:, 2 * hidden :], n)
-            self.activate_in_place(1, n)
+            candidate(n)
             np.subtract(h, n, out)
             np.multiply(out, z, out)
             np.add(out, n, out)
@@ -233,12 +254,12 @@ class RNN(Recurrent):
         return (self.activate(xp, 0, xw + state[0] @ r.T),)
 
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
-        rt = r.T
+        rt, activate = r.T, self.activator(0)
 
         def step(xw: Any, state: State, new: State) -> None:
             np.matmul(state[0], rt, gates)
             np.add(gates, xw, gates)
-            self.activate_in_place(0, gates)
+            activate(gates)
             np.copyto(new[0], gates)
 
         return step

@@ -22,6 +22,7 @@ def cases(op: str, version: str, axes: tuple[int, ...]) -> Iterator[Case]:
     yield Case(op, version, [In((0, 3))], {"axis": 1})
     yield Case(op, version, [In(())], {"axis": 0})
     yield Case(op, version, [In((130, 257))], {"axis": 1})  # more than one block of rows
+    yield Case(op, version, [In((130, 257), low=-100.0, high=100.0)], {"axis": 1}, id="blocks_far_apart")
     yield Case(op, version, [In((2, 65, 130))], {"axis": 1})
     yield Case(op, version, [given(MIXED)], {"axis": 1}, id="extremes")
     yield Case(op, version, [given(np.full((2, 3), -np.inf, np.float32))], {"axis": 1}, id="all_minus_inf")
