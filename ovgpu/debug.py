@@ -41,7 +41,7 @@ class Dial(Generic[T]):
 
     def __init__(self, name: str, default: T) -> None:
         self.name = name
-        self._kind = type(default)
+        self._kind: type[T] = type(default)
         text = os.environ.get(name, "")
         try:
             self.value: T = self._kind(text) if text else default
@@ -184,8 +184,25 @@ class _Watch:
 
     def stopped(self) -> Stopped:
         assert self.target is not None
+        download = self.executor.backend.download
+        return Stopped(self.layer, [np.array(download(self._array(i))) for i in self.target[2]])
+
+    def _array(self, i: int) -> Array:
+        """A value's array; that of a view which no step reads is made here."""
         executor = self.executor
-        return Stopped(self.layer, [np.array(executor.backend.download(executor.arrays[i])) for i in self.target[2]])
+        if executor.arrays[i] is not None:
+            return executor.arrays[i]
+        assert self.target is not None
+        value, segment = executor.program.values[i], executor.program.segments[self.target[0]]
+        slots = next(reversed(executor.bindings[self.target[0]].values())).slots
+        try:
+            shape, strides, (offset,) = (tuple(segment.resolve(n, slots) for n in some)
+                                         for some in (value.view.shape, value.view.strides, (value.view.offset,)))
+        except KeyError:
+            raise Error(f"cannot stop at layer '{self.layer}': it is a view that no step reads") from None
+        size = value.type.storage.itemsize
+        root, in_bytes = executor.arrays[value.root], tuple(s * size for s in strides)
+        return executor.backend.view(root, offset * size, shape, in_bytes)
 
     def _report(self, step: Step, seconds: float) -> None:
         arrays = self.executor.arrays
@@ -199,7 +216,8 @@ class _Watch:
 
     def _shapes(self, ids: Sequence[int]) -> str:
         values, arrays = self.executor.program.values, self.executor.arrays
-        return " ".join("-" if i < 0 else f"{values[i].type.get_type_name()}{list(arrays[i].shape)}" for i in ids)
+        found = ["-" if i < 0 else f"{values[i].type.get_type_name()}{list(arrays[i].shape)}" for i in ids]
+        return " ".join(text.replace(", ", ",") for text in found)
 
 
 def _find(program: Program, layer: str) -> tuple[int, int, tuple[int, ...]] | None:

@@ -15,7 +15,7 @@ import numpy as np
 from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
 from ovgpu.runtime.memory import Layout, lay_out
-from ovgpu.runtime.program import Free, HostNode, Memory, Program, Segment, Step, Value
+from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
@@ -259,7 +259,8 @@ class _Planner:
         inputs = tuple(self._operand(i) if isinstance(i, int) else None for i in node.inputs)
         read = sum(x.nbytes or 0 for x in inputs if x is not None)
         layer = node.place.split(", id ")[0].removeprefix("layer ").strip("'")
-        return PlanStep(0, number, "host", node.op.name, node.op.version, layer, inputs, bytes_read=read, calls=1)
+        name = "Fetch" if isinstance(node.op, Copy) else node.op.name
+        return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1)
 
     def _bodies(self, number: int, step: Step) -> Iterator[BodyPlan]:
         names = ("then", "else") if isinstance(step.op, If) else ("body",)
@@ -274,8 +275,8 @@ class _Planner:
 
     def _trips(self, number: int, step: Step) -> Sequence[int | None]:
         """How often each body runs."""
-        if step.kind != "control":
-            return (None, None)
+        if step.kind != "control" and not isinstance(step.op, If):
+            return (None,)
         key = 0 if isinstance(step.op, If) else control.TRIPS
         given = step.host.get(key)
         count: int | None = None

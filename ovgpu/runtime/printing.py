@@ -66,8 +66,8 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         number = "" if step.number is None else str(step.number)
         version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
         calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
-        moved = "" if step.kind == "view" else bytes_text(step.bytes_moved)
-        cells = [number, Text(step.kind, STYLES[step.kind]), Text(f"{indent}{step.op}{version}")]
+        moved = "" if step.kind in ("view", "host") and not step.bytes_moved else bytes_text(step.bytes_moved)
+        cells: list[RenderableType] = [number, Text(step.kind, STYLES[step.kind]), Text(f"{indent}{step.op}{version}")]
         cells += [Text(step.layer)] if wide else []
         cells += [Text(shapes_text(step.inputs, step.outputs)), Text(_memory(step)), moved]
         table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")

@@ -1,0 +1,189 @@
+"""The debugging dials: what they print, and stopping at a layer."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.debug import Dial, Stopped, generated_code, statistics
+
+from . import models
+from .models import compiled
+
+X = np.array([[1, -2, 3], [-4, 5, -6]], "f4")
+
+
+def printed(capsys: pytest.CaptureFixture[str], level: int) -> str:
+    model = compiled(models.chain())
+    with ov.DEBUG(level):
+        model([X])
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def test_off_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, 0) == ""
+
+
+def test_level_1_prints_the_plan_once(capsys: pytest.CaptureFixture[str]) -> None:
+    model = compiled(models.chain())
+    with ov.DEBUG(1):
+        model([X])
+        first = capsys.readouterr().err
+        model([X])
+    assert "(CPU), chain" in first and "Multiply" in first and "160 B moved" in " ".join(first.split())
+    assert " us " not in first
+    assert capsys.readouterr().err == ""
+
+
+def test_level_2_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in printed(capsys, 2).splitlines() if " us " in line]
+    assert [line.split()[-3:] for line in lines] == [
+        ["bound", "Add", "add"], ["bound", "Relu", "relu"], ["bound", "Multiply", "mul"]]
+    assert "52 B" in lines[0] and "48 B" in lines[1] and "60 B" in lines[2]
+
+
+def test_level_3_prints_shapes_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    with ov.DEBUG(3):
+        compiled(models.chain())
+    assert capsys.readouterr().err.startswith("ovgpu: passes: 7 nodes became ")
+    assert "f32[2,3] f32[1,1] -> f32[2,3]" in printed(capsys, 3)
+
+
+def test_level_4_prints_code(capsys: pytest.CaptureFixture[str]) -> None:
+    model = compiled(models.loop())
+    with ov.DEBUG(4):
+        model([np.ones((2, 4), "f4")])
+    text = capsys.readouterr().err
+    assert "---- host lane of segment 0\ndef lane(A):" in text and "(in a body)" in text
+
+
+def test_generated_kernels() -> None:
+    """What CuPy calls the parts of an elementwise kernel, on calls that look like its own."""
+    model = compiled(models.chain())
+    model([X])
+    executor = model._request()._last
+    assert executor is not None
+
+    class Kernel:
+        name, params, operation = "ovgpu_add", ("float a", "float out"), "out = a + 1"
+
+        def __call__(self) -> None: ...
+
+    from functools import partial
+    next(iter(executor.bindings[0].values())).flat.append(partial(Kernel()))
+    assert generated_code(executor)["kernel ovgpu_add(float a, float out)"] == "out = a + 1"
+
+
+def test_watching_changes_no_result() -> None:
+    model = compiled(models.branching())
+    x = np.array([1, 2, -3, 4], "f4")
+    expected = model([x])[0]
+    with ov.DEBUG(3):
+        np.testing.assert_array_equal(model([x])[0], expected)
+
+
+# ---- stopping
+
+@pytest.mark.parametrize("layer, expected", [
+    ("x", X), ("add", X + 1), ("relu", np.maximum(X + 1, 0)), ("mul", np.maximum(X + 1, 0)),
+])
+def test_stop_at(layer: str, expected: np.ndarray) -> None:
+    model = compiled(models.chain())
+    with ov.STOP_AT(layer), pytest.raises(Stopped) as stopped:
+        model([X])
+    assert stopped.value.layer == layer
+    (output,) = stopped.value.outputs
+    np.testing.assert_array_equal(output, expected)
+    np.testing.assert_array_equal(model([X])[0], np.maximum(X + 1, 0))  # and the dial is off again
+
+
+def test_stop_ends_the_inference() -> None:
+    model = ov.Core().compile_model(ov.read_model(*models.chain().build()), "CPU", {"PERF_COUNT": True})
+    request = model.create_infer_request()
+    with ov.STOP_AT("relu"), pytest.raises(Stopped):
+        request.infer([X])
+    assert [info.node_name for info in request.profiling_info] == ["add", "relu"]
+
+
+@pytest.mark.parametrize("layer", ["concat", "flat"])
+def test_stop_at_views(layer: str) -> None:
+    with ov.STOP_AT(layer), pytest.raises(Stopped) as stopped:
+        compiled(models.reshaped())([X])
+    both = np.concatenate([np.maximum(X, 0), 1 / (1 + np.exp(-X))])
+    expected = both if layer == "concat" else both.reshape(-1)
+    np.testing.assert_allclose(stopped.value.outputs[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layer, expected", [("choose", [2, 4, -6, 8]), ("relu", [2, 4, 0, 8])])
+def test_stop_at_and_after_an_eager_step(layer: str, expected: list[float]) -> None:
+    with ov.STOP_AT(layer), pytest.raises(Stopped) as stopped:
+        compiled(models.branching())([np.array([1, 2, -3, 4], "f4")])
+    np.testing.assert_array_equal(stopped.value.outputs[0], expected)
+
+
+def test_stop_at_keeps_the_state() -> None:
+    model = compiled(models.stateful())
+    one = np.ones((1, 8), "f4")
+    model([one])
+    with ov.STOP_AT("add"), pytest.raises(Stopped) as stopped:
+        model([one])
+    np.testing.assert_array_equal(stopped.value.outputs[0], 2 * one)
+    np.testing.assert_array_equal(model.query_state()[0].state.data, one)
+
+
+def test_stop_asynchronously() -> None:
+    request = compiled(models.chain()).create_infer_request()
+    with ov.STOP_AT("add"):
+        request.start_async([X])
+        with pytest.raises(Stopped, match="stopped at layer 'add'"):
+            request.wait()
+
+
+@pytest.mark.parametrize("layer, message", [
+    ("rellu", "no step computes it; there is relu"), ("sum", "in a body of 'iterate'"), ("nothing like it", "no step")])
+def test_stop_at_an_unknown_layer(layer: str, message: str) -> None:
+    with ov.STOP_AT(layer), pytest.raises(ov.Error, match=message):
+        compiled(models.loop())([np.ones((2, 4), "f4")])
+
+
+# ---- the dials themselves
+
+def test_environment() -> None:
+    code = ("import numpy as np; from tests.runtime.models import *\n"
+            "try: compiled(chain())([np.ones((2, 3), 'f4')])\n"
+            "except ov.debug.Stopped as e: print(e)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env=os.environ | {"OVGPU_DEBUG": "2", "OVGPU_STOP_AT": "relu"})
+    assert done.stdout == "stopped at layer 'relu': output 0 is float32[2, 3] from 2 to 2, mean 2\n"
+    assert "bound   Relu" in done.stderr and "bound   Multiply" not in done.stderr
+
+
+def test_a_dial_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVGPU_DEBUG", "much")
+    with pytest.raises(RuntimeError, match="OVGPU_DEBUG must be int, not 'much'"):
+        Dial("OVGPU_DEBUG", 0)
+
+
+def test_dials_nest() -> None:
+    dial = Dial("OVGPU_NO_SUCH_VARIABLE", 0)
+    with dial(1):
+        with dial(2):
+            assert dial.value == 2
+        assert dial.value == 1
+    assert dial.value == 0
+
+
+@pytest.mark.parametrize("array, text", [
+    (np.zeros((0, 2), "f4"), "float32[0, 2]"),
+    (np.array([1, np.nan, np.inf], "f4"), "float32[3] from 1 to 1, mean 1, 2 not finite"),
+    (np.array([True, False]), "bool[2] from 0 to 1, mean 0.5"),
+    (np.array(["a"], object), "object[1]"),
+])
+def test_statistics(array: np.ndarray, text: str) -> None:
+    assert statistics(array) == text
