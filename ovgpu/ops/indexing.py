@@ -93,48 +93,59 @@ class Gather(Op):
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         assert inputs[1] is not None and inputs[1].shape is not None
-        shape = inputs[1].shape
-        return (Type.i64, shape), (Type.boolean, shape), (Type.boolean, shape)
+        return ((Type.i64, inputs[1].shape),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
         where = normalize_axis(integers(axis)[0], x.ndim)
         batch, extent = self.batch(indices.ndim), x.shape[where]
-        index, outside, scratch = (w.reshape(indices.shape) for w in workspace)
         lead = x.shape[:batch]
         if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
             return NotImplemented
         if extent == 0:
             k(np.copyto, out, np.zeros((), out.dtype))
-            return None
-        k(_find, indices, extent, index, outside, scratch)
-        if batch == 0:
-            k(np.take, x, index, where, out, "clip")
-        elif where == batch:  # one take of rows, numbered through all batches
-            first = (np.arange(prod(lead)) * extent).reshape(*lead, *(1,) * (index.ndim - batch))
-            k(np.add, index, first, index)
-            k(np.take, x.reshape(-1, *x.shape[where + 1 :]), index, 0, out, "clip")
+        elif indices.size == 1 and batch == 0:
+            lead_axes = (slice(None),) * where
+            k(_take_one, x, indices, extent, lead_axes, out.reshape((*x.shape[:where], 1, *x.shape[where + 1 :])))
         else:
-            for i in np.ndindex(lead):
-                k(np.take, x[i], index[i], where - batch, out[i], "clip")
-        k(_clear, out, np.broadcast_to(_spread(outside, batch, where, x.ndim), out.shape), outside)
+            index = workspace[0].reshape(indices.shape)
+            k(_take, x, indices, where, batch, index, out)
         return None
 
 
-def _find(indices: Any, extent: int, index: Any, outside: Any, scratch: Any) -> None:
-    """Fills ``index`` with places in the axis and ``outside`` with whether there was none."""
-    np.less(indices, 0, out=outside)
-    np.multiply(outside, extent, out=index)
-    np.add(index, indices, out=index)
-    np.less(index, 0, out=outside)
-    np.greater_equal(index, extent, out=scratch)
-    np.logical_or(outside, scratch, out=outside)
-    np.copyto(index, 0, where=outside)
+def _take_one(x: Any, indices: Any, extent: int, lead: tuple[Any, ...], out: Any) -> None:
+    """Gathers a single slice, so that moving a cache by one beam costs no more than the copy."""
+    i = indices.item()
+    i += extent if i < 0 else 0
+    if 0 <= i < extent:
+        np.copyto(out, x[(*lead, slice(i, i + 1))])
+    else:
+        out[...] = 0
 
 
-def _clear(out: Any, mask: Any, outside: Any) -> None:
-    if outside.any():
-        out[mask] = 0
+def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) -> None:
+    """Gathers along axis ``where``; ``index`` is scratch of the indices' shape."""
+    extent = x.shape[where]
+    np.copyto(index, indices)
+    low, high = (index.min(), index.max()) if index.size else (0, 0)
+    outside = None
+    if low < -extent or high >= extent:  # rare: such places give zeros
+        outside = (index < -extent) | (index >= extent)
+        index[outside] = 0
+    if low < 0:
+        np.add(index, extent, out=index, where=index < 0)
+    lead = x.shape[:batch]
+    if batch == 0:
+        np.take(x, index, where, out, "clip")
+    elif where == batch:  # one take of rows, numbered through all batches
+        first = (np.arange(prod(lead)) * extent).reshape(*lead, *(1,) * (index.ndim - batch))
+        np.add(index, first, index)
+        np.take(x.reshape(-1, *x.shape[where + 1 :]), index, 0, out, "clip")
+    else:
+        for i in np.ndindex(lead):
+            np.take(x[i], index[i], where - batch, out[i], "clip")
+    if outside is not None:
+        out[np.broadcast_to(_spread(outside, batch, where, x.ndim), out.shape)] = 0
 
 
 def _spread(x: Any, batch: int, where: int, rank: int) -> Any:

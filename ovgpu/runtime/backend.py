@@ -36,6 +36,9 @@ class Backend(Protocol):
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         """An array in a block; offset and strides in bytes."""
 
+    def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
+        """A contiguous array at the beginning of a block."""
+
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         """An array in another one's memory; offset (from its first element) and strides in bytes."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,10 +241,8 @@ class _Iterations:
         key = (number, i % 2)
         spare = self.spare.get(key)
         if spare is None or spare.shape != shape:
-            size = kind.storage.itemsize
-            block = self.backend.allocate(int(np.prod(shape)) * size)
-            spare = self.spare[key] = self.backend.place(
-                block, 0, shape, tuple(s * size for s in dense_strides(shape)), kind)
+            block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
+            spare = self.spare[key] = self.backend.dense(block, shape, kind)
         return spare
 
 

@@ -214,10 +214,9 @@ class Executor:
         return found
 
     def _lay_out(self, number: int, segment: Segment, slots: tuple[int, ...]) -> Layout:
-        index = segment.index
-        sizes = [slots[index[n.index]] if isinstance(n := b.nbytes, Sym) else n for b in segment.buffers]
         layout = self.layouts[number]
-        if layout is None or not layout.holds(sizes):
+        if layout is None or not all([slots[s] <= layout.capacities[i] for i, s in segment.sized]):
+            sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
             if layout is not None:  # what has grown will grow again: all that may, gets room for half as much more
                 sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
@@ -230,6 +229,8 @@ class Executor:
         if step.kind == "eager":
             return ()
         A = self.arrays
+        if step.kind == "copy" and not step.host:
+            return self.backend.copy(A[step.inputs[0]], A[step.outputs[0]])
         inputs = self._inputs(segment, step, slots, hosts)
         outputs = [A[i] for i in step.outputs]
         try:

@@ -30,6 +30,8 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         _slots(program, segment)
         _dependencies(program, segment, number, made)
         segment.geometry = [_geometry(values[i], segment) for i in segment.values]
+        segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
+                         if isinstance(b.nbytes, Sym)]
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
     by_segment: list[list[Check]] = [[] for _ in program.segments]
     for check in checks:

@@ -19,10 +19,6 @@ class Layout:
     capacities: tuple[int, ...]
     nbytes: int
 
-    def holds(self, sizes: Sequence[int]) -> bool:
-        """Whether buffers of these sizes fit where they are."""
-        return all(size <= capacity for size, capacity in zip(sizes, self.capacities))
-
 
 def capacity(nbytes: int, dynamic: bool) -> int:
     """Bytes to set aside: a dynamic size is rounded up to a quarter of its power of two, so that a tensor that

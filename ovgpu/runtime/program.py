@@ -130,6 +130,7 @@ class Segment:
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
     geometry: list[Geometry] = field(default_factory=list)  # of the values, by position in `values`
+    sized: list[tuple[int, int]] = field(default_factory=list)  # (buffer, slot of its size), of dynamic buffers
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: list[int] = field(default_factory=list)  # roots whose memory the caller gives: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # number of a Sym -> its slot

@@ -6,11 +6,11 @@ The new values take effect together, by `commit`, once the inference has succeed
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
-from ovgpu.ops._view import dense_strides
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity
 from ovgpu.types import PartialShape, Type
@@ -42,15 +42,11 @@ class Variable:
         array = self.spare[block]
         if array is not None and array.shape == shape and array.dtype == kind.storage:
             return array
-        size = kind.storage.itemsize
-        nbytes = size
-        for extent in shape:
-            nbytes *= extent
+        nbytes = prod(shape) * kind.storage.itemsize
         if self.blocks[block] is None or self.sizes[block] < nbytes:
             self.sizes[block] = capacity(nbytes, self.info.shape.is_dynamic)
             self.blocks[block] = self.backend.allocate(self.sizes[block])
-        array = self.backend.place(self.blocks[block], 0, shape, tuple(s * size for s in dense_strides(shape)), kind)
-        self.spare[block] = array
+        array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
         return array
 
     def commit(self, value: Array, kind: Type) -> None:

@@ -37,6 +37,9 @@ class CudaBackend:
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
 
+    def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
+        return self.cupy.ndarray(shape, kind.storage, memptr=block)
+
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         if array.shape == shape and array.strides == strides and not offset:
             return array
