@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ovgpu.symbolic import Int, Sym, product
+from ovgpu.symbolic import Int, Sym, bounds, product
 
 
 def dense_strides(shape: Sequence[Int]) -> tuple[Int, ...]:
@@ -60,11 +60,17 @@ class View:
         shape[axis], strides[axis] = length, strides[axis] * step
         return View(tuple(shape), tuple(strides), offset)
 
-    def expand(self, shape: Sequence[Int]) -> View:
-        """Broadcast to ``shape``: stride 0 where an extent of 1 grows, and for new leading axes."""
-        lead = len(shape) - len(self.shape)
-        strides = [0] * lead + [0 if equal(d, 1) and not equal(n, 1) else s
-                                for d, s, n in zip(self.shape, self.strides, shape[lead:])]
+    def expand(self, shape: Sequence[Int], places: Sequence[int]) -> View | None:
+        """Broadcast to ``shape``, axis ``i`` at ``places[i]``: stride 0 where an extent of 1 grows.
+
+        None if it is not known whether an extent, which may be 1, has to grow. That they fit is not checked.
+        """
+        strides: list[Int] = [0] * len(shape)
+        for extent, stride, i in zip(self.shape, self.strides, places):
+            if equal(extent, shape[i]) or bounds(extent)[0] > 1:
+                strides[i] = stride
+            elif not equal(extent, 1):
+                return None
         return View(tuple(shape), tuple(strides), self.offset)
 
     def reshape(self, shape: Sequence[Int]) -> View | None:
@@ -110,5 +116,5 @@ def equal(a: Int, b: Int) -> bool:
 
 
 def positive(value: Int) -> bool:
-    """Whether ``value`` is positive whatever the symbols stand for."""
-    return bool(value.lo > 0) if isinstance(value, Sym) else bool(value > 0)
+    """Whether a stride is positive whatever the symbols stand for, unless the tensor has no elements."""
+    return bool(value.lo >= 0) if isinstance(value, Sym) else bool(value > 0)

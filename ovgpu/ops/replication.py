@@ -12,7 +12,7 @@ from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import at_most, check_integers, constants, integers, length, unknowns
 from ovgpu.ops._view import View, equal
-from ovgpu.symbolic import Int, Shape, Spec, bounds, broadcast, broadcast_shapes, maximum, onto
+from ovgpu.symbolic import Int, Shape, Spec, broadcast, broadcast_shapes, maximum, onto
 
 EXPLICIT = ("explicit", "none")
 
@@ -69,7 +69,8 @@ class _Broadcast(Op):
         if x is None or wanted is None or shape is None or (mapping is not None and known is None):
             return None
         places, _ = self.place(x.shape, wanted, known)
-        return _expand(x, places, shape)
+        view = x.expand(shape, places)
+        return None if view is None else [view]
 
     def place(self, shape: Sequence[Int], target: Sequence[Int],
               mapping: Sequence[int] | None) -> tuple[list[int], tuple[Int, ...]]:
@@ -111,19 +112,6 @@ def _spread(shape: Sequence[int], places: Sequence[int], rank: int) -> list[int]
     for extent, i in zip(shape, places):
         result[i] = extent
     return result
-
-
-def _expand(x: View, places: Sequence[int], shape: Sequence[Int]) -> list[View | None] | None:
-    """The broadcast view; None where it is not known whether an extent is 1 and has to grow."""
-    strides: list[Int] = [0] * len(shape)
-    for extent, stride, i in zip(x.shape, x.strides, places):
-        if not equal(extent, 1):
-            if not equal(extent, shape[i]) and bounds(extent)[0] <= 1:
-                return None
-            strides[i] = stride
-        elif equal(shape[i], 1):
-            strides[i] = stride
-    return [View(tuple(shape), tuple(strides), x.offset)]
 
 
 @op("Broadcast", "opset1")

@@ -49,6 +49,7 @@ SLICE = [
     cut((7, 4, 5), [0, 0], [4, 2], [1, 1]),
     cut((3, 5), [], [], [], id="no axes"),
     cut((0, 2), [0], [INT_MAX], [1]),
+    cut((0, 2), [1], [2], [1], [1]),
     cut((0, 2), [-1], [INT_MIN], [-1]),
     cut((10,), const([1], "i32"), const([INT_MAX], "i32"), const([2], "i32"), const([0], "i32")),
     cut((10, 3), given([2]), given([-1]), [1], id="given bounds"),
