@@ -40,13 +40,23 @@ class InputMap:
     def trips(self, extent: Int) -> Int:
         """The number of slices that an axis of this extent gives."""
         start, end = self._ends(extent)
-        length = end - start if self.stride > 0 else start - end
-        if self.stride == 0:
+        length, step = (end - start, self.stride) if self.stride > 0 else (start - end, -self.stride)
+        if step == 0:
             raise OpError("a sliced input has stride 0")
-        if not isinstance(length, Sym) and (length < 0 or length % abs(self.stride)):
-            raise OpError(f"slices from {self.start} to {self.end} by {self.stride} do not divide an axis of {extent}")
+        slices = f"slices from {self.start} to {self.end} by {self.stride}"
         if not isinstance(extent, Sym) and not all(0 <= v <= extent for v in (start, end)):
-            raise OpError(f"slices from {self.start} to {self.end} reach past an axis of {extent}")
+            raise OpError(f"{slices} reach past an axis of {extent}")
+        if not isinstance(length, Sym) and (length < 0 or length % step):
+            raise OpError(f"{slices} do not divide an axis of {extent}")
+        if isinstance(extent, Sym):
+            for v in (self.start, self.end):
+                if (v if v >= 0 else -v - 1) > extent.lo:
+                    extent.table.require("le", v if v >= 0 else -v - 1, extent, slices + " reach past an axis of {1}")
+        if isinstance(length, Sym):
+            if length.lo < 0:
+                length.table.require("le", 0, length, slices + " are {1} elements")
+            if step != 1:
+                length.table.require("same", length % step, 0, slices + " do not divide the axis: {0} are left")
         return length // abs(self.stride)
 
     def begin(self, extent: int, i: int) -> int:

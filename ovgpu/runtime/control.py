@@ -115,9 +115,9 @@ def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | 
             m = entering[number]
             spec = specs[m.port]
             assert spec is not None and spec.shape is not None
-            shape = [_twin(table, symbols, d, number, axis) for axis, d in enumerate(spec.shape)]
-            if m.axis is not None:
-                shape[m.axis % len(shape)] = m.part_size
+            sliced = -1 if m.axis is None else m.axis % len(spec.shape)
+            shape = [m.part_size if axis == sliced else _twin(table, symbols, d, number, axis)
+                     for axis, d in enumerate(spec.shape)]
             given.append(Spec(spec.type, tuple(shape)))
         else:  # the iteration number
             op: Any = parameter.op
