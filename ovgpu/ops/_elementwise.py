@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from math import isfinite, isnan
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -80,7 +81,7 @@ class Elementwise(Op):
         return self.fn(np, *values)
 
     def cuda_expression(self, kind: Type) -> str:
-        """`cuda_expr`, where it depends on the element type or the attributes."""
+        """`cuda_expr`, where it depends on the attributes or on the element type of the (last) input."""
         return self.cuda_expr
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
@@ -144,9 +145,10 @@ class Elementwise(Op):
             k(tiled(tape, inputs, out, workspace))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        if any(x.dtype.kind == "V" for x in (*inputs, *outputs)):  # f8 and 4-bit types have no arithmetic
-            return NotImplemented
-        k.elementwise(self, self.align([x for x in inputs if x is not None]), outputs[0])
+        given = [x for x in inputs if x is not None]
+        if any(x.dtype.kind in "VO" and x.dtype.name != "bfloat16" for x in (*given, *outputs)):
+            return NotImplemented  # f8, 4-bit types and strings have no arithmetic
+        k.elementwise(self, self.align(given), outputs[0])
         return None
 
 
@@ -226,9 +228,42 @@ def decide(name: str, plain: Callable[..., Any], *values: Any) -> Any:
 
 def names(cls: type[Elementwise]) -> tuple[str, ...]:
     """The input names in `cuda_expr`: the parameters of `fn` after ``self, xp``."""
-    return _parameters(cls.fn)[2:]
+    return tuple(_parameters(cls.fn))
 
 
 @cache
-def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(fn).parameters)
+def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(list(inspect.signature(fn).parameters.items())[2:])
+
+
+# ---- CUDA
+
+_CUDA_TYPES = {
+    "boolean": "bool", "f64": "double", "i8": "signed char", "u8": "unsigned char", "i16": "short",
+    "u16": "unsigned short", "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long",
+}  # fmt: skip
+
+
+def cuda_body(op: Elementwise, kinds: Sequence[Type]) -> str:
+    """The statements of a kernel that computes one element ``out`` of an op from ``_a``, ``_b``, ...
+
+    These are the names of `fn`'s parameters behind an underscore; ``kinds`` are the element types of the inputs.
+    """
+    kind = kinds[-1]
+    rounds = op.floating and not kind.is_real()
+    if rounds or kind == Type.f64:
+        lines = ["typedef double T;"]
+    else:
+        lines = [f"typedef {'float' if kind.is_real() else _CUDA_TYPES[kind.type_name]} T;"]
+    for name, value in op.attributes().items():
+        if type(value) is float:
+            number = repr(value) if isfinite(value) else "NAN" if isnan(value) else f"{'-' * (value < 0)}INFINITY"
+            lines.append(f"const T {name} = T({number});")
+    for i, (name, parameter) in enumerate(_parameters(type(op).fn).items()):
+        if i >= len(kinds):
+            lines.append(f"const T {name} = T({parameter.default});")
+        else:
+            lines.append(f"const {'bool' if kinds[i] == Type.boolean and not rounds else 'T'} {name} = _{name};")
+    expression = op.cuda_expression(kind)
+    lines.append(f"out = {f'rint({expression})' if rounds else expression};")
+    return " ".join(lines)

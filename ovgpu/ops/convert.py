@@ -111,6 +111,11 @@ class Conversion(Unary):
             return NotImplemented
         return super().numpy(k, inputs[:1], outputs, workspace)
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if self.source in _CODED or self.target in _CODED:
+            return NotImplemented
+        return super().cuda(k, inputs[:1], outputs, workspace)
+
     def _tape(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Tape:
         return super()._tape(inputs[:1], outputs)
 
