@@ -111,7 +111,7 @@ class LSTMCell(LSTM, Cell):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, h, _, _, _, *b = inputs
         usual = [self.activation(i)[0] for i in range(3)] == ["sigmoid", "tanh", "tanh"] and not self.clips()
-        if not usual or not b or b[0] is None or not all(a.flags.c_contiguous for a in inputs):
+        if not usual or not b or b[0] is None or not all(a.flags.c_contiguous for a in (*inputs, *outputs)):
             return NotImplemented
         (batch, hidden), units = h.shape, 4
         k.kernel("lstm_cell.cu", f"lstm_cell<{k.c_type(x.dtype)}>", (-(-hidden // units), batch), (32, units),

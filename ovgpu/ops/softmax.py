@@ -86,9 +86,9 @@ class _Softmax(Op):
             return NotImplemented
         n = x.shape[-1]
         block = int(block_rows(len(rows), n))
-        statistics, index = (w.reshape(-1)[:block] for w in workspace[:2])
+        statistics, index = workspace[0].reshape(-1, 1)[:block], workspace[1].reshape(-1)[:block]
         scratch = [w.reshape(-1)[: block * n].reshape(block, n) for w in workspace[2:]]
-        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics.reshape(-1, 1), index, *scratch)
+        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, index, *scratch)
         return None
 
 

@@ -76,7 +76,7 @@ class TopK(Op):
         return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
 
     def select(self, xp: Any, x: Any, count: int, axis: int) -> Any:
-        """Ascending indices of the best elements, found without sorting all; None if equals leave a choice."""
+        """Ascending indices of the best elements, without sorting all; None if equal ones leave a choice."""
         last = x.shape[axis] - count if self.mode == "max" else count - 1
         part = slice(last, None) if self.mode == "max" else slice(count)
         chosen = xp.argpartition(x, last, axis=axis)[(slice(None),) * axis + (part,)]
