@@ -4,8 +4,8 @@
 
 12 layers of 256, vocabulary 50257, batch 1. Every call meets a cache length it has not seen before, so
 whatever an engine does per shape counts. The flat script reads its weights out of the same IR, issues NumPy's
-calls on prepared arrays with `out=` wherever a shape is fixed, and grows its cache by concatenation as the IR
-does: what a perfect executor of these calls would do. OpenVINO's CPU plugin (f32) stands beside it.
+calls on prepared arrays with `out=` wherever a shape is fixed, and orders its cache by beam and grows it by
+concatenation as the IR does: what a perfect executor of these calls would do. OpenVINO's CPU plugin (f32) stands beside it.
 """
 
 from __future__ import annotations
@@ -104,10 +104,11 @@ class FlatDecoder:
         np.multiply(self.normed, scale, out=self.normed)
         return np.add(self.normed, shift, out=self.normed)
 
-    def attend(self, layer: int, mask: Array) -> Array:
+    def attend(self, layer: int, mask: Array, beams: NDArray[Any]) -> Array:
         query, key, value = self.qkv.reshape(3, 1, 1, HEADS, WIDTH // HEADS).transpose(0, 1, 3, 2, 4)
-        keys = self.keys[layer] = np.concatenate([self.keys[layer], key], axis=-2)
-        values = self.values[layer] = np.concatenate([self.values[layer], value], axis=-2)
+        cached = (np.take(cache[layer], beams, axis=0, mode="clip") for cache in (self.keys, self.values))
+        keys, values = (np.concatenate(pair, axis=-2) for pair in zip(cached, (key, value)))
+        self.keys[layer], self.values[layer] = keys, values
         scores = np.matmul(query, keys.swapaxes(-1, -2))
         np.multiply(scores, np.float32((WIDTH // HEADS) ** -0.5), out=scores)
         np.add(scores, mask, out=scores)
@@ -137,7 +138,7 @@ class FlatDecoder:
         for layer, (norm_1, qkv, out, norm_2, up, down) in enumerate(self.blocks):
             np.matmul(self.norm(x, *norm_1), qkv[0], out=self.qkv)
             np.add(self.qkv, qkv[1], out=self.qkv)
-            np.matmul(self.attend(layer, mask), out[0], out=self.added)
+            np.matmul(self.attend(layer, mask, inputs["beam_idx"]), out[0], out=self.added)
             np.add(self.added, out[1], out=self.added)
             np.add(x, self.added, out=x)
             np.matmul(self.norm(x, *norm_2), up[0], out=self.wide)
