@@ -59,7 +59,7 @@ class Transpose(Op):
 def permutation(order: Sequence[int], rank: int) -> Sequence[int]:
     """The order of the axes; OpError unless it has every axis once, or none."""
     if not order:
-        return range(rank)[::-1]
+        return tuple(range(rank)[::-1])
     if sorted(order) != list(range(rank)):
         raise OpError(f"order {list(order)} is no permutation of the axes of rank {rank}")
     return order
@@ -111,7 +111,10 @@ class Reverse(Op):
 
 @op("Concat", "opset1")
 class Concat(Op):
-    """``[..., a, ...], [..., b, ...], ... -> [..., a + b + ..., ...]`` along ``axis``."""
+    """``[..., a, ...], [..., b, ...], ... -> [..., a + b + ..., ...]`` along ``axis``.
+
+    Has no fast form: the program has its inputs written into the output, or copies them there.
+    """
 
     axis: int = 0
 
@@ -143,9 +146,6 @@ class Concat(Op):
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         return (xp.concatenate(inputs, axis=self.axis),)
-
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k(np.concatenate, tuple(inputs), self.axis, outputs[0])
 
 
 class _Splitting(Op):

@@ -33,8 +33,7 @@ class _Reshaping(Op):
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, shape = inputs[0], outputs[0].shape
-        known = specs[1] is not None and specs[1].value is not None  # else the shape is found by evaluating
-        return None if x is None or shape is None or not known else [x.reshape(shape)]
+        return None if x is None or shape is None else [x.reshape(shape)]
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0].reshape(inputs[0].shape), inputs[0])
@@ -58,6 +57,11 @@ class Reshape(_Reshaping):
 
     def evaluate(self, xp: Any, x: Any, target: Any) -> tuple[Any, ...]:
         return (x.reshape(self.resolve(x.shape, integers(target))),)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        known = specs[1] is not None and specs[1].value is not None  # else the shape is found by evaluating
+        return super().view(inputs, specs, outputs) if known else None
 
     def resolve(self, shape: Shape, target: Sequence[Int]) -> tuple[Int, ...]:
         """The output's extents. OpError if the numbers of elements differ."""

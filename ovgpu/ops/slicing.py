@@ -28,7 +28,7 @@ class Span:
     keep: bool = True
 
     @property
-    def index(self) -> slice | int:
+    def index(self) -> Any:
         """What NumPy takes it with, where all is known."""
         return slice(self.start, self.stop, self.step) if self.keep else self.start
 
