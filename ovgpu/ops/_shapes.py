@@ -11,6 +11,9 @@ from ovgpu.errors import OpError
 from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, unknown
 
 
+MAX_RANK = 64  # NumPy's
+
+
 def normalize_axis(axis: int, rank: int) -> int:
     """``axis`` counted from the front. OpError unless it is in ``[-rank, rank)``."""
     if not -rank <= axis < rank:
@@ -25,6 +28,8 @@ def normalize_axes(axes: Iterable[int], rank: int) -> list[int]:
 
 def unknowns(rank: int | None) -> Shape:
     """A shape of that rank of which nothing else is known."""
+    if rank is not None and rank > MAX_RANK:
+        raise OpError(f"rank {rank} is larger than {MAX_RANK}")
     return None if rank is None else tuple(unknown() for _ in range(rank))
 
 
