@@ -47,7 +47,7 @@ class CompiledModel(Ports):
         self._backend = backend
         self._settings = settings
         self._profiling = bool(settings["PERF_COUNT"])
-        self._constants: dict[int, Array] = {}
+        self._constants: dict[int, Any] = {}
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._initializers: dict[str, tuple[Model, dict[tuple[Any, ...], Program]]] = {}
         self._variable_infos = self._find_variables()

@@ -27,6 +27,8 @@ from ovgpu.symbolic import Sym, atoms
 from ovgpu.types import Type
 
 KEPT = 8  # bindings per segment
+Constants = dict[int, tuple[Any, Array]]
+"""A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
 
 
 class Memory(Protocol):
@@ -55,15 +57,15 @@ class Binding:
 class Executor:
     """Runs one program for one request; not for use by two threads at once."""
 
-    def __init__(self, program: Program, backend: Backend, constants: dict[int, Array]) -> None:
+    def __init__(self, program: Program, backend: Backend, constants: Constants) -> None:
         self.program, self.backend = program, backend
         self.arrays: list[Any] = [None] * len(program.values)
         for value in program.values:
             if value.memory == "constant" and value.is_root:
-                key = id(value.source)
-                if key not in constants:
-                    constants[key] = backend.constant(value.source)
-                self.arrays[value.id] = constants[key]
+                source = value.source
+                if id(source) not in constants:  # the source is kept as well, so that its id stays its own
+                    constants[id(source)] = source, backend.constant(source)
+                self.arrays[value.id] = constants[id(source)][1]
         self.constants = constants
         self.arenas: list[Any] = [None] * len(program.segments)
         self.layouts: list[Layout | None] = [None] * len(program.segments)
