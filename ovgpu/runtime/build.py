@@ -23,7 +23,6 @@ from ovgpu.runtime.subgraph import subgraph
 from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
-
 UNRANKED = View((), ())  # of a variable whose rank only its current value tells
 
 
@@ -194,7 +193,13 @@ class Builder:
                 if s is not None:
                     on_host = i in hosts or self.hosts.spelled(s)
                     stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
+                    stack += self._tellers(s.spec.ints() or () if on_host else ())
+            stack += self._tellers(d for port in node.outputs for d in port.spec.shape or ())
         return wanted
+
+    def _tellers(self, extents: Iterable[Int]) -> list[Node]:
+        """The nodes whose running tells these extents."""
+        return [self.owners[a.index] for d in extents for a in atoms(d) if a.op == "unknown"]
 
     def is_bound(self, node: Node) -> bool:
         """Whether the node becomes a step that writes into given memory."""
