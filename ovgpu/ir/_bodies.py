@@ -29,13 +29,13 @@ class PortMap:
     condition: int | None = None
 
 
-def loop_attributes(layer: Layer, body: Graph) -> dict[str, Any]:
+def loop_attributes(layer: Layer, name: str, body: Graph) -> dict[str, Any]:
     """The attributes of a TensorIterator or Loop that are no text."""
     ports = port_map(layer, "port_map", body)
     edges = tuple(_back_edges(layer, body))
     _check_fed(layer, body, ports, {edge.parameter for edge in edges})
     given = {"body": body.model, "inputs": ports.inputs, "outputs": ports.outputs, "back_edges": edges}
-    if layer.type == "Loop":
+    if name == "Loop":
         given |= {"current_iteration": ports.current_iteration, "condition": ports.condition}
     return given
 

@@ -27,6 +27,7 @@ from ovgpu.types import Type
 
 VERSIONS = ("10", "11")
 ROOTS = ("Parameter", "Result", "Assign")
+NECESSARY = (*ROOTS, "ReadValue")
 CONSTANTS = ("Const", "Constant")
 
 # Ops that opset1 forgot, and extensions that a later opset took over.
@@ -201,12 +202,14 @@ def _operation(layer: Layer, file: File) -> Op:
         return _constant(layer, file)
     cls = _find(layer.type, layer.version)
     texts = layer.texts
+    if cls is None and layer.type in NECESSARY:
+        raise layer.error(f"there is no such operation in {layer.version}")
     if cls is None:
         return Unsupported(name=layer.type, version=layer.version, texts=texts,
                            declared=tuple(layer.declared(port) for port in layer.output_ports))
     given: dict[str, Any] = {}
     if cls.name in ("TensorIterator", "Loop"):
-        given = loop_attributes(layer, _body(layer, "body", file))
+        given = loop_attributes(layer, cls.name, _body(layer, "body", file))
     elif cls.name == "If":
         given = if_attributes(layer, _body(layer, "then_body", file), _body(layer, "else_body", file))
     elif cls is Parameter:

@@ -261,7 +261,8 @@ def test_runtime_information(tmp_path: Path) -> None:
 
 def test_meta_data_of_old_files() -> None:
     tail = ('<meta_data><MO_version value="2021.4"/>'
-            '<cli_parameters><input value="x"/><unset unset_cli_parameters="a, b"/></cli_parameters></meta_data>'
+            '<cli_parameters><input value="x"/><unset unset_cli_parameters="a, b"/></cli_parameters>'
+            "</meta_data>"
             '<quantization_parameters><accuracy value="0.5"/></quantization_parameters>')
     text = document(parameter(0, '<data shape="2" element_type="f32"/>') + result(1), edge(0, 0, 1, 0),
                     'name="m" version="10"', tail)
