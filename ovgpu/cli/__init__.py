@@ -1,0 +1,49 @@
+"""The command line: ``ovgpu run | info | benchmark | ops | demo``, also as ``python -m ovgpu``."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from ovgpu import __version__
+from ovgpu.cli import benchmark, demo, info, ops, run
+from ovgpu.debug import DEBUG
+from ovgpu.errors import Error
+
+COMMANDS = (run, info, benchmark, ops, demo)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    found = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
+    found.add_argument("--version", action="version", version=f"ovgpu {__version__}")
+    commands = found.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code. What fails is told in one line, unless OVGPU_DEBUG is set."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # arrows and boxes on a console that has none
+            stream.reconfigure(errors="replace")
+    args = parser().parse_args(argv)
+    try:
+        args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = open(os.devnull, "w")
+        return 0
+    except (Error, RuntimeError, OSError, ValueError, LookupError, TypeError) as e:
+        if DEBUG.value:
+            raise
+        print(f"ovgpu: error: {' '.join(str(e).split()) or type(e).__name__}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("ovgpu: interrupted", file=sys.stderr)
+        return 130
+    return 0

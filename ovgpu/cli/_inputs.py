@@ -1,0 +1,142 @@
+"""Input tensors from the command line: shapes, files, random numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Output
+from ovgpu.model.ports import find_port
+from ovgpu.types import PartialShape, Type
+
+Array = np.ndarray[Any, Any]
+FILLS = ("random", "zeros", "ones")
+_SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*)+),?")
+
+
+def port_name(port: Output) -> str:
+    """The first tensor name, or the layer's name where there is none."""
+    return min(port.get_names(), default=port.node.friendly_name)
+
+
+def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
+    """Shapes by number of the input, from ``[1,3]``, ``name=[1,3]`` or ``a[1,3],b[?,4]``.
+
+    Several shapes in a row, as in ``a[1,3][1,5]``, are all kept. A shape without a name is for every input
+    that no name is given for. ValueError for what cannot be read, RuntimeError for an unknown name.
+    """
+    found: dict[int, list[PartialShape]] = {}
+    others: list[PartialShape] = []
+    for text in texts:
+        position = 0
+        while position < len(text):
+            match = _SHAPES.match(text, position)
+            if match is None:
+                raise ValueError(f"cannot read the shape {text!r}: write [1,3] or name=[1,3]")
+            position = match.end()
+            shapes = [PartialShape(part) for part in re.findall(r"\[[^\]]*\]", match["shapes"])]
+            if match["name"]:
+                found[number_of(ports, match["name"])] = shapes
+            else:
+                others = shapes
+    if others:
+        found = {i: others for i in range(len(ports))} | found
+    return found
+
+
+def number_of(ports: Sequence[Output], name: str) -> int:
+    """The number of an input by tensor name, by its layer's name, or by number."""
+    for number, port in enumerate(ports):
+        if name in (port.node.friendly_name, str(number)) or name in port.get_names():
+            return number
+    return ports.index(find_port(ports, name, "input"))
+
+
+def parse_values(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, str]:
+    """What each input is filled with, from ``name=value``, or ``value`` for the only input."""
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator and len(ports) != 1:
+            raise ValueError(f"--input {text}: the model has {len(ports)} inputs, so write name={text}")
+        found[number_of(ports, name) if separator else 0] = value if separator else text
+    return found
+
+
+def static_shape(port: Output, shape: PartialShape | None, option: str) -> tuple[int, ...]:
+    """The shape of an input; ValueError naming the option that gives it if it is dynamic."""
+    declared = port.partial_shape
+    if shape is not None and not declared.compatible(shape):
+        raise ValueError(f"input '{port_name(port)}' has shape {declared}, not {shape}")
+    chosen = declared if shape is None else shape
+    if chosen.is_dynamic:
+        example = ",".join("1" if d.is_dynamic else str(d) for d in chosen) if chosen.rank.is_static else "1,..."
+        raise ValueError(f"input '{port_name(port)}' has the dynamic shape {chosen}: give it with {option} "
+                         f"{port_name(port)}=[{example}]")
+    return tuple(chosen.to_shape())
+
+
+def fill(port: Output, shape: tuple[int, ...], how: str | None, random: np.random.Generator) -> Array:
+    """An input tensor: numbers of a kind in `FILLS`, or of a .npy file.
+
+    By default, reals are random in [-1, 1), integers 0 (a valid index whatever it is for), masks 1.
+    """
+    kind = port.element_type
+    storage = np.dtype(np.float32) if kind.is_dynamic() else kind.storage
+    if how is not None and how not in FILLS:
+        array: Array = np.load(Path(how), allow_pickle=False)
+        return array
+    if kind == Type.string:
+        return np.full(shape, "", object)
+    if how is None:
+        how = "random" if kind.is_real() or kind.is_dynamic() else "ones" if "mask" in port_name(port) else "zeros"
+    if how != "random":
+        return np.full(shape, float(how == "ones")).astype(storage)
+    if storage == np.bool_:
+        return random.integers(0, 2, shape).astype(storage)
+    if kind.is_integral():
+        return random.integers(0, min(255, 2 ** (kind.bitwidth - 1) - 1), shape, endpoint=True).astype(storage)
+    return random.uniform(-1, 1, shape).astype(np.float32).astype(storage)
+
+
+class Feed:
+    """The inputs of successive inferences: the same arrays each time.
+
+    For a stateful language model with ``attention_mask`` (and ``position_ids``), each inference is further in
+    the sequence: the mask covers what came before, and the positions go on.
+    """
+
+    def __init__(self, ports: Sequence[Output], arrays: Mapping[int, Array], stateful: bool) -> None:
+        self.arrays = dict(arrays)
+        named = {port_name(port): number for number, port in enumerate(ports)}
+        self.ids = named.get("input_ids")
+        self.mask, self.positions = named.get("attention_mask"), named.get("position_ids")
+        grows = (stateful and self.ids is not None and self.mask is not None
+                 and arrays[self.mask].ndim == 2 and ports[self.mask].partial_shape[1].is_dynamic)
+        self.length = self.arrays[self.ids].shape[-1] if grows and self.ids is not None else 0
+        self.past = 0
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of one inference, 0 for other models than language models."""
+        return self.arrays[self.ids].size if self.ids is not None else 0
+
+    def next(self) -> dict[int, Array]:
+        arrays = dict(self.arrays)
+        if self.length and self.mask is not None:
+            mask = arrays[self.mask]
+            arrays[self.mask] = np.ones((mask.shape[0], self.past + self.length), mask.dtype)
+            if self.positions is not None:
+                positions = arrays[self.positions]
+                arrays[self.positions] = (np.broadcast_to(np.arange(self.length), positions.shape)
+                                          + self.past).astype(positions.dtype)
+            self.past += self.length
+        return arrays
+
+    def restart(self) -> None:
+        """Begins a new sequence."""
+        self.past = 0

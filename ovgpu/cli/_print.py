@@ -1,0 +1,66 @@
+"""What the commands print with: the console, and tables that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ovgpu.cli._inputs import port_name
+from ovgpu.model import Output
+from ovgpu.ops._op import decode
+
+
+def console() -> Console:
+    """A console on the present stdout; plain text where that is no terminal."""
+    return Console(highlight=False)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> Table:
+    """A table; ``right`` lists the columns that are aligned to the right."""
+    found = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        found.add_column(column, justify="right" if number in right else "left", overflow="fold",
+                         no_wrap=number in right)
+    for row in rows:
+        found.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return found
+
+
+def ports_table(title: str, ports: Sequence[Output]) -> Table:
+    """Name, type and shape of inputs or outputs."""
+    return table(title, ("#", "name", "type", "shape"), (
+        (i, ", ".join(sorted(p.get_names())) or port_name(p), p.element_type.get_type_name(), p.partial_shape)
+        for i, p in enumerate(ports)))
+
+
+def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:
+    """Shape and statistics of arrays."""
+    return table(title, ("name", "type", "shape", "min", "max", "mean", "first values"),
+                 ((name, *_statistics(array)) for name, array in named), right=(3, 4, 5))
+
+
+def _statistics(array: Any) -> tuple[str, ...]:
+    first = " ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in array.reshape(-1)[:2].tolist())
+    first += " ..." if array.size > 2 else ""
+    shape = str(list(array.shape)).replace(" ", "")
+    if not array.size or array.dtype == object:
+        return (array.dtype.name, shape, "", "", "", first)
+    numbers = decode(array).astype(np.float64)
+    with np.errstate(all="ignore"):
+        found = [f"{f(numbers):.4g}" for f in (np.min, np.max, np.mean)]
+    return (array.dtype.name, shape, *found, first)
+
+
+def milliseconds(values: Sequence[float]) -> str:
+    """First, median and range of latencies."""
+    if len(values) == 1:
+        return f"{values[0]:.2f} ms"
+    rest = values[1:]
+    return (f"first {values[0]:.2f} ms, then median {np.median(rest):.2f} ms "
+            f"({min(rest):.2f} to {max(rest):.2f}) over {len(rest)}")

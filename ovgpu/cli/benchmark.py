@@ -1,0 +1,364 @@
+"""``ovgpu benchmark``: what benchmark_app does, with its flags and its report lines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ovgpu.cli._inputs import Array, Feed, fill, number_of, parse_shapes, port_name, static_shape
+from ovgpu.cli.flags import IGNORED, add_flags, given, layouts, requested_config
+from ovgpu.cli.measure import SEQUENCE, Limits, Measurement, Source, measure_async, measure_sync
+from ovgpu.cli.report import Report, average, milliseconds, totals
+from ovgpu.core import CompiledModel, Core
+from ovgpu.ir import serialize
+from ovgpu.model import Model, Output
+from ovgpu.request import InferRequest
+from ovgpu.types import PartialShape, Type
+
+DURATION = 60  # seconds, where neither -t nor -niter says otherwise
+STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting device configuration",
+         "Reading model files", "Resizing model to match image sizes and given batch", "Configuring input of the model",
+         "Loading the model to the device", "Querying optimal runtime parameters",
+         "Creating infer requests and preparing input tensors", "Measuring performance", "Dumping statistics report")
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("benchmark", help="latency and throughput, in the manner of benchmark_app",
+                                 allow_abbrev=False)
+    add_flags(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def info(text: str = "") -> None:
+    print(f"[ INFO ] {text}", flush=True)
+
+
+def warn(text: str) -> None:
+    print(f"[ WARNING ] {text}", flush=True)
+
+
+def run(args: argparse.Namespace) -> None:
+    _Benchmark(args).run()
+
+
+class _Benchmark:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.step_number = args, 0
+        self.path = args.path_to_model or args.model
+        self.report = Report(args.report_type, Path(args.report_folder or "."), args.json_stats)
+        self.compiled: CompiledModel
+
+    def step(self, more: str = "") -> None:
+        self.step_number += 1
+        print(f"[Step {self.step_number}/{len(STEPS)}] {STEPS[self.step_number - 1]}{f' ({more})' if more else ''}",
+              flush=True)
+
+    def run(self) -> None:
+        args = self.args
+        self.step()
+        self._check()
+        self.step()
+        core = Core()
+        self._versions(core)
+        self.step()
+        config = self._configuration(core)
+        self.step()
+        model = self._read(core)
+        self.step()
+        batch = self._reshape(model)
+        self.step()
+        _ports(model)
+        self.step()
+        self.compiled = _timed("Compile model", "compile model time (ms)", self.report,
+                               lambda: core.compile_model(model, args.target_device, config))
+        if args.number_iterations == 0:
+            info("Model compiled successfully. Skipping inference due to -niter 0.")
+            for _ in range(3):
+                self.step("skipped")
+            self.step()
+            self._write(config, [])
+            return
+        self.step()
+        info("Model:")
+        for key in self.compiled.get_property("SUPPORTED_PROPERTIES"):
+            if key != "SUPPORTED_PROPERTIES":
+                info(f"  {key}: {_text(self.compiled.get_property(key))}")
+        self.step()
+        requests, sources = self._requests()
+        limits = self._limits(len(requests))
+        sync = self.api == "sync"
+        limit_texts = [f"{limits.seconds * 1000:.0f} ms duration"] if limits.seconds else []
+        limit_texts += [f"{limits.iterations} iterations"] if limits.iterations else []
+        self.step(f"Start inference {self.api}hronously" + ("" if sync else f", {len(requests)} inference requests")
+                  + f", limits: {', '.join(limit_texts)}")
+        self._warm_up(requests, sources)
+        found = (measure_sync(requests[0], sources[0], limits) if sync
+                 else measure_async(requests, sources, limits))
+        self.step()
+        self._configured(batch, len(requests), limits)
+        self._results(found, batch)
+        self._write(config, requests)
+        self._print(found, batch, sources[0])
+
+    # ---- before
+
+    def _check(self) -> None:
+        args = self.args
+        info("Parsing input parameters")
+        if not self.path:
+            raise ValueError("no model is given: write ovgpu benchmark MODEL, or -m MODEL")
+        self.report.command_line = given(args, args.parser)
+        for name, reason in IGNORED.items():
+            if getattr(args, name):
+                warn(reason)
+        hint = args.perf_hint or "throughput"
+        self.api = args.api_type or ("sync" if hint == "latency" else "async")
+        if self.api == "sync" and (args.number_infer_requests or 1) > 1:
+            raise ValueError(f"-nireq {args.number_infer_requests} needs -api async")
+
+    def _versions(self, core: Core) -> None:
+        info("ovgpu:")
+        for device, version in core.get_versions(self.args.target_device).items():
+            info(f"Build ................................. {version.build_number}")
+            info()
+            info("Device info:")
+            info(device)
+            info(f"Build ................................. {version.build_number}")
+        info()
+
+    def _configuration(self, core: Core) -> dict[str, Any]:
+        args = self.args
+        config: dict[str, Any] = {}
+        if args.load_config:
+            loaded = json.loads(Path(args.load_config).read_text(encoding="utf-8"))
+            for device in ("AUTO", args.target_device):
+                config.update(loaded.get(device, {}))
+        if not args.perf_hint and "PERFORMANCE_HINT" not in config:
+            warn(f"Performance hint was not explicitly specified in command line. Device({args.target_device}) "
+                 "performance hint will be set to THROUGHPUT.")
+        config = {**config, **requested_config(args)}
+        core.set_property(args.target_device, config)
+        return config
+
+    def _read(self, core: Core) -> Model:
+        info("Loading model files")
+        model: Model = _timed("Read model", "read model time (ms)", self.report, lambda: core.read_model(self.path))
+        info("Original model I/O parameters:")
+        _ports(model)
+        return model
+
+    def _reshape(self, model: Model) -> str:
+        """Applies -shape and -b; returns the batch size."""
+        args, ports = self.args, model.inputs
+        shapes = {i: some[0] for i, some in parse_shapes([args.shape] if args.shape else [], ports).items()}
+        named = layouts(args.layout)
+        batches = {}
+        for number, port in enumerate(ports):
+            shape = shapes.get(number, port.partial_shape)
+            axis = _batch_axis(port, shape, named)
+            if axis is not None and args.batch_size:
+                shape = shapes[number] = PartialShape(shape)
+                shape[axis] = args.batch_size
+            if axis is not None:
+                batches[number] = str(shape[axis])
+        if args.batch_size and not batches:
+            raise ValueError("-b: no input has a batch dimension; name it with -layout, as in [NC]")
+        if shapes:
+            info("Reshaping model: " + ", ".join(f"'{port_name(ports[i])}': {s}" for i, s in shapes.items()))
+            _timed("Reshape model", "reshape model time (ms)", self.report, lambda: model.reshape(shapes))
+        batch = next(iter(batches.values()), "1")
+        info(f"Model batch size: {batch}")
+        return batch
+
+    # ---- requests and their inputs
+
+    def _requests(self) -> tuple[list[InferRequest], list[Source]]:
+        args, compiled = self.args, self.compiled
+        count = 1 if self.api == "sync" else args.number_infer_requests or int(
+            compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        groups = self._groups()
+        random = np.random.default_rng(0)
+        files = self._files()
+        for number, port in enumerate(compiled.inputs):
+            if number not in files:
+                name = port_name(port)
+                kind = "random values" if port.element_type.is_real() else "ones" if "mask" in name else "zeros"
+                warn(f"No input files were given for input '{name}'!. This input will be filled with {kind}!")
+        requests = [compiled.create_infer_request() for _ in range(count)]
+        states = len(requests[0].query_state())
+        dynamic = any(p.partial_shape.is_dynamic for p in compiled.inputs)
+        only = args.inference_only if args.inference_only is not None else not dynamic
+        tensors = [{i: files[i] if i in files else fill(port, shapes[i], None, random)
+                    for i, port in enumerate(compiled.inputs)} for shapes in groups]
+        sources = [Source([Feed(compiled.inputs, arrays, bool(states)) for arrays in tensors], bool(states), not only)
+                   for _ in requests]
+        if states:
+            info(f"State: {states} variables, reset after every {SEQUENCE} inferences")
+        self.inference_only = not sources[0].fill
+        return requests, sources
+
+    def _groups(self) -> list[dict[int, tuple[int, ...]]]:
+        """The shapes of the inputs; several groups if -data_shape gives several."""
+        ports = self.compiled.inputs
+        data = parse_shapes([self.args.data_shape] if self.args.data_shape else [], ports)
+        count = max(map(len, data.values()), default=1)
+        files = self._files()
+        return [{i: files[i].shape if i in files else
+                 static_shape(port, data[i][n % len(data[i])] if i in data else None, "-data_shape")
+                 for i, port in enumerate(ports)} for n in range(count)]
+
+    def _files(self) -> dict[int, Array]:
+        ports, found = self.compiled.inputs, {}
+        for text in (t for group in self.args.paths_to_input for t in group):
+            name, separator, path = text.partition(":")
+            if not separator or Path(text).is_file():
+                if len(ports) != 1:
+                    raise ValueError(f"-i {text}: the model has {len(ports)} inputs, so write NAME:{text}")
+                name, path = "0", text
+            number = number_of(ports, name)
+            found[number] = _load(Path(path), ports[number])
+        return found
+
+    def _limits(self, requests: int) -> Limits:
+        args = self.args
+        seconds = args.time or (0 if args.number_iterations else DURATION)
+        wanted = args.number_iterations or 0
+        rounded = -(-wanted // requests) * requests
+        if rounded != wanted:
+            warn(f"Number of iterations was aligned by request number from {wanted} to {rounded} using number of "
+                 f"requests {requests}")
+        return Limits(rounded, float(seconds))
+
+    def _warm_up(self, requests: Sequence[InferRequest], sources: Sequence[Source]) -> None:
+        filled = "not included" if self.inference_only else "included"
+        info(f"Benchmarking in {'inference only' if self.inference_only else 'full'} mode "
+             f"(inputs filling are {filled} in measurement loop).")
+        if self.args.no_warmup:
+            info("Skipping warmup inference due to -no_warmup flag")
+            return
+        for number, (request, source) in enumerate(zip(requests, sources)):
+            request.infer(source.next(request))
+            if number == 0:
+                info(f"First inference took {request.latency:.2f} ms")
+                self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
+
+    # ---- after
+
+    def _configured(self, batch: str, requests: int, limits: Limits) -> None:
+        self.report.configuration = [
+            ("topology", self.compiled.get_property("NETWORK_NAME")),
+            ("target device", self.args.target_device), ("API", self.api),
+            ("inference_only", str(self.inference_only)),
+            ("precision", _text(self.compiled.get_property("INFERENCE_PRECISION_HINT"))), ("batch size", batch),
+            ("number of iterations", str(limits.iterations)), ("number of parallel infer requests", str(requests)),
+            ("duration (ms)", f"{limits.seconds * 1000:.0f}")]
+
+    def _results(self, found: Measurement, batch: str) -> None:
+        p = self.args.latency_percentile
+        self.report.results += [
+            ("total execution time (ms)", f"{found.seconds * 1000:.2f}"),
+            ("total number of iterations", str(found.iterations)),
+            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{found.percentile(p):.2f}"),
+            ("avg latency", f"{found.average:.2f}"), ("min latency", f"{min(found.latencies):.2f}"),
+            ("max latency", f"{max(found.latencies):.2f}"),
+            ("throughput", f"{found.per_second * _number(batch):.2f}")]
+
+    def _write(self, config: dict[str, Any], requests: Sequence[InferRequest]) -> None:
+        args = self.args
+        if args.dump_config:
+            text = json.dumps({args.target_device: {k: _text(v) for k, v in config.items()}}, indent=4)
+            Path(args.dump_config).write_text(text + "\n", encoding="utf-8")
+            info(f"Configuration settings were dumped to {args.dump_config}")
+        if args.exec_graph_path:
+            serialize(self.compiled.get_runtime_model(), args.exec_graph_path)
+        counters = [r.profiling_info for r in requests] if config.get("PERF_COUNT") else []
+        if counters and (args.perf_counts or args.perf_counts_sort):
+            _print_counters(average(counters), args.perf_counts_sort)
+        if args.report_type or args.report_folder:
+            self.report.write(info)
+            if counters:
+                self.report.write_counters(counters, info)
+
+    def _print(self, found: Measurement, batch: str, source: Source) -> None:
+        p = self.args.latency_percentile
+        info(f"Execution Devices:{self.compiled.get_property('EXECUTION_DEVICES')}")
+        info(f"Count:            {found.iterations} iterations")
+        info(f"Duration:         {found.seconds * 1000:.2f} ms")
+        info("Latency:")
+        unit, factor = ("us", 1000) if found.average < 1 else ("ms", 1)
+        info(("   Median:        " if p == 50 else f"   {p} percentile:     ")
+             + f"{found.percentile(p) * factor:.2f} {unit}")
+        for title, value in (("Average", found.average), ("Min", min(found.latencies)), ("Max", max(found.latencies))):
+            info(f"   {title + ':':<15}{value * factor:.2f} {unit}")
+        info(f"Throughput:   {found.per_second * _number(batch):.2f} FPS")
+        if source.stateful and source.feeds[0].tokens:
+            info(f"Tokens:       {found.per_second * source.feeds[0].tokens:.2f} tokens/s")
+
+
+def _timed(what: str, key: str, report: Report, work: Any) -> Any:
+    start = time.perf_counter()
+    found = work()
+    took = f"{(time.perf_counter() - start) * 1000:.2f}"
+    info(f"{what} took {took} ms")
+    report.results.append((key, took))
+    return found
+
+
+def _ports(model: Model) -> None:
+    for title, ports in (("Model inputs:", model.inputs), ("Model outputs:", model.outputs)):
+        info(title)
+        for port in ports:
+            layer = port.tensor_port.node.friendly_name
+            info(f"    {port_name(port)} (node: {layer}) : {port.element_type.get_type_name()} / "
+                 f"{_layout(port)} / {port.partial_shape}")
+
+
+def _layout(port: Output) -> str:
+    layout = getattr(port.node, "layout", None)
+    return "[...]" if layout is None or layout.empty else str(layout)
+
+
+def _batch_axis(port: Output, shape: PartialShape, named: dict[str, str]) -> int | None:
+    """The dimension that is the batch: what -layout says, or the first one of an image."""
+    layout = named.get(port_name(port), named.get(port.node.friendly_name, named.get("")))
+    if layout is not None:
+        return layout.index("N") if "N" in layout else None
+    if shape.rank.is_static and len(shape) == 4 and any(shape[i] == 3 or shape[i] == 1 for i in (1, 3)):
+        return 0
+    return None
+
+
+def _load(path: Path, port: Output) -> Array:
+    if path.suffix == ".npy":
+        array: Array = np.load(path, allow_pickle=False)
+        return array
+    if path.suffix == ".bin":
+        return np.fromfile(path, port.element_type.storage).reshape(static_shape(port, None, "-shape"))
+    raise ValueError(f"-i {path}: inputs are read from .npy and .bin files")
+
+
+def _print_counters(infos: Sequence[Any], order: str) -> None:
+    shown = infos if order in ("", "no_sort") else sorted(infos, key=lambda i: i.real_time, reverse=True)
+    for i in shown:
+        print(f"{i.node_name:<30.30} {i.status!s:<16} layerType: {i.node_type:<20.20} execType: {i.exec_type:<8} "
+              f"realTime (ms): {milliseconds(i.real_time):<10} cpuTime (ms): {milliseconds(i.cpu_time)}")
+    real, cpu = totals(infos)
+    print(f"Total time:     {milliseconds(real)} milliseconds\nTotal CPU time: {milliseconds(cpu)} milliseconds\n")
+
+
+def _text(value: Any) -> str:
+    """A property's value as a command line or a JSON file has it."""
+    if isinstance(value, Type):
+        return value.get_type_name()
+    return value.name if isinstance(value, Enum) else str(value)
+
+
+def _number(batch: str) -> int:
+    return int(batch) if batch.isdecimal() else 1

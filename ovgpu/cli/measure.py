@@ -1,0 +1,142 @@
+"""Measuring inferences: how many in how much time, and how long each took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ovgpu.cli._inputs import Array, Feed
+from ovgpu.request import InferRequest
+
+SEQUENCE = 128  # inferences of a stateful model before its state is reset, so that caches stay bounded
+REFRESH = 0.1  # seconds between updates of the progress bar
+
+
+@dataclass
+class Limits:
+    """When to stop: after so many iterations, so many seconds, or whichever comes first; 0 is no limit."""
+
+    iterations: int = 0
+    seconds: float = 0.0
+
+    def reached(self, iterations: int, seconds: float) -> bool:
+        return bool((self.iterations and iterations >= self.iterations)
+                    or (self.seconds and seconds >= self.seconds))
+
+    def fraction(self, iterations: int, seconds: float) -> float:
+        return min(1.0, max(iterations / self.iterations if self.iterations else 0.0,
+                            seconds / self.seconds if self.seconds else 0.0))
+
+
+@dataclass
+class Measurement:
+    """``latencies`` in milliseconds, in the order in which inferences were found to be done."""
+
+    latencies: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def iterations(self) -> int:
+        return len(self.latencies)
+
+    @property
+    def per_second(self) -> float:
+        return self.iterations / self.seconds if self.seconds else 0.0
+
+    def percentile(self, q: float) -> float:
+        return float(np.percentile(self.latencies, q))
+
+    @property
+    def average(self) -> float:
+        return float(np.mean(self.latencies))
+
+
+class Source:
+    """Gives a request its next inputs, or None to keep those it has."""
+
+    def __init__(self, feeds: Sequence[Feed], stateful: bool, fill: bool) -> None:
+        self.feeds, self.stateful = feeds, stateful
+        self.fill = fill or len(feeds) > 1 or any(feed.length for feed in feeds)
+        self.count = 0
+
+    def next(self, request: InferRequest) -> dict[int, Array] | None:
+        if self.stateful and self.count and self.count % SEQUENCE == 0:
+            request.reset_state()
+            for feed in self.feeds:
+                feed.restart()
+        self.count += 1
+        if not self.fill and self.count > 1:
+            return None
+        return self.feeds[(self.count - 1) % len(self.feeds)].next()
+
+
+def measure_sync(request: InferRequest, source: Source, limits: Limits) -> Measurement:
+    """Inferences one after the other."""
+    found = Measurement()
+    start = time.perf_counter()
+    with _progress(limits) as advance:
+        while not limits.reached(found.iterations, time.perf_counter() - start):
+            request.infer(source.next(request), share_inputs=True, share_outputs=True)
+            found.latencies.append(request.latency)
+            advance(found.iterations, time.perf_counter() - start)
+    found.seconds = time.perf_counter() - start
+    return found
+
+
+def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits) -> Measurement:
+    """As many inferences at a time as there are requests. Raises what an inference raised."""
+    found = Measurement()
+    idle: SimpleQueue[int] = SimpleQueue()
+    for number, request in enumerate(requests):
+        request.set_callback(idle.put, number)
+        idle.put(number)
+    started, running = 0, set[int]()
+
+    def finish(number: int) -> None:
+        if number in running:
+            running.remove(number)
+            requests[number].wait()
+            found.latencies.append(requests[number].latency)
+
+    start = time.perf_counter()
+    with _progress(limits) as advance:
+        while not limits.reached(started, time.perf_counter() - start):
+            number = idle.get()
+            finish(number)
+            requests[number].start_async(sources[number].next(requests[number]), share_inputs=True)
+            running.add(number)
+            started += 1
+            advance(found.iterations, time.perf_counter() - start)
+        while running:
+            finish(idle.get())
+    found.seconds = time.perf_counter() - start
+    return found
+
+
+@contextmanager
+def _progress(limits: Limits) -> Iterator[Callable[[int, float], None]]:
+    """A bar on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda iterations, seconds: None
+        return
+    columns = (TextColumn("  {task.fields[iterations]} iterations"), BarColumn(None), TimeElapsedColumn())
+    last = 0.0
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=1.0, iterations=0)
+
+        def advance(iterations: int, seconds: float) -> None:
+            nonlocal last
+            if seconds - last >= REFRESH:
+                last = seconds
+                done = limits.fraction(iterations, seconds)
+                progress.update(task, completed=done, iterations=iterations, refresh=True)
+
+        yield advance

@@ -1,0 +1,111 @@
+"""``ovgpu ops``: the supported operations, as the registry has them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+import ovgpu
+from ovgpu.cli._print import console, table
+from ovgpu.ops import Op, registry
+from ovgpu.ops._op import schema
+from ovgpu.types import Type
+
+STRUCTURE = ("Parameter", "Constant", "Result", "ReadValue", "Assign")
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("ops", help="the operations that are supported, or one of them in detail")
+    parser.add_argument("name", nargs="?", help="an operation: its versions, attributes and where it is defined")
+    parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.name is not None:
+        _one(args.name)
+        return
+    rows = list(_rows())
+    header = ("op", "versions", "forms", "file")
+    if args.markdown:
+        print("\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * 4, *rows)))
+        return
+    classes = list(registry())
+    out = console()
+    out.print(table("", header, rows))
+    out.print(f"{len(rows)} operations in {len(classes)} versions", style="bold")
+    out.print("forms: view: may become a view of its input and then costs nothing; NumPy, CUDA: writes into planned "
+              "memory; evaluate: by its definition alone; runtime: done by the runtime itself", style="dim")
+
+
+def forms(cls: type[Op]) -> list[str]:
+    """How an op can run, the best first."""
+    if cls.name in STRUCTURE:
+        return ["runtime"]
+    found = [name for name, there in (("view", cls.view is not Op.view), ("NumPy", cls.numpy is not None),
+                                      ("CUDA", cls.cuda is not None)) if there]
+    if any("Model" in str(kind) for kind, _ in attributes(cls).values()):
+        return ["runtime"]
+    return found or ["evaluate"]
+
+
+def attributes(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
+    """Attribute name -> (annotation, required)."""
+    return schema(cls)  # type: ignore[arg-type]
+
+
+def where(cls: type[Op]) -> tuple[str, int]:
+    """The file of an op, as it is seen from the folder of the package, and the line where it begins."""
+    file = Path(inspect.getsourcefile(cls) or "")
+    root = Path(ovgpu.__file__).parents[1]
+    line = inspect.getsourcelines(cls)[1]
+    return (file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name), line
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
+    by_name: dict[str, list[type[Op]]] = {}
+    for cls in registry():
+        by_name.setdefault(cls.name, []).append(cls)
+    for name, versions in by_name.items():
+        newest = versions[-1]
+        yield (name, ", ".join(c.version.removeprefix("opset") for c in versions), ", ".join(forms(newest)),
+               where(newest)[0])
+
+
+def _one(name: str) -> None:
+    found = [cls for cls in registry() if name.lower() in (cls.name.lower(), *(a.lower() for a in cls.aliases))]
+    if not found:
+        near = difflib.get_close_matches(name, {cls.name for cls in registry()}, 4)
+        raise LookupError(f"there is no operation {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
+    out = console()
+    for cls in found:
+        file, line = where(cls)
+        out.print(Text.assemble((f"{cls.name}-{cls.version.removeprefix('opset')}", "bold"),
+                                f"  {', '.join(forms(cls))}  ", (f"{file}:{line}", "dim")), soft_wrap=True)
+        if cls.aliases:
+            out.print(f"also called {', '.join(cls.aliases)}")
+        if cls.__doc__:
+            out.print(Text(inspect.cleandoc(cls.__doc__)))
+        rows = [(key, _kind(kind), "required" if required else _default(cls, key))
+                for key, (kind, required) in attributes(cls).items()]
+        if rows:
+            out.print(table("", ("attribute", "type", "default"), rows))
+        else:
+            out.print("no attributes\n")
+
+
+def _kind(kind: Any) -> str:
+    """An annotation without the modules in it."""
+    return kind.__name__ if type(kind) is type else re.sub(r"\b(\w+\.)+(?=\w)", "", str(kind))
+
+
+def _default(cls: type[Op], key: str) -> str:
+    value = getattr(cls, key)
+    return value.get_type_name() if isinstance(value, Type) else repr(value)

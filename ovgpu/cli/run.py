@@ -1,0 +1,73 @@
+"""``ovgpu run``: one or several inferences, state kept in between."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_name, static_shape
+from ovgpu.cli._print import console, milliseconds, results_table
+from ovgpu.core import Core
+from ovgpu.ops._op import decode
+from ovgpu.types import Type
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("run", help="run a model on given or random inputs")
+    parser.add_argument("model", help="the .xml file of the model")
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=VALUE",
+                        help="a .npy file, random, zeros or ones; by default reals are random, integers 0, masks 1")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]", help="shapes of dynamic inputs")
+    parser.add_argument("--steps", type=int, default=1, metavar="N", help="inferences; the state is kept (default 1)")
+    parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
+    parser.add_argument("--save", metavar="OUT.npz", help="writes the outputs; as NAME.0, NAME.1 ... for several steps")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.steps < 1:
+        raise ValueError(f"--steps must be at least 1, not {args.steps}")
+    core = Core()
+    model = core.read_model(args.model)
+    compiled = core.compile_model(model, args.device)
+    ports = compiled.inputs
+    shapes, given = parse_shapes(args.shape, ports), parse_values(args.input, ports)
+    random = np.random.default_rng(args.seed)
+    arrays = {}
+    for number, port in enumerate(ports):
+        how = given.get(number)
+        shape = shapes.get(number, [None])[0]
+        from_file = how is not None and how.endswith(".npy")
+        arrays[number] = fill(port, () if from_file else static_shape(port, shape, "--shape"), how, random)
+    request = compiled.create_infer_request()
+    states = [s.name for s in request.query_state()]
+    feed = Feed(ports, arrays, bool(states))
+    saved: dict[str, Any] = {}
+    latencies = []
+    for step in range(args.steps):
+        results = request.infer(feed.next())
+        latencies.append(request.latency)
+        for number, port in enumerate(compiled.outputs):
+            name = port_name(port) if args.steps == 1 else f"{port_name(port)}.{step}"
+            if args.save:
+                saved[name] = _portable(results[number])
+    out = console()
+    device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
+    out.print(f"[bold]{model.friendly_name}[/] on {device}: {args.steps} inference{'s' if args.steps > 1 else ''}"
+              + (f", {len(states)} state variable{'s' if len(states) > 1 else ''}" if states else ""))
+    out.print(results_table("Outputs" if args.steps == 1 else "Outputs of the last inference", (
+        (port_name(port), results[number]) for number, port in enumerate(compiled.outputs))))
+    if states:
+        out.print(results_table("State", ((s.name, s.state.data) for s in request.query_state())))
+    out.print(f"latency: {milliseconds(latencies)}")
+    if args.save:
+        np.savez(args.save, **saved)
+        out.print(f"saved {len(saved)} array{'s' if len(saved) > 1 else ''} to {args.save}", soft_wrap=True)
+
+
+def _portable(array: Any) -> Any:
+    """An array of a dtype that NumPy itself can write and read."""
+    return array.astype(str) if array.dtype == object else decode(array) if Type.of(array.dtype).is_real() else array
