@@ -340,21 +340,23 @@ def apply(op: str, *args: Int) -> Int:
 
 
 def minimum(a: Int, b: Int) -> Int:
-    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
-    if a is b or (ahi is not None and ahi <= blo):
+    least, most = bounds(a - b)  # decided where the difference has a sign, as that of P and P + S
+    if most is not None and most <= 0:
         return a
-    if bhi is not None and bhi <= alo:
+    if least >= 0:
         return b
+    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
     hi = ahi if bhi is None else bhi if ahi is None else min(ahi, bhi)
     return _table(a, b).atom("min", a, b, lo=min(alo, blo), hi=hi)
 
 
 def maximum(a: Int, b: Int) -> Int:
-    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
-    if a is b or (bhi is not None and bhi <= alo):
-        return a
-    if ahi is not None and ahi <= blo:
+    least, most = bounds(a - b)
+    if most is not None and most <= 0:
         return b
+    if least >= 0:
+        return a
+    (alo, ahi), (blo, bhi) = bounds(a), bounds(b)
     hi = None if ahi is None or bhi is None else max(ahi, bhi)
     return _table(a, b).atom("max", a, b, lo=max(alo, blo), hi=hi)
 
