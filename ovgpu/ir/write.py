@@ -338,7 +338,8 @@ class Writer:
 
 
 def _may_round(node: Node) -> bool:
-    return "precise_0" not in node.rt_info  # openvino's mark of constants that must stay f32
+    info = node.rt_info.plain()  # with openvino's marks, of former releases and now, of what must stay f32
+    return "precise_0" not in info and ":f16" not in info.get("DisablePrecisionConversion_0", {}).get("value", "")
 
 
 def _sources(node: Node) -> list[Output]:
