@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops._op import Array, Op, op
-from ovgpu.symbolic import Int, Shape, Spec, Sym, active, apply, atoms, maximum, same, unknown
+from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
 
 
@@ -148,7 +148,7 @@ class _Iterating(Op):
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
 
-    def _infer_body(self, specs: Sequence[Spec | None], counter: int | None = None) -> list[Spec]:
+    def _infer_body(self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None) -> list[Spec]:
         """Specs of the body's results that hold for every iteration."""
         given: list[Spec | None] = [None] * len(self.body.parameters)
         for m in self.inputs:
@@ -219,10 +219,10 @@ class _Iterating(Op):
             i += 1
             if condition is not None and not bool(results[condition].reshape(-1)[0]):
                 break
-        return self._collect(xp, inputs, results, parts)
+        return self._collect(xp, inputs, results, parts, counter)
 
     def _collect(self, xp: Any, inputs: Sequence[Array], results: Sequence[Array],
-                 parts: dict[int, list[Array]]) -> tuple[Array, ...]:
+                 parts: dict[int, list[Array]], counter: int | None) -> tuple[Array, ...]:
         initial = {m.parameter: inputs[m.port] for m in self.inputs}
         first = {b.result: initial[b.parameter] for b in self.back_edges}
         found: dict[int, Array] = {}
@@ -231,18 +231,46 @@ class _Iterating(Op):
                 pieces = parts[m.port][:: -1 if m.stride < 0 else 1]
                 found[m.port] = xp.concatenate(pieces, axis=m.axis)
             elif m.axis is not None:
-                spec = self.body.results[m.result].outputs[0].spec
-                shape = [0 if isinstance(d, Sym) else d for d in spec.shape or ()]
-                if shape:
-                    shape[m.axis] = 0
-                found[m.port] = xp.empty(tuple(shape), spec.type.storage)
+                found[m.port] = self._empty(xp, m, inputs, counter)
             elif results:
                 found[m.port] = results[m.result]
             elif m.result in first:
                 found[m.port] = first[m.result]
             else:
-                raise OpError(f"output {m.port} has no value: there was no iteration")
+                raise no_value(m)
         return tuple(found[i] for i in range(len(found)))
+
+    def _empty(self, xp: Any, m: OutputMap, inputs: Sequence[Array], counter: int | None) -> Array:
+        """A concatenation of no parts: its other extents are those that the body would give."""
+        specs: dict[int, Spec] = {}
+        for entry in self.inputs:
+            op: Any = self.body.parameters[entry.parameter].op
+            x = inputs[entry.port]
+            specs[entry.port] = Spec(Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type, x.shape)
+        with Table():
+            spec = replace(self, body=self.body.clone())._infer_body(specs, counter)[m.result]
+        shape = [0 if isinstance(d, Sym) else d for d in spec.shape or (0,)]
+        shape[m.axis or 0] = 0
+        return xp.empty(tuple(shape), spec.type.storage)
+
+
+def no_value(m: OutputMap) -> OpError:
+    """The error of a last value that no iteration has given, and no back edge begins."""
+    return OpError(f"output {m.port} has no value: there was no iteration")
+
+
+def _one(spec: Spec | None, name: str, boolean: bool) -> None:
+    """Demands a scalar, or a vector of one element."""
+    if spec is None:
+        return
+    kind = spec.type
+    if not kind.is_dynamic() and not (kind == Type.boolean if boolean else kind.is_integral_number()):
+        raise OpError(f"the {name} must be {'a boolean' if boolean else 'an integer'}, not {kind.get_type_name()}")
+    if spec.shape is not None:
+        if len(spec.shape) > 1:
+            raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
+        for dim in spec.shape:
+            same(dim, 1, f"the {name} must have one element, it has {{0}}")
 
 
 def _part(shape: Shape, m: InputMap) -> Shape:
@@ -337,9 +365,8 @@ class Loop(_Iterating):
         return count if not isinstance(start[0], Sym) else apply("select", start[0], count, 0)
 
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
-        for spec, name in zip(specs, ("trip count", "execution condition")):
-            if spec is not None and spec.shape is not None and len(spec.shape) > 1:
-                raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
+        _one(specs[0], "trip count", False)
+        _one(specs[1], "execution condition", True)
         with _Inside() as inside:
             results = self._infer_body(specs, self.current_iteration)
         return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
@@ -367,8 +394,7 @@ class If(Op):
 
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         condition = specs[0]
-        if condition is not None and condition.shape is not None and len(condition.shape) > 1:
-            raise OpError(f"the condition must be a scalar, it has rank {len(condition.shape)}")
+        _one(condition, "condition", True)
         with _Inside() as inside:
             then = self._branch(self.then_body, self.then_inputs, self.then_outputs, specs)
             other = self._branch(self.else_body, self.else_inputs, self.else_outputs, specs)

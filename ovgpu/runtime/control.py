@@ -20,7 +20,7 @@ from ovgpu.model import Model, Node
 from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides
 from ovgpu.ops._xp import Adapter
-from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
+from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
 from ovgpu.runtime.backend import Call
 from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
@@ -220,6 +220,8 @@ class _Iterations:
         initial = {m.parameter: inputs[m.port] for m in self.inputs}
         for m in self.outputs:
             if m.axis is None:
+                if not n and m.result not in dict(self.back):
+                    raise no_value(m)
                 value = self.results[m.result] if n else initial[dict(self.back)[m.result]]
                 if value is not outputs[m.port]:
                     found += self.backend.copy(value, outputs[m.port])
