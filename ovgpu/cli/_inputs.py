@@ -19,8 +19,16 @@ _SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*
 
 
 def port_name(port: Output) -> str:
-    """The first tensor name, or the layer's name where there is none."""
-    return min(port.get_names(), default=port.node.friendly_name)
+    """The first tensor name, or the name of the layer that makes the tensor where there is none."""
+    source = port.tensor_port
+    layer = source.node.friendly_name
+    return min(port.get_names(), default=layer if len(source.node.outputs) == 1 else f"{layer}.{source.index}")
+
+
+def port_names(ports: Sequence[Output]) -> list[str]:
+    """A name for each port, no two alike."""
+    names = [port_name(port) for port in ports]
+    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
 
 
 def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, list[PartialShape]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_name, static_shape
+from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_names, static_shape
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.core import Core
 from ovgpu.ops._op import decode
@@ -45,23 +45,24 @@ def run(args: argparse.Namespace) -> None:
     request = compiled.create_infer_request()
     states = [s.name for s in request.query_state()]
     feed = Feed(ports, arrays, bool(states))
+    names = port_names(compiled.outputs)
     saved: dict[str, Any] = {}
     latencies = []
     for step in range(args.steps):
-        results = request.infer(feed.next())
+        request.infer(feed.next())
+        results = [request.get_output_tensor(i).array for i in range(len(names))]
         latencies.append(request.latency)
-        for number, port in enumerate(compiled.outputs):
-            name = port_name(port) if args.steps == 1 else f"{port_name(port)}.{step}"
-            if args.save:
-                saved[name] = _portable(results[number])
+        if args.save:
+            for number, name in enumerate(names):
+                saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
     out = console()
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
     out.print(f"[bold]{model.friendly_name}[/] on {device}: {args.steps} inference{'s' if args.steps > 1 else ''}"
               + (f", {len(states)} state variable{'s' if len(states) > 1 else ''}" if states else ""))
     out.print(results_table("Outputs" if args.steps == 1 else "Outputs of the last inference", (
-        (port_name(port), results[number]) for number, port in enumerate(compiled.outputs))))
+        (name, results[number]) for number, name in enumerate(names))))
     if states:
-        out.print(results_table("State", ((s.name, s.state.data) for s in request.query_state())))
+        out.print(results_table("State", ((s.name, s.state.array) for s in request.query_state())))
     out.print(f"latency: {milliseconds(latencies)}")
     if args.save:
         np.savez(args.save, **saved)

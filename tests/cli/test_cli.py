@@ -1,0 +1,214 @@
+"""The commands but benchmark: what they print, what they write, and how they fail."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ovgpu
+from ovgpu.cli import demo, main
+from ovgpu.cli.ops import forms, where
+from ovgpu.ops import registry
+from tests.harness.ir import Net
+from tests.runtime import models
+
+from .conftest import Write
+
+
+def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that a failing command prints."""
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("ovgpu: error: ") and err.count("\n") == 1
+    return err.removeprefix("ovgpu: error: ").rstrip()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---- run
+
+def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "out.npz"
+    text = output(capsys, "run", stateful, "--input", "ones", "--steps", "3", "--save", str(saved))
+    assert "stateful on CPU: 3 inferences, 1 state variable" in text
+    assert re.search(r"add +float32 +\[1,8\] +3 +3 +3 +3 3 \.\.\.", text)
+    assert re.search(r"\bs +float32 +\[1,8\] +3 +3 +3", text)
+    assert re.search(r"latency: first [\d.]+ ms, then median [\d.]+ ms \([\d.]+ to [\d.]+\) over 2", text)
+    with np.load(saved) as arrays:
+        assert sorted(arrays) == ["add.0", "add.1", "add.2"]
+        np.testing.assert_array_equal(arrays["add.1"], np.full((1, 8), 2, "f4"))
+
+
+def test_run_reads_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.array([[1, -2, 3]], "f4")
+    np.save(tmp_path / "x.npy", x)
+    output(capsys, "run", write(models.chain((-1, 3))), "--input", f"x={tmp_path / 'x.npy'}",
+           "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_array_equal(arrays["mul"], np.maximum(x + 1, 0))
+
+
+def test_run_seed_and_shape(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, found = write(models.chain((-1, 3))), []
+    for seed in "0", "0", "1":
+        output(capsys, "run", model, "--shape", "x=[4,3]", "--seed", seed, "--save", str(tmp_path / "out.npz"))
+        with np.load(tmp_path / "out.npz") as arrays:
+            found.append(arrays["mul"])
+    assert found[0].shape == (4, 3)
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_run_saves_types_that_numpy_lacks(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("bf16")
+    net.result(net.layer("Relu", "opset1", [net.parameter("bf16", (2,), "x")], name="relu"))
+    output(capsys, "run", write(net), "--input", "ones", "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["relu"].dtype == np.float32 and arrays["relu"].tolist() == [1, 1]
+
+
+def test_run_continues_a_sequence(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = [f"--shape={name}=[1,1]" for name in ("input_ids", "attention_mask", "position_ids")]
+    output(capsys, "run", decoder, *one, "--steps", "4", "--save", str(tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["seen.3"].tolist() == [[1, 2, 3, 4]]  # positions 0 to 3, and a mask of ones
+
+
+@pytest.mark.parametrize("argv, message", [
+    (["--shape", "x=[1,4]"], "input 'x' has shape [?,3], not [1,4]"),
+    ([], "input 'x' has the dynamic shape [?,3]: give it with --shape x=[1,3]"),
+    (["--shape", "x=4"], "cannot read the shape 'x=4': write [1,3] or name=[1,3]"),
+    (["--shape", "y=[1,3]"], "y"),
+    (["--input", "nothing.npy"], "nothing.npy"),
+    (["--input", "y=ones", "--shape", "[1,3]"], "y"),
+    (["--steps", "0"], "--steps must be at least 1, not 0"),
+    (["--device", "TPU"], 'Device with "TPU" name is not registered'),
+])
+def test_run_errors(argv: list[str], message: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in error(capsys, "run", write(models.chain((-1, 3))), *argv)
+
+
+def test_errors_are_raised_when_debugging(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no.xml" in error(capsys, "run", "no.xml")
+    with ovgpu.DEBUG(1), pytest.raises(ovgpu.Error):
+        main(["run", "no.xml"])
+
+
+# ---- info
+
+def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = words(output(capsys, "info", stateful))
+    assert "6 layers, 32 B of weights in 1 constants" in text
+    for row in ("0 x f32 [1,8]", "0 add f32 [1,8]", "s f32 [1,8]", "Add opset1 1", "ReadValue opset6 1"):
+        assert row in text, row
+    assert "Plan" not in text
+
+
+def test_info_with_a_plan(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    text = words(output(capsys, "info", write(models.loop()), "--plan", "--shape", "[5,4]"))
+    assert "Plan for x [5, 4]" in text and "body × 5" in text and "160 B moved" not in text
+    assert f"{5 * 5 * 16 + 2 * 5 * 16} B moved per inference" in text
+
+
+def test_info_names_unsupported_ops(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net("strange")
+    net.result(net.layer("Frobnicate", "opset1", [net.parameter("f32", (2,), "x")], name="frob"))
+    path = write(net)
+    assert "Frobnicate opset1 1 not supported" in words(output(capsys, "info", path))
+    assert "unsupported operations: Frobnicate of opset1 (layer 'frob')" in error(capsys, "info", path, "--plan")
+
+
+# ---- ops
+
+def test_ops_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "ops")
+    classes = list(registry())
+    names = {cls.name for cls in classes}
+    assert names <= set(re.findall(r"^ *(\w+) ", text, re.MULTILINE))
+    assert f"{len(names)} operations in {len(classes)} versions" in text
+
+
+def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "ops", "--markdown").splitlines()
+    assert lines[:2] == ["| op | versions | forms | file |", "| --- | --- | --- | --- |"]
+    assert "| Softmax | 1, 8 |" in "\n".join(lines) and all(line.count("|") == 5 for line in lines)
+
+
+def test_one_op(capsys: pytest.CaptureFixture[str]) -> None:
+    text = words(output(capsys, "ops", "relu"))
+    cls = next(c for c in registry() if c.name == "Relu")
+    file, line = where(cls)
+    assert f"Relu-1 {', '.join(forms(cls))} {file}:{line}" in text and "also called ReLU" in text
+    softmax = words(output(capsys, "ops", "Softmax"))
+    assert "Softmax-1 " in softmax and "Softmax-8 " in softmax and "axis int 1" in softmax
+    assert "required" in output(capsys, "ops", "ReadValue")
+
+
+def test_where_points_at_the_class() -> None:
+    cls = next(c for c in registry() if c.name == "Softmax" and c.version == "opset8")
+    file, line = where(cls)
+    lines = (Path(ovgpu.__file__).parents[1] / file).read_text(encoding="utf-8").splitlines()
+    assert "Softmax" in lines[line - 1] or "Softmax" in lines[line]
+
+
+def test_forms() -> None:
+    by_name = {cls.name: forms(cls) for cls in registry()}
+    assert by_name["Parameter"] == by_name["Loop"] == by_name["Assign"] == ["runtime"]
+    assert by_name["Transpose"][0] == "view" and by_name["Exp"] == ["NumPy", "CUDA"]
+
+
+def test_unknown_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error(capsys, "ops", "Sotmax").startswith("there is no operation 'Sotmax'; there is Softmax")
+
+
+# ---- demo
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    text = output(capsys, "demo")
+    assert max(map(len, text.splitlines())) <= int(columns)
+    flat = words(text)
+    assert flat.count("✓") == 2 and "5 calls against a loop in plain NumPy: largest difference" in flat
+    assert "body × 25" in flat and "0 0 0 7" in flat and "after reset_state()" in flat and "4 5 6 7" not in flat
+
+
+def test_demo_checks_its_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    right = demo.lstm_in_numpy
+    monkeypatch.setattr(demo, "lstm_in_numpy", lambda x, h, c: tuple(v + 1e-3 for v in right(x, h, c)))
+    assert main(["demo"]) == 1
+    assert "computed something else than NumPy" in capsys.readouterr().err
+
+
+# ---- as a program
+
+def test_as_a_program(stateful: str) -> None:
+    command = [sys.executable, "-m", "ovgpu"]
+    done = subprocess.run([*command, "run", stateful], capture_output=True, text=True, check=True,
+                          env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert "stateful on CPU" in done.stdout and "\x1b" not in done.stdout and done.stderr == ""
+    failed = subprocess.run([*command, "run", "no.xml"], capture_output=True, text=True)
+    assert failed.returncode == 1 and failed.stderr.startswith("ovgpu: error: ") and "Traceback" not in failed.stderr
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0 and capsys.readouterr().out == f"ovgpu {ovgpu.__version__}\n"
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2 and "COMMAND" in capsys.readouterr().err
