@@ -4,7 +4,8 @@
     OVGPU_DEBUG=2           also every step: time, bytes, bandwidth
     OVGPU_DEBUG=3           also the shapes and types of every step, and what the passes did to the model
     OVGPU_DEBUG=4           also generated code: the host lane, and CUDA kernels
-    OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs
+    OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs;
+                            in the body of a loop, when it is done for the first time
 
 All is printed to stderr. With both dials off, an inference pays for two attribute look-ups.
 """
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -26,6 +27,9 @@ import numpy as np
 from ovgpu.errors import Error
 from ovgpu.model import Model
 from ovgpu.ops._op import Array, decode
+from ovgpu.ops._unsupported import all_nodes
+from ovgpu.ops._xp import Adapter
+from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call
 from ovgpu.runtime.executor import Executor, Memory
 from ovgpu.runtime.plan import distinct, plan_of
@@ -104,7 +108,7 @@ def run_watched(executor: Executor, profiler: Profiler | None, title: str, input
         if level >= 1 and executor not in _shown:
             _shown.add(executor)
             _show(executor, title, level)
-    if layer:  # nothing ran after it, or nothing at all
+    if layer:  # nothing ran after it, or its body did not run
         raise watch.stopped()
     return results
 
@@ -169,7 +173,10 @@ class _Watch:
             self._follow(self.executor.children["rest"])
         number, position = self.places[id(step)]
         if self.target is not None and (number, position) >= self.target[:2]:
-            raise self.stopped()
+            if self.target.inside is step:
+                self._enter(step, number)
+            else:
+                raise self.stopped()
         start = time.perf_counter()
         if self.profiler is not None:
             self.profiler(step, calls)
@@ -182,10 +189,26 @@ class _Watch:
         if self.target is not None and (number, position + 1) >= self.target[:2]:
             raise self.stopped()
 
-    def stopped(self) -> Stopped:
+    def stopped(self) -> Error:
         assert self.target is not None
+        if self.target.inside is not None:
+            return Error(f"cannot stop at layer '{self.layer}': the body of '{self.target.inside.name}' did not run")
         download = self.executor.backend.download
-        return Stopped(self.layer, [np.array(download(self._array(i))) for i in self.target[2]])
+        return Stopped(self.layer, [np.array(download(self._array(i))) for i in self.target.values])
+
+    def _enter(self, step: Step, number: int) -> None:
+        """Runs a step with bodies one body at a time; raises `Stopped` when the layer in one of them is done."""
+        executor = self.executor
+        binding = next(reversed(executor.bindings[number].values()))
+        inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
+
+        def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
+            child = Executor(control.program_for(model, arrays, {}), executor.backend, executor.constants)
+            if _has(model, self.layer):
+                child.observe = _Watch(child, None, 0, self.layer)
+            return child.run(arrays, {}, control._Fresh(executor))
+
+        step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
 
     def _array(self, i: int) -> Array:
         """A value's array; that of a view which no step reads is made here."""
@@ -193,8 +216,8 @@ class _Watch:
         if executor.arrays[i] is not None:
             return executor.arrays[i]
         assert self.target is not None
-        value, segment = executor.program.values[i], executor.program.segments[self.target[0]]
-        slots = next(reversed(executor.bindings[self.target[0]].values())).slots
+        value, segment = executor.program.values[i], executor.program.segments[self.target.segment]
+        slots = next(reversed(executor.bindings[self.target.segment].values())).slots
         try:
             shape, strides, (offset,) = (tuple(segment.resolve(n, slots) for n in some)
                                          for some in (value.view.shape, value.view.strides, (value.view.offset,)))
@@ -220,27 +243,41 @@ class _Watch:
         return " ".join(text.replace(", ", ",") for text in found)
 
 
-def _find(program: Program, layer: str) -> tuple[int, int, tuple[int, ...]] | None:
-    """(segment, number of its steps that must have run, values) of a layer's outputs.
+class _Target(NamedTuple):
+    """Where a layer is done: after ``steps`` steps of a segment, or inside of the next one."""
+
+    segment: int
+    steps: int
+    values: tuple[int, ...]
+    inside: Step | None = None
+
+
+def _has(model: Model, layer: str) -> bool:
+    return any(node.friendly_name == layer for node in all_nodes(model))
+
+
+def _find(program: Program, layer: str) -> _Target | None:
+    """Where a layer is done.
 
     None if the layer belongs to what follows a result of unknown rank. Error if there is no such layer.
     """
     for view in program.views:
         if view.node.friendly_name == layer:
-            return view.segment, view.position, view.outputs
+            return _Target(view.segment, view.position, view.outputs)
     named = tuple(v.id for v in program.values if v.name == layer)
     for number, segment in reversed(list(enumerate(program.segments))):
         for position, step in reversed(list(enumerate(segment.steps))):
             if step.name == layer:
-                return number, position + 1, step.outputs if step.kind != "copy" else named[-1:]
+                return _Target(number, position + 1, step.outputs if step.kind != "copy" else named[-1:])
     given = [v.id for v in program.values if v.name == layer and v.memory in ("input", "state", "constant")]
     if given:
-        return 0, 0, (given[0],)
-    if program.rest is not None and any(n.friendly_name == layer for n in program.rest.model.ops):
+        return _Target(0, 0, (given[0],))
+    for number, segment in enumerate(program.segments):
+        for position, step in enumerate(segment.steps):
+            if any(_has(body.model, layer) for body in step.bodies):
+                return _Target(number, position, (), step)
+    if program.rest is not None and _has(program.rest.model, layer):
         return None
-    for step in program.steps:
-        if any(n.friendly_name == layer for body in step.bodies for n in body.model.ops):
-            raise Error(f"cannot stop at layer '{layer}': it is in a body of '{step.name}', which runs as one step")
     near = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
     raise Error(f"cannot stop at layer '{layer}': no step computes it"
                 + (f"; there is {', '.join(near)}" if near else ""))
