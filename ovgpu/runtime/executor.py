@@ -171,7 +171,7 @@ class Executor:
         todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
-            binding = Binding(slots, hosts, outside, layout, [None] * len(todo_values), [()] * len(todo_steps))
+            binding = Binding(slots, _copies(hosts), outside, layout, [None] * len(todo_values), [()] * len(todo_steps))
         else:
             changed = tuple([i for i, (old, new) in enumerate(zip(base.slots, slots)) if old != new])
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
@@ -179,7 +179,7 @@ class Executor:
             if not changed and not moved and not told:
                 return base
             todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
-            binding = Binding(slots, hosts, outside, layout, list(base.arrays), list(base.calls))
+            binding = Binding(slots, _copies(hosts), outside, layout, list(base.arrays), list(base.calls))
         arrays, arena, position_of = binding.arrays, self.arenas[number], segment.position_of
         place, view = self.backend.place, self.backend.view
         for position in todo_values:
@@ -190,7 +190,7 @@ class Executor:
                                 else place(arena, layout.offsets[buffer] + offset, shape, strides, value.type))
         self._publish(segment, binding)
         for position in todo_steps:
-            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, hosts)
+            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts)
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
@@ -310,6 +310,11 @@ class Executor:
         self.children["rest"] = child
         child.observe = self.observe
         return child.run(inputs, {}, memory, key)
+
+
+def _copies(hosts: Sequence[Any]) -> list[Any]:
+    """Host values that stay as they are: some are the caller's inputs, which the next inference overwrites."""
+    return [np.array(h) for h in hosts]
 
 
 def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
