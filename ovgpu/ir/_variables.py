@@ -19,6 +19,20 @@ def check_variables(model: Model) -> None:
             raise _error(assign, f"there is no ReadValue of variable '{variable}'")
 
 
+def check_values(model: Model) -> None:
+    """No Assign gives a variable a type or shape that it cannot have. Call after inference. Raises `ModelError`."""
+    reads = _by_variable(model, "ReadValue")
+    for variable, assign in _by_variable(model, "Assign").items():
+        new, declared = assign.outputs[0], reads[variable].outputs[0]
+        kinds = new.element_type, declared.element_type
+        if kinds[0] != kinds[1] and not any(kind.is_dynamic() for kind in kinds):
+            raise _error(assign, f"the new value has type {kinds[0].get_type_name()}, "
+                                 f"variable '{variable}' has {kinds[1].get_type_name()}")
+        if not declared.partial_shape.compatible(new.partial_shape):
+            raise _error(assign, f"the new value has shape {new.partial_shape}, "
+                                 f"variable '{variable}' has {declared.partial_shape}")
+
+
 def _by_variable(model: Model, kind: str) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     for node in model.ops:

@@ -16,9 +16,9 @@ from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
-from ovgpu.ir._variables import check_variables
+from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
-from ovgpu.model import Model, Node, RTMap
+from ovgpu.model import Model, Node, Output, RTMap
 from ovgpu.ops import Op, lookup, registry
 from ovgpu.ops._op import build
 from ovgpu.ops._unsupported import Unsupported
@@ -59,8 +59,11 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
                          f"{' and '.join(VERSIONS)} are{file.suffix}")
     result = _graph(root, file).model
     result.validate_nodes_and_infer_types()
+    check_values(result)
     if root.get("version") == "10":
         _name_ports(result)
+    else:
+        _name_results(result)
     return result
 
 
@@ -270,6 +273,18 @@ def _spellings(count: int) -> dict[str, str]:
 
 
 # ---- after inference
+
+def _name_results(model: Model) -> None:
+    """Names of a tensor that are not an input's become those of the outputs that take it."""
+    taken: dict[Output, set[str]] = {}
+    for result in model.results:
+        port, source = result.outputs[0], result.outputs[0].tensor_port
+        if not port.own_names and source.node.op.name != "Parameter":
+            names = taken.setdefault(source, set(source.own_names))
+            port.set_names(names)
+    for source in taken:
+        source.set_names(())
+
 
 def _name_ports(model: Model) -> None:
     """Gives inputs and outputs of an IR of version 10 the layer names by which its users know them."""

@@ -328,12 +328,16 @@ class Node:
         return self.output(index).get_shape()
 
     def get_element_type(self) -> Type:
-        return self.outputs[0].get_element_type()
+        """The element type of output 0; of a Parameter, what it declares."""
+        op: Any = self.op
+        return op.element_type if op.name == "Parameter" else self.outputs[0].get_element_type()
 
     element_type = property(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
-        return self.outputs[0].get_partial_shape()
+        """The shape of output 0; of a Parameter, what it declares."""
+        op: Any = self.op
+        return PartialShape(op.shape) if op.name == "Parameter" else self.outputs[0].get_partial_shape()
 
     partial_shape = property(get_partial_shape)
 

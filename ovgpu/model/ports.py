@@ -53,7 +53,9 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
         found = [p for p in ports if p is key] or [p for p in ports if p.tensor_port is key]
     else:
         number = operator.index(key)
-        if not 0 <= number < len(ports):
+        if number < 0:
+            raise TypeError(f"the number of an {kind} is not negative, as {number} is")
+        if number >= len(ports):
             raise IndexError(f"there is no {kind} {number}: the model has {len(ports)}")
         return ports[number]
     if not found:
