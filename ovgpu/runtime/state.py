@@ -37,11 +37,14 @@ class Variable:
         self.parity = 0  # the block that `current` is in; the other one is written next
 
     def write(self, shape: tuple[int, ...], kind: Type) -> Array:
-        """An array in the block that is not current, for the new value."""
+        """An array in the block that is not current, for the new value. Error if the variable cannot have it."""
         block = 1 - self.parity
         array = self.spare[block]
         if array is not None and array.shape == shape and array.dtype == kind.storage:
             return array
+        if not self.info.shape.compatible(PartialShape(list(shape))):
+            raise Error(f"[Assign] the new value of variable '{self.info.name}' has shape {list(shape)}, "
+                        f"the variable has {self.info.shape}")
         nbytes = prod(shape) * kind.storage.itemsize
         if self.blocks[block] is None or self.sizes[block] < nbytes:
             self.sizes[block] = capacity(nbytes, self.info.shape.is_dynamic)
