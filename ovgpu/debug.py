@@ -148,7 +148,7 @@ def generated_code(executor: Executor) -> dict[str, str]:
                 kernel: Any = getattr(call, "func", None)
                 operation = getattr(kernel, "operation", None)  # cupy.ElementwiseKernel has it
                 if operation is not None:
-                    params = ", ".join(str(p) for p in getattr(kernel, "params", ()))
+                    params = ", ".join(p.name for p in kernel.params if p.name != "_ind")
                     found[f"kernel {kernel.name}({params})"] = operation
     for child in executor.children.values():
         found.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})

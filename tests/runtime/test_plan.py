@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import ovgpu as ov
+from ovgpu.backends.cpu import CpuBackend
 from ovgpu.runtime.plan import Plan, plan_of_program
 from ovgpu.runtime.printing import bytes_text
 
@@ -122,6 +124,23 @@ def test_plan_of_a_program_without_executor() -> None:
     slots, _ = segment.lane([np.empty((2, 3), "f4")])
     known = plan_of_program(program, [slots])
     assert known.bytes_moved == 160 and known.arena >= 24 and known.steps[0].calls is None
+
+
+def test_a_captured_segment_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(self: CpuBackend, recording: Any) -> bool:
+        """As a backend with graphs does it: captured at the second run."""
+        recording.runs += 1
+        recording.graph = recording.runs > 1 or None
+        for call in recording.flat:
+            call()
+        return True
+
+    monkeypatch.setattr(CpuBackend, "replay", replay)
+    model, x = compiled(models.loop()), np.ones((4, 4), "f4")
+    model([x])
+    assert model.plan().captured == (False,) and model.plan().launches == 4 * 2 + 1
+    model([x])
+    assert model.plan().captured == (True,) and model.plan().launches == 1
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
