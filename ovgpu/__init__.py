@@ -8,34 +8,63 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ovgpu import properties
-from ovgpu.core import CompiledModel, Core, compile_model
+from ovgpu.compiled import CompiledModel
+from ovgpu.core import Core, compile_model
 from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
-from ovgpu.ir import read_model
-from ovgpu.model import Input, Model, Node, Output, get_batch, set_batch
-from ovgpu.ops import op
-from ovgpu.request import InferRequest, VariableState
+from ovgpu.ir import read_model, save_model, serialize
+from ovgpu.model import Input, Model, Node, Output, OVAny, RTMap, get_batch, set_batch
+from ovgpu.ops import Op, op
+from ovgpu.ports import ConstOutput
+from ovgpu.queue import AsyncInferQueue
+from ovgpu.request import InferRequest
 from ovgpu.results import OVDict
 from ovgpu.runtime.profile import ProfilingInfo
+from ovgpu.states import VariableState
 from ovgpu.tensor import Tensor
-from ovgpu.types import Dimension, Layout, PartialShape, Shape, Type
+from ovgpu.types import Dimension, Layout, PartialShape, Shape, Strides, Type
+from ovgpu.version import Version, __version__, get_version
 
-__version__ = "0.1.0"
-
-ConstOutput = Output
-
-
-@dataclass(frozen=True)
-class Version:
-    """What `Core.get_versions` tells of a device."""
-
-    build_number: str
-    description: str
-
-
-def get_version() -> str:
-    """The version of ovgpu."""
-    return __version__
+__all__ = [
+    "DEBUG",
+    "STOP_AT",
+    "AsyncInferQueue",
+    "CompiledModel",
+    "ConstOutput",
+    "Core",
+    "DeviceError",
+    "Dimension",
+    "Error",
+    "InferRequest",
+    "Input",
+    "Layout",
+    "Model",
+    "ModelError",
+    "Node",
+    "OVAny",
+    "OVDict",
+    "Op",
+    "OpError",
+    "Output",
+    "PartialShape",
+    "ProfilingInfo",
+    "RTMap",
+    "Shape",
+    "Strides",
+    "Tensor",
+    "Type",
+    "UnsupportedOpError",
+    "VariableState",
+    "Version",
+    "__version__",
+    "compile_model",
+    "get_batch",
+    "get_version",
+    "op",
+    "properties",
+    "read_model",
+    "save_model",
+    "serialize",
+    "set_batch",
+]

@@ -4,323 +4,248 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, STOP_AT, run_watched
-from ovgpu.errors import Error
-from ovgpu.model import Output, find_port
+from ovgpu.inputs import InputSlot, numbered
+from ovgpu.model import Output
 from ovgpu.ops._op import Array
+from ovgpu.outputs import OutputSlot
+from ovgpu.ports import ConstOutput
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
-from ovgpu.runtime.profile import Profiler, ProfilingInfo
-from ovgpu.runtime.program import Program
-from ovgpu.runtime.state import Variable, Variables
+from ovgpu.runtime.profile import Profiler, ProfilingInfo, Status
+from ovgpu.runtime.state import Variables
+from ovgpu.states import InitialValues, VariableState
 from ovgpu.tensor import Tensor
-from ovgpu.types import PartialShape, Type
+from ovgpu.types import Type
 
 if TYPE_CHECKING:
-    from ovgpu.core import CompiledModel
-
-SMALL_INPUT = 65536  # bytes: copying less than this costs less than binding steps to a new array
-
-
-class VariableState:
-    """A variable of a request: read it, set it, or reset it to its initial value."""
-
-    def __init__(self, request: InferRequest, variable: Variable) -> None:
-        self._request, self._variable = request, variable
-
-    @property
-    def name(self) -> str:
-        return self._variable.info.name
-
-    @property
-    def state(self) -> Tensor:
-        """A copy of the value; before the first inference, and after a reset, the initial one if it is constant
-        and else zeros."""
-        self._request._check_idle()
-        value = self._request._state_value(self.name)
-        return Tensor.from_array(np.array(self._request._backend.download(value)), self._request._variables.type_of(self.name, value))
-
-    @state.setter
-    def state(self, value: Tensor) -> None:
-        self._request._check_idle()
-        tensor = value if isinstance(value, Tensor) else Tensor(value)
-        self._request._variables.set(self.name, self._request._backend.upload(tensor.array, None))
-
-    def reset(self) -> None:
-        self._request._check_idle()
-        self._variable.current = None
-
-    def __repr__(self) -> str:
-        return f"<VariableState: '{self.name}'>"
+    from ovgpu.compiled import CompiledModel
 
 
 class InferRequest:
     """Runs a compiled model. Create it with `CompiledModel.create_infer_request`.
 
-    Raises RuntimeError when used while an inference is running.
+    Raises RuntimeError "Infer Request is busy" when used while an inference is running. An inference that fails
+    leaves the state as it was, and the request usable.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
-        self._compiled = compiled
-        self._backend = compiled._backend.for_request()
-        self._variables = Variables(compiled._variable_infos, self._backend)
-        self._uploaded: list[Any] = [None] * len(compiled.inputs)
+    def __init__(self, compilation: Compilation) -> None:
+        self._compilation = compilation
+        self._backend = compilation.backend.for_request()
+        self._inputs = [InputSlot(port) for port in compilation.inputs]
+        self._outputs = [OutputSlot(port, self._backend) for port in compilation.outputs]
+        self._variables = Variables(compilation.initial.infos, self._backend)
+        self._initial = InitialValues(compilation.initial, self._backend, compilation.constants, compilation.lock)
+        self._uploaded: list[Any] = [None] * len(self._inputs)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
-        self._inputs: list[Any] = [None] * len(compiled.inputs)  # arrays as they will be used
-        self._input_tensors: list[Tensor | None] = [None] * len(compiled.inputs)
-        self._outputs: list[Any] = [None] * len(compiled.outputs)
-        self._bound_outputs: list[Tensor | None] = [None] * len(compiled.outputs)
+        self._profiler = Profiler() if compilation.profiling else None
+        self._busy = threading.Lock()  # held while an inference is running
         self._future: Future[None] | None = None
         self._worker: ThreadPoolExecutor | None = None
-        self._busy = threading.Lock()
+        self._thread = 0  # the worker's
+        self._cancelled = False
         self._callback: Callable[[Any], Any] | None = None
+        self._userdata: Any = None
         self._latency = 0.0
-        self._profiler = Profiler() if compiled._profiling else None
-        self.userdata: Any = None
 
     # ---- running
 
     def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False, *,
               decode_strings: bool = True) -> OVDict:
-        """Sets inputs and runs. Inputs: a dict by port, name or number, a list, or one array.
+        """Sets inputs, runs, and returns the outputs as arrays.
 
-        ``share_inputs`` uses the arrays' memory where type and layout allow; ``share_outputs`` returns views of
-        the request's output tensors, which the next inference overwrites, instead of copies.
+        ``inputs`` is a dict by port, number or tensor name, a list or tuple, or the one value of a model with one
+        input; those not given stay as they were. Values are Tensors, arrays or what becomes one, converted to the
+        model's types. ``share_inputs`` reads arrays where they are, if type and layout allow, instead of copying
+        them. ``share_outputs`` returns views of the output tensors, which the next inference overwrites, instead
+        of copies. Outputs of strings are ``U`` arrays, or ``S`` arrays without ``decode_strings``.
+
+        Raises: RuntimeError for inputs that do not fit the model, and for what goes wrong in the inference;
+        TypeError for what is no input at all.
         """
-        with self._running():
+        self._acquire()
+        try:
+            self._future = None
             self._set_inputs(inputs, share_inputs)
             self._run()
-        return self._results(share_outputs)
+            return self._results(share_outputs, decode_strings)
+        finally:
+            self._busy.release()
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Sets inputs and starts an inference on a thread of the request's own."""
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("Infer Request is busy")
+        """Sets inputs, see `infer`, and starts an inference on a thread of the request's own.
+
+        ``userdata`` is what the callback is given. Outputs are read when `wait` has returned, or in the callback.
+        """
+        if userdata is not None and self._callback is None:
+            warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)
+        elif userdata is not None:
+            self._check_idle()
+            self._userdata = userdata
+        self.start(inputs, share_inputs, self._call_back)
+
+    def start(self, inputs: Any, share_inputs: bool, finished: Callable[[BaseException | None], Any]) -> None:
+        """Starts an inference, after which its thread calls ``finished`` with None, or what went wrong."""
+        self._acquire()
         try:
             self._set_inputs(inputs, share_inputs)
-            if userdata is not None:
-                self.userdata = userdata
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
-            self._future = self._worker.submit(self._run_async)
+            self._cancelled = False
+            self._future = self._worker.submit(self._run_async, finished)
         except BaseException:
             self._busy.release()
             raise
 
-    def _run_async(self) -> None:
-        failure: BaseException | None = None
+    def _run_async(self, finished: Callable[[BaseException | None], Any]) -> None:
+        self._thread = threading.get_ident()
+        error: BaseException | None = None
         try:
+            if self._cancelled:
+                raise RuntimeError("Infer Request was canceled")
             self._run()
         except BaseException as e:
-            failure = e
+            error = e
         self._busy.release()
-        if self._callback is not None:
-            self._callback(self.userdata)
-        if failure is not None:
-            raise failure
+        finished(error)
+        if error is not None:
+            raise error
+
+    def _call_back(self, error: BaseException | None) -> None:
+        if error is None and self._callback is not None:
+            try:
+                self._callback(self._userdata)
+            except Exception as e:
+                raise RuntimeError(f"the callback raised {type(e).__name__}: {e}") from e
 
     def wait(self) -> None:
-        """Waits for the inference that was started, and raises what it raised."""
-        if self._future is not None:
-            self._future.result()
+        """Waits for the inference that was started and its callback, and raises what they raised."""
+        future = self._future
+        if future is not None and (future.done() or threading.get_ident() != self._thread):
+            future.result()
 
     def wait_for(self, timeout: int) -> bool:
-        """Waits at most ``timeout`` milliseconds; whether the inference is over."""
-        if self._future is None:
-            return True
+        """Waits at most ``timeout`` milliseconds; whether an inference was started and is over."""
+        future = self._future
+        if future is None:
+            return False
         try:
-            self._future.result(timeout / 1000)
+            future.result(timeout / 1000)
         except FutureTimeout:
+            if future.done():  # the inference itself raised it
+                raise
             return False
         return True
 
     def cancel(self) -> None:
-        """Has no effect on an inference that is running: it is waited for."""
-        if self._future is not None and not self._future.cancel():
-            self._future.exception()
+        """Has an inference that was started, but has not begun to run, end with an error in `wait`."""
+        self._cancelled = True
 
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
-        """Has ``callback(userdata)`` called after each asynchronous inference."""
+        """Has ``callback(userdata)`` called after each asynchronous inference that succeeds, on the thread that
+        ran it; what it raises, `wait` raises as RuntimeError."""
         self._check_idle()
-        self._callback, self.userdata = callback, userdata
+        if not callable(callback):
+            raise TypeError(f"a callback is callable, got {type(callback).__name__}")
+        self._callback, self._userdata = callback, userdata
 
-    def _running(self) -> _Running:
-        return _Running(self._busy)
+    @property
+    def userdata(self) -> Any:
+        """What the callback is given."""
+        return self._userdata
+
+    def _acquire(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("Infer Request is busy")
 
     def _check_idle(self) -> None:
         if self._busy.locked():
             raise RuntimeError("Infer Request is busy")
 
+    def _set_inputs(self, inputs: Any, share: bool) -> None:
+        for number, value in numbered(self._compilation.inputs, inputs):
+            self._inputs[number].set(value, share)
+
     def _run(self) -> None:
         start = time.perf_counter()
-        compiled = self._compiled
-        arrays = [self._input_array(i) for i in range(len(self._inputs))]
-        program = compiled._program(arrays)
-        executor = self._executors.get(id(program))
-        if executor is None:
-            executor = self._executors[id(program)] = Executor(program, self._backend, compiled._constants)
-            executor.observe = self._profiler
-        self._last = executor
+        arrays = self._read_inputs()
+        executor = self._last = self._executor(arrays)
         arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
-        states = {name: self._current(name, arrays) for name in program.states}
+        states = self._states(executor, arrays)
         if DEBUG.value or STOP_AT.value:
-            title = f"{compiled.get_property('FULL_DEVICE_NAME')} ({self._backend.name}), {compiled._original.name}"
-            results = run_watched(executor, self._profiler, title, arrays, states, self, self._variables.key)
+            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self,
+                                  self._variables.key)
         else:
             results = executor.run(arrays, states, self, self._variables.key)
         self._backend.synchronize()
-        self._variables.commit(executor.assigned())
-        for number, result in enumerate(results):
-            self._keep_output(number, result)
+        if states or executor.program.assigns or executor.program.rest is not None:
+            self._variables.commit(executor.assigned())
+        for slot, result in zip(self._outputs, results):
+            slot.keep(result)
         self._latency = (time.perf_counter() - start) * 1000
+
+    def _read_inputs(self) -> list[Array]:
+        """The inputs as arrays that no output overlaps."""
+        arrays = [slot.read() for slot in self._inputs]
+        bound = any([out.bound for out in self._outputs])
+        for number, slot in enumerate(self._inputs):
+            if (bound or not slot.private) and any(out.overlaps(arrays[number]) for out in self._outputs):
+                arrays[number] = slot.staged(arrays[number])
+        return arrays
+
+    def _executor(self, arrays: Sequence[Array]) -> Executor:
+        program = self._compilation.program(arrays)
+        executor = self._executors.get(id(program))
+        if executor is None:
+            executor = self._executors[id(program)] = Executor(program, self._backend, self._compilation.constants)
+            executor.observe = self._profiler
+        return executor
+
+    def _states(self, executor: Executor, arrays: Sequence[Array]) -> dict[str, Array]:
+        """The current values of the variables that a program reads."""
+        variables = self._variables.all
+        states: dict[str, Any] = {name: variables[name].current for name in executor.program.states}
+        if any(value is None for value in states.values()):
+            initial = self._initial.find(arrays)
+            states = {name: initial(name) if value is None else value for name, value in states.items()}
+        return states
 
     # ---- executor.Memory
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        bound = self._bound_outputs[number]
-        array = self._outputs[number] if bound is None else bound.array
-        if array is not None and array.shape == shape and array.dtype == kind.storage and not (
-                bound is not None and kind.packed):
-            return array
-        array = self._outputs[number] = self._backend.xp.empty(shape, kind.storage)
-        return array
+        return self._outputs[number].place(shape, kind)
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
         return self._variables.all[name].write(shape, kind)
 
-    def _keep_output(self, number: int, result: Array) -> None:
-        bound = self._bound_outputs[number]
-        if bound is not None and result is not bound.array:
-            bound.set_shape(list(result.shape))
-            Tensor.from_array(result, bound.element_type).copy_to(bound)
-        self._outputs[number] = result
+    # ---- results
 
-    # ---- inputs
+    @property
+    def results(self) -> OVDict:
+        """Copies of the outputs, as `infer` returns them."""
+        self._check_idle()
+        return self._results(False, True)
 
-    def _set_inputs(self, inputs: Any, share: bool) -> None:
-        for number, value in self._numbered(inputs):
-            self._set_input(number, value, share)
-
-    def _numbered(self, inputs: Any) -> Iterable[tuple[int, Any]]:
-        ports = self._compiled.inputs
-        if inputs is None:
-            return []
-        if isinstance(inputs, (Mapping, OVDict)):
-            return [(self._number(ports, key, "input"), value) for key, value in inputs.items()]
-        if isinstance(inputs, (list, tuple)) and not (len(ports) == 1 and _is_number_list(inputs)):
-            if len(inputs) > len(ports):
-                raise RuntimeError(f"{len(inputs)} inputs are given, the model has {len(ports)}")
-            return list(enumerate(inputs))
-        if len(ports) != 1:
-            raise RuntimeError(f"one input is given, the model has {len(ports)}")
-        return [(0, inputs)]
-
-    def _number(self, ports: Sequence[Output], key: Any, kind: str) -> int:
-        port = key if isinstance(key, Output) and key in ports else find_port(ports, key, kind)
-        return ports.index(port)
-
-    def _set_input(self, number: int, value: Any, share: bool) -> None:
-        port = self._compiled.inputs[number]
-        kind = port.element_type
-        self._input_tensors[number] = None
-        if isinstance(value, Tensor):
-            self._check_tensor(port, value, "input")
-            self._inputs[number] = value.array
-            self._input_tensors[number] = value
-            return
-        array = self._as_array(value, kind)
-        self._check_shape(port, array.shape)
-        if not share or array.nbytes <= SMALL_INPUT:
-            array = self._copy_in(number, array)
-        self._inputs[number] = array
-
-    def _as_array(self, value: Any, kind: Type) -> Array:
-        """An array of the port's storage dtype: converted silently, as OpenVINO's Python API does."""
-        if hasattr(value, "element_type") and hasattr(value, "data"):  # openvino.Tensor
-            return Tensor(value).array
-        if kind == Type.string:
-            return np.asarray(value, dtype=object)
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-        wanted = array.dtype if kind.is_dynamic() else kind.storage
-        if array.dtype == wanted and array.flags.c_contiguous and array.flags.aligned:
-            return array
-        return np.ascontiguousarray(array, wanted).reshape(array.shape)
-
-    def _copy_in(self, number: int, array: Array) -> Array:
-        own = self._inputs[number]
-        if (own is None or own.shape != array.shape or own.dtype != array.dtype or not own.flags.owndata
-                or not own.flags.writeable):
-            return np.array(array)
-        np.copyto(own, array)
-        return own
-
-    def _check_shape(self, port: Output, shape: tuple[int, ...]) -> None:
-        declared = port.partial_shape
-        if not declared.compatible(PartialShape(list(shape))):
-            raise Error(f"[Parameter] the input tensor has shape {list(shape)}, "
-                        f"the model takes {declared} ({port.node.place})")
-
-    def _input_shapes(self, shapes: Any) -> list[tuple[int, ...]]:
-        """The shape of each input: that of ``shapes`` (by port, name or number) or the declared one."""
-        ports = self._compiled.inputs
-        if len(ports) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
-            shapes = [shapes]
-        pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
-        given = {self._number(ports, key, "input"): tuple(map(int, shape)) for key, shape in pairs}
-        found = []
-        for number, port in enumerate(ports):
-            if number not in given and port.partial_shape.is_dynamic:
-                raise RuntimeError(f"input {number} has the dynamic shape {port.partial_shape}: give its shape")
-            found.append(given[number] if number in given else tuple(port.shape))
-            self._check_shape(port, found[-1])
-        return found
-
-    def _check_tensor(self, port: Output, tensor: Tensor, what: str) -> None:
-        kind = port.element_type
-        if not kind.is_dynamic() and tensor.element_type != kind:
-            raise Error(f"[{port.node.op.name}] the {what} tensor has type {tensor.element_type.get_type_name()}, "
-                        f"the model has {kind.get_type_name()} ({port.node.place})")
-        if what == "input":
-            self._check_shape(port, tuple(tensor.shape))
-
-    def _input_array(self, number: int) -> Array:
-        array = self._inputs[number]
-        if self._input_tensors[number] is not None:
-            array = self._inputs[number] = self._input_tensors[number].array  # type: ignore[union-attr]
-            self._check_shape(self._compiled.inputs[number], array.shape)
-        if array is None:
-            port = self._compiled.inputs[number]
-            if port.partial_shape.is_dynamic:
-                raise Error(f"[Parameter] the input tensor is not set, and the shape {port.partial_shape} is dynamic "
-                            f"({port.node.place})")
-            array = self._inputs[number] = np.zeros(tuple(port.shape), port.element_type.storage)
-        if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
-        return array
+    def _results(self, share: bool, decode_strings: bool) -> OVDict:
+        return OVDict({slot.port: slot.value(share, decode_strings) for slot in self._outputs})
 
     # ---- state
 
-    def _current(self, name: str, arrays: Sequence[Array]) -> Array:
-        variable = self._variables.all[name]
-        return variable.current if variable.current is not None else self._compiled._initial(name, arrays)
-
-    def _state_value(self, name: str) -> Array:
-        variable = self._variables.all[name]
-        if variable.current is not None:
-            return variable.current
-        return self._compiled._initial(name, None)
-
     def query_state(self) -> list[VariableState]:
-        return [VariableState(self, variable) for variable in self._variables.all.values()]
+        """The variables of this request."""
+        self._check_idle()
+        return [VariableState(variable, self._variables, self._initial, self._check_idle)
+                for variable in self._variables.all.values()]
 
     def reset_state(self) -> None:
         """Gives every variable its initial value again."""
@@ -329,131 +254,93 @@ class InferRequest:
 
     # ---- tensors
 
-    def _port(self, key: Any) -> tuple[bool, int]:
-        """(whether it is an input, number) of a port or a tensor name."""
-        inputs, outputs = self._compiled.inputs, self._compiled.outputs
-        for ports, is_input in ((inputs, True), (outputs, False)):
-            for number, port in enumerate(ports):
-                if (key in port.get_names() if isinstance(key, str) else
-                        key is port or (isinstance(key, Output) and key is port.tensor_port)):
-                    return is_input, number
-        for ports, is_input in ((inputs, True), (outputs, False)):
-            try:
-                return is_input, self._number(ports, key, "input" if is_input else "output")
-            except RuntimeError:
-                continue
-        raise RuntimeError(f"the model has no input or output {key!r}")
+    def get_tensor(self, name_or_port: Any) -> Tensor:
+        """The tensor of an input or output by port or tensor name; inferences write and read this very object."""
+        return self._slot(name_or_port).tensor
 
-    def get_tensor(self, key: Any) -> Tensor:
-        is_input, number = self._port(key)
-        return self._get_input(number) if is_input else self._get_output(number)
-
-    def set_tensor(self, key: Any, tensor: Tensor) -> None:
-        is_input, number = self._port(key)
-        if is_input:
-            self.set_input_tensor(number, tensor)
-        else:
-            self.set_output_tensor(number, tensor)
+    def set_tensor(self, name_or_port: Any, tensor: Tensor) -> None:
+        """Uses this tensor for an input or output, found by port or tensor name. An output's tensor is written
+        directly, and takes on the shape of the result."""
+        self._slot(name_or_port).bind(_tensor(tensor))
 
     def set_tensors(self, tensors: Mapping[Any, Tensor]) -> None:
+        """`set_tensor` for every name, port or number (of an input) in the dict."""
         for key, tensor in tensors.items():
-            self.set_tensor(key, tensor)
+            (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
+                _tensor(tensor))
 
-    def set_input_tensor(self, *args: Any) -> None:
-        """``set_input_tensor(tensor)`` for the only input, or ``set_input_tensor(number, tensor)``."""
+    def _slot(self, key: Any) -> InputSlot | OutputSlot:
         self._check_idle()
-        number, tensor = args if len(args) == 2 else (self._only(self._compiled.inputs, "input"), args[0])
-        self._set_input(int(number), tensor if isinstance(tensor, Tensor) else Tensor(tensor), True)
-
-    def set_output_tensor(self, *args: Any) -> None:
-        """``set_output_tensor(tensor)`` for the only output, or ``set_output_tensor(number, tensor)``."""
-        self._check_idle()
-        number, tensor = args if len(args) == 2 else (self._only(self._compiled.outputs, "output"), args[0])
-        self._check_tensor(self._compiled.outputs[number], tensor, "output")
-        self._bound_outputs[int(number)] = tensor
-
-    def set_input_tensors(self, *args: Any) -> None:
-        (tensors,) = args
-        for key, tensor in tensors.items() if isinstance(tensors, Mapping) else enumerate(tensors):
-            self.set_input_tensor(key, tensor)
-
-    def set_output_tensors(self, tensors: Any) -> None:
-        for key, tensor in tensors.items() if isinstance(tensors, Mapping) else enumerate(tensors):
-            self.set_output_tensor(key, tensor)
+        inputs, outputs = self._compilation.inputs, self._compilation.outputs
+        if not isinstance(key, (str, Output)):
+            raise TypeError(f"a tensor is found by port or name, got {type(key).__name__}")
+        number = inputs.find(key)
+        if number is not None:
+            return self._inputs[number]
+        number = outputs.find(key)
+        if number is None:
+            what = f"tensor name {key}" if isinstance(key, str) else repr(key)
+            raise RuntimeError(f"Port for {what} was not found. The model has {inputs} and {outputs}")
+        return self._outputs[number]
 
     def get_input_tensor(self, index: int | None = None) -> Tensor:
-        return self._get_input(self._only(self._compiled.inputs, "input") if index is None else index)
+        """The tensor of the input of that number, or of the only one."""
+        self._check_idle()
+        return self._inputs[self._compilation.inputs.number(index)].tensor
 
     def get_output_tensor(self, index: int | None = None) -> Tensor:
-        return self._get_output(self._only(self._compiled.outputs, "output") if index is None else index)
-
-    def _only(self, ports: Sequence[Output], kind: str) -> int:
-        find_port(ports, None, kind)
-        return 0
-
-    def _get_input(self, number: int) -> Tensor:
+        """The tensor of the output of that number, or of the only one."""
         self._check_idle()
-        tensor = self._input_tensors[number]
-        if tensor is None:
-            port = self._compiled.inputs[number]
-            array = self._inputs[number]
-            if array is None:
-                shape = [d.get_length() if d.is_static else 0 for d in port.partial_shape]
-                array = np.zeros(shape, port.element_type.storage)
-            tensor = self._input_tensors[number] = Tensor.from_array(array, port.element_type)
-            self._inputs[number] = tensor.array
-        return tensor
+        return self._outputs[self._compilation.outputs.number(index)].tensor
 
-    def _get_output(self, number: int) -> Tensor:
+    def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
+        """``set_input_tensor(tensor)`` for the only input, or ``set_input_tensor(index, tensor)``."""
         self._check_idle()
-        bound = self._bound_outputs[number]
-        if bound is not None:
-            return bound
-        port = self._compiled.outputs[number]
-        array = self._outputs[number]
-        if array is None:
-            shape = [d.get_length() if d.is_static else 0 for d in port.partial_shape] if port.partial_shape.rank.is_static else [0]
-            array = self._outputs[number] = np.zeros(shape, port.element_type.storage)
-        kind = Type.of(array.dtype) if port.element_type.is_dynamic() else port.element_type
-        return Tensor.from_array(self._backend.download(array), kind)
+        index, tensor = _indexed("set_input_tensor", args, kwargs)
+        self._inputs[self._compilation.inputs.number(index)].bind(_tensor(tensor))
+
+    def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
+        """``set_output_tensor(tensor)`` for the only output, or ``set_output_tensor(index, tensor)``."""
+        self._check_idle()
+        index, tensor = _indexed("set_output_tensor", args, kwargs)
+        self._outputs[self._compilation.outputs.number(index)].bind(_tensor(tensor))
+
+    def set_input_tensors(self, tensors: Any) -> None:
+        """Tensors of inputs: a dict by number, or a list of one for the only input."""
+        if not isinstance(tensors, Mapping):
+            self._compilation.inputs.number()
+            if len(tensors) != 1:
+                raise RuntimeError(f"set_input_tensors: a batch of {len(tensors)} tensors is not supported")
+            tensors = dict(enumerate(tensors))
+        for index, tensor in tensors.items():
+            self.set_input_tensor(index, tensor)
+
+    def set_output_tensors(self, outputs: Mapping[int, Tensor]) -> None:
+        """Tensors of outputs by number."""
+        if not isinstance(outputs, Mapping):
+            raise TypeError(f"set_output_tensors takes a dict, got {type(outputs).__name__}")
+        for index, tensor in outputs.items():
+            self.set_output_tensor(index, tensor)
 
     @property
     def input_tensors(self) -> list[Tensor]:
-        return [self._get_input(i) for i in range(len(self._inputs))]
+        self._check_idle()
+        return [slot.tensor for slot in self._inputs]
 
     @property
     def output_tensors(self) -> list[Tensor]:
-        return [self._get_output(i) for i in range(len(self._outputs))]
+        self._check_idle()
+        return [slot.tensor for slot in self._outputs]
 
     @property
-    def inputs(self) -> list[Tensor]:
-        return self.input_tensors
+    def model_inputs(self) -> list[ConstOutput]:
+        return list(self._compilation.inputs)
 
     @property
-    def outputs(self) -> list[Tensor]:
-        return self.output_tensors
+    def model_outputs(self) -> list[ConstOutput]:
+        return list(self._compilation.outputs)
 
-    @property
-    def model_inputs(self) -> list[Output]:
-        return self._compiled.inputs
-
-    @property
-    def model_outputs(self) -> list[Output]:
-        return self._compiled.outputs
-
-    @property
-    def results(self) -> OVDict:
-        """Views of the output tensors."""
-        return self._results(share=True)
-
-    def _results(self, share: bool) -> OVDict:
-        found = {}
-        for number, port in enumerate(self._compiled.outputs):
-            data = self._get_output(number).data
-            found[port] = data if share or not isinstance(data, np.ndarray) else np.array(data)
-        return OVDict(found)
-
-    # ---- what it cost
+    # ---- what it does and costs
 
     @property
     def latency(self) -> float:
@@ -461,12 +348,20 @@ class InferRequest:
         return self._latency
 
     def get_profiling_info(self) -> list[ProfilingInfo]:
-        """Per-step times of the last inference; needs the property ``enable_profiling``."""
-        if self._profiler is None:
-            raise RuntimeError("Performance data was requested without enable_profiling (PERF_COUNT)")
-        return self._profiler.infos()
+        """The steps of the last inference; with times if the model was compiled with ``enable_profiling``."""
+        self._check_idle()
+        if self._profiler is not None:
+            return self._profiler.infos()
+        steps = () if self._last is None else self._last.program.steps
+        return [ProfilingInfo(step.name, step.op.name, step.kind, Status.NOT_RUN, timedelta(), timedelta())
+                for step in steps]
 
     profiling_info = property(get_profiling_info)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether there was an inference."""
+        return self._last is not None
 
     def plan(self) -> Plan:
         """What the last inference ran. RuntimeError if there was none."""
@@ -475,33 +370,54 @@ class InferRequest:
             raise RuntimeError("there is no plan before the first inference")
         return plan_of(self._last)
 
+    def planned(self, shapes: Any) -> Plan:
+        """What an inference with inputs of these shapes would run; see `CompiledModel.plan`."""
+        self._check_idle()
+        if len(self._inputs) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
+            shapes = [shapes]
+        pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
+        given: dict[int, Iterable[int]] = {self._compilation.inputs.number(key): shape for key, shape in pairs}
+        arrays: list[Any] = []
+        for number, slot in enumerate(self._inputs):
+            if number not in given and slot.port.partial_shape.is_dynamic:
+                raise RuntimeError(f"input {number} has the dynamic shape {slot.port.partial_shape}: give its shape")
+            arrays.append(slot.zeros(given.get(number, slot.port.partial_shape)))
+        program = self._compilation.program(arrays)
+        executor = Executor(program, self._backend, self._compilation.constants)
+        arrays = [self._backend.upload(x, None) for x in arrays]
+        executor.prepare(arrays, self._states(executor, arrays), self)
+        return plan_of(executor)
+
+    def release_memory(self) -> None:
+        """Frees the memory of intermediate results; the next inference takes it anew."""
+        self._check_idle()
+        self._executors.clear()
+
     def get_compiled_model(self) -> CompiledModel:
-        return self._compiled
+        """The compiled model, as a new object without the private request of the one that made this request."""
+        from ovgpu.compiled import CompiledModel
+
+        return CompiledModel(self._compilation)
 
     def __repr__(self) -> str:
-        ports = [("inputs", self.model_inputs), ("outputs", self.model_outputs)]
-        return "<InferRequest:\n" + "\n".join(
-            f"{title}[\n" + ",\n".join(map(repr, found)) + "\n]" for title, found in ports) + ">"
+        return f"<InferRequest:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
 
 
-class _Running:
-    """Marks a request as busy; refuses to if it is."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("Infer Request is busy")
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+def _indexed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, Any]:
+    """(index, tensor) of the two ways to call a setter."""
+    given = dict(kwargs)
+    if len(args) == 2:
+        given["index"], given["tensor"] = args
+    elif len(args) == 1:
+        given["index" if "tensor" in kwargs else "tensor"] = args[0]
+    if not {"tensor"} <= given.keys() <= {"index", "tensor"} or len(args) > 2:
+        raise TypeError(f"{name} takes (tensor) or (index, tensor)")
+    return given.get("index"), given["tensor"]
 
 
-def _is_number_list(values: Sequence[Any]) -> bool:
-    """Whether a list given for a model with one input is that input's data."""
-    return bool(values) and all(isinstance(v, (int, float, np.number)) for v in values) and len(values) != 1
-
-
-def program_states(program: Program) -> set[str]:
-    return set(program.states)
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "get_byte_size"):  # openvino.Tensor
+        return Tensor(value, shared_memory=True)
+    raise TypeError(f"expected a Tensor, got {type(value).__name__}")

@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from ovgpu.model import Output
 
 
 class OVDict(Mapping[Any, Any]):
-    """An immutable mapping of outputs to arrays; keys are ports, and also numbers and tensor names."""
+    """An immutable mapping of outputs to arrays, in the model's order.
 
-    def __init__(self, results: dict[Output, Any]) -> None:
-        self._results = results
-        self._names: dict[str, Output] | None = None
+    Its keys are ports, of the compiled model or of the model that was compiled; numbers and tensor names are
+    understood as well. KeyError for one that there is not, TypeError for a key of another kind.
+    """
+
+    __slots__ = ("__weakref__", "_dict", "_names")
+
+    def __init__(self, results: dict[Any, Any]) -> None:
+        self._dict = results
+        self._names: tuple[set[str], ...] | None = None
 
     def __getitem__(self, key: Output | int | str) -> Any:
         if isinstance(key, Output):
-            if key not in self._results:
-                key = next((port for port in self._results if port.tensor_port is key), key)
-            return self._results[key]
-        if isinstance(key, str):
-            if self._names is None:
-                self._names = {name: port for port in self._results for name in port.get_names()}
-            return self._results[self._names[key]]
+            return self._dict[key]
         if isinstance(key, int):
             try:
-                return list(self._results.values())[key]
+                return list(self._dict.values())[key]
             except IndexError:
                 raise KeyError(key) from None
+        if isinstance(key, str):
+            for names, value in zip(self.names(), self._dict.values()):
+                if key in names:
+                    return value
+            raise KeyError(key)
         raise TypeError(f"Unknown key type: {type(key)}")
 
-    def __iter__(self) -> Iterator[Output]:
-        return iter(self._results)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dict)
 
     def __len__(self) -> int:
-        return len(self._results)
+        return len(self._dict)
 
     def __repr__(self) -> str:
-        return repr(self._results)
+        return repr(self._dict)
+
+    def keys(self) -> KeysView[Any]:
+        return self._dict.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._dict.values()
+
+    def items(self) -> ItemsView[Any, Any]:
+        return self._dict.items()
 
     def names(self) -> tuple[set[str], ...]:
-        """The tensor names of every output, in order."""
-        return tuple(port.get_names() for port in self._results)
+        """The tensor names of every output, in order; an empty set if it has none."""
+        if self._names is None:
+            self._names = tuple(port.get_names() for port in self._dict)
+        return self._names
 
-    def to_dict(self) -> dict[Output, Any]:
-        return self._results
+    def to_dict(self) -> dict[Any, Any]:
+        """The dict by ports; changes of it are changes here."""
+        return self._dict
 
     def to_tuple(self) -> tuple[Any, ...]:
-        return tuple(self._results.values())
+        return tuple(self._dict.values())

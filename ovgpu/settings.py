@@ -1,4 +1,8 @@
-"""Properties of devices and compiled models: names, defaults, and what is read-only."""
+"""Properties of devices and compiled models: names, defaults, and what is read-only.
+
+A property that tells a device how to run (threads, pinning, caches) and has no meaning here is taken, checked and
+given back, so that programs written for OpenVINO's devices need no change.
+"""
 
 from __future__ import annotations
 
@@ -7,92 +11,230 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ovgpu.properties import hint
+from ovgpu.properties import CacheMode, hint, log
+from ovgpu.properties import device as device_properties
+from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import Type
 
-_DEFAULTS: dict[str, Any] = {
-    "PERFORMANCE_HINT": hint.PerformanceMode.LATENCY,
-    "PERFORMANCE_HINT_NUM_REQUESTS": 0,
-    "EXECUTION_MODE_HINT": hint.ExecutionMode.ACCURACY,
-    "INFERENCE_PRECISION_HINT": Type.f32,
-    "KV_CACHE_PRECISION": Type.f32,
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    "NUM_STREAMS": 1,
-    "PERF_COUNT": False,
-    "CACHE_DIR": "",
-    "MODEL_PRIORITY": hint.Priority.MEDIUM,
+PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.dynamic)  # that INFERENCE_PRECISION_HINT takes
+STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
+
+# Defaults of what can be set; the type of the default is that of the property.
+WRITABLE: dict[str, Any] = {
+    "NUM_STREAMS": 0,
     "INFERENCE_NUM_THREADS": 0,
-    "LOG_LEVEL": "LOG_NONE",
+    "PERF_COUNT": False,
+    "INFERENCE_PRECISION_HINT": Type.f32,
+    "PERFORMANCE_HINT": hint.PerformanceMode.LATENCY,
+    "EXECUTION_MODE_HINT": hint.ExecutionMode.ACCURACY,
+    "PERFORMANCE_HINT_NUM_REQUESTS": 0,
+    "ENABLE_CPU_PINNING": True,
+    "ENABLE_CPU_RESERVATION": False,
+    "SCHEDULING_CORE_TYPE": hint.SchedulingCoreType.ANY_CORE,
+    "MODEL_DISTRIBUTION_POLICY": set(),
+    "ENABLE_HYPER_THREADING": True,
+    "DEVICE_ID": "",
+    "CPU_DENORMALS_OPTIMIZATION": False,
+    "LOG_LEVEL": log.Level.NO,
+    "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE": 1.0,
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    "KV_CACHE_PRECISION": Type.f32,
+    "KEY_CACHE_PRECISION": Type.f32,
+    "VALUE_CACHE_PRECISION": Type.f32,
+    "KEY_CACHE_GROUP_SIZE": 0,
+    "VALUE_CACHE_GROUP_SIZE": 0,
+    "ACTIVATIONS_SCALE_FACTOR": 0.0,
+    "MODEL_PRIORITY": hint.Priority.MEDIUM,
+    "ALLOW_AUTO_BATCHING": True,
+    "AUTO_BATCH_TIMEOUT": 1000,
+    "COMPILATION_NUM_THREADS": 0,
+    "CACHE_DIR": "",
+    "CACHE_MODE": CacheMode.OPTIMIZE_SIZE,
+    "ENABLE_MMAP": True,
+    "FORCE_TBB_TERMINATE": False,
+    "ENABLE_WEIGHTLESS": False,
+    "MULTI_DEVICE_PRIORITIES": "",
+    "DEVICE_PROPERTIES": {},
 }
 
-_READ_ONLY: dict[str, Callable[[Settings, Any], Any]] = {
-    "SUPPORTED_PROPERTIES": lambda s, c: [*_DEFAULTS, *_READ_ONLY],
-    "AVAILABLE_DEVICES": lambda s, c: [""],
-    "FULL_DEVICE_NAME": lambda s, c: platform.processor() or platform.machine() or "CPU",
-    "EXECUTION_DEVICES": lambda s, c: [s.device or "CPU"],
-    "OPTIMIZATION_CAPABILITIES": lambda s, c: ["FP32", "FP16", "BF16", "INT8"],
-    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s, c: 1,
-    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s, c: (1, os.cpu_count() or 1, 1),
-    "RANGE_FOR_STREAMS": lambda s, c: (1, os.cpu_count() or 1),
-    "NETWORK_NAME": lambda s, c: c._original.friendly_name if c is not None else "",
-    "DEVICE_ARCHITECTURE": lambda s, c: platform.machine(),
+# OpenVINO's compiled models give these back as texts.
+TEXTS_WHEN_COMPILED = ("PERF_COUNT", "PERFORMANCE_HINT", "PERFORMANCE_HINT_NUM_REQUESTS")
+
+_CAPABILITY = device_properties.Capability
+_TYPE = device_properties.Type
+_cpus = os.cpu_count() or 1
+
+READ_ONLY: dict[str, Callable[[Settings], Any]] = {
+    "SUPPORTED_PROPERTIES": lambda s: s.supported,
+    "AVAILABLE_DEVICES": lambda s: [""],
+    "FULL_DEVICE_NAME": lambda s: _processor() if s.device == "CPU" else s.device,
+    "EXECUTION_DEVICES": lambda s: [s.device],
+    "OPTIMIZATION_CAPABILITIES": lambda s: [_CAPABILITY.FP32, _CAPABILITY.FP16, _CAPABILITY.BF16, _CAPABILITY.INT8],
+    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, _cpus, 1),
+    "RANGE_FOR_STREAMS": lambda s: (1, _cpus),
+    "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.device == "CPU" else _TYPE.DISCRETE,
+    "DEVICE_ARCHITECTURE": lambda s: platform.machine(),
+}
+COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
+    "NETWORK_NAME": lambda s: s.model_name,
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
+    "LOADED_FROM_CACHE": lambda s: False,
 }
 
 
 class Settings:
-    """The properties of a device or a compiled model, above those of ``base``."""
+    """The properties of a device; what is not set is as in ``base``, the settings of the core."""
+
+    model_name: str | None = None  # of a compiled model, whose settings are fixed
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
-        self.device, self._base = device, base
+        self.device: str = device
+        self._base = base
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name in self._values:
             return self._values[name]
-        return self._base[name] if self._base is not None else _DEFAULTS[name]
+        return self._base[name] if self._base is not None else WRITABLE[name]
 
-    def get(self, name: str, compiled: Any) -> Any:
-        """A property's value; RuntimeError naming those there are if it is unknown."""
-        key = str(name)
-        if key in _READ_ONLY:
-            return _READ_ONLY[key](self, compiled)
-        if key not in _DEFAULTS:
-            raise RuntimeError(f"Unsupported property {key} by {self.device or 'Core'}; "
-                               f"there are {', '.join([*_DEFAULTS, *_READ_ONLY])}")
-        return self[key]
+    @property
+    def supported(self) -> dict[str, str]:
+        """Names of the properties, each with ``RO`` or ``RW``."""
+        if self.model_name is not None:
+            return dict.fromkeys([*COMPILED_ONLY, *READ_ONLY, *WRITABLE], "RO")
+        return {**dict.fromkeys(READ_ONLY, "RO"), **dict.fromkeys(WRITABLE, "RW")}
+
+    @property
+    def streams(self) -> int:
+        """How many inferences should run at a time."""
+        number: int = self["NUM_STREAMS"]
+        if number == 0:
+            return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else _cpus
+        return number if number > 0 else _cpus if number == STREAM_POLICIES["AUTO"] else 1
+
+    def get(self, name: str) -> Any:
+        """A property's value. RuntimeError that names those there are if it is unknown."""
+        key = _key(name)
+        computed = READ_ONLY.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
+        if computed is not None:
+            return computed(self)
+        if key not in WRITABLE:
+            raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
+        if key == "NUM_STREAMS":
+            return self.streams
+        if key == "INFERENCE_NUM_THREADS":
+            return self[key] or _cpus
+        value = self[key]
+        return _text(value) if self.model_name is not None and key in TEXTS_WHEN_COMPILED else value
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Sets properties; those of other devices' plugins are taken without effect only if they are known."""
+        """Sets properties: all of them, or none if one is wrong.
+
+        Raises: RuntimeError for an unknown or read-only property, or a value that it does not take.
+        """
+        converted = {}
         for name, value in values.items():
-            key = str(name)
-            if key in _READ_ONLY:
-                raise RuntimeError(f"property {key} is read-only")
-            if key not in _DEFAULTS:
-                raise RuntimeError(f"Unsupported property {key} by {self.device or 'Core'}")
-            self._values[key] = _converted(key, value)
+            key = _key(name)
+            if key in READ_ONLY or key in COMPILED_ONLY:
+                raise RuntimeError(f"Unsupported property {key} by {self._owner}: it is read-only")
+            if key not in WRITABLE:
+                raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
+            converted[key] = _convert(key, value)
+        self._values.update(converted)
 
-    def merged(self, values: Mapping[str, Any]) -> Settings:
-        merged = Settings(self.device, self)
-        merged.update(values)
-        return merged
+    def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:
+        """The settings of a model compiled with these properties; later changes here do not reach them."""
+        settings = Settings(self.device)
+        settings._values = {name: self[name] for name in WRITABLE}
+        settings.update(values)
+        settings.model_name = model_name
+        return settings
+
+    @property
+    def _owner(self) -> str:
+        if self.model_name is not None:
+            return "the compiled model"
+        return f"{self.device} plugin" if self.device else "Core"
 
 
-def _converted(key: str, value: Any) -> Any:
-    """A value as its property's type: texts are what configuration files have."""
-    default = _DEFAULTS[key]
-    if isinstance(default, bool):
-        if isinstance(value, str):
-            if value.upper() not in ("YES", "NO", "TRUE", "FALSE"):
-                raise RuntimeError(f"property {key} takes YES or NO, not {value!r}")
-            return value.upper() in ("YES", "TRUE")
-        return bool(value)
-    if isinstance(default, Type):
-        return value if isinstance(value, Type) else Type.parse(str(value))
-    if isinstance(default, int):
-        return int(value) if str(value).lstrip("-").isdecimal() else value
-    if not isinstance(default, str) and isinstance(value, str):
-        found = getattr(type(default), value.upper(), None)
-        if found is None:
-            raise RuntimeError(f"property {key} does not take {value!r}")
-        return found
-    return value
+def _key(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a property is named by a str, got {type(name).__name__}")
+    return str(name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "YES" if value else "NO"
+    return value.name if isinstance(value, PropertyEnum) else str(value)
+
+
+def _convert(key: str, value: Any) -> Any:
+    """A value as its property's type: texts are what configuration files have, and openvino's own values are known
+    by their names."""
+    if type(value).__name__ == "OVAny":
+        value = value.value
+    default = WRITABLE[key]
+    try:
+        if isinstance(default, bool):
+            return _boolean(value)
+        if isinstance(default, Type):
+            return _precision(key, value)
+        if isinstance(default, PropertyEnum):
+            return _member(type(default), value)
+        if key == "NUM_STREAMS":
+            return _streams(value)
+        if isinstance(default, (int, float)):
+            return type(default)(value)
+        return value if isinstance(value, type(default)) else str(value) if isinstance(default, str) else value
+    except _Refused as error:
+        expected = str(error)
+    except (TypeError, ValueError):
+        expected = f"{type(default).__name__}s"
+    raise RuntimeError(f"Wrong value {value} for property key {key}. Expected only {expected}")
+
+
+class _Refused(Exception):
+    """A value that a property does not take; says what it takes."""
+
+
+def _boolean(value: Any) -> bool:
+    known = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, "0": False}
+    if str(value).upper() not in known:
+        raise _Refused("true/false")
+    return known[str(value).upper()]
+
+
+def _precision(key: str, value: Any) -> Type:
+    name = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
+    try:
+        found = Type.dynamic if name == "undefined" else Type.parse(name)
+    except ValueError:
+        raise _Refused("names of element types") from None
+    if key == "INFERENCE_PRECISION_HINT" and found not in PRECISIONS:
+        raise _Refused(", ".join(p.get_type_name() for p in PRECISIONS))
+    return found
+
+
+def _member(kind: type[PropertyEnum], value: Any) -> PropertyEnum:
+    name = str(getattr(value, "name", value)).upper().removeprefix("LOG_")
+    if name not in kind.__members__:
+        raise _Refused("/".join(kind.__members__))
+    return kind[name]
+
+
+def _streams(value: Any) -> int:
+    if hasattr(value, "to_integer"):
+        value = value.to_integer()
+    number = STREAM_POLICIES[value] if value in STREAM_POLICIES else int(value)
+    if number < -2:
+        raise _Refused("non negative numbers, AUTO and NUMA")
+    return number
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -22,7 +22,8 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "request", "queue", "results", "settings", "debug"},
+    {"core", "compilation", "compiled", "devices", "inputs", "outputs", "ports", "queue", "request", "results",
+     "settings", "states", "version", "debug"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}

@@ -116,7 +116,7 @@ def test_computed_extent() -> None:
 
 def test_plan_of_a_program_without_executor() -> None:
     model = compiled(models.chain((-1, 3)))
-    (program,) = model._programs.values()
+    (program,) = model._compilation.programs.values()
     unknown = plan_of_program(program)
     assert unknown.steps[0].outputs[0].shape == (None, 3)
     assert unknown.steps[0].outputs[0].nbytes is None and unknown.arenas == (None,)

@@ -115,11 +115,11 @@ test_scenarios = check(SCENARIOS)
 def test_a_value_given_on_the_host_takes_no_extra_segment() -> None:
     for net in (reshape_to_input(), integer_range(), counted_topk()):
         compiled = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), "CPU")
-        (program,) = compiled._programs.values()
+        (program,) = compiled._compilation.programs.values()
         assert len(program.segments) == 1
 
 
 def test_a_computed_target_splits_the_program_once() -> None:
     compiled = ovgpu.Core().compile_model(ovgpu.Core().read_model(*reshape_to_computed().build()), "CPU")
-    (program,) = compiled._programs.values()
+    (program,) = compiled._compilation.programs.values()
     assert len(program.segments) == 2

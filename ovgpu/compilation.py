@@ -1,0 +1,74 @@
+"""What the requests of a compiled model share: ports, programs, constants and settings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.debug import DEBUG, log_passes
+from ovgpu.model import Model
+from ovgpu.ops._op import Array
+from ovgpu.ops._unsupported import require_supported
+from ovgpu.passes import prepare
+from ovgpu.ports import PortList
+from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.build import build
+from ovgpu.runtime.program import Program
+from ovgpu.settings import Settings
+from ovgpu.states import InitialPrograms
+from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.types import PartialShape, Type
+
+
+class Compilation:
+    """A model made ready for a backend. Immutable for its users; safe to share among threads.
+
+    A program is built for every combination of ranks (and of types, for inputs without one) that is met.
+    """
+
+    def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
+        require_supported(model)
+        self.inputs = PortList(model.inputs, "input")
+        self.outputs = PortList(model.outputs, "output")
+        self.name = model.friendly_name
+        self.model = prepare(model)
+        if DEBUG.value >= 3:
+            log_passes(model, self.model)
+        self.backend, self.settings = backend, settings
+        self.profiling = bool(settings["PERF_COUNT"])
+        self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.name}"
+        self.constants: dict[int, Array] = {}
+        self.lock = threading.RLock()
+        self.initial = InitialPrograms(self.model)
+        self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
+        self.programs: dict[tuple[Any, ...], Program] = {}
+        self._only: Program | None = None
+        if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
+            self._only = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
+
+    def program(self, inputs: Sequence[Array]) -> Program:
+        """The program for inputs of these ranks and types; built at its first use."""
+        if self._only is not None:
+            return self._only
+        return self._program(tuple([x.ndim for x in inputs]), inputs)
+
+    def _program(self, ranks: tuple[int, ...], inputs: Sequence[Array]) -> Program:
+        key = (*ranks, *[x.dtype for x in inputs]) if self._untyped else ranks
+        program = self.programs.get(key)
+        if program is None:
+            with self.lock:
+                if key not in self.programs:
+                    self.programs[key] = self._build(ranks, inputs)
+                program = self.programs[key]
+        return program
+
+    def _build(self, ranks: Sequence[int], inputs: Sequence[Array]) -> Program:
+        table = Table()
+        specs = []
+        for number, (parameter, rank) in enumerate(zip(self.model.parameters, ranks)):
+            op: Any = parameter.op
+            shape = op.shape if op.shape.rank.is_static else PartialShape.dynamic(rank)
+            kind = Type.of(inputs[number].dtype) if op.element_type.is_dynamic() else op.element_type
+            specs.append(Spec(kind, dims_of(shape, table, number)))
+        return build(self.model, specs, table)

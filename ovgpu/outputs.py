@@ -1,0 +1,99 @@
+"""The outputs of a request: tensors that inferences write, the request's own or the caller's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import Error
+from ovgpu.ops._op import Array
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ports import ConstOutput
+from ovgpu.runtime.backend import Backend
+from ovgpu.tensor import Tensor
+from ovgpu.types import PartialShape, Type
+
+
+class OutputSlot:
+    """One output of a request. On the host an inference writes its tensor's memory directly."""
+
+    def __init__(self, port: ConstOutput, backend: Backend) -> None:
+        self.port, self._backend = port, backend
+        self._on_host = backend.xp is NUMPY
+        self._tensor: Tensor | None = None
+        self.bound = False  # whether the tensor is the caller's
+        self._array: Array | None = None  # what an inference writes, where that is not the tensor itself
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor. Before the first inference zeros, and empty where the shape is dynamic."""
+        if self._tensor is None:
+            kind, shape = self.port.element_type, self.port.partial_shape
+            extents = ([d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0])
+            if kind.is_dynamic():
+                raise Error("[Result] the output has no element type before the first inference")
+            self._tensor = Tensor(kind, extents)
+        return self._tensor
+
+    def bind(self, tensor: Tensor) -> None:
+        """Has inferences write this tensor, which gets the shape of the result if its memory suffices.
+
+        Raises: Error for another element type, or a shape that the output cannot have (an empty tensor fits).
+        """
+        kind, place = self.port.element_type, self.port.node.place
+        if not kind.is_dynamic() and tensor.element_type is not kind:
+            raise Error(f"[Result] Failed to set tensor for output with precision: "
+                        f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
+                        f"{kind.get_type_name()} ({place})")
+        if tensor.size and not self.port.partial_shape.compatible(PartialShape(list(tensor.shape))):
+            raise Error(f"[Result] Can't set the output tensor: the model output (shape={self.port.partial_shape}) "
+                        f"and the tensor (shape={list(tensor.shape)}) are incompatible ({place})")
+        self._tensor, self.bound = tensor, True
+
+    def place(self, shape: tuple[int, ...], kind: Type) -> Array:
+        """The array for a result of this shape: the same one as last time if the shape is."""
+        if self._on_host and not kind.packed:
+            tensor = self._shaped(shape, kind)
+            if tensor.is_continuous():
+                return tensor.array
+        if self._array is None or self._array.shape != shape or self._array.dtype != kind.storage:
+            self._array = self._backend.xp.empty(shape, kind.storage)
+        return self._array
+
+    def _shaped(self, shape: tuple[int, ...], kind: Type) -> Tensor:
+        tensor = self._tensor
+        if tensor is None or (tensor.element_type is not kind and not self.bound):
+            tensor = self._tensor = Tensor(kind, shape)
+        if tensor._shape != shape:
+            try:
+                tensor.set_shape(shape)
+            except RuntimeError as e:
+                raise Error(f"[Result] the tensor set for the output cannot take the result: {e} "
+                            f"({self.port.node.place})") from None
+        return tensor
+
+    def keep(self, result: Array) -> None:
+        """Brings a result, written by `place` or not, into the tensor."""
+        tensor = self._tensor
+        if self._on_host and tensor is not None and result is tensor._array:
+            return
+        kind = self.port.element_type
+        kind = Type.of(result.dtype) if kind.is_dynamic() else kind
+        tensor = self._shaped(tuple(result.shape), kind)
+        host = self._backend.download(result)
+        if kind.packed:
+            tensor.copy_from(Tensor.from_array(host, kind))
+        else:
+            np.copyto(tensor.array, host)
+
+    def overlaps(self, array: Array) -> bool:
+        """Whether an inference that reads the array might write over it."""
+        return self._on_host and self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
+
+    def value(self, share: bool, decode_strings: bool) -> Any:
+        """The output as an array: openvino's view of the tensor's bits, or a copy of it; texts are always copied."""
+        tensor = self.tensor
+        if tensor.element_type is Type.string:
+            return tensor.str_data if decode_strings else tensor.bytes_data
+        return tensor.data if share else tensor.data.copy()

@@ -1,0 +1,140 @@
+"""AsyncInferQueue: a pool of requests that work through a stream of inputs."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from ovgpu.compiled import CompiledModel
+from ovgpu.request import InferRequest
+
+
+class AsyncInferQueue:
+    """Requests that run in parallel; `start_async` takes the next idle one, and waits while there is none.
+
+    ``jobs`` is the number of requests; 0 takes what the device runs best (OPTIMAL_NUMBER_OF_INFER_REQUESTS).
+    A request is idle again when its callback has returned. What inferences and callbacks raise is kept, and the
+    first of it raised by `wait_all`; the others go on. May be used by several threads.
+    """
+
+    def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
+        if not isinstance(model, CompiledModel):
+            raise TypeError(f"AsyncInferQueue takes an ovgpu.CompiledModel, got {type(model).__name__}")
+        jobs = operator.index(jobs)
+        if jobs < 0:
+            raise TypeError(f"the number of jobs is not negative, got {jobs}")
+        jobs = jobs or model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        self._requests = [model.create_infer_request() for _ in range(jobs)]
+        self._userdata: list[Any] = [None] * jobs
+        self._callback: Callable[[InferRequest, Any], Any] | None = None
+        self._idle = deque(range(jobs))
+        self._changed = threading.Condition()  # guards all below, and is told when a request becomes idle
+        self._running: dict[int, int] = {}  # request -> number of its inference
+        self._started = 0
+        self._error: BaseException | None = None
+        self._calling: set[int] = set()  # threads in a callback
+        self._stuck = 0  # how many of them wait for an idle request
+
+    def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        """Starts an inference with the next idle request; see `InferRequest.infer` for the inputs.
+
+        Waits until there is one. Raises RuntimeError in a callback if that can never be.
+        """
+        with self._changed:
+            self._await_idle()
+            number = self._idle.popleft()
+            self._started += 1
+            self._running[number] = self._started
+            self._userdata[number] = userdata
+        try:
+            self._requests[number].start(inputs, share_inputs, partial(self._finish, number))
+        except BaseException:
+            self._release(number)
+            raise
+
+    def wait_all(self) -> None:
+        """Waits for all that was started before; raises the first error since the last call."""
+        with self._changed:
+            if threading.get_ident() in self._calling:
+                raise RuntimeError("wait_all in a callback would wait for itself")
+            last = self._started
+            self._changed.wait_for(lambda: all(started > last for started in self._running.values()))
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def is_ready(self) -> bool:
+        """Whether a request is idle, so that `start_async` would not wait."""
+        with self._changed:
+            return bool(self._idle)
+
+    def get_idle_request_id(self) -> int:
+        """The number of the request that `start_async` takes next; waits until there is one."""
+        with self._changed:
+            self._await_idle()
+            return self._idle[0]
+
+    def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
+        """Has ``callback(request, userdata)`` called after each inference that succeeds, on the request's thread."""
+        if not callable(callback):
+            raise TypeError(f"a callback is callable, got {type(callback).__name__}")
+        self._callback = callback
+
+    @property
+    def userdata(self) -> list[Any]:
+        """What each request was last started with."""
+        return list(self._userdata)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[InferRequest]:
+        return iter(self._requests)
+
+    def __getitem__(self, i: int) -> InferRequest:
+        number = operator.index(i)
+        if not 0 <= number < len(self._requests):
+            raise IndexError(f"there is no request {number}: the queue has {len(self._requests)}")
+        return self._requests[number]
+
+    def __repr__(self) -> str:
+        return f"<AsyncInferQueue: {len(self)} jobs>"
+
+    def _await_idle(self) -> None:
+        """Waits for an idle request; called with the lock. Callbacks that all wait for each other would do so
+        for ever: the last one of them is refused."""
+        if self._idle:
+            return
+        inside = threading.get_ident() in self._calling
+        if inside and self._stuck + 1 >= len(self._requests):
+            raise RuntimeError("start_async in a callback needs an idle request, and all others wait for one too")
+        self._stuck += inside
+        try:
+            self._changed.wait_for(lambda: bool(self._idle))
+        finally:
+            self._stuck -= inside
+
+    def _finish(self, number: int, error: BaseException | None) -> None:
+        """After an inference, on its thread: the callback, and then the request is idle."""
+        thread = threading.get_ident()
+        try:
+            if error is None and self._callback is not None:
+                with self._changed:
+                    self._calling.add(thread)
+                self._callback(self._requests[number], self._userdata[number])
+        except BaseException as e:
+            error = e
+        with self._changed:
+            self._calling.discard(thread)
+            self._error = self._error or error
+        self._release(number)
+
+    def _release(self, number: int) -> None:
+        with self._changed:
+            del self._running[number]
+            self._idle.append(number)
+            self._changed.notify_all()

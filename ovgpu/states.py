@@ -1,0 +1,135 @@
+"""The variables of a request as its user sees them, and the values that they begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Output
+from ovgpu.ops._op import Array
+from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.control import program_for
+from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.program import Program
+from ovgpu.runtime.state import Variable, VariableInfo, Variables
+from ovgpu.runtime.subgraph import needed, subgraph
+from ovgpu.tensor import Tensor
+
+
+class InitialPrograms:
+    """How the initial values of a model's variables are computed, shared by its requests.
+
+    They come in two groups, each one program: those that depend on the inputs, and those that do not.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.infos: dict[str, VariableInfo] = {}
+        groups: tuple[dict[str, Output], dict[str, Output]] = ({}, {})
+        for node in model.ops:
+            if node.op.name == "ReadValue":
+                name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
+                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape)
+                if node.inputs and node.inputs[0] is not None:
+                    groups[_reads_inputs(model, node.inputs[0])][name] = node.inputs[0]
+        self.names = tuple(map(tuple, groups))
+        self.models = (subgraph(model, [], list(groups[0].values())),
+                       subgraph(model, model.inputs, list(groups[1].values())))
+        self.programs: tuple[dict[Any, Program], dict[Any, Program]] = ({}, {})
+
+
+def _reads_inputs(model: Model, port: Output) -> bool:
+    wanted = needed([], [port])
+    return any(id(parameter) in wanted for parameter in model.parameters)
+
+
+class InitialValues:
+    """The initial values of the variables of one request."""
+
+    def __init__(self, programs: InitialPrograms, backend: Backend, constants: dict[int, Array], lock: Any) -> None:
+        self._programs, self._backend = programs, backend
+        self._constants, self._lock = constants, lock
+        self._executors: dict[int, Executor] = {}
+        self._fixed: dict[str, Array] | None = None
+
+    def find(self, inputs: Sequence[Array] | None) -> Callable[[str], Array]:
+        """From a variable's id to its value for these inputs; what depends on inputs not given is zeros."""
+        if self._fixed is None:
+            self._fixed = self._run(0, ())
+        found = dict(self._fixed)
+        if inputs is not None and self._programs.names[1]:
+            found.update(self._run(1, inputs))
+        return lambda name: found[name] if name in found else self._zeros(name)
+
+    def _run(self, group: int, inputs: Sequence[Array]) -> dict[str, Array]:
+        names = self._programs.names[group]
+        if not names:
+            return {}
+        with self._lock:
+            program = program_for(self._programs.models[group], inputs, self._programs.programs[group])
+        executor = self._executors.get(id(program))
+        if executor is None:
+            executor = self._executors[id(program)] = Executor(program, self._backend, self._constants)
+        return dict(zip(names, executor.run(inputs, {}, _Fresh(self._backend))))
+
+    def _zeros(self, name: str) -> Array:
+        info = self._programs.infos[name]
+        shape = [d.get_length() if d.is_static else 0 for d in info.shape] if info.shape.rank.is_static else []
+        zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
+        return zeros
+
+
+class _Fresh:
+    """`executor.Memory` that allocates."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Any) -> Array:
+        array: Array = self._backend.xp.empty(shape, kind.storage)
+        return array
+
+    def variable(self, name: str, shape: tuple[int, ...], kind: Any) -> Array:
+        raise AssertionError("an initial value sets no variable")
+
+
+class VariableState:
+    """A variable of a request: read it, set it, or reset it to its initial value.
+
+    Raises RuntimeError while the request is running.
+    """
+
+    def __init__(self, variable: Variable, variables: Variables, initial: InitialValues,
+                 check_idle: Callable[[], None]) -> None:
+        self._variable, self._variables = variable, variables
+        self._initial, self._check_idle = initial, check_idle
+
+    @property
+    def name(self) -> str:
+        return self._variable.info.name
+
+    @property
+    def state(self) -> Tensor:
+        """A copy of the value. Where it is not set: the initial value, or zeros if that depends on inputs."""
+        self._check_idle()
+        value = self._variable.current
+        if value is None:
+            value = self._initial.find(None)(self.name)
+        host = np.array(self._variables.backend.download(value))
+        return Tensor.from_array(host, self._variables.type_of(self.name, value))
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        """Sets the value from a Tensor or an array of the variable's type. Error if type or shape do not fit."""
+        self._check_idle()
+        tensor = value if isinstance(value, Tensor) else Tensor(value)
+        self._variables.set(self.name, self._variables.backend.upload(np.array(tensor.array), None))
+
+    def reset(self) -> None:
+        """Has the variable begin anew with its initial value."""
+        self._check_idle()
+        self._variable.current = None
+
+    def __repr__(self) -> str:
+        return f"<VariableState: '{self.name}'>"
