@@ -171,6 +171,26 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
     return loop.calls(inputs, outputs, n)
 
 
+class Calls(list[Call]):
+    """The calls of all iterations; ``parts`` says where those of each begin, and what they belong to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[tuple[int, Sequence[Step], Binding]] = []
+
+
+def culprit(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
+    """The step, in bodies as well, that call ``number`` belongs to; ``calls`` are those of each step."""
+    for step, its in zip(steps, calls):
+        if number < len(its):
+            for start, inner, binding in reversed(its.parts if isinstance(its, Calls) else []):
+                if start <= number < start + len(binding.flat):
+                    return culprit(inner, binding.calls, number - start)
+            return step
+        number -= len(its)
+    return steps[-1]
+
+
 class _Iterations:
     """Binds the iterations of one control step."""
 
@@ -184,15 +204,17 @@ class _Iterations:
         self.spare: dict[tuple[int, int], Array] = self.child.spare
 
     def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
-        found: list[Call] = []
+        found = Calls()
         for binding in self._bindings(inputs, outputs, n):
+            found.parts.append((len(found), self.child.program.segments[0].steps, binding))
             found += binding.flat
-        return found + self._last(inputs, outputs, n)
+        found += self._last(inputs, outputs, n)
+        return found
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> None:
+        segment = self.child.program.segments[0]
         for binding in self._bindings(inputs, outputs, n):
-            for call in binding.flat:
-                call()
+            self.child.run_flat(segment, binding)
         for call in self._last(inputs, outputs, n):
             call()
 

@@ -266,19 +266,18 @@ class Executor:
                     except Exception as e:
                         raise _failed(e, step) from e
             return
-        if self.backend.replay(binding):
-            return
+        if not self.backend.replay(binding):
+            self.run_flat(segment, binding)
+
+    def run_flat(self, segment: Segment, binding: Binding) -> None:
+        """Runs the calls of a binding one by one; raises one clear exception that names the step that failed."""
         rest = iter(binding.flat)
         try:
             for call in rest:
                 call()
         except Exception as e:
-            position = len(binding.flat) - length_hint(rest) - 1
-            for step, calls in zip(segment.steps, binding.calls):
-                position -= len(calls)
-                if position < 0:
-                    raise _failed(e, step) from e
-            raise
+            number = len(binding.flat) - length_hint(rest) - 1
+            raise _failed(e, control.culprit(segment.steps, binding.calls, number)) from e
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
         if self.observe is not None:
