@@ -391,12 +391,12 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
     """The extent of two dims under NumPy broadcasting."""
     if a is b:
         return a
-    if not isinstance(a, Sym):
-        a, b = b, a
     if _static(a, b):
         if a != b and 1 not in (a, b):
             raise OpError(message.format(a, b))
         return b if a == 1 else a
+    if not isinstance(a, Sym):
+        a, b, message = b, a, message.format("{1}", "{0}")  # which prints them in the order given
     if not isinstance(b, Sym):
         if b == 1:
             return a

@@ -1,6 +1,7 @@
 """What inference finds where extents are symbols: exact expressions, values of shape arithmetic, late checks."""
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from ovgpu.errors import OpError
 from ovgpu.ops import Op, lookup
-from ovgpu.symbolic import Spec, Sym, Table
+from ovgpu.symbolic import Spec, Sym, Table, broadcast
 from ovgpu.types import Type
 
 TOP = -(2**63)
@@ -234,3 +235,10 @@ def test_errors_that_symbols_do_not_hide(table: Table, batch: Any) -> None:
         reshape(tensor(2, 3), ints(-1, 4))
     with pytest.raises(OpError, match="differ"):
         infer("Concat", "opset1", tensor(batch, 2), tensor(batch, 3), axis=0)
+
+
+def test_messages_keep_the_order(table: Table) -> None:
+    long = table.atom("dim", 0, 0, lo=7)
+    for a, b in ((3, 5), (5, 3), (5, long), (long, 5)):
+        with pytest.raises(OpError, match=re.escape(f"dimensions {a} and {b} do not broadcast")):
+            broadcast(a, b)
