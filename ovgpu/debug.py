@@ -26,7 +26,8 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.model import Model
-from ovgpu.ops._op import Array, decode
+from ovgpu.ops._op import Array
+from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
 from ovgpu.ops._xp import Adapter
 from ovgpu.runtime import control

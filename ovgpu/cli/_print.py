@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ovgpu.cli._inputs import port_name
 from ovgpu.model import Output
-from ovgpu.ops._op import decode
+from ovgpu.ops._storage import decode
 
 
 def console() -> Console:

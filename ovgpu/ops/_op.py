@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops._storage import decode, encode
 from ovgpu.ops._xp import NUMPY
 from ovgpu.symbolic import Int, Spec, product
 from ovgpu.types import PartialShape, Type
@@ -55,7 +56,7 @@ class Op:
 
     exact: ClassVar[bool] = False
     """Moves or compares bits and computes nothing: runs on storage types (f16, bf16, f8, i4 ...) as they are.
-    Other ops see f16, bf16 and f8 as f32 and 4-bit integers as i8, and their results are rounded once."""
+    Other ops see what `_storage.decode` makes of it (f32 and i8), and their results are rounded once."""
 
     lane: ClassVar[bool] = False
     """`evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
@@ -236,39 +237,10 @@ def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
     return cls(**values)
 
 
-# ---- storage types around `evaluate`
-
-def compute_dtype(kind: Type) -> np.dtype[Any]:
-    """The dtype in which ops that compute see elements of ``kind``."""
-    if kind.is_real() and kind not in (Type.f32, Type.f64):
-        return np.dtype(np.float32)
-    if kind.bitwidth < 8 and kind.is_integral_number():
-        return np.dtype(np.int8 if kind.is_signed() else np.uint8)
-    return kind.storage
-
-
 def evaluate(op: Op, xp: Any, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
     """`op.evaluate` with storage types decoded before and encoded after, as `Op.exact` says."""
     if not op.exact:
-        inputs = [None if x is None else decode(x) for x in inputs]
+        inputs = [None if x is None else decode(x, xp) for x in inputs]
     with np.errstate(all="ignore"):
         results = op.evaluate(xp, *inputs)
-        return tuple(
-            r if kind.is_dynamic() or r.dtype == kind.storage else r.astype(kind.storage)
-            for r, kind in zip(results, outputs, strict=True)
-        )
-
-
-def decode(x: Array) -> Array:
-    """``x`` in the dtype that computing ops see."""
-    wanted = decoded_dtype(x.dtype)
-    return x if wanted is None else x.astype(wanted)
-
-
-@cache
-def decoded_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The dtype that elements of storage ``dtype`` are decoded to, None if they are taken as they are."""
-    if dtype.kind in "biu" or dtype == object:
-        return None
-    wanted = compute_dtype(Type.of(dtype))
-    return None if wanted == dtype else wanted
+        return tuple(r if kind.is_dynamic() else encode(r, kind, xp) for r, kind in zip(results, outputs, strict=True))

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ovgpu.ops._op import decoded_dtype
 from ovgpu.ops._parallel import THREADS, share
+from ovgpu.ops._storage import CODED, decode, decoded_dtype, encode
+from ovgpu.types import Type
 
 if TYPE_CHECKING:
     from ovgpu.ops._elementwise import Elementwise
@@ -88,7 +89,10 @@ class Tracing(NDArrayOperatorsMixin):
         return Tracing(self.tape, dtypes[-1], (_CALLS.get(ufunc, ufunc), operands))
 
     def astype(self, dtype: Any) -> Tracing:
-        return self if self.dtype == dtype else Tracing(self.tape, np.dtype(dtype), (_cast, (self,)))
+        dtype = np.dtype(dtype)
+        if self.dtype == dtype:
+            return self
+        return Tracing(self.tape, dtype, (_recode if {self.dtype, dtype} & CODED else _cast, (self,)))
 
 
 class _Xp:
@@ -118,6 +122,10 @@ def _scalar(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def _cast(x: Any, out: Any) -> None:
     np.copyto(out, x, casting="unsafe")
+
+
+def _recode(x: Any, out: Any) -> None:
+    np.copyto(out, encode(decode(x), Type.of(out.dtype)))
 
 
 def _where(condition: Any, a: Any, b: Any, out: Any) -> None:
@@ -161,7 +169,7 @@ def trace(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[A
     """The calls of ``op.compute`` for these storage dtypes, with as few temporaries as lifetimes allow."""
     tape: list[Tracing] = []
     sources = [Tracing(tape, dtype, None) for dtype in inputs]
-    decoded = [x if op.exact else x.astype(decoded_dtype(x.dtype) or x.dtype) for x in sources]
+    decoded = [x if op.exact else x.astype(decoded_dtype(x.dtype)) for x in sources]
     result = op.compute(_Xp(), *decoded)
     if not isinstance(result, Tracing) or (result.dtype == output and result.source is None):
         operand = result if isinstance(result, Tracing) else np.asarray(result)

@@ -25,8 +25,6 @@ from ovgpu.types import Type
 class Comparison(Binary):
     """A relation of two tensors of any one type, by IEEE: all but NotEqual are false where there is a NaN."""
 
-    exact = True
-
     def result_type(self, kind: Type) -> Type:
         return Type.boolean
 

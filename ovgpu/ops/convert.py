@@ -1,141 +1,77 @@
-"""Conversions of element types, and Identity.
-
-Floats are cut off towards zero and integers wrap around, as C++ on x86 does it: a float goes through i32 to a
-narrower integer, which takes its low bits. Types of fewer than 8 bits keep their low bits likewise.
-"""
+"""Conversions of element types, and Identity. What becomes of the values is said in `_storage`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Unary, decide
-from ovgpu.ops._op import Op, decoded_dtype, op
-from ovgpu.ops._trace import Tape
+from ovgpu.ops._op import Op, op
+from ovgpu.ops._storage import decode, encode, is_float
 from ovgpu.ops._view import View
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
-from ovgpu.types.packing import decode_nf4
-
-_NF4 = decode_nf4(np.arange(16))
-_NF4_BOUNDS = (_NF4[1:] + _NF4[:-1]) / 2
-# Types that NumPy's casts give no values of, or not those that OpenVINO has.
-_CODED = (Type.nf4, Type.f8e8m0, Type.f4e2m1, Type.i4, Type.u1, Type.u2, Type.u3, Type.u4, Type.u6)
 
 
-def converted(xp: Any, x: Any, source: Type, target: Type) -> Any:
-    """The array ``x`` of element type ``source`` in the storage of ``target``."""
-    if source == target:
-        return x
-    if source == Type.nf4:  # codes in bytes, which unlike those of all other types are no numbers
-        x = xp.asarray(_NF4)[x]
-    elif x.dtype != np.float16:
-        x = x.astype(decoded_dtype(x.dtype) or x.dtype)
-    return _real(xp, x, target) if _is_float(target) else _integral(x, target)
+def converted(xp: Any, x: Any, target: Type) -> Any:
+    """A fresh array of the values of ``x`` in the storage of ``target``. Strings stay strings."""
+    result = x if x.dtype == target.storage else encode(decode(x, xp), target, xp)
+    return result.copy() if xp.may_share_memory(result, x) else result
 
 
-def _real(xp: Any, x: Any, target: Type) -> Any:
-    if target == Type.nf4:
-        codes = xp.searchsorted(xp.asarray(_NF4_BOUNDS), x.astype(np.float32)).astype(np.uint8)
-        return xp.where(xp.isnan(x), xp.uint8(0), codes) if x.dtype.kind == "f" else codes
-    if target == Type.f8e8m0:
-        return _powers_of_two(xp, x.astype(np.float32)).view(target.storage)
-    if target == Type.f4e2m1:  # no infinity and no NaN
-        x = xp.fmin(x.astype(np.float32), 6)
-    elif target.bitwidth < 16:
-        x = x.astype(np.float32)
-    return x.astype(target.storage)
-
-
-def _powers_of_two(xp: Any, x: Any) -> Any:
-    """Codes of f8e8m0: exponents, a half goes to the even one; the least for 0 and below, infinity is cut."""
-    bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)
-    codes = (bits + 0x3FFFFF + (bits >> 23 & 1)) >> 23
-    return xp.where(xp.isnan(x), 255, codes).astype(np.uint8)
-
-
-def _integral(x: Any, target: Type) -> Any:
-    if target == Type.boolean:
-        return x != 0
-    if x.dtype.kind == "f" and target.bitwidth < 64:
-        x = x.astype(np.int32 if target.bitwidth < 32 or target == Type.i32 else np.int64)
-    if not target.packed:
-        return x.astype(target.storage)
-    low = x.astype(np.uint8) & np.uint8((1 << target.bitwidth) - 1)
-    if target == Type.i4:
-        low = ((low ^ 8) - 8).astype(np.int8)
-    return low.astype(target.storage)
-
-
-class Conversion(Unary):
-    """To the element type `target`. Strings are not converted."""
-
-    exact = True
-    lane = True
-    source = Type.dynamic  # no attribute: `infer` remembers it, for arrays of codes do not tell their type
-    target = Type.dynamic
-
-    @property
-    def _identity(self) -> tuple[Any, ...]:
-        return (type(self), self.source, self.target)
-
-    def infer_types(self, x: Spec, target: Type) -> tuple[Spec, ...]:
-        if Type.string in (x.type, target) and x.type != target:
-            raise OpError(f"{x.type.get_type_name()} cannot be converted to {target.get_type_name()}")
-        object.__setattr__(self, "source", x.type)
-        object.__setattr__(self, "target", target)
-        return (Spec(target, x.shape),)
-
-    def fn(self, xp: Any, x: Any) -> Any:
-        return x.astype(self.target.storage)
-
-    def symbolic(self, x: Any) -> Any:
-        return decide("ne", lambda a, b: a != b, x, 0) if self.target == Type.boolean else x
-
-    def cuda_expression(self, kind: Type) -> str:
-        if self.target == Type.boolean:
-            return "x != 0"
-        return "int(x)" if kind.is_real() and self.target.is_integral() and self.target.bitwidth < 32 else "x"
-
-    def evaluate(self, xp: Any, x: Any, like: Any = None) -> tuple[Any, ...]:
-        if x.dtype == object and self.source != Type.string:
-            return super().evaluate(xp, x)
-        result = converted(xp, x, self.source, self.target)
-        return (result.copy() if result is x else result,)
-
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        if self.source != self.target and (self.source in _CODED or self.target in _CODED):
-            return NotImplemented
-        return super().numpy(k, inputs[:1], outputs, workspace)
-
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        if self.source in _CODED or self.target in _CODED:
-            return NotImplemented
-        return super().cuda(k, inputs[:1], outputs, workspace)
-
-    def _tape(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Tape:
-        return super()._tape(inputs[:1], outputs)
+def _convertible(x: Spec, target: Type) -> Spec:
+    if Type.string in (x.type, target) and x.type != target:
+        raise OpError(f"{x.type.get_type_name()} cannot be converted to {target.get_type_name()}")
+    return Spec(target, x.shape)
 
 
 @op("Convert", "opset1")
-class Convert(Conversion):
+class Convert(Unary):
+    """To the element type `destination_type`."""
+
     destination_type: Type
 
+    exact = True
+    lane = True
+
     def infer(self, x: Spec) -> tuple[Spec, ...]:
-        return self.infer_types(x, self.destination_type)
+        return (_convertible(x, self.destination_type),)
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        return x.astype(self.destination_type.storage)
+
+    def symbolic(self, x: Any) -> Any:
+        return decide("ne", lambda a, b: a != b, x, 0) if self.destination_type == Type.boolean else x
+
+    def cuda_expression(self, kind: Type) -> str:
+        target = self.destination_type
+        if target == Type.boolean:
+            return "x != 0"
+        return "int(x)" if kind.is_real() and target.is_integral() and target.bitwidth < 32 else "x"
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        if x.dtype == object and self.destination_type != Type.string:
+            return super().evaluate(xp, x)  # symbolic integers
+        return (converted(xp, x, self.destination_type),)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        same = specs[0] is not None and specs[0].type == outputs[0].type
+        return inputs[:1] if same else None
 
 
 @op("ConvertLike", "opset1")
-class ConvertLike(Conversion):
-    """To the element type of the second input, whose values do not matter."""
+class ConvertLike(Op):
+    """To the element type of the second input, whose values do not matter. A pass makes Converts of them."""
 
-    lane = False
+    exact = True
 
-    def infer(self, x: Spec, like: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
-        return self.infer_types(x, like.type)
+    def infer(self, x: Spec, like: Spec) -> tuple[Spec, ...]:
+        return (_convertible(x, like.type),)
+
+    def evaluate(self, xp: Any, x: Any, like: Any) -> tuple[Any, ...]:
+        return (converted(xp, x, _type_of(like)),)
 
 
 @op("ConvertPromoteTypes", "opset14")
@@ -147,11 +83,9 @@ class ConvertPromoteTypes(Op):
     u64_integer_promotion_target: Type = Type.f32
 
     exact = True
-    sources = (Type.dynamic, Type.dynamic)  # no attribute, as `Conversion.source`
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         kind = self._common(a, b)
-        object.__setattr__(self, "sources", (a.type, b.type))
         return Spec(kind, a.shape), Spec(kind, b.shape)
 
     def _common(self, a: Spec, b: Spec) -> Type:
@@ -174,18 +108,17 @@ class ConvertPromoteTypes(Op):
         return kind
 
     def evaluate(self, xp: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        kind = self._common(Spec(self.sources[0], a.shape), Spec(self.sources[1], b.shape))
-        results = [converted(xp, x, source, kind) for x, source in zip((a, b), self.sources)]
-        return tuple(r.copy() if r is x else r for r, x in zip(results, (a, b)))
+        kind = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
+        return converted(xp, a, kind), converted(xp, b, kind)
+
+
+def _type_of(x: Any) -> Type:
+    return Type.string if x.dtype == object else Type.of(x.dtype)
 
 
 def _rank_of_class(kind: Type) -> int:
     """Booleans give way to integers, and these to floats."""
-    return 2 if _is_float(kind) else 1 if kind.is_integral_number() else 0
-
-
-def _is_float(kind: Type) -> bool:
-    return kind.is_real() or kind == Type.nf4
+    return 2 if is_float(kind) else 1 if kind.is_integral_number() else 0
 
 
 def promoted(a: Type, b: Type, u64_target: Type) -> Type:
@@ -193,7 +126,7 @@ def promoted(a: Type, b: Type, u64_target: Type) -> Type:
     if _rank_of_class(a) != _rank_of_class(b):
         return max(a, b, key=_rank_of_class)
     wide, narrow = (a, b) if a.bitwidth >= b.bitwidth else (b, a)
-    if _is_float(a):
+    if is_float(a):
         if wide.bitwidth > narrow.bitwidth or wide == narrow:
             return wide
         return Type.f32 if wide.bitwidth == 16 else Type.f16

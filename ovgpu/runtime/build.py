@@ -193,7 +193,8 @@ class Builder:
                 if s is not None:
                     on_host = i in hosts or self.hosts.spelled(s)
                     stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
-                    stack += self._tellers(s.spec.ints() or () if on_host else ())
+                    if on_host and s.spec.value is not None and s.spec.value.dtype == object:
+                        stack += self._tellers(s.spec.value.ravel())
             stack += self._tellers(d for port in node.outputs for d in port.spec.shape or ())
         return wanted
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .element import Type
 from .layout import Layout
-from .packing import Array, decode_nf4, nbytes, pack, unpack
+from .packing import NF4, Array, nbytes, pack, unpack
 from .shape import UNBOUNDED, Dimension, PartialShape, Shape, Strides
 
 __all__ = [
+    "NF4",
     "UNBOUNDED",
     "Array",
     "Dimension",
@@ -16,7 +17,6 @@ __all__ = [
     "Shape",
     "Strides",
     "Type",
-    "decode_nf4",
     "nbytes",
     "pack",
     "unpack",

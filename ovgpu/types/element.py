@@ -17,9 +17,13 @@ class _Row(NamedTuple):
     storage: Any = None
 
 
-# In the order of ov::element::Type_t, whose value is openvino's hash. Types without a NumPy or ml_dtypes
-# scalar (u1, u3, u6, nf4) are stored as uint8 codes. Strings are objects of type `bytes`: openvino's may hold
-# any byte, which NumPy's StringDType (UTF-8 only) and 'S' (drops trailing NULs) cannot keep.
+def _codes(name: str) -> np.dtype[Any]:
+    """Storage for elements without a NumPy or ml_dtypes scalar: bytes, in a field that says what they mean."""
+    return np.dtype([(name, np.uint8)])
+
+
+# In the order of ov::element::Type_t, whose value is openvino's hash. Strings are objects of type `bytes`:
+# openvino's may hold any byte, which NumPy's StringDType (UTF-8 only) and 'S' (drops trailing NULs) cannot keep.
 _ROWS: dict[str, _Row] = {
     "dynamic": _Row("dynamic", 0, ""),
     "boolean": _Row("char", 8, "bool"),
@@ -32,16 +36,16 @@ _ROWS: dict[str, _Row] = {
     "i16": _Row("int16_t", 16, "int16"),
     "i32": _Row("int32_t", 32, "int32"),
     "i64": _Row("int64_t", 64, "int64"),
-    "u1": _Row("uint1_t", 1, "uint8"),
+    "u1": _Row("uint1_t", 1, "uint8", _codes("u1")),
     "u2": _Row("uint2_t", 2, "uint8", ml_dtypes.uint2),
-    "u3": _Row("uint3_t", 3, "uint8"),
+    "u3": _Row("uint3_t", 3, "uint8", _codes("u3")),
     "u4": _Row("uint4_t", 4, "uint8", ml_dtypes.uint4),
-    "u6": _Row("uint6_t", 6, "uint8"),
+    "u6": _Row("uint6_t", 6, "uint8", _codes("u6")),
     "u8": _Row("uint8_t", 8, "uint8"),
     "u16": _Row("uint16_t", 16, "uint16"),
     "u32": _Row("uint32_t", 32, "uint32"),
     "u64": _Row("uint64_t", 64, "uint64"),
-    "nf4": _Row("nfloat4", 4, "uint8"),
+    "nf4": _Row("nfloat4", 4, "uint8", _codes("nf4")),
     "f8e4m3": _Row("f8e4m3", 8, "uint8", ml_dtypes.float8_e4m3fn),
     "f8e5m2": _Row("f8e5m2", 8, "uint8", ml_dtypes.float8_e5m2),
     "string": _Row("string", 256, "S", object),
@@ -163,7 +167,7 @@ class Type:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The dtype that holds one unpacked element. TypeError for the dynamic type."""
+        """The dtype that holds one unpacked element, of no other type. TypeError for the dynamic type."""
         if self._storage is None:
             raise TypeError("the dynamic element type has no storage")
         return self._storage
@@ -240,5 +244,4 @@ _TYPES.update({alias: _TYPES[name] for alias, name in _LEGACY_NAMES.items()})
 Type.undefined = Type.dynamic
 
 _BY_DTYPE = {type._storage: type for type in _TYPES.values() if type._storage is not None}
-_BY_DTYPE[np.dtype(np.uint8)] = Type.u8  # not the codes of u1, u3, u6 or nf4
 del _BY_DTYPE[np.dtype(object)]  # says nothing about its elements

@@ -21,18 +21,14 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _TRIPLES = {"u3": (8, 2), "u6": (4, 4)}  # elements per three bytes, low bits per element
 
-_NF4 = np.array(
+NF4 = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
      -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
      0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
      0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0],
     np.float32,
 )  # fmt: skip
-
-
-def decode_nf4(codes: Array) -> Array:
-    """The float32 values of NormalFloat4 codes 0..15 (QLoRA, arXiv 2305.14314, appendix E), any shape."""
-    return _NF4[codes]
+"""The values of NormalFloat4 codes 0..15 (QLoRA, arXiv 2305.14314, appendix E)."""
 
 
 def nbytes(type: Type, shape: Iterable[int]) -> int:
@@ -69,8 +65,8 @@ def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
         return _view(raw, type.storage).reshape(extents)
     count = math.prod(extents)
     if type is Type.u1:
-        return np.unpackbits(raw, count=count).reshape(extents)
-    if type.type_name in _TRIPLES:
+        codes = np.unpackbits(raw, count=count)
+    elif type.type_name in _TRIPLES:
         codes = _unpack_triples(raw, *_TRIPLES[type.type_name])
     else:
         codes = _unpack_low_first(raw, type.bitwidth)
@@ -102,12 +98,13 @@ def pack(array: Array, type: Type) -> Array:
 
 
 def _as_storage(array: Array, type: Type) -> Array:
-    # Only a full-width storage is always in range; uint8 codes may exceed the type's own bits.
-    if type.integral_number and type is not Type.string and array.dtype.kind in "iu":
+    # bytes that stand for codes may exceed the type's own bits
+    numbers = array.view(np.uint8) if array.dtype.names and array.dtype == type.storage else array
+    if type.integral_number and type is not Type.string and numbers.dtype.kind in "iu":
         low = -(1 << (type.bitwidth - 1)) if type.signed else 0
         high = low + (1 << type.bitwidth) - 1
-        if array.size and (array.min() < low or array.max() > high):
-            raise ValueError(f"{type.type_name} holds {low}..{high}, got {array.min()}..{array.max()}")
+        if numbers.size and (numbers.min() < low or numbers.max() > high):
+            raise ValueError(f"{type.type_name} holds {low}..{high}, got {numbers.min()}..{numbers.max()}")
         array = array.astype(type.storage, copy=False)
     if array.dtype != type.storage:
         raise TypeError(f"{type.type_name} is stored as {type.storage}, got an array of {array.dtype}")

@@ -247,8 +247,9 @@ def test_from_array() -> None:
     shared = Tensor.from_array(array.T, Type.f32)
     assert np.shares_memory(shared.array, array) and shared.shape == [4, 3] and not shared.is_continuous()
     assert not np.shares_memory(Tensor.from_array(array, Type.f32, share=False).array, array)
-    nf4 = Tensor.from_array(np.array([1, 15, 7], np.uint8), Type.nf4)
-    assert nf4.data.tolist() == [0xF1, 7] and nf4.array.tolist() == [1, 15, 7]
+    nf4 = Tensor.from_array(np.array([1, 15, 7], np.uint8).view(Type.nf4.storage), Type.nf4)
+    assert nf4.data.tolist() == [0xF1, 7] and nf4.array["nf4"].tolist() == [1, 15, 7]
+    assert Tensor(nf4.array).element_type is Type.nf4
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     assert not Tensor.from_array(frozen, Type.f64).data.flags.writeable

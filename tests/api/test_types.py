@@ -12,7 +12,7 @@ import openvino
 import openvino.opset15 as opset
 import pytest
 
-from ovgpu.types import Type, decode_nf4, nbytes, pack, unpack
+from ovgpu.types import NF4, Type, nbytes, pack, unpack
 
 from .both import agree, check, members, product, table
 
@@ -50,11 +50,19 @@ def test_storage_is_an_ml_dtype_where_numpy_has_none() -> None:
     for name, storage in names.items():
         assert getattr(Type, name).storage == np.dtype(getattr(ml_dtypes, storage))
         assert Type.of(getattr(Type, name).storage) is getattr(Type, name)
-    for name in ("u1", "u3", "u6", "nf4"):
-        assert getattr(Type, name).storage == np.uint8
     assert Type.of(np.uint8) is Type.u8
     with pytest.raises(TypeError):
         _ = Type.dynamic.storage
+
+
+def test_storage_tells_the_type() -> None:
+    for name in set(NAMES) - {"dynamic", "string"}:
+        assert Type.of(getattr(Type, name).storage) is getattr(Type, name)
+    for name in ("u1", "u3", "u6", "nf4"):  # bytes, in a field that says what they mean
+        codes = np.arange(2, dtype=np.uint8).view(getattr(Type, name).storage)
+        assert codes.dtype.names == (name,) and codes[name].tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match="Unsupported"):
+        Type.of(np.dtype([("nf4", np.uint8), ("u1", np.uint8)]))
 
 
 @agree([
@@ -133,7 +141,7 @@ def converted(raw: np.ndarray[Any, Any], name: str, count: int) -> np.ndarray[An
 
 
 def values(array: np.ndarray[Any, Any], type: Type) -> np.ndarray[Any, Any]:
-    return decode_nf4(array) if type is Type.nf4 else array.astype(np.float32)
+    return NF4[array["nf4"]] if type is Type.nf4 else array.astype(np.float32)
 
 
 @pytest.mark.parametrize("name", [*PACKED, *BYTES])
@@ -196,6 +204,9 @@ def test_pack_checks_values() -> None:
     for name, bad in OUT_OF_RANGE.items():
         with pytest.raises(ValueError, match=name):
             pack(np.array([0, bad]), getattr(Type, name))
+        if getattr(Type, name).storage.names:
+            with pytest.raises(ValueError, match=name):
+                pack(np.array([0, bad], np.uint8).view(getattr(Type, name).storage), getattr(Type, name))
     for name, dtype in {"f32": "float64", "f4e2m1": "uint8", "u4": "float32", "boolean": "uint8"}.items():
         with pytest.raises(TypeError, match=name):
             pack(np.zeros(2, dtype), getattr(Type, name))

@@ -9,6 +9,7 @@ import pytest
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _op
+from ovgpu.ops._view import View
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convert import Convert, ConvertLike, promoted
 from ovgpu.symbolic import Spec
@@ -69,12 +70,39 @@ def test_every_pair_of_types(source: Type, target: Type) -> None:
             (result,) = _op.evaluate(op, NUMPY, inputs, [target])
             assert result.dtype == target.storage and result.tobytes() == wanted.tobytes()
             assert not np.may_share_memory(result, x)
-            out = np.empty(shape, target.storage)
-            calls: list[Any] = []
-            if op.numpy(lambda f, *a, into=calls: into.append(functools.partial(f, *a)), inputs, [out], []) is None:
-                for call in calls:
-                    call()
-                assert out.tobytes() == wanted.tobytes()
+            if isinstance(op, Convert):
+                assert run(op, x, target).tobytes() == wanted.tobytes()
+
+
+def run(op: Convert, x: np.ndarray[Any, Any], target: Type) -> np.ndarray[Any, Any]:
+    """What the planned form writes."""
+    out = np.empty(x.shape, target.storage)
+    calls: list[Any] = []
+    op.numpy(lambda f, *args: calls.append(functools.partial(f, *args)), [x], [out], [])
+    with np.errstate(all="ignore"):
+        for call in calls:
+            call()
+    return out
+
+
+def test_one_op_serves_many_types() -> None:
+    """An op remembers nothing of the inputs that it was inferred with."""
+    op, like = Convert(destination_type=Type.f32), ConvertLike()
+    op.infer(Spec(Type.nf4, (2,)))
+    like.infer(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))
+    for source, values in ((Type.u8, [15, 0]), (Type.nf4, [1, -1]), (Type.u6, [15, 0]), (Type.f16, [15, 0])):
+        x = np.array([15, 0], np.uint8).astype(source.storage)
+        for result in (*_op.evaluate(op, NUMPY, [x], [Type.f32]), run(op, x, Type.f32),
+                       *_op.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32])):
+            assert result.tolist() == values
+
+
+def test_the_same_type_is_a_view() -> None:
+    view = View.dense((2, 3))
+    for kind in (Type.f32, Type.nf4):
+        op, spec = Convert(destination_type=kind), Spec(kind, (2, 3))
+        assert op.view([view], [spec], [spec]) == [view]
+        assert op.view([view], [Spec(Type.u8, (2, 3))], [spec]) is None
 
 
 def test_common_types() -> None:

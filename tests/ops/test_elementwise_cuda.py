@@ -14,7 +14,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _op, registry
 from ovgpu.ops._elementwise import Elementwise, cuda_body, names
 from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.convert import Conversion, Convert
+from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 from tests.emulator.toolchain import compiler
@@ -36,7 +36,7 @@ N = 64
 
 def ops() -> Iterator[Elementwise]:
     for cls in registry():  # the host has no erfinv
-        if issubclass(cls, Elementwise) and not issubclass(cls, Conversion) and cls.name != "ErfInv":
+        if issubclass(cls, Elementwise) and not issubclass(cls, Convert) and cls.name != "ErfInv":
             for attributes in ATTRIBUTES.get(cls.name, [{}]):
                 if set(attributes) <= set(_op.schema(cls)):
                     yield cls(**attributes)
@@ -66,8 +66,6 @@ FUNCTIONS = list(functions())
 def source() -> str:
     lines = ["#include <cmath>", "using namespace std;"]
     for number, (op, specs, result) in enumerate(FUNCTIONS):
-        if isinstance(op, Conversion):
-            op.infer(*specs)
         given = names(type(op))[: len(specs)]
         pointers = ", ".join(f"const {C_TYPES[s.type]}* p{i}" for i, s in enumerate(specs))
         loads = " ".join(f"{C_TYPES[s.type]} _{name} = p{i}[{'n' if s.shape else 0}];"
@@ -108,10 +106,9 @@ def values(op: Elementwise, spec: Spec, first: bool, rng: np.random.Generator) -
     for op, specs, _ in FUNCTIONS])
 def test_expression(number: int, library: ctypes.CDLL) -> None:
     op, specs, result = FUNCTIONS[number]
-    op.infer(*specs)
     rng = np.random.default_rng(number)
     inputs = [np.ascontiguousarray(values(op, s, i == 0, rng)).reshape(s.shape) for i, s in enumerate(specs)]
-    if isinstance(op, Conversion) and result.is_integral_number() and specs[0].type.is_real():
+    if isinstance(op, Convert) and result.is_integral_number() and specs[0].type.is_real():
         inputs = [np.nan_to_num(x, posinf=0, neginf=0) for x in inputs]  # no integers, and so not defined
     wanted = _op.evaluate(op, NUMPY, inputs, [result])[0]
     found = np.empty(N, result.storage)

@@ -35,7 +35,7 @@ from ovgpu.ops.arithmetic import (
     Subtract,
 )
 from ovgpu.ops.comparison import Equal, Greater, IsInf, Less, LogicalAnd, LogicalNot, Select
-from ovgpu.ops.convert import Conversion, Convert
+from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Spec, Sym, Table, bounds
 from ovgpu.types import Type
 
@@ -56,7 +56,7 @@ TYPES = (Type.f32, Type.f64, Type.f16, Type.bf16, Type.i32, Type.i64, Type.u8, T
 
 def ops() -> Iterator[Elementwise]:
     for cls in registry():
-        if issubclass(cls, Elementwise) and not issubclass(cls, Conversion):
+        if issubclass(cls, Elementwise) and not issubclass(cls, Convert):
             for attributes in ATTRIBUTES.get(cls.name, [{}]):
                 if set(attributes) <= set(schema(cls)):
                     yield cls(**attributes)
@@ -120,8 +120,6 @@ def equal(actual: Array, wanted: Array) -> bool:
 
 
 def accepts(op: Elementwise, kind: Type) -> bool:
-    if isinstance(op, Conversion) and kind == Type.i4:
-        return False  # left to `evaluate`
     try:
         op.infer(*operands(op, kind, like(op, (2, 3), (2, 3)))[1])
     except op_module.OpError:
@@ -392,7 +390,7 @@ def test_constants_keep_the_dtype() -> None:
     """No constant of an op turns f32 into f64."""
     x = np.ones((2, 3), np.float32)
     for op in ops():
-        if accepts(op, Type.f32) and not isinstance(op, (Conversion, Select)):
+        if accepts(op, Type.f32) and not isinstance(op, (Convert, Select)):
             with np.errstate(all="ignore"):
                 result = op.compute(NUMPY, *[x] * len(names(type(op))))
             assert result.dtype in (np.float32, np.bool_), op.name

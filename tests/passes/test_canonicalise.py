@@ -1,0 +1,96 @@
+"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import ovgpu as ov
+from ovgpu.model import Model, Node
+from ovgpu.passes import prepare
+from ovgpu.passes.canonicalise import canonicalise
+from ovgpu.types import Type
+from tests.harness.ir import Net, feed, take
+
+
+def like(kind: str, rank: int = 1) -> Net:
+    """ConvertLike(x, Exp(y)) of an i32 matrix."""
+    net = Net("like")
+    x, y = net.parameter("i32", (2, 3), "x"), net.parameter(kind, (-1,) * rank, "y")
+    net.result(net.layer("ConvertLike", "opset1", [x, net.layer("Exp", "opset1", [y], name="exp")],
+                         outputs=[kind], name="like"))
+    return net
+
+
+def read(net: Net) -> Model:
+    model: Model = ov.Core().read_model(*net.build())
+    return model
+
+
+def spelled(model: Model) -> list[str]:
+    """Every node that is no port: name of the op, names of what it takes."""
+    return [f"{n.op.name}({', '.join(s.node.friendly_name for s in n.inputs if s is not None)})"
+            for n in model.ops if n.op.name not in ("Parameter", "Result")]
+
+
+def the(model: Model, name: str) -> Node:
+    return next(n for n in model.ops if n.friendly_name == name)
+
+
+def test_convert_like_becomes_convert() -> None:
+    model = read(like("f16"))
+    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+    canonicalise(model)
+    assert spelled(model) == ["Convert(x)"]
+    op: Any = the(model, "like").op
+    assert op.destination_type is Type.f16
+    model.validate_nodes_and_infer_types()
+    assert model.outputs[0].element_type is Type.f16 and model.outputs[0].shape == [2, 3]
+
+
+def test_parameters_stay() -> None:
+    prepared = prepare(read(like("f32")))
+    assert [p.friendly_name for p in prepared.parameters] == ["x", "y"]
+
+
+def test_the_model_given_stays() -> None:
+    model = read(like("f32"))
+    prepare(model)
+    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+
+
+def test_an_unknown_type_stays() -> None:
+    """Of a tensor whose type only running tells."""
+    model = read(like("f32"))
+    parameter: Any = the(model, "y").op
+    the(model, "y").op = replace(parameter, element_type=Type.dynamic)
+    model.validate_nodes_and_infer_types()
+    compiled = ov.Core().compile_model(model, "CPU")
+    canonicalise(model)
+    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    for kind in (np.float32, np.float64, np.float32):
+        (result,) = compiled.create_infer_request().infer([x, np.zeros(4, kind)]).to_tuple()
+        assert result.dtype == kind and result.tolist() == x.tolist()
+
+
+def body() -> Net:
+    """x[t] in the type of another input of the loop."""
+    inner = Net("body")
+    xi, y = inner.parameter("i32", (1, 3), "xi"), inner.parameter("f32", (5,), "yi")
+    r = inner.result(inner.layer("ConvertLike", "opset1", [xi, y], outputs=["f32"], name="like"))
+    net = Net("loop")
+    x, y0 = net.parameter("i32", (4, 3), "x"), net.parameter("f32", (5,), "y")
+    net.result(net.tensor_iterator(inner, [feed(x, xi, axis=0), feed(y0, y)], [take(r, axis=0)], [], name="ti"))
+    return net
+
+
+def test_bodies() -> None:
+    model = prepare(read(body()))
+    inner: Any = the(model, "ti").op
+    assert spelled(inner.body) == ["Convert(xi)"]
+    x = np.arange(12, dtype=np.int32).reshape(4, 3)
+    request = ov.Core().compile_model(read(body()), "CPU").create_infer_request()
+    (result,) = request.infer([x, np.zeros(5, np.float32)]).to_tuple()
+    assert result.dtype == np.float32 and result.tolist() == x.tolist()
