@@ -20,6 +20,7 @@ from ovgpu.core import CompiledModel, Core
 from ovgpu.ir import serialize
 from ovgpu.model import Model, Output
 from ovgpu.request import InferRequest
+from ovgpu.runtime.printing import bytes_text
 from ovgpu.types import PartialShape, Type
 
 DURATION = 60  # seconds, where neither -t nor -niter says otherwise
@@ -248,6 +249,9 @@ class _Benchmark:
             if number == 0:
                 info(f"First inference took {request.latency:.2f} ms")
                 self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
+                plan = request.plan()
+                info(f"Plan: {plan.launches} launches, {bytes_text(plan.bytes_moved)} moved; arena "
+                     f"{bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, state {bytes_text(plan.state)}")
 
     # ---- after
 

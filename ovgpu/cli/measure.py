@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -93,29 +94,30 @@ def measure_sync(request: InferRequest, source: Source, limits: Limits) -> Measu
 def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits) -> Measurement:
     """As many inferences at a time as there are requests. Raises what an inference raised."""
     found = Measurement()
-    idle: SimpleQueue[int] = SimpleQueue()
-    for number, request in enumerate(requests):
-        request.set_callback(idle.put, number)
-        idle.put(number)
-    started, running = 0, set[int]()
+    done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
+    idle, started = list(range(len(requests))), 0
 
-    def finish(number: int) -> None:
-        if number in running:
-            running.remove(number)
-            requests[number].wait()
-            found.latencies.append(requests[number].latency)
+    def finish() -> None:
+        number, error = done.get()
+        if error is not None:
+            raise error
+        found.latencies.append(requests[number].latency)
+        idle.append(number)
+
+    def finished(number: int, error: BaseException | None) -> None:
+        done.put((number, error))
 
     start = time.perf_counter()
     with _progress(limits) as advance:
         while not limits.reached(started, time.perf_counter() - start):
-            number = idle.get()
-            finish(number)
-            requests[number].start_async(sources[number].next(requests[number]), share_inputs=True)
-            running.add(number)
+            if not idle:
+                finish()
+            number = idle.pop(0)
+            requests[number].start(sources[number].next(requests[number]), True, partial(finished, number))
             started += 1
             advance(found.iterations, time.perf_counter() - start)
-        while running:
-            finish(idle.get())
+        while found.iterations < started:
+            finish()
     found.seconds = time.perf_counter() - start
     return found
 

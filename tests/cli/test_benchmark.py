@@ -58,7 +58,8 @@ def image() -> Net:
 
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_report_lines(api: str, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, "-m", write(models.chain()), "-d", "CPU", "-niter", "6", "-api", api)
+    text = benchmark(capsys, "-m", write(models.chain()), "-d", "CPU", "-niter", "6", "-api", api,
+                     "-nireq", "1" if api == "sync" else "2")
     steps = re.findall(r"^\[Step (\d+)/11\] ([^(\n]+?)(?: \(.*\))?$", text, re.MULTILINE)
     assert steps == [(str(i), name) for i, name in enumerate(STEPS, 1)]
     assert all(re.match(r"\[(Step \d+/11|\ (INFO|WARNING) )\]", line) for line in text.splitlines())
@@ -67,9 +68,10 @@ def test_report_lines(api: str, write: Write, capsys: pytest.CaptureFixture[str]
                  "[ INFO ] Model batch size: 1", "[ INFO ]   NETWORK_NAME: chain",
                  "[ INFO ] Benchmarking in inference only mode (inputs filling are not included in measurement loop)."):
         assert line in text.splitlines(), line
+    assert "Plan: 3 launches, 160 B moved; arena 64 B, constants 16 B, state 0 B" in text
     for pattern in (r"Read model took [\d.]+ ms", r"Compile model took [\d.]+ ms", r"First inference took [\d.]+ ms"):
         assert re.search(pattern, text)
-    start = "Start inference synchronously" if api == "sync" else "Start inference asynchronously, 1 inference requests"
+    start = "Start inference synchronously" if api == "sync" else "Start inference asynchronously, 2 inference requests"
     assert f"[Step 10/11] Measuring performance ({start}, limits: 6 iterations)" in text
 
 
@@ -222,7 +224,10 @@ def test_state_is_reset_after_a_sequence() -> None:
 def test_a_failing_inference_ends_the_measurement() -> None:
     some, sources = requests(models.chain((2, 3)), 2)
     sources[1].feeds[0].arrays[0] = np.ones((9, 9), "f4")
-    with pytest.raises(ovgpu.Error, match="shape"):
+    with pytest.raises(ovgpu.Error, match="shape"):  # in the thread that starts it
+        measure_async(some, sources, Limits(iterations=10))
+    some, sources = requests(models.chain((2, 3)), 2)
+    with ovgpu.STOP_AT("relu"), pytest.raises(ovgpu.debug.Stopped):  # in the thread that runs it
         measure_async(some, sources, Limits(iterations=10))
 
 
