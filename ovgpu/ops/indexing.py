@@ -29,6 +29,7 @@ class Gather(Op):
     exact = True
     lane = True
     layout = "dense"
+    strided_outputs = True
     host_inputs = (2,)
 
     def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:

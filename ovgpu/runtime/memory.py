@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ovgpu.runtime.program import Buffer
 
+LEAST = 16384  # bytes for a tensor of dynamic size: while it is small, growing moves nothing
 ALIGNMENT = 64  # bytes: a cache line, and what wide vector loads like
 
 
@@ -21,9 +22,10 @@ class Layout:
 
 
 def capacity(nbytes: int, dynamic: bool) -> int:
-    """Bytes to set aside: a dynamic size is rounded up to a quarter of its power of two, so that a tensor that
+    """Bytes to set aside: a dynamic size is rounded up, to a quarter of its power of two, so that a tensor that
     grows a little at each inference moves others only now and then."""
-    if dynamic and nbytes > 0:
+    if dynamic:
+        nbytes = max(nbytes, LEAST)
         step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - 3))
         nbytes = -(-nbytes // step) * step
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.runtime.memory import Layout, capacity, lay_out
+from ovgpu.runtime.memory import LEAST, Layout, capacity, lay_out
 from ovgpu.runtime.program import Buffer
 from tests.harness import Net
 
@@ -100,7 +99,7 @@ def test_buffers_alive_at_the_same_time_do_not_overlap(seed: int) -> None:
     starts = np.sort(random.randint(0, 50, 60))
     buffers = [Buffer(i, 0, int(s), int(s + random.randint(0, 12))) for i, s in enumerate(starts)]
     sizes = [int(n) for n in random.choice([0, 1, 64, 100, 4096, 5000], 60)]
-    layout = lay_out(buffers, sizes, [bool(i % 2) for i in range(60)])
+    layout = lay_out(buffers, sizes, [i % 20 == 1 for i in range(60)])
     assert all(offset % 64 == 0 for offset in layout.offsets)
     assert all(o + c <= layout.nbytes for o, c in zip(layout.offsets, layout.capacities))
     assert not [(i, j) for i in range(60) for j in range(i) if overlap(layout, buffers, i, j)]
@@ -113,8 +112,7 @@ def test_memory_is_used_again() -> None:
 
 
 def test_a_dynamic_size_has_room_to_grow_by_at_most_a_quarter() -> None:
-    for nbytes in (1, 63, 64, 65, 1000, 4097, 10**6, 10**9 + 1):
+    for nbytes in (0, 1, 64, 65, 4097, LEAST, LEAST + 1, 10**6, 10**9 + 1):
         room = capacity(nbytes, True)
-        assert nbytes <= room <= max(nbytes * 1.25 + 64, 128) and room % 64 == 0
+        assert nbytes <= room <= max(nbytes * 1.25, LEAST) and room % 64 == 0
         assert capacity(nbytes, False) == -(-nbytes // 64) * 64
-    assert prod((capacity(0, True), capacity(0, False))) == 0
