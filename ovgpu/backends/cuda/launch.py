@@ -49,6 +49,10 @@ class Launcher:
         if target.size:
             self.calls.append(partial(_copy_kernel(), source, target, stream=self.stream))
 
+    def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Device memory of this step alone: for the little that one of its launches leaves to the next."""
+        return rt.cupy().empty(shape, dtype)
+
     def gemm(self, a: Array, b: Array, out: Array) -> None:
         """``out = a @ b`` for matrices with a unit stride; row-major ``out``. cuBLAS sees everything transposed."""
         self.calls.append(partial(self.blas.gemm, a, b, out))
