@@ -34,8 +34,9 @@ def port_names(ports: Sequence[Output]) -> list[str]:
 def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
     """Shapes by number of the input, from ``[1,3]``, ``name=[1,3]`` or ``a[1,3],b[?,4]``.
 
-    Several shapes in a row, as in ``a[1,3][1,5]``, are all kept. A shape without a name is for every input
-    that no name is given for. ValueError for what cannot be read, RuntimeError for an unknown name.
+    Several shapes in a row, as in ``a[1,3][1,5]``, are all kept. A shape without a name is for the inputs that
+    it fits and no name is given for. A language model's other inputs follow ``input_ids``.
+    ValueError for what cannot be read, RuntimeError for an unknown name.
     """
     found: dict[int, list[PartialShape]] = {}
     others: list[PartialShape] = []
@@ -52,7 +53,20 @@ def parse_shapes(texts: Sequence[str], ports: Sequence[Output]) -> dict[int, lis
             else:
                 others = shapes
     if others:
-        found = {i: others for i in range(len(ports))} | found
+        fitting = [i for i, port in enumerate(ports) if all(map(port.partial_shape.compatible, others))]
+        found = {i: others for i in fitting or range(len(ports))} | found
+    return _like_input_ids(found, ports)
+
+
+def _like_input_ids(found: dict[int, list[PartialShape]], ports: Sequence[Output]) -> dict[int, list[PartialShape]]:
+    named = {port_name(port): number for number, port in enumerate(ports)}
+    ids = found.get(named.get("input_ids", -1), [])
+    if ids and all(len(shape) == 2 for shape in ids):
+        for name, number in named.items():
+            if name in ("attention_mask", "position_ids", "token_type_ids"):
+                found.setdefault(number, ids)
+            elif name == "beam_idx":
+                found.setdefault(number, [PartialShape([shape[0]]) for shape in ids])
     return found
 
 

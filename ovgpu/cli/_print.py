@@ -21,12 +21,13 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> Table:
-    """A table; ``right`` lists the columns that are aligned to the right."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),
+          whole: Sequence[int] = ()) -> Table:
+    """A table; ``right`` lists the columns that are aligned to the right, ``whole`` those that are not wrapped."""
     found = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         found.add_column(column, justify="right" if number in right else "left", overflow="fold",
-                         no_wrap=number in right)
+                         no_wrap=number in (*right, *whole))
     for row in rows:
         found.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return found

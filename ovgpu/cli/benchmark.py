@@ -251,7 +251,8 @@ class _Benchmark:
                 self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
                 plan = request.plan()
                 info(f"Plan: {plan.launches} launches, {bytes_text(plan.bytes_moved)} moved; arena "
-                     f"{bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, state {bytes_text(plan.state)}")
+                     f"{bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
+                     f"state {bytes_text(plan.state)}")
 
     # ---- after
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         return
     classes = list(registry())
     out = console()
-    out.print(table("", header, rows))
+    out.print(table("", header, rows, whole=(0,)))
     out.print(f"{len(rows)} operations in {len(classes)} versions", style="bold")
     out.print("forms: view: may become a view of its input and then costs nothing; NumPy, CUDA: writes into planned "
               "memory; evaluate: by its definition alone; runtime: done by the runtime itself", style="dim")

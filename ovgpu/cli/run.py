@@ -10,7 +10,7 @@ import numpy as np
 from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_names, static_shape
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.core import Core
-from ovgpu.ops._op import decode
+from ovgpu.ops._storage import decode
 from ovgpu.types import Type
 
 

@@ -245,8 +245,19 @@ def test_parse_shapes() -> None:
         assert [str(s) for s in parse_shapes([text], ports)[0]] == ["[1,3]"], text
     assert [str(s) for s in parse_shapes(["x[1,3][?,3]"], ports)[0]] == ["[1,3]", "[?,3]"]
     assert parse_shapes([], ports) == {}
+    assert parse_shapes(["[1,2,3]"], ports) and parse_shapes(["[1,3]", "x[2,3]"], ports)[0] == [[2, 3]]
     with pytest.raises(ValueError, match="cannot read the shape"):
         parse_shapes(["x"], ports)
+
+
+def test_shapes_of_a_language_model() -> None:
+    net = Net()
+    for name, shape in (("input_ids", (-1, -1)), ("attention_mask", (-1, -1)), ("beam_idx", (-1,)), ("scale", (3,))):
+        net.result(net.layer("Abs", "opset1", [net.parameter("i64", shape, name)]))
+    ports = models.compiled(net).inputs
+    for text in ("input_ids[2,5]", "[2,5]"):
+        assert {i: [str(s) for s in some] for i, some in parse_shapes([text], ports).items()} == {
+            0: ["[2,5]"], 1: ["[2,5]"], 2: ["[2]"]}
 
 
 def test_layouts() -> None:

@@ -82,8 +82,7 @@ def test_run_saves_types_that_numpy_lacks(write: Write, tmp_path: Path, capsys: 
 
 
 def test_run_continues_a_sequence(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = [f"--shape={name}=[1,1]" for name in ("input_ids", "attention_mask", "position_ids")]
-    output(capsys, "run", decoder, *one, "--steps", "4", "--save", str(tmp_path / "out.npz"))
+    output(capsys, "run", decoder, "--shape", "input_ids=[1,1]", "--steps", "4", "--save", str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["seen.3"].tolist() == [[1, 2, 3, 4]]  # positions 0 to 3, and a mask of ones
 
