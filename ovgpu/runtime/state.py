@@ -35,6 +35,17 @@ class Variable:
         self.sizes = [0, 0]
         self.spare: list[Array | None] = [None, None]  # the array last placed in either block
         self.parity = 0  # the block that `current` is in; the other one is written next
+        self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
+
+    def type_of(self, value: Array) -> Type:
+        """The declared type, or that of a value if any is allowed."""
+        return Type.of(value.dtype) if self.info.type.is_dynamic() else self.info.type
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether the declared shape allows this one."""
+        extents = self._extents
+        return extents is None or (len(shape) == len(extents) and all(
+            [low <= n and (high < 0 or n <= high) for n, (low, high) in zip(shape, extents)]))
 
     def write(self, shape: tuple[int, ...], kind: Type) -> Array:
         """An array in the block that is not current, for the new value. Error if the variable cannot have it."""
@@ -42,7 +53,7 @@ class Variable:
         array = self.spare[block]
         if array is not None and array.shape == shape and array.dtype == kind.storage:
             return array
-        if not self.info.shape.compatible(PartialShape(list(shape))):
+        if not self.admits(shape):
             raise Error(f"[Assign] the new value of variable '{self.info.name}' has shape {list(shape)}, "
                         f"the variable has {self.info.shape}")
         nbytes = prod(shape) * kind.storage.itemsize
@@ -52,15 +63,33 @@ class Variable:
         array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
         return array
 
-    def commit(self, value: Array, kind: Type) -> None:
-        """Makes a new value current; one that is not in the spare block is copied there."""
-        if value is not self.spare[1 - self.parity]:
-            target = self.write(value.shape, kind)
-            for call in self.backend.copy(value, target):
-                call()
-            value = target
+    def stage(self, value: Array) -> Array:
+        """A new value in the block that is not current; copied there if it is elsewhere."""
+        if value is self.spare[1 - self.parity]:
+            return value
+        target = self.write(value.shape, self.type_of(value))
+        for call in self.backend.copy(value, target):
+            call()
+        return target
+
+    def commit(self, staged: Array) -> None:
+        """Makes a staged value current."""
         self.parity = 1 - self.parity
-        self.current = value
+        self.current = staged
+
+    def set(self, value: Array) -> None:
+        """Sets the value from outside. Error if type or shape are not the variable's."""
+        kind = self.type_of(value)
+        if value.dtype != kind.storage:
+            raise Error(f"variable '{self.info.name}' has type {kind.get_type_name()}, the new value {value.dtype}")
+        if not self.admits(value.shape):
+            raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, "
+                        f"the new value {list(value.shape)}")
+        self.commit(self.stage(value))
+
+    def reset(self) -> None:
+        """Gives the variable its initial value again."""
+        self.current = None
 
 
 class Variables:
@@ -68,7 +97,6 @@ class Variables:
 
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
-        self.backend = backend
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -76,32 +104,11 @@ class Variables:
         return tuple([v.parity for v in self.all.values()])
 
     def commit(self, values: dict[str, Array]) -> None:
-        """Makes all new values current at once. Values that are other variables' buffers are read first."""
-        pending = {name: self.all[name] for name in values}
-        for name, variable in pending.items():  # whatever may fail, happens before anything is changed
-            value = values[name]
-            if value is not variable.spare[1 - variable.parity]:
-                target = variable.write(value.shape, self.type_of(name, value))
-                for call in self.backend.copy(value, target):
-                    call()
-                values[name] = target
-        for name, variable in pending.items():
-            variable.commit(values[name], self.type_of(name, values[name]))
-
-    def type_of(self, name: str, value: Array) -> Type:
-        declared = self.all[name].info.type
-        return Type.of(value.dtype) if declared.is_dynamic() else declared
-
-    def set(self, name: str, value: Array) -> None:
-        """Sets a variable from outside; counts as set from now on."""
-        info = self.all[name].info
-        kind = self.type_of(name, value)
-        if value.dtype != kind.storage:
-            raise Error(f"variable '{name}' has type {kind.get_type_name()}, the new value {value.dtype}")
-        if not info.shape.compatible(PartialShape(list(value.shape))):
-            raise Error(f"variable '{name}' has shape {info.shape}, the new value {list(value.shape)}")
-        self.all[name].commit(value, kind)
+        """Makes all new values current at once, after everything that may fail."""
+        staged = {name: self.all[name].stage(value) for name, value in values.items()}
+        for name, value in staged.items():
+            self.all[name].commit(value)
 
     def reset(self) -> None:
         for variable in self.all.values():
-            variable.current = None
+            variable.reset()
