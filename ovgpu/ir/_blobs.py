@@ -48,9 +48,15 @@ class Blobs:
         return start, size
 
 
+def shape_of(op: Constant) -> tuple[int, ...]:
+    return op.shape if isinstance(op, PackedConstant) else op.value.shape
+
+
 def constant_bytes(op: Constant) -> Iterator[Array]:
-    """The bytes of a constant in OpenVINO's layout."""
-    if isinstance(op, PackedConstant):
+    """The bytes of a constant in OpenVINO's layout; one for an empty constant, whose address it wants."""
+    if op.element_type is not Type.string and 0 in shape_of(op):
+        yield np.zeros(1, np.uint8)
+    elif isinstance(op, PackedConstant):
         yield op.packed
     elif op.element_type is Type.string or op.element_type.packed:
         yield pack(op.value, op.element_type)

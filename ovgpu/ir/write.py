@@ -169,8 +169,9 @@ class Writer:
         if node in plan.compressed:
             self.compressed_constant(node, plan.ids[node])
             return
+        version = "opset1" if op.version == "opset0" else op.version  # what RNNCell calls itself
         attributes = {"id": plan.ids[node], "name": node.friendly_name,
-                      "type": SPELLINGS.get(op.name, op.name), "version": op.version}
+                      "type": SPELLINGS.get(op.name, op.name), "version": version}
         if op.name == "Result":
             attributes["output_names"] = join_names(node.outputs[0].own_names) or None
         plans = {key: self.plan(value) for key, value in op.attributes().items() if isinstance(value, Model)}
