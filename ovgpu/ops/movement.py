@@ -49,6 +49,10 @@ class Transpose(Op):
     def evaluate(self, xp: Any, x: Any, order: Any) -> tuple[Any, ...]:
         return (x.transpose(permutation(integers(order), x.ndim)),)
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, order = inputs
+        k.copy(x.transpose(permutation(integers(order), x.ndim)), outputs[0])
+
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, order = inputs[0], specs[1]
@@ -88,6 +92,11 @@ class Reverse(Op):
     def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
         turned = self.reversed(integers(axes), x.ndim)
         return (x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))],)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, axes = inputs
+        turned = self.reversed(integers(axes), x.ndim)
+        k.copy(x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))], outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -158,6 +167,14 @@ class _Splitting(Op):
         """The lengths of the parts, None if they are known only when run."""
         raise NotImplementedError
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, axis = inputs[0], integers(inputs[1])[0]
+        start = 0
+        for out in outputs:
+            stop = start + out.shape[axis]
+            k.copy(x[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)], out)
+            start = stop
+
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, where = inputs[0], specs[1]
@@ -181,6 +198,9 @@ def _with_extent(shape: Sequence[Int], axis: int, extent: Int) -> tuple[Int, ...
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
+MAX_PARTS = 1 << 16  # more outputs are a mistake, and would take memory that no model has
+
+
 @op("Split", "opset1")
 class Split(_Splitting):
     """``data [..., n * num_splits, ...], axis -> num_splits x [..., n, ...]``."""
@@ -193,6 +213,8 @@ class Split(_Splitting):
         check_integers(axis, "the axis", ranks=(0,))
         if self.num_splits < 1:
             raise OpError(f"num_splits {self.num_splits} is not positive")
+        if self.num_splits > MAX_PARTS:
+            raise OpError(f"num_splits {self.num_splits} is larger than {MAX_PARTS}")
         if x.shape is None:
             return (Spec(x.type, None),) * self.num_splits
         where = constant_axis(axis, len(x.shape))
@@ -225,6 +247,8 @@ class VariadicSplit(_Splitting):
         count = length(lengths)
         if count is None:
             raise OpError("the number of split lengths is not known, so neither is that of the outputs")
+        if count > MAX_PARTS:
+            raise OpError(f"{count} split lengths are more than {MAX_PARTS}")
         if x.shape is None:
             return (Spec(x.type, None),) * count
         where = constant_axis(axis, len(x.shape))

@@ -385,6 +385,18 @@ def test_shape_arithmetic_of_absurd_size() -> None:
     tolerates(*net.build())
 
 
+@pytest.mark.parametrize("count", [10**9, 2**62])
+def test_outputs_of_absurd_number(count: int) -> None:
+    net = Net()
+    x = net.parameter("f32", (-1, 3))
+    net.result(net.layer("Split", "opset1", [x, net.const(0)], {"num_splits": count}))
+    fails(net.build()[0], r"\[Split\] num_splits \d+ is larger than", net.build()[1])
+    net = Net()
+    lengths = net.layer("Range", "opset4", [net.const(v, "i64") for v in (0, count, 1)], {"output_type": "i64"})
+    net.result(net.layer("VariadicSplit", "opset1", [net.parameter("f32", (-1, 3)), net.const(0), lengths]))
+    fails(net.build()[0], r"\[VariadicSplit\] \d+ split lengths are more than", net.build()[1])
+
+
 def test_attributes_that_are_no_numbers() -> None:
     net = Net()
     net.result(net.layer("Softmax", "opset1", [net.parameter("f32", (2,))], {"axis": "1" * 5000}, name="s"))
