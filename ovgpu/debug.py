@@ -33,7 +33,7 @@ from ovgpu.ops._xp import Adapter
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call
 from ovgpu.runtime.executor import Executor, Memory
-from ovgpu.runtime.plan import distinct, plan_of
+from ovgpu.runtime.plan import distinct, plan_of, traffic
 from ovgpu.runtime.printing import bytes_text
 from ovgpu.runtime.profile import Profiler
 from ovgpu.runtime.program import Program, Step
@@ -230,8 +230,9 @@ class _Watch:
 
     def _report(self, step: Step, seconds: float) -> None:
         arrays = self.executor.arrays
-        given = {i: arrays[i] for i in (*step.inputs, *step.outputs) if i >= 0}
-        moved = sum(distinct(x.shape, x.strides) * x.dtype.itemsize for x in given.values())
+        sizes = {i: distinct(x.shape, x.strides) * x.dtype.itemsize
+                 for i in (*step.inputs, *step.outputs) if i >= 0 and (x := arrays[i]) is not None}
+        moved = sum(traffic(step, {i: sizes[i] for i in step.inputs if i in sizes}, [sizes[i] for i in step.outputs]))
         rate = f"{moved / seconds / 1e9:7.2f} GB/s" if seconds else ""
         line = f"{seconds * 1e6:10.1f} us {bytes_text(moved):>9} {rate}  {step.kind:7} {step.op.name:20} {step.name}"
         if self.level >= 3:

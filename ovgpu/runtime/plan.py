@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["bound", "copy", "eager", "control", "host", "view"]
 Slots = Sequence["tuple[int, ...] | None"]
+
+PICKS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # read of input 0 no more than they write
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,14 @@ def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
     return count
 
 
+def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tuple[int, int]:
+    """Bytes that a step reads and writes, from those of its inputs (by value, each once) and of its outputs."""
+    read, written = sum(inputs.values()), sum(outputs)
+    if step.op.name in PICKS and step.inputs[0] in inputs:
+        read -= max(0, inputs[step.inputs[0]] - written)
+    return read, written
+
+
 def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
     segment = executor.program.segments[number]
     kept = executor.bindings[number]
@@ -238,8 +248,8 @@ class _Planner:
             read = sum(b.plan.bytes_read * (b.trips or 0) for b in bodies)
             written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
         else:
-            unique = {i: x for i, x in zip(step.inputs, inputs) if x is not None}
-            read, written = (sum(x.nbytes or 0 for x in some) for some in (unique.values(), outputs))
+            read, written = traffic(step, {i: x.nbytes or 0 for i, x in zip(step.inputs, inputs) if x is not None},
+                                    [x.nbytes or 0 for x in outputs])
         binding = self.bindings[number] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None

@@ -12,6 +12,7 @@ import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.runtime.plan import Plan, plan_of_program
 from ovgpu.runtime.printing import bytes_text
+from tests.harness.ir import Net
 
 from . import models
 from .models import compiled
@@ -47,6 +48,15 @@ def test_a_copy_is_listed() -> None:
     assert {step.outputs[0].place for step in plan.steps} == {"output 0", "variable s"}
     assert plan.steps[0].inputs[0] is not None and plan.steps[0].inputs[0].place == "state s"
     assert plan.state == 32
+
+
+def test_a_gather_reads_what_it_takes() -> None:
+    net = Net()
+    ids = net.parameter("i64", (2,), "ids")
+    table = net.const(np.ones((1000, 8), "f4"))
+    net.result(net.layer("Gather", "opset8", [table, ids, net.const(0)], {"batch_dims": 0}))
+    step = next(s for s in compiled(net).plan().steps if s.op == "Gather")
+    assert (step.bytes_read, step.bytes_written) == (2 * 32 + 2 * 8, 2 * 32)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 7])
