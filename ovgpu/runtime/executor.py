@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from math import prod
 from operator import length_hint
 from typing import Any, Protocol
 
@@ -143,7 +144,10 @@ class Executor:
         base = kept.get(full_key)
         if base is None:
             base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
-        binding = self._derive(number, segment, slots, hosts, memory, base)
+        try:
+            binding = self._derive(number, segment, slots, hosts, memory, base)
+        except MemoryError:
+            raise self._exhausted(segment, slots) from None
         if binding is not base:
             kept[full_key] = binding
             if len(kept) > KEPT:
@@ -163,8 +167,11 @@ class Executor:
         for i in segment.given:
             value = values[i]
             shape = tuple([segment.resolve(d, slots) for d in value.view.shape])
-            A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
-                    else memory.variable(value.source, shape, value.type))
+            try:
+                A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
+                        else memory.variable(value.source, shape, value.type))
+            except (ValueError, OverflowError) as e:  # more bytes than an address can count
+                raise MemoryError from e
         outside = {i: A[i] for i in segment.users}
         layout = self._lay_out(number, segment, slots)
         todo_values: Sequence[int]
@@ -193,6 +200,16 @@ class Executor:
             binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts)
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
+
+    def _exhausted(self, segment: Segment, slots: tuple[int, ...]) -> Error:
+        """What to raise when there is no memory for a segment: names the step with the largest result."""
+        values = self.program.values
+        sizes = {i: prod(segment.resolve(d, slots) for d in values[i].view.shape) * values[i].type.storage.itemsize
+                 for step in segment.steps for i in step.outputs}
+        largest = max(sizes, key=sizes.__getitem__)
+        step = next(s for s in segment.steps if largest in s.outputs)
+        shape = [segment.resolve(d, slots) for d in values[largest].view.shape]
+        return _located(OpError(f"out of memory: a result of shape {shape} takes {sizes[largest]} bytes"), step)
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
                   told: bool) -> tuple[list[int], list[int]]:

@@ -116,3 +116,16 @@ def test_a_dynamic_size_has_room_to_grow_by_at_most_a_quarter() -> None:
         room = capacity(nbytes, True)
         assert nbytes <= room <= max(nbytes * 1.25, LEAST) and room % 64 == 0
         assert capacity(nbytes, False) == -(-nbytes // 64) * 64
+
+
+def test_a_result_too_large_for_memory_is_one_error_that_names_the_layer() -> None:
+    net = Net()
+    x, shape = net.parameter("f32", (1,), "x"), net.parameter("i64", (2,), "shape")
+    net.result(net.layer("Relu", "opset1", [net.layer("Exp", "opset1", [
+        net.layer("Tile", "opset1", [x, shape])])]))
+    request = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), "CPU").create_infer_request()
+    for size in (10**8, 10**14):
+        with pytest.raises(ovgpu.Error, match=r"out of memory.*10000000.*layer '"):
+            request.infer({"x": np.ones(1, np.float32), "shape": np.array([10**7, size])})
+    (y,) = request.infer({"x": np.ones(1, np.float32), "shape": np.array([2, 3])}).to_tuple()
+    assert y.shape == (2, 3)

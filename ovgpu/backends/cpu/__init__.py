@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -39,6 +40,8 @@ class CpuBackend:
         return self
 
     def allocate(self, nbytes: int) -> Any:
+        if nbytes > sys.maxsize - ALIGNMENT:
+            raise MemoryError
         block = np.empty(nbytes + ALIGNMENT, np.uint8)
         start = -block.ctypes.data % ALIGNMENT
         return block[start : start + nbytes]
