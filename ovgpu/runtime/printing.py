@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ovgpu.runtime.plan import Operand, Plan, PlanStep
+from ovgpu.runtime.plan import Operand, Plan
 
 STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim"}
 NARROW = 100  # columns; below, layers and calls are left out
@@ -28,7 +28,7 @@ def bytes_text(count: int | None) -> str:
 
 
 def render(plan: Plan, width: int) -> Iterator[RenderableType]:
-    """The table of a plan and a summary below it."""
+    """The table of a plan and a summary below it. A bound step that overwrites an input is called "in place"."""
     wide = width >= NARROW
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -37,7 +37,7 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     if wide:
         table.add_column("layer", no_wrap=True, max_width=24, overflow="ellipsis")
     table.add_column("shapes", overflow="fold", ratio=1)
-    table.add_column("memory", overflow="fold", max_width=20)
+    table.add_column("memory", overflow="fold", max_width=20 if wide else 13)
     table.add_column("bytes", justify="right", no_wrap=True)
     if wide:
         table.add_column("calls", justify="right", no_wrap=True)
@@ -54,8 +54,12 @@ def as_text(plan: Plan, width: int) -> str:
 
 
 def shapes_text(inputs: tuple[Operand | None, ...], outputs: tuple[Operand, ...]) -> str:
-    """``f32[2,3] f32[3] → f32[2,3]``; an input that is absent, or on the host, is a dash."""
-    left = " ".join("-" if x is None else str(x) for x in inputs)
+    """``[2,3] [3] → f32[2,3]``; an input that is absent, or on the host, is a dash.
+
+    Only those inputs are given a type that have another one than the output.
+    """
+    kind = outputs[0].type.get_type_name() if outputs else ""
+    left = " ".join("-" if x is None else str(x).removeprefix(kind) for x in inputs)
     right = " ".join(map(str, outputs))
     return f"{left} → {right}" if right else left
 
@@ -67,9 +71,11 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
         calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
         moved = "" if step.kind in ("view", "host") and not step.bytes_moved else bytes_text(step.bytes_moved)
-        cells: list[RenderableType] = [number, Text(step.kind, STYLES[step.kind]), Text(f"{indent}{step.op}{version}")]
+        places = ", ".join(dict.fromkeys(x.place for x in step.outputs))
+        kind = Text("in place" if step.in_place else step.kind, STYLES[step.kind])
+        cells: list[RenderableType] = [number, kind, Text(f"{indent}{step.op}{version}")]
         cells += [Text(step.layer)] if wide else []
-        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(_memory(step)), moved]
+        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(places), moved]
         table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")
         for body in step.bodies:
             times = "?" if body.trips is None else str(body.trips)
@@ -77,11 +83,6 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
             table.add_row("", "", title)
             if body.trips != 0:
                 _rows(table, body.plan, wide, depth + 2)
-
-
-def _memory(step: PlanStep) -> str:
-    places = ", ".join(dict.fromkeys(x.place for x in step.outputs))
-    return f"{places} (in place)" if step.in_place else places
 
 
 def _summary(plan: Plan) -> Text:

@@ -11,7 +11,7 @@ from rich.console import Console
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.runtime.plan import Plan, plan_of_program
-from ovgpu.runtime.printing import bytes_text
+from ovgpu.runtime.printing import bytes_text, shapes_text
 from tests.harness.ir import Net
 
 from . import models
@@ -163,9 +163,15 @@ def test_prints_as_a_table(width: int) -> None:
         assert word in " ".join(text.split()), word
 
 
+def test_shapes_text() -> None:
+    first, _, last = compiled(models.chain()).plan().steps
+    assert shapes_text(first.inputs, first.outputs) == "[2,3] [1,1] → f32[2,3]"
+    assert shapes_text((None, *last.inputs), ()) == "- f32[2,3] f32[3]"
+
+
 def test_str_is_plain() -> None:
     text = str(compiled(models.chain()).plan())
-    assert "\x1b" not in text and "Multiply 1" in text and "arena+0 (in place)" in text
+    assert "\x1b" not in text and "Multiply 1" in text and " in place  Relu 1 " in text
     assert "160 B moved" in " ".join(text.split())
 
 
