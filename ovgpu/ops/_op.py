@@ -213,7 +213,7 @@ def convert(text: str, kind: Any) -> Any:
 
 
 @cache
-def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
+def schema(cls: Any) -> dict[str, tuple[Any, bool]]:
     """Attribute name -> (annotation, required)."""
     hints = typing.get_type_hints(cls)
     return {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
