@@ -33,7 +33,7 @@ from ovgpu.ops._xp import Adapter
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call
 from ovgpu.runtime.executor import Executor, Memory
-from ovgpu.runtime.plan import distinct, plan_of, traffic
+from ovgpu.runtime.plan import plan_of
 from ovgpu.runtime.printing import bytes_text
 from ovgpu.runtime.profile import Profiler
 from ovgpu.runtime.program import Program, Step
@@ -168,6 +168,7 @@ class _Watch:
         self.places = {id(step): (number, position) for number, segment in enumerate(executor.program.segments)
                        for position, step in enumerate(segment.steps)}
         self.target = _find(executor.program, self.layer) if self.layer else None
+        self.moved: dict[int, list[int]] = {}
 
     def __call__(self, step: Step, calls: Sequence[Call]) -> None:
         if id(step) not in self.places:  # the steps after a result of unknown rank are a program of their own
@@ -186,7 +187,7 @@ class _Watch:
                 call()
         if self.level >= 2:
             self.executor.backend.synchronize()
-            self._report(step, time.perf_counter() - start)
+            self._report(step, time.perf_counter() - start, self._bytes(number, position, step))
         if self.target is not None and (number, position + 1) >= self.target[:2]:
             raise self.stopped()
 
@@ -228,11 +229,14 @@ class _Watch:
         root, in_bytes = executor.arrays[value.root], tuple(s * size for s in strides)
         return executor.backend.view(root, offset * size, shape, in_bytes)
 
-    def _report(self, step: Step, seconds: float) -> None:
-        arrays = self.executor.arrays
-        sizes = {i: distinct(x.shape, x.strides) * x.dtype.itemsize
-                 for i in (*step.inputs, *step.outputs) if i >= 0 and (x := arrays[i]) is not None}
-        moved = sum(traffic(step, {i: sizes[i] for i in step.inputs if i in sizes}, [sizes[i] for i in step.outputs]))
+    def _bytes(self, number: int, position: int, step: Step) -> int:
+        """What the plan says that a step moves; made once per segment, and when an eager step has run."""
+        if number not in self.moved or step.kind == "eager":
+            self.moved[number] = [row.bytes_moved for row in plan_of(self.executor).steps
+                                  if row.segment == number and row.kind not in ("view", "host")]
+        return self.moved[number][position]
+
+    def _report(self, step: Step, seconds: float, moved: int) -> None:
         rate = f"{moved / seconds / 1e9:7.2f} GB/s" if seconds else ""
         line = f"{seconds * 1e6:10.1f} us {bytes_text(moved):>9} {rate}  {step.kind:7} {step.op.name:20} {step.name}"
         if self.level >= 3:

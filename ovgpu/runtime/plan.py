@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -213,17 +214,16 @@ class _Planner:
     def plan(self) -> Plan:
         program = self.program
         steps: list[PlanStep] = []
-        for number, segment in enumerate(program.segments):
-            rows = [self._host(number, node) for node in segment.host_nodes]
-            views = [view for view in program.views if view.segment == number]
+        for i, segment in enumerate(program.segments):
+            rows = [self._host(i, node) for node in segment.host_nodes]
+            views = [view for view in program.views if view.segment == i]
             for position, step in enumerate(segment.steps):
                 while views and views[0].position <= position:
-                    rows.append(self._view(number, views.pop(0)))
-                rows.append(self._step(number, position, step))
-            steps += rows + [self._view(number, view) for view in views]
-        free = [step.kind == "view" for step in steps]
-        numbered = [step if is_view else replace(step, number=i - sum(free[:i]))
-                    for i, (step, is_view) in enumerate(zip(steps, free))]
+                    rows.append(self._view(i, views.pop(0)))
+                rows.append(self._step(i, position, step))
+            steps += rows + [self._view(i, view) for view in views]
+        number = itertools.count()
+        numbered = [step if step.kind == "view" else replace(step, number=next(number)) for step in steps]
         return Plan(
             device=self.executor.backend.name if self.executor else "",
             source=program.source,

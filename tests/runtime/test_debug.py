@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -48,6 +49,15 @@ def test_level_2_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[-3:] for line in lines] == [
         ["bound", "Add", "add"], ["bound", "Relu", "relu"], ["bound", "Multiply", "mul"]]
     assert "52 B" in lines[0] and "48 B" in lines[1] and "60 B" in lines[2]
+
+
+def test_level_2_counts_what_iterations_and_eager_steps_move(capsys: pytest.CaptureFixture[str]) -> None:
+    with ov.DEBUG(2):
+        compiled(models.loop())([np.ones((3, 4), "f4")])
+        compiled(models.branching())([np.ones(4, "f4")])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines() if " us " in line]
+    assert [re.search(r"us (\d+ B) .* (\w+)$", line).groups() for line in lines] == [  # type: ignore[union-attr]
+        (f"{3 * 5 * 16} B", "iterate"), (f"{3 * 2 * 16} B", "relu"), ("32 B", "choose"), ("32 B", "relu")]
 
 
 def test_level_3_prints_shapes_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
