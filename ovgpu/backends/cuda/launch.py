@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import rt, sources
+from ovgpu.backends.cuda import copy, rt, sources
 from ovgpu.ops._elementwise import Elementwise, names
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Call
@@ -46,8 +46,16 @@ class Launcher:
             self.calls.append(partial(kernel, *inputs, output, stream=self.stream))
 
     def copy(self, source: Array, target: Array) -> None:
-        if target.size:
+        """Copies ``source``, which is broadcast, into ``target`` of its type; layouts are free, and a source on the
+        host becomes part of what is recorded."""
+        if not target.size:
+            return
+        found = copy.launches(source, target)
+        if found is None:
             self.calls.append(partial(_copy_kernel(), source, target, stream=self.stream))
+        else:
+            for launch in found:
+                self.kernel("copy.cu", *launch)
 
     def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Device memory of this step alone: for the little that one of its launches leaves to the next."""
