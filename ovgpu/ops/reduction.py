@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axes, unknowns
 from ovgpu.symbolic import Int, Shape, Spec, bounds, maximum, minimum, unknown
@@ -72,6 +73,8 @@ class Reduction(Op):
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
     """`fold` over axes, as the array libraries call it."""
+    kernel: ClassVar[str]
+    """The reduction in reduction.cu."""
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         self.check_type(x.type)
@@ -134,6 +137,73 @@ class Reduction(Op):
         k(self.fold.reduce, x, axes, out.dtype, out, self.keep_dims)
         return None
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        gone = normalize_axes(integers(inputs[1]), x.ndim)
+        if not _axes.has_kernel_type(x):
+            return NotImplemented
+        written = iter(_axes.steps(out))
+        kept, folded = [], []
+        for i, (extent, step) in enumerate(zip(x.shape, _axes.steps(x))):
+            if i in gone:
+                folded.append((extent, step, 0))
+                if self.keep_dims:
+                    next(written)
+            else:
+                kept.append((extent, step, next(written)))
+        kept, folded = (_axes.merged(_axes.by_stride(axes)) for axes in (kept, folded))
+        if not _axes.fit(kept, folded):
+            return NotImplemented
+        if out.size:
+            reduce(k, f"{self.kernel}<{_axes.kernel_type(x.dtype)}>", x, out, kept, folded)
+        return None
+
+
+def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis], folded: Sequence[_axes.Axis]) -> None:
+    """Launches a reduction of reduction.cu; in two halves if the results are too few to occupy the device."""
+    rows, n = _axes.size(kept), _axes.size(folded)
+    along_rows = folded[-1][1] == 1 or kept[-1][1] != 1
+    block = _axes.row_block(rows, n) if along_rows else _axes.column_block(rows, n)
+    per_block = block[along_rows]
+    parts = min(2 * _axes.PROCESSORS * per_block // rows, n // (4096 if along_rows else 256))
+    if parts < 2:
+        _launch(k, along_rows, function, x, out, kept, folded, n, n)
+        return
+    chunk = _axes.ceildiv(n, parts)
+    parts = _axes.ceildiv(n, chunk)
+    partial = k.scratch((rows, parts), _total(x.dtype, function))
+    beside, written = [], parts
+    for extent, read, _ in reversed(kept):
+        beside.append((extent, read, written))
+        written *= extent
+    _launch(k, along_rows, f"Partial<{function}>", x, partial, beside[::-1], folded, chunk, n)
+    results = [(extent, step, to) for (extent, _, step), (_, _, to) in zip(beside[::-1], kept)]
+    _launch(k, True, f"Final<{function}>", partial, out, _axes.merged(results), [(parts, 1, 0)], parts, n)
+
+
+def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
+    """What a reduction computes in."""
+    if dtype.kind == "b":
+        return np.dtype(np.int32)
+    if dtype.kind in "iu" and function.startswith("L2<"):
+        return np.dtype(np.float64)
+    if dtype.kind in "iu":
+        return np.dtype(np.uint64 if dtype.kind == "u" and dtype.itemsize > 1 else np.int64)
+    return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
+
+
+def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis],
+            folded: Sequence[_axes.Axis], chunk: int, count: int) -> None:
+    """Reduces ``count`` elements each, in parts of ``chunk``."""
+    rows, n = _axes.size(kept), _axes.size(folded)
+    block = _axes.row_block(rows, chunk) if along_rows else _axes.column_block(rows, chunk)
+    grid = (_axes.ceildiv(rows, block[along_rows]), max(_axes.ceildiv(n, max(chunk, 1)), 1))
+    shared = 0 if along_rows else block[0] * block[1] * 8
+    # the axes of a reduction over nothing at all have no elements: one row of threads, none of which finds any
+    k.kernel("reduction.cu", f"reduce_{'rows' if along_rows else 'columns'}<{function}>", grid, block,
+             (x, out, _axes.packed(kept), _axes.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
+              np.int64(count)), shared)
+
 
 # What folds of symbolic integers use in place of ufuncs that compare.
 LANE: dict[np.ufunc, np.ufunc] = {
@@ -146,6 +216,7 @@ LANE: dict[np.ufunc, np.ufunc] = {
 class ReduceSum(Reduction):
     fold = np.add
     fold_name = "sum"
+    kernel = "Sum"
     lane = True
 
     def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
@@ -160,6 +231,7 @@ class ReduceSum(Reduction):
 class ReduceMean(ReduceSum):
     """The mean; of integers, truncated towards zero; over no elements, zero."""
 
+    kernel = "Mean"
     lane = False
 
     def after(self, xp: Any, total: Any, count: int) -> Any:
@@ -195,6 +267,7 @@ def _limits(dtype: np.dtype[Any]) -> Any:
 class ReduceMax(_Extreme):
     fold = np.maximum
     fold_name = "max"
+    kernel = "Max"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
         return _limits(dtype).min
@@ -204,6 +277,7 @@ class ReduceMax(_Extreme):
 class ReduceMin(_Extreme):
     fold = np.minimum
     fold_name = "min"
+    kernel = "Min"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
         return _limits(dtype).max
@@ -213,6 +287,7 @@ class ReduceMin(_Extreme):
 class ReduceProd(Reduction):
     fold = np.multiply
     fold_name = "prod"
+    kernel = "Prod"
     lane = True
 
 
@@ -222,6 +297,7 @@ class ReduceL1(Reduction):
 
     fold = np.add
     fold_name = "sum"
+    kernel = "L1"
 
     def before(self, xp: Any, x: Any) -> Any:
         return abs(x)
@@ -236,6 +312,7 @@ class ReduceL2(Reduction):
 
     fold = np.add
     fold_name = "sum"
+    kernel = "L2"
 
     def before(self, xp: Any, x: Any) -> Any:
         x = x if x.dtype.kind == "f" else x.astype(np.float64)
@@ -266,9 +343,11 @@ class _Logical(Reduction):
 class ReduceLogicalAnd(_Logical):
     fold = np.logical_and
     fold_name = "all"
+    kernel = "All"
 
 
 @op("ReduceLogicalOr", "opset1")
 class ReduceLogicalOr(_Logical):
     fold = np.logical_or
     fold_name = "any"
+    kernel = "Any"

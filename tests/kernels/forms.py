@@ -1,0 +1,117 @@
+"""Runs an op's `cuda` form on the emulated device: eagerly, then captured and replayed, against `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ovgpu.backends.cuda import rt, sources
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.types import Type
+from tests.emulator import cupy_emu as cp
+
+Array = np.ndarray[Any, Any]
+View = Callable[[Any], Any]
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = (np.dtype(np.float32), np.dtype(np.float16), BF16, np.dtype(np.float64))
+INTEGERS = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
+ORDERS = ("ascending", "descending", 7)
+TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-12}
+
+
+def whole(x: Any) -> Any:
+    return x
+
+
+def preload(file: str, *expressions: str) -> None:
+    """Compiles kernels of a file together, in less time than one by one."""
+    options = ("-std=c++17", f"-I{sources.folder()}")
+    module = rt.cupy().RawModule(code=(sources.folder() / file).read_text(), options=options,
+                                 name_expressions=expressions)
+    for expression in expressions:
+        sources._functions[id(rt.cupy()), file, expression] = module.get_function(expression)
+
+
+def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> Launcher:
+    """What the op's `cuda` form records; it must not decline."""
+    launcher = Launcher(cp.cuda.Stream(non_blocking=True), None)
+    assert op.cuda is not None
+    assert op.cuda(launcher, [x, *host], outputs, []) is not NotImplemented, "declined"
+    return launcher
+
+
+def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, view: View = whole, out: View = whole,
+          types: Sequence[Type] = (), inplace: bool = False, tol: float | None = None) -> int:
+    """Compares the outputs for three draws of the input; how many kernels one run launches.
+
+    ``view`` makes the op's input of the drawn array, and ``out`` output 0 of an array that it would be the
+    whole of; ``host`` are the other inputs, ``types`` those of the outputs if not all that of the input.
+    """
+    values = [np.asarray(h) for h in host]
+    drawn = draw(0)
+    wanted = evaluate(op, NUMPY, [view(drawn), *values], types or [Type.of(drawn.dtype)])
+    memory = cp.asarray(drawn)
+    x = view(memory)
+    outputs = [x] if inplace else [cp.empty(w.shape, w.dtype) for w in wanted]
+    if out is not whole:
+        outputs[0] = _laid_out(wanted[0], out)
+    launcher = launches(op, x, values, outputs)
+
+    def compare(draws: int) -> None:
+        expected = evaluate(op, NUMPY, [view(draw(draws)), *values], types or [Type.of(drawn.dtype)])
+        for found, right in zip(outputs, expected, strict=True):
+            same(found.get(), right, tol)
+
+    for call in launcher.calls:
+        call()
+    compare(0)
+    stream = launcher.stream
+    stream.begin_capture()
+    for call in launcher.calls:
+        call()
+    graph = stream.end_capture()
+    for draws in (1, 2):
+        memory.set(draw(draws))
+        graph.launch(stream)
+        compare(draws)
+    assert graph.node_count == len(launcher.calls)
+    return len(launcher.calls)
+
+
+def _laid_out(like: Array, out: View) -> Any:
+    """A device array of this shape that is a part of a larger one."""
+    room = tuple(2 * n + 1 for n in like.shape)
+    array = out(cp.empty(room, like.dtype))
+    return array[tuple(slice(n) for n in like.shape)]
+
+
+def same(found: Array, right: Array, tol: float | None = None) -> None:
+    """Equal shapes, types, and values: exactly for integers, else within the type's tolerance."""
+    assert (found.shape, found.dtype) == (right.shape, right.dtype)
+    if found.dtype.kind in "iub":
+        np.testing.assert_array_equal(found, right)
+        return
+    tol = tol if tol is not None else TOLERANCE.get(found.dtype.name, 2e-5)
+    np.testing.assert_allclose(found.astype(np.float64), right.astype(np.float64), rtol=tol, atol=tol)
+
+
+def random(shape: Sequence[int], dtype: Any = np.float32, scale: float = 3.0) -> Callable[[int], Array]:
+    """Draws of a random array: normal numbers, or integers of the whole range of small types."""
+    dtype = np.dtype(dtype)
+
+    def draw(seed: int) -> Array:
+        rng = np.random.default_rng(seed)
+        if dtype.kind == "b":
+            return rng.random(shape) < 0.7
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return rng.integers(max(limits.min, -1000), min(limits.max, 1000), shape, dtype, endpoint=True)
+        return (rng.standard_normal(shape) * scale).astype(dtype)
+
+    return draw
