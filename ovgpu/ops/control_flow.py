@@ -177,7 +177,7 @@ class _Iterating(Op):
 
     def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], trips: Int | None) -> tuple[Spec, ...]:
         """Specs of the outputs: last values, and concatenations of ``trips`` parts."""
-        initial = {m.parameter: specs[m.port] for m in self.inputs}
+        initial = {m.parameter: specs[m.port] for m in self.inputs if m.axis is None}
         merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
         found: dict[int, Spec] = {}
         for m in self.outputs:
@@ -223,8 +223,8 @@ class _Iterating(Op):
 
     def _collect(self, xp: Any, inputs: Sequence[Array], results: Sequence[Array],
                  parts: dict[int, list[Array]], counter: int | None) -> tuple[Array, ...]:
-        initial = {m.parameter: inputs[m.port] for m in self.inputs}
-        first = {b.result: initial[b.parameter] for b in self.back_edges}
+        initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
+        first = {b.result: initial[b.parameter] for b in self.back_edges if b.parameter in initial}
         found: dict[int, Array] = {}
         for m in self.outputs:
             if m.axis is not None and parts[m.port]:

@@ -13,7 +13,7 @@ from typing import Any
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._view import View
+from ovgpu.ops._view import View, equal, positive
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
 from ovgpu.runtime.hosts import CONTROL, Hosts, host_indices
@@ -167,7 +167,8 @@ class Builder:
         return value
 
     def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
-        return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=-(2**63)) if s is None else s
+        # positive: they are those of parts of dense tensors
+        return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
                      for axis, s in enumerate(given))
 
     def _state(self, node: Node) -> None:
@@ -417,7 +418,9 @@ class Builder:
         if target is None or self.values[value].root == target:
             return value
         memory = self.values[self.values[value].root].memory
-        if number >= 0 and self.layouts.may_alias(number, memory, self.values[value].source):
+        view = self.values[value].view
+        if (number >= 0 and self.layouts.may_alias(number, memory, self.values[value].source)
+                and all(positive(s) or equal(d, 1) for s, d in zip(view.strides, view.shape))):
             return value
         self._append(Step(Copy(), "copy", (value,), (target,)))
         return target

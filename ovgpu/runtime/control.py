@@ -9,8 +9,9 @@ the op's own `evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node
 from ovgpu.ops._op import Array, Op
-from ovgpu.ops._view import dense_strides
+from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops._xp import Adapter
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
 from ovgpu.runtime.backend import Call
@@ -40,14 +41,14 @@ class Layouts:
     """How the body of an unrolled loop finds its inputs and results in memory.
 
     ``inputs`` and ``outputs`` give strides by number, None for one known only when it runs; absent is dense.
-    ``first`` lists the results that are written to memory of their own before others are considered; ``kept``
-    maps the number of a result to that of the parameter which gets it in the next iteration.
+    ``first`` lists the results that are written to memory of their own before others are considered. With ``keeps``
+    other results may stay in the memory of a parameter: nothing overwrites that before they are used.
     """
 
     inputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     outputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     first: tuple[int, ...] = ()
-    kept: dict[int, int] = field(default_factory=dict)
+    keeps: bool = False
     is_body: bool = False
 
     def order(self, count: int) -> Iterable[int]:
@@ -58,7 +59,7 @@ class Layouts:
         if not self.is_body or number in self.first:
             return False
         return memory == "constant" or (memory == "output" and source in self.first) or (
-            memory == "input" and self.kept.get(number) == source)
+            memory == "input" and self.keeps)
 
 
 def bodies_of(op: Op) -> tuple[Model, ...]:
@@ -95,13 +96,34 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
         inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
         outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in op.outputs if m.axis is not None},
         first=tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None)),
-        kept={b.result: b.parameter for b in op.back_edges},
+        keeps=True,
         is_body=True,
     )
     counter = getattr(op, "current_iteration", None)
-    body = _static_body(op.body, op.inputs, specs, layouts, [(b.result, b.parameter) for b in op.back_edges],
-                        counter, build)
-    return None if body is None else (body,)
+    back = [(b.result, b.parameter) for b in op.back_edges]
+    while True:
+        body = _static_body(op.body, op.inputs, specs, layouts, back, counter, build)
+        if body is None or body.program is None:
+            return None
+        inputs = _carried_strides(body.program, layouts, back)
+        if inputs == layouts.inputs:
+            return (body,)
+        layouts = replace(layouts, inputs=inputs)
+
+
+def _carried_strides(program: Program, layouts: Layouts, back: Sequence[tuple[int, int]]
+                     ) -> dict[int, tuple[int | None, ...]]:
+    """`Layouts.inputs` where parameters that back edges lead to may also lie as the results do that they carry."""
+    inputs = dict(layouts.inputs)
+    for result, parameter in back:
+        view = program.values[program.results[result]].view
+        dense = _strides(view.shape)
+        now = [d if equal(extent, 1) else s for d, s, extent in zip(dense, view.strides, view.shape)]
+        first = inputs.get(parameter, dense)
+        both = tuple(a if a is not None and equal(a, b) else None for a, b in zip(first, now))
+        if both != dense:
+            inputs[parameter] = both
+    return inputs
 
 
 def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | None], layouts: Layouts,
@@ -221,6 +243,7 @@ class _Iterations:
     def _bindings(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> Iterable[Binding]:
         program = self.child.program
         carried: dict[int, Array] = {}
+        held: dict[int, tuple[int, int] | None] = {}  # parameter -> the spare that its value is in
         binding = None
         self.results: list[Array] = []
         for i in range(n):
@@ -231,18 +254,28 @@ class _Iterations:
                 value = program.values[program.inputs[self.counter]]
                 shape = tuple(1 for _ in value.view.shape)
                 given[self.counter] = self.backend.constant(np.full(shape, i, value.type.storage))
+            self.used, self.written = set(held.values()), {}
             binding = self.child.bind(given, _Places(self, outputs, i, n), binding)
             self.results = [self.child.arrays[v] for v in program.results]
             carried = {parameter: self.results[result] for result, parameter in self.back}
+            held = {parameter: self._holder(program.results[result], held) for result, parameter in self.back}
             yield binding
+
+    def _holder(self, value: int, held: dict[int, tuple[int, int] | None]) -> tuple[int, int] | None:
+        """The spare that a result is in: the one it was written to, or that of a parameter it is a view of."""
+        values = self.child.program.values
+        root = values[values[value].root]
+        if root.memory == "input":
+            return held.get(root.source)
+        return self.written.get(root.source) if root.memory == "output" else None
 
     def _last(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
         """Copies of last values that are not in their place, because they are something else's as well."""
         found: list[Call] = []
-        initial = {m.parameter: inputs[m.port] for m in self.inputs}
+        initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
         for m in self.outputs:
             if m.axis is None:
-                if not n and m.result not in dict(self.back):
+                if not n and dict(self.back).get(m.result) not in initial:
                     raise no_value(m)
                 value = self.results[m.result] if n else initial[dict(self.back)[m.result]]
                 if value is not outputs[m.port]:
@@ -254,7 +287,8 @@ class _Iterations:
 
     def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
                n: int) -> Array:
-        """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or one of two spares."""
+        """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or a spare buffer that
+        holds no value which this iteration reads."""
         for m in self.outputs:
             if m.result == number and m.axis is not None:
                 return _slice(outputs[m.port], m, i, n)
@@ -262,7 +296,7 @@ class _Iterations:
             for m in self.outputs:
                 if m.result == number:
                     return outputs[m.port]
-        key = (number, i % 2)
+        key = self.written[number] = next((number, k) for k in count() if (number, k) not in self.used)
         spare = self.spare.get(key)
         if spare is None or spare.shape != shape:
             block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
@@ -314,7 +348,9 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
         programs = executor.body_programs.setdefault(id(model), {})
         program = program_for(model, arrays, programs)
         child = executor.child((id(step), bodies[id(model)], id(program)), program)
-        return child.run(arrays, {}, _Fresh(executor))
+        contiguous = executor.backend.xp.ascontiguousarray  # slices are not always
+        dense = [x if x.flags.c_contiguous else contiguous(x) for x in arrays]
+        return child.run(dense, {}, _Fresh(executor))
 
     return step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
 

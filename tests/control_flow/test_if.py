@@ -221,6 +221,25 @@ def rankless(kind: str) -> Net:
     return either(lambda n, p: p[0] if kind == "alone" else add(n, *p), lambda n, p: reshape(n, minus(n, p), [6]), after=after)
 
 
+def beside_unknown_rank() -> Net:
+    """Views made before a result of unknown rank is there, and used with it."""
+    net, a, b = Net(), Net(), Net()
+    go, x = net.parameter("boolean", (), "go"), net.parameter("f32", (2, 3), "x")
+    p, q = a.parameter("f32", (2, 3)), b.parameter("f32", (2, 3))
+    ra, rb = a.result(relu(a, p)), b.result(total(b, q))
+    turned, column = transpose(net, tanh(net, x), [1, 0]), split(net, x, 1, 3)[1]
+    value = reduce(net, "ReduceSum", reshape(net, net.if_(go, a, b, [(x, p, q)], [(ra, rb)]), [-1]), [0])
+    net.result(add(net, reshape(net, turned, [6]), value))
+    net.result(mul(net, column, value))
+    net.result(turned)
+    return net
+
+
+def beside(x: Any, go: bool) -> Infer:
+    value = np.maximum(x, 0).sum() if go else x.sum()
+    return Infer([np.tanh(x).T.ravel() + value, x[:, 1:2] * value, np.tanh(x).T], x=x, go=np.array(go))
+
+
 def shapes(kind: str) -> Net:
     """The branches' results have one rank and different extents."""
     def after(net: Net, out: Sequence[Port]) -> Sequence[Port]:
@@ -364,6 +383,8 @@ SCENARIOS = [
       for kind, f in THEN.items()],
     *[valued(f"different-ranks-{kind}", rankless(kind), lambda x, y, f=f, k=kind: f(x if k == "alone" else x + y),
              lambda x, y, f=f: f((x - y).reshape(6))) for kind, f in RANKLESS.items()],
+    Scenario("views-beside-unknown-rank", beside_unknown_rank(), [
+        beside(x, go) for x, go in zip(X, (True, False, True, False))], oracle="value"),
     valued("scalar-or-matrix", either(lambda n, p: total(n, p[0]), plus), lambda x, y: x.sum(), lambda x, y: x + y),
     valued("one-output-differs", either(lambda n, p: [plus(n, p), p[0]], lambda n, p: [minus(n, p), slice_(n, p[0], 0, 1)]),
            lambda x, y: (x + y, x), lambda x, y: (x - y, x[:1])),

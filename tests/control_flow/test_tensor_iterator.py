@@ -118,6 +118,75 @@ def frames(batch: int, axis: int) -> list[Any]:
     return [numbers(*((batch, n, 5) if axis == 1 else (n, batch, 5)), seed=n) for n in (4, 6)]
 
 
+def batched(look: Callable[[Net, Port], Port], carry: str = "whole") -> Net:
+    """Over the middle axis of [2, n, 3], each part of the result is a strided part of the output; the next iteration
+    looks at it in another shape."""
+    net, body = Net(), Net()
+    x = net.parameter("f32", (2, -1, 3), "x")
+    xi = body.parameter("f32", (2, 1, 3))
+    h = body.parameter("f32", (2, 3) if carry == "squeezed" else (2, 1, 3))
+    seen = look(body, h)
+    new = add(body, xi, reshape(body, seen, [2, 1, 3]))
+    every = body.result(new)
+    back = body.result(squeeze(body, new, [1])) if carry == "squeezed" else every
+    start = net.const(np.ones((2, 3) if carry == "squeezed" else (2, 1, 3), np.float32))
+    for port in net.tensor_iterator(body, [feed(x, xi, axis=1), feed(start, h)],
+                                    [take(every, axis=1), take(back)], [(back, h)]):
+        net.result(port)
+    return net
+
+
+def batch_values(look: Callable[[Any], Any], carry: str = "whole") -> list[Infer]:
+    found = []
+    for n in (4, 2, 7):
+        x, h, seen = numbers(2, n, 3, seed=n), np.ones((2, 1, 3), np.float32), []
+        for i in range(n):
+            h = x[:, i : i + 1] + look(h).reshape(2, 1, 3).astype(np.float32)
+            seen.append(h)
+        found.append(Infer([np.concatenate(seen, 1), h[:, 0] if carry == "squeezed" else h], x=x))
+    return found
+
+
+def sliced_at_first() -> Net:
+    """A parameter that gets the first slice, and then what a back edge brings."""
+    net, body = Net(), Net()
+    x = net.parameter("f32", (2, -1, 3), "x")
+    xi, h = body.parameter("f32", (2, 1, 3)), body.parameter("f32", (2, 1, 3))
+    flat = reshape(body, add(body, reshape(body, h, [6]), reshape(body, xi, [6])), [2, 1, 3])
+    new = body.result(tanh(body, flat))
+    for port in net.tensor_iterator(body, [feed(x, xi, axis=1), feed(x, h, axis=1)],
+                                    [take(new), take(new, axis=0)], [(new, h)]):
+        net.result(port)
+    return net
+
+
+def found_columns() -> Net:
+    """Slices along the middle axis, which are strided, enter a body that is run step by step."""
+    net, body = Net(), Net()
+    x = net.parameter("f32", (2, -1, 3), "x")
+    xi, h = body.parameter("f32", (2, 1, 3)), body.parameter("f32", (6,))
+    count = convert(body, gather(body, shape_of(body, nonzero(body, reshape(body, xi, [6]))), [1]), "f32")
+    new = body.result(add(body, h, mul(body, reshape(body, xi, [6]), count)))
+    net.result(net.tensor_iterator(body, [feed(x, xi, axis=1), feed(net.const(np.zeros(6, np.float32)), h)],
+                                   [take(new)], [(new, h)]))
+    return net
+
+
+def columns(x: Any) -> Infer:
+    h = np.zeros(6, np.float32)
+    for i in range(x.shape[1]):
+        h = h + x[:, i].ravel() * np.float32(np.count_nonzero(x[:, i]))
+    return Infer([h], x=x)
+
+
+def first_slices(x: Any) -> Infer:
+    h, seen = x[:, :1], []
+    for i in range(x.shape[1]):
+        h = np.tanh(h + x[:, i : i + 1])
+        seen.append(h)
+    return Infer([h, np.concatenate(seen)], x=x)
+
+
 def both_directions() -> Net:
     """Two iterators over one input, in either direction, joined."""
     net, found = Net(), []
@@ -338,6 +407,19 @@ SCENARIOS = [
           ("LSTMCell", 1, 1, False), ("LSTMCell", 1, 0, False), ("LSTMCell", 2, 1, False), ("LSTMCell", 2, 0, False),
           ("LSTMCell", 2, 1, True), ("LSTMCell", 2, 0, True), ("GRUCell", 1, 1, False), ("GRUCell", 2, 0, False),
           ("GRUCell", 2, 1, True), ("RNNCell", 1, 0, False), ("RNNCell", 2, 1, False), ("RNNCell", 2, 0, True)]],
+    *[Scenario(f"strided-on-a-back-edge-{name}-{carry}", batched(look, carry), batch_values(value, carry), oracle="value")
+      for carry in ("whole", "squeezed") for name, look, value in [
+          ("reshaped", lambda n, h: tanh(n, reshape(n, h, [6])), np.tanh),
+          ("as-a-view", lambda n, h: reshape(n, h, [6, 1]), lambda h: h),
+          ("transposed", lambda n, h: transpose(n, transpose(n, reshape(n, h, [2, 3]), [1, 0]), [1, 0]), lambda h: h),
+          ("reversed", lambda n, h: slice_(n, reshape(n, h, [2, 3]), -1, -10, 0, -1), lambda h: h[::-1]),
+          ("multiplied", lambda n, h: matmul(n, reshape(n, h, [2, 3]), n.const(numbers(3, 3) / 8)),
+           lambda h: h[:, 0] @ (numbers(3, 3) / 8)),
+          ("summed", lambda n, h: mul(n, reshape(n, h, [2, 3]), scalar(n, 0.5)), lambda h: h / 2)]],
+    Scenario("strided-slices-step-by-step", found_columns(), [columns(numbers(2, n, 3, seed=n)) for n in (4, 2, 1, 6)],
+             oracle="value"),
+    Scenario("sliced-at-first", sliced_at_first(), [first_slices(numbers(2, n, 3, seed=n)) for n in (4, 2, 1, 6)],
+             oracle="value"),
     judged("both-directions", both_directions()),
     judged("two-stacked", stacked(2)),
     judged("four-stacked", stacked(4)),
