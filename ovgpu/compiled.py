@@ -71,7 +71,7 @@ class CompiledModel:
     def release_memory(self) -> None:
         """Frees what the private request holds, except its state and tensors."""
         if self._private is not None:
-            self._private.release_memory()
+            self._private._release_memory()
 
     def _request(self) -> InferRequest:
         if self._private is None:
@@ -87,9 +87,9 @@ class CompiledModel:
         declared shapes give. Nothing is run; what depends on computed values stays open. `InferRequest.plan`
         gives the plan of a request's last inference. RuntimeError if a shape is needed and not given.
         """
-        if shapes is None and self._private is not None and self._private.has_run:
+        if shapes is None and self._private is not None and self._private._last is not None:
             return self._private.plan()
-        return self.create_infer_request().planned(shapes)
+        return self.create_infer_request()._planned(shapes)
 
     # ---- properties
 

@@ -17,7 +17,7 @@ from ovgpu.ops._op import Array
 from ovgpu.ports import ConstOutput, PortList
 from ovgpu.results import OVDict
 from ovgpu.tensor import Tensor
-from ovgpu.types import Type
+from ovgpu.types import Type, pack, unpack
 
 SMALL = 65536  # bytes: copying less than this costs less than binding steps to another array
 SIMPLE = (str, float, int, bytes)
@@ -131,11 +131,13 @@ class InputSlot:
         return array
 
     def _unpacked(self, array: Array) -> Array:
-        """Values of a type that shares bytes among them; packing checks their range."""
-        assert self._kind is not None
-        packed = Tensor(self._kind, array.shape)
-        packed.copy_from(Tensor.from_array(np.ascontiguousarray(array).astype(self._kind.storage), self._kind))
-        return packed.array
+        """Values of a type that shares bytes among them, in its storage. ValueError for integers out of range."""
+        kind = self._kind
+        assert kind is not None
+        if not kind.integral_number:
+            return array.astype(kind.storage)
+        codes = array if array.dtype.kind in "iuV" else array.astype(np.int64)
+        return unpack(pack(np.ascontiguousarray(codes), kind), kind, array.shape)
 
     def _own_tensor(self, array: Array) -> Tensor | None:
         """The slot's own tensor in the array's shape; None for types that are kept as arrays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ovgpu.ops._op import Array
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ports import ConstOutput
 from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type
 
@@ -97,3 +99,16 @@ class OutputSlot:
         if tensor.element_type is Type.string:
             return tensor.str_data if decode_strings else tensor.bytes_data
         return tensor.data if share else tensor.data.copy()
+
+
+class RequestMemory:
+    """`executor.Memory` of a request: results go to its outputs, new values to the spare buffers of its variables."""
+
+    def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
+        self._outputs, self._variables = outputs, variables.all
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        return self._outputs[number].place(shape, kind)
+
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+        return self._variables[name].write(shape, kind)

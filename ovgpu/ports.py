@@ -87,6 +87,12 @@ class PortList(list[ConstOutput]):
                                f"The model has only {len(self)} {self.kind}s.")
         return number
 
+    def index_number(self, index: Any) -> int:
+        """`number` of what must be a number, or None for the only port."""
+        if isinstance(index, (str, Output)):
+            raise TypeError(f"an {self.kind} is meant by its number here, got {index!r}")
+        return self.number(index)
+
     def port(self, key: Any = None) -> ConstOutput:
         """The port itself; see `number`."""
         return self[self.number(key)]

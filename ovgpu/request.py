@@ -16,7 +16,7 @@ from ovgpu.debug import DEBUG, STOP_AT, run_watched
 from ovgpu.inputs import InputSlot, numbered
 from ovgpu.model import Output
 from ovgpu.ops._op import Array
-from ovgpu.outputs import OutputSlot
+from ovgpu.outputs import OutputSlot, RequestMemory
 from ovgpu.ports import ConstOutput
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
@@ -25,7 +25,6 @@ from ovgpu.runtime.profile import Profiler, ProfilingInfo, Status
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
 from ovgpu.tensor import Tensor
-from ovgpu.types import Type
 
 if TYPE_CHECKING:
     from ovgpu.compiled import CompiledModel
@@ -44,6 +43,7 @@ class InferRequest:
         self._inputs = [InputSlot(port) for port in compilation.inputs]
         self._outputs = [OutputSlot(port, self._backend) for port in compilation.outputs]
         self._variables = Variables(compilation.initial.infos, self._backend)
+        self._memory = RequestMemory(self._outputs, self._variables)
         self._initial = InitialValues(compilation.initial, self._backend, compilation.constants, compilation.lock)
         self._uploaded: list[Any] = [None] * len(self._inputs)
         self._executors: dict[int, Executor] = {}
@@ -183,10 +183,10 @@ class InferRequest:
         arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
         states = self._states(executor, arrays)
         if DEBUG.value or STOP_AT.value:
-            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self,
+            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory,
                                   self._variables.key)
         else:
-            results = executor.run(arrays, states, self, self._variables.key)
+            results = executor.run(arrays, states, self._memory, self._variables.key)
         self._backend.synchronize()
         if states or executor.program.assigns or executor.program.rest is not None:
             self._variables.commit(executor.assigned())
@@ -219,14 +219,6 @@ class InferRequest:
             initial = self._initial.find(arrays)
             states = {name: initial(name) if value is None else value for name, value in states.items()}
         return states
-
-    # ---- executor.Memory
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self._outputs[number].place(shape, kind)
-
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
-        return self._variables.all[name].write(shape, kind)
 
     # ---- results
 
@@ -286,24 +278,24 @@ class InferRequest:
     def get_input_tensor(self, index: int | None = None) -> Tensor:
         """The tensor of the input of that number, or of the only one."""
         self._check_idle()
-        return self._inputs[self._compilation.inputs.number(index)].tensor
+        return self._inputs[self._compilation.inputs.index_number(index)].tensor
 
     def get_output_tensor(self, index: int | None = None) -> Tensor:
         """The tensor of the output of that number, or of the only one."""
         self._check_idle()
-        return self._outputs[self._compilation.outputs.number(index)].tensor
+        return self._outputs[self._compilation.outputs.index_number(index)].tensor
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
         """``set_input_tensor(tensor)`` for the only input, or ``set_input_tensor(index, tensor)``."""
         self._check_idle()
         index, tensor = _indexed("set_input_tensor", args, kwargs)
-        self._inputs[self._compilation.inputs.number(index)].bind(_tensor(tensor))
+        self._inputs[self._compilation.inputs.index_number(index)].bind(_tensor(tensor))
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
         """``set_output_tensor(tensor)`` for the only output, or ``set_output_tensor(index, tensor)``."""
         self._check_idle()
         index, tensor = _indexed("set_output_tensor", args, kwargs)
-        self._outputs[self._compilation.outputs.number(index)].bind(_tensor(tensor))
+        self._outputs[self._compilation.outputs.index_number(index)].bind(_tensor(tensor))
 
     def set_input_tensors(self, tensors: Any) -> None:
         """Tensors of inputs: a dict by number, or a list of one for the only input."""
@@ -358,11 +350,6 @@ class InferRequest:
 
     profiling_info = property(get_profiling_info)
 
-    @property
-    def has_run(self) -> bool:
-        """Whether there was an inference."""
-        return self._last is not None
-
     def plan(self) -> Plan:
         """What the last inference ran. RuntimeError if there was none."""
         self._check_idle()
@@ -370,7 +357,7 @@ class InferRequest:
             raise RuntimeError("there is no plan before the first inference")
         return plan_of(self._last)
 
-    def planned(self, shapes: Any) -> Plan:
+    def _planned(self, shapes: Any) -> Plan:
         """What an inference with inputs of these shapes would run; see `CompiledModel.plan`."""
         self._check_idle()
         if len(self._inputs) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
@@ -385,10 +372,10 @@ class InferRequest:
         program = self._compilation.program(arrays)
         executor = Executor(program, self._backend, self._compilation.constants)
         arrays = [self._backend.upload(x, None) for x in arrays]
-        executor.prepare(arrays, self._states(executor, arrays), self)
+        executor.prepare(arrays, self._states(executor, arrays), self._memory)
         return plan_of(executor)
 
-    def release_memory(self) -> None:
+    def _release_memory(self) -> None:
         """Frees the memory of intermediate results; the next inference takes it anew."""
         self._check_idle()
         self._executors.clear()
