@@ -20,7 +20,7 @@ from ovgpu.core import CompiledModel, Core
 from ovgpu.ir import serialize
 from ovgpu.model import Model, Output
 from ovgpu.request import InferRequest
-from ovgpu.runtime.printing import bytes_text
+from ovgpu.runtime.printing import bytes_text, counted
 from ovgpu.types import PartialShape, Type
 
 DURATION = 60  # seconds, where neither -t nor -niter says otherwise
@@ -201,7 +201,7 @@ class _Benchmark:
         sources = [Source([Feed(compiled.inputs, arrays, bool(states)) for arrays in tensors], bool(states), not only)
                    for _ in requests]
         if states:
-            info(f"State: {states} variables, reset after every {SEQUENCE} inferences")
+            info(f"State: {counted(states, 'variable')}, reset after every {SEQUENCE} inferences")
         self.inference_only = not sources[0].fill
         return requests, sources
 
@@ -250,8 +250,8 @@ class _Benchmark:
                 info(f"First inference took {request.latency:.2f} ms")
                 self.report.results.append(("first inference time (ms)", f"{request.latency:.2f}"))
                 plan = request.plan()
-                info(f"Plan: {plan.launches} launches, {bytes_text(plan.bytes_moved)} moved; arena "
-                     f"{bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
+                info(f"Plan: {counted(plan.launches, 'launch', 'launches')}, {bytes_text(plan.bytes_moved)} moved; "
+                     f"arena {bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
                      f"state {bytes_text(plan.state)}")
 
     # ---- after

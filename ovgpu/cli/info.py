@@ -13,7 +13,7 @@ from ovgpu.cli._print import console, ports_table, table
 from ovgpu.core import Core
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.graph import Constant
-from ovgpu.runtime.printing import bytes_text
+from ovgpu.runtime.printing import bytes_text, counted
 
 
 def add_to(commands: Any) -> None:
@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> None:
     nodes = list(all_nodes(model))
     weights = {id(n.op.value): n.op.value.nbytes for n in nodes if isinstance(n.op, Constant)}
     out.print(f"[bold]{model.friendly_name}[/]  {args.model}", soft_wrap=True)
-    out.print(f"{len(nodes)} layers, {bytes_text(sum(weights.values()))} of weights in {len(weights)} constants")
+    out.print(f"{counted(len(nodes), 'layer')}, {bytes_text(sum(weights.values()))} of weights in "
+              f"{counted(len(weights), 'constant')}")
     out.print(ports_table("Inputs", model.inputs))
     out.print(ports_table("Outputs", model.outputs))
     states = {n.op.variable_id: n.outputs[0] for n in nodes if n.op.name == "ReadValue"}  # type: ignore[attr-defined]

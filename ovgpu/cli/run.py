@@ -11,6 +11,7 @@ from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.core import Core
 from ovgpu.ops._storage import decode
+from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 
 
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace) -> None:
                 saved[name if args.steps == 1 else f"{name}.{step}"] = _portable(results[number].copy())
     out = console()
     device = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
-    out.print(f"[bold]{model.friendly_name}[/] on {device}: {args.steps} inference{'s' if args.steps > 1 else ''}"
-              + (f", {len(states)} state variable{'s' if len(states) > 1 else ''}" if states else ""))
+    out.print(f"[bold]{model.friendly_name}[/] on {device}: {counted(args.steps, 'inference')}"
+              + (f", {counted(len(states), 'state variable')}" if states else ""))
     out.print(results_table("Outputs" if args.steps == 1 else "Outputs of the last inference", (
         (name, results[number]) for number, name in enumerate(names))))
     if states:
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     out.print(f"latency: {milliseconds(latencies)}")
     if args.save:
         np.savez(args.save, **saved)
-        out.print(f"saved {len(saved)} array{'s' if len(saved) > 1 else ''} to {args.save}", soft_wrap=True)
+        out.print(f"saved {counted(len(saved), 'array')} to {args.save}", soft_wrap=True)
 
 
 def _portable(array: Any) -> Any:

@@ -27,6 +27,11 @@ def bytes_text(count: int | None) -> str:
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 slot``, ``2 slots``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     """The table of a plan and a summary below it. A bound step that overwrites an input is called "in place"."""
     wide = width >= NARROW
@@ -87,10 +92,10 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
 
 def _summary(plan: Plan) -> Text:
     kinds = [(kind, plan.count(kind)) for kind in STYLES]  # type: ignore[arg-type]
-    counted = ", ".join(f"{count} {kind}" for kind, count in kinds if count)
+    kinds_text = ", ".join(f"{count} {kind}" for kind, count in kinds if count)
     parts = [f"device {plan.device}"] if plan.device else []
-    parts += [counted or "no steps", f"{plan.launches} launches",
+    parts += [kinds_text or "no steps", counted(plan.launches, "launch", "launches"),
               f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
               f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
-              f"{sum(map(len, plan.slots))} slots", f"{bytes_text(plan.bytes_moved)} moved per inference"]
+              counted(sum(map(len, plan.slots)), "slot"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
     return Text("; ".join(parts), "bold")

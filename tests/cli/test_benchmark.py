@@ -178,7 +178,7 @@ def test_configuration_files(write: Write, tmp_path: Path, capsys: pytest.Captur
 
 def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = benchmark(capsys, decoder, "-niter", str(SEQUENCE + 5), "-data_shape", "[1,2]")
-    assert f"[ INFO ] State: 1 variables, reset after every {SEQUENCE} inferences" in text
+    assert f"[ INFO ] State: 1 variable, reset after every {SEQUENCE} inferences" in text
     fps, tokens = (float(re.search(pattern, text)[1])  # type: ignore[index]
                    for pattern in (r"Throughput: +([\d.]+) FPS", r"Tokens: +([\d.]+) tokens/s"))
     assert tokens == pytest.approx(2 * fps, rel=0.01)

@@ -111,7 +111,7 @@ def test_errors_are_raised_when_debugging(capsys: pytest.CaptureFixture[str]) ->
 
 def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = words(output(capsys, "info", stateful))
-    assert "6 layers, 32 B of weights in 1 constants" in text
+    assert "6 layers, 32 B of weights in 1 constant " in text
     for row in ("0 x f32 [1,8]", "0 add f32 [1,8]", "s f32 [1,8]", "Add opset1 1", "ReadValue opset6 1"):
         assert row in text, row
     assert "Plan" not in text

@@ -1,6 +1,7 @@
 // Device functions: atomics, bit and rounding intrinsics, fast maths, min/max.
 #pragma once
 
+using std::abs;
 using std::isfinite;
 using std::isinf;
 using std::isnan;
@@ -204,6 +205,19 @@ inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline double __dadd_rn(double x, double y) { return x + y; }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
+// Winitzki's approximation, then Newton's method.
+inline double erfinv(double x) {
+  const double a = std::fabs(x), w = std::log((1 - a) * (1 + a)), t = 2 / (M_PI * 0.147) + w / 2;
+  if (!(a < 1)) return a == 1 ? std::copysign(HUGE_VAL, x) : std::nan("");
+  double y = std::sqrt(std::sqrt(t * t - w / 0.147) - t);
+  for (int step = 0; step < 4; ++step) {
+    const double error = a < 0.5 ? std::erf(y) - a : (1 - a) - std::erfc(y);
+    y -= error * std::exp(y * y) * std::sqrt(M_PI) / 2;
+  }
+  return std::copysign(y, x);
+}
+inline float erfinv(float x) { return static_cast<float>(erfinv(static_cast<double>(x))); }
+inline float erfinvf(float x) { return erfinv(x); }
 inline float normcdff(float x) { return 0.5f * std::erfc(-x * 0.70710678118654752440f); }
 inline float sinpif(float x) { return static_cast<float>(std::sin(M_PI * static_cast<double>(x))); }
 inline float cospif(float x) { return static_cast<float>(std::cos(M_PI * static_cast<double>(x))); }

@@ -9,7 +9,6 @@ import pytest
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _op
-from ovgpu.ops._view import View
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convert import Convert, ConvertLike, promoted
 from ovgpu.symbolic import Spec
@@ -95,14 +94,6 @@ def test_one_op_serves_many_types() -> None:
         for result in (*_op.evaluate(op, NUMPY, [x], [Type.f32]), run(op, x, Type.f32),
                        *_op.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32])):
             assert result.tolist() == values
-
-
-def test_the_same_type_is_a_view() -> None:
-    view = View.dense((2, 3))
-    for kind in (Type.f32, Type.nf4):
-        op, spec = Convert(destination_type=kind), Spec(kind, (2, 3))
-        assert op.view([view], [spec], [spec]) == [view]
-        assert op.view([view], [Spec(Type.u8, (2, 3))], [spec]) is None
 
 
 def test_common_types() -> None:

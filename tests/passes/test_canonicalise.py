@@ -1,4 +1,4 @@
-"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too."""
+"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too; to the same type, nothing."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -47,6 +47,19 @@ def test_convert_like_becomes_convert() -> None:
     assert op.destination_type is Type.f16
     model.validate_nodes_and_infer_types()
     assert model.outputs[0].element_type is Type.f16 and model.outputs[0].shape == [2, 3]
+
+
+def test_convert_to_the_same_type_is_a_view() -> None:
+    model = read(like("i32"))
+    canonicalise(model)
+    assert spelled(model) == ["Identity(x)"]
+    net = Net("same")
+    x = net.layer("Relu", "opset1", [net.parameter("f16", (2, 3), "x")], name="relu")
+    for kind in ("f16", "f32"):
+        net.result(net.layer("Convert", "opset1", [x], {"destination_type": kind}, [kind], name=kind))
+    model = read(net)
+    canonicalise(model)
+    assert spelled(model) == ["Relu(x)", "Identity(relu)", "Convert(relu)"]
 
 
 def test_parameters_stay() -> None:

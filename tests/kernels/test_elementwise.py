@@ -1,0 +1,105 @@
+"""Every elementwise op on the emulated device, by the cases of its table: run, captured, and replayed."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu
+from ovgpu.ops import lookup, registry
+from ovgpu.ops._elementwise import Elementwise, cuda_body, names
+from ovgpu.types import Type
+from tests.emulator import cupy_emu, nvrtc
+from tests.harness import Case, judge
+from tests.harness.cases import compile
+from tests.harness.tolerance import compare_all
+
+OPS = Path(__file__).parents[1] / "ops"
+KINDS = ("f32", "f16", "bf16", "i32", "i64", "boolean")
+TARGETS = {"f32": "real", "f16": "real", "i8": "narrow", "u8": "narrow", "i64": "wide", "boolean": "boolean"}
+MORE = 2  # cases of several inputs of other ranks or types beside those
+
+
+def tables() -> Iterator[Case]:
+    for file in sorted(OPS.glob("test_*.py")):
+        for value in vars(importlib.import_module(f"tests.ops.{file.stem}")).values():
+            for case in getattr(value, "cases", ()):
+                cls = lookup(case.op, case.version)
+                if cls is not None and issubclass(cls, Elementwise) and case.judged and suits(case):
+                    yield case
+
+
+def suits(case: Case) -> bool:
+    """Whether the case has values to redraw, of types with arithmetic of their own, and is not all constant."""
+    kinds = {i.dtype for i in case.inputs}
+    drawn = [i for i in case.inputs if not i.fixed]
+    return bool(drawn) and kinds <= set(KINDS) and all(0 < np.prod(i.shape) < 500 for i in case.inputs)
+
+
+def chosen() -> Iterator[Case]:
+    """One case per op version and type, the plainest first, and a few of other ranks."""
+    found: dict[tuple[Any, ...], Case] = {}
+    counts: dict[Any, int] = {}
+    for case in tables():
+        cls = lookup(case.op, case.version)
+        kind = case.inputs[-1].dtype, TARGETS.get(str(case.attrs.get("destination_type")))
+        ranks = len({len(i.shape) for i in case.inputs})
+        if (cls, kind) not in found:
+            found[cls, kind] = case
+        elif ranks > 1 and counts.get(cls, 0) < MORE:
+            counts[cls] = counts.get(cls, 0) + 1
+            found[cls, kind, counts[cls]] = case
+    yield from found.values()
+
+
+CASES = list(chosen())
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
+def test_on_the_device(case: Case, emulated: str) -> None:
+    """One launch per inference, once the second one has been captured; the inputs change each time."""
+    device = compile(case.net, "static", emulated)
+    host = compile(case.net, "static", "CPU")
+    launches = []
+    for run in range(4):
+        given = case._parameters(case.arrays(draw=run))
+        cupy_emu.counters.reset()
+        found = judge.infer(ovgpu, device, given)
+        launches.append((cupy_emu.counters.launches, cupy_emu.counters.graph_launches))
+        wanted = case.expected if run == 0 else [
+            judge.Expected(array, kind, kind) for array, kind in judge.infer(ovgpu, host, given)]
+        compare_all(f"{case.name} run {run}", found, wanted, case.tol)
+    assert launches == [(1, 0), (0, 1), (0, 1), (0, 1)]
+
+
+def test_every_op_has_cases() -> None:
+    wanted = {cls for cls in registry() if issubclass(cls, Elementwise)}
+    assert {lookup(c.op, c.version) for c in CASES} == wanted
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_every_body_compiles_for_devices(architecture: str) -> None:
+    """All in one piece, as functions; infinite and absent attributes too."""
+    pytest.importorskip("cupy", reason="needs the headers of the installed CuPy")
+    nvrtc.compile_elementwise("\n".join(functions()), architecture)
+
+
+C_TYPES = {"f32": "float", "f16": "float16", "bf16": "bfloat16", "f64": "double", "boolean": "bool",
+           "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long", "u8": "unsigned char",
+           "u16": "unsigned short", "u32": "unsigned int", "u64": "unsigned long long"}
+
+
+def functions() -> Iterator[str]:
+    for number, case in enumerate(CASES):
+        cls: Any = lookup(case.op, case.version)
+        op = cls(**{name: getattr(Type, value) if name == "destination_type" else value
+                    for name, value in case.attrs.items()})
+        kinds = [getattr(Type, i.dtype) for i in case.inputs]
+        result = op.infer(*(ovgpu.symbolic.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
+        given = ", ".join(f"const {C_TYPES[k.type_name]}& _{n}" for k, n in zip(kinds, names(cls)))
+        yield (f"__global__ void f{number}({given.replace('&', '')}, {C_TYPES[result.type_name]}* p) "
+               f"{{ {C_TYPES[result.type_name]}& out = *p; {cuda_body(op, kinds)} }}")

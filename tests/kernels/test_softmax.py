@@ -1,0 +1,91 @@
+"""Softmax and LogSoftmax on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.ops import _axes
+from ovgpu.ops.softmax import LogSoftmax, Softmax8
+from tests.emulator import cupy_emu as cp
+from tests.emulator import nvrtc
+
+from .forms import FLOATS, ORDERS, check, launches, random
+
+OPS = (Softmax8, LogSoftmax)
+SIZES = (1, 2, 7, 8, 31, 32, 33, 64, 256, 1000, 1025, 4100, 17001)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device(emulated: str) -> str:
+    return emulated
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("n", SIZES)
+def test_rows(n: int, order: Any) -> None:
+    with cp.thread_order(order):
+        assert check(Softmax8(axis=-1), random((3, n)), tol=1e-6) == 1
+
+
+@pytest.mark.parametrize("n", [7, 1025])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_types(op: Any, dtype: np.dtype[Any], n: int) -> None:
+    check(op(axis=-1), random((3, n), dtype), tol=4e-3 if dtype.itemsize == 2 and op is Softmax8 else None)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:3], ids=str)
+def test_vectors_of_halves(dtype: np.dtype[Any]) -> None:
+    for shape in ((3, 64), (2, 2048)):
+        check(Softmax8(axis=-1), random(shape, dtype), tol=4e-3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("op", OPS)
+def test_columns(op: Any, order: Any) -> None:
+    with cp.thread_order(order):
+        for shape, axis in (((3, 5, 7), 1), ((1025, 3), 0), ((2, 33, 65), -2), ((4, 1, 5), 1)):
+            assert check(op(axis=axis), random(shape)) == 1
+
+
+def test_many_rows_have_a_warp_each() -> None:
+    check(Softmax8(axis=-1), random((1056, 300)), tol=1e-6)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_in_place(op: Any) -> None:
+    for shape, axis in (((3, 33), -1), ((2, 17001), -1), ((3, 33, 2), 1)):
+        check(op(axis=axis), random(shape), inplace=True)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_extremes(op: Any, axis: int) -> None:
+    inf, nan = np.inf, np.nan
+    rows = np.array([[-inf, 1, 2, 3], [1e30, -1e30, 0, 1], [-inf] * 4, [inf, 0, 1, inf], [nan, 1, inf, 2],
+                     [-100, 0, 88, 100], [3e38, -3e38, 3e38, 0]], np.float32)
+    check(op(axis=axis), lambda draw: np.roll(rows if axis else rows.T, draw, 1 - axis))
+
+
+def test_nothing(emulated: str) -> None:
+    assert check(Softmax8(axis=1), random((3, 0))) == 0
+    assert check(Softmax8(axis=1), random((0, 3))) == 0
+    with pytest.raises(AssertionError, match="declined"):
+        launches(Softmax8(axis=0), cp.zeros((), np.float32), [], [cp.zeros((), np.float32)])
+
+
+def test_kernels_compile_for_devices() -> None:
+    rows = [f"softmax_rows<{kind}, {log}, {v}, {n}>" for kind, log, v, n in (
+        ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 32), ("float", "true", 1, 8),
+        ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
+        ("__nv_bfloat16", "false", 1, 32), ("double", "false", 2, 8))]
+    columns = [f"softmax_columns<{_axes.kernel_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
+    for architecture in nvrtc.ARCHITECTURES:
+        cubin = nvrtc.compile_file("softmax.cu", architecture, [*rows, *columns])
+        for name, lowered in cubin.lowered.items():
+            usage = cubin.usage[lowered]
+            assert usage.spill_stores == usage.spill_loads == 0, name
+            assert usage.registers <= 96, name
