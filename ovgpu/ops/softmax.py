@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import normalize_axis
 from ovgpu.ops._trace import TILE
@@ -89,6 +91,27 @@ class _Softmax(Op):
         statistics, index = workspace[0].reshape(-1, 1)[:block], workspace[1].reshape(-1)[:block]
         scratch = [w.reshape(-1)[: block * n].reshape(block, n) for w in workspace[2:]]
         k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, index, *scratch)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not _axes.is_real(x) or x.ndim == 0 or x.size > _axes.MAX_INDEX:
+            return NotImplemented
+        if x.size == 0:
+            return None
+        axis = self.normalized_axis(x.ndim)
+        n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
+        columns = x.size // n
+        chosen = f"{_axes.kernel_type(x.dtype)}, {str(self.log).lower()}"
+        found = _axes.registers(x, out, columns, n) if stride == 1 else None
+        if found is not None:
+            block, vector, vectors = found
+            k.kernel("softmax.cu", f"softmax_rows<{chosen}, {vector}, {vectors}>",
+                     (_axes.ceildiv(columns, block[1]),), block, (x, out, np.uint32(columns), np.uint32(n)))
+            return None
+        block = _axes.column_block(columns, n) if stride > 1 else (1, _axes.THREADS)
+        k.kernel("softmax.cu", f"softmax_columns<{chosen}>", (_axes.ceildiv(columns, block[0]),), block,
+                 (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)), 8 * block[0] * block[1])
         return None
 
 

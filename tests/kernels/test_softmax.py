@@ -67,7 +67,7 @@ def test_extremes(op: Any, axis: int) -> None:
     inf, nan = np.inf, np.nan
     rows = np.array([[-inf, 1, 2, 3], [1e30, -1e30, 0, 1], [-inf] * 4, [inf, 0, 1, inf], [nan, 1, inf, 2],
                      [-100, 0, 88, 100], [3e38, -3e38, 3e38, 0]], np.float32)
-    check(op(axis=axis), lambda draw: np.roll(rows if axis else rows.T, draw, 1 - axis))
+    check(op(axis=axis), lambda draw: np.ascontiguousarray(np.roll(rows if axis else rows.T, draw, 1 - axis)))
 
 
 def test_nothing(emulated: str) -> None:
@@ -88,4 +88,4 @@ def test_kernels_compile_for_devices() -> None:
         for name, lowered in cubin.lowered.items():
             usage = cubin.usage[lowered]
             assert usage.spill_stores == usage.spill_loads == 0, name
-            assert usage.registers <= 96, name
+            assert usage.registers <= (128 if name.endswith("32>") else 96), name

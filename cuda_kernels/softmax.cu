@@ -1,0 +1,79 @@
+// Softmax and its logarithm along one axis. The output may lie where the input does.
+#include "axes.cuh"
+
+// Rows of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row (see
+// fold_row). blockDim.x * N * V >= n, and n is a multiple of V.
+template <class T, bool LOG, int V, int N>
+__global__ void __launch_bounds__(OVGPU_THREADS) softmax_rows(const T* x, T* out, unsigned rows, unsigned n) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
+  const unsigned long long start = (unsigned long long)row * n;
+  A value[N][V];
+  A maximum = lowest<A>(), sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+      load<V>(x + start + i, part);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] = A(part[j]);
+        maximum = larger(maximum, value[k][j]);
+      }
+    }
+  }
+  maximum = fold_row(maximum, Larger());
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    if ((k * blockDim.x + threadIdx.x) * V < size) {
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] -= maximum;
+        const A e = exponential(value[k][j]);
+        if (!LOG) value[k][j] = e;
+        sum += e;
+      }
+    }
+  }
+  sum = fold_row(sum, Add());
+  const A scale = LOG ? logarithm(sum) : A(1) / sum;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+#pragma unroll
+      for (int j = 0; j < V; j++) part[j] = T(LOG ? value[k][j] - scale : value[k][j] * scale);
+      store<V>(part, out + start + i);
+    }
+  }
+}
+
+// Columns of n elements that are `stride` apart, blockDim.x of them per block (see fold_column): maximum and sum in
+// one pass, the sum rescaled whenever the maximum grows; then the result in another. Columns of neighbouring
+// elements (stride 1) are read well where a block has only one of them.
+template <class T, bool LOG>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    softmax_columns(const T* x, T* out, unsigned columns, unsigned n, unsigned stride) {
+  using A = typename Accumulator<T>::Type;
+  OVGPU_DYN_SHARED(A, scratch);
+  const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, size = column < columns ? n : 0;
+  const unsigned long long start = (unsigned long long)(column / stride) * n * stride + column % stride;
+  A maximum = lowest<A>(), sum = 0;
+#pragma unroll 4
+  for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+    const A value = A(x[start + (unsigned long long)i * stride]), before = maximum;
+    maximum = larger(maximum, value);
+    sum = sum * exponential(before - maximum) + exponential(value - maximum);
+  }
+  const A greatest = fold_column(maximum, Larger(), scratch);
+  sum = fold_column(sum * exponential(maximum - greatest), Add(), scratch);
+  const A scale = LOG ? logarithm(sum) : A(1) / sum;
+#pragma unroll 4
+  for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+    const unsigned long long at = start + (unsigned long long)i * stride;
+    const A shifted = A(x[at]) - greatest;
+    out[at] = T(LOG ? shifted - scale : exponential(shifted) * scale);
+  }
+}
