@@ -12,6 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import check_integers, constant_axis, constants, integers, normalize_axis, unknowns
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
 from ovgpu.ops._view import View
 from ovgpu.symbolic import Shape, Spec, Sym, bounds, maximum, same, unknown
 from ovgpu.types import Type
@@ -111,6 +112,25 @@ class Gather(Op):
         else:
             index = workspace[0].reshape(indices.shape)
             k(_take, x, indices, where, batch, index, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, indices, axis), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        where, steps = normalize_axis(integers(axis)[0], x.ndim), strides_of(x)
+        batch, index = self.batch(indices.ndim), strides_of(indices)
+        axes = Axes.collapse(
+            out.shape, (*steps[:where], *(0,) * (indices.ndim - batch), *steps[where + 1 :]),
+            (*index[:batch], *(0,) * (where - batch), *index[batch:], *(0,) * (x.ndim - where - 1)), strides_of(out),
+            reach=(x.shape[where] - 1) * abs(steps[where]))
+        row = steps[where]
+        axes, width = widened(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), row)
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("gather.cu", f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+                 blocks(axes.size), (THREADS,), (x, indices, out, axes.packed(), *axes.numbers(
+                     axes.size, x.shape[where], row * out.dtype.itemsize // width)))
         return None
 
 
@@ -239,6 +259,19 @@ class OneHot(Op):
         if self.normalizes:
             k(np.equal, spread, classes - classes.size, hit)
             k(np.copyto, out, on, where=hit)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (indices, _, on, off), out = inputs, outputs[0]
+        axis, steps = normalize_axis(self.axis, out.ndim), strides_of(indices)
+        axes = Axes.collapse(out.shape, (*steps[:axis], 0, *steps[axis:]), [int(i == axis) for i in range(out.ndim)])
+        if not axes.rank:
+            return NotImplemented
+        if out.size:
+            k.kernel("onehot.cu", f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
+                     f"{axes.rank}>", blocks(axes.size), (THREADS,),
+                     (indices, on, off, out, axes.packed(), *axes.numbers(axes.size, out.shape[axis]),
+                      np.bool_(self.normalizes)))
+        return None
 
 
 @op("OneHot", "opset16")

@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import at_most, check_integers, constants, integers, length, unknowns
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View, equal
 from ovgpu.symbolic import Int, Shape, Spec, broadcast, broadcast_shapes, maximum, onto
 
@@ -56,9 +57,17 @@ class _Broadcast(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         mapping = integers(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else None
+        k(np.copyto, out, self.spread(x, out, mapping))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, out = inputs[0], outputs[0]
+        mapping = integers(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else None
+        k.copy(self.spread(x, out, mapping), out)
+
+    def spread(self, x: Any, out: Any, mapping: Sequence[int] | None) -> Any:
+        """The data with axes of 1 where it has none of the output's."""
         places, _ = self.place(x.shape, out.shape, mapping)
-        spread = x[tuple(slice(None) if i in places else None for i in range(out.ndim))] if places else x
-        k(np.copyto, out, spread)
+        return x[tuple(slice(None) if i in places else None for i in range(out.ndim))] if places else x
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -162,6 +171,14 @@ class Tile(Op):
         blocks = [n for d, total in zip(shape, out.shape) for n in (total // d, d)]
         k(np.copyto, out.reshape(blocks), x.reshape([n for d in shape for n in (1, d)]))
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, out = inputs[0], outputs[0]
+        if out.size:
+            shape = (1,) * (out.ndim - x.ndim) + x.shape
+            whole = x[(None,) * (out.ndim - x.ndim) + (...,)]
+            k.copy(whole[(None, slice(None)) * out.ndim],
+                   out.reshape([n for d, total in zip(shape, out.shape) for n in (total // d, d)]))
+
 
 def led(a: Sequence[Int], b: Sequence[Int]) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
     """Both with as many elements, 1s in front of the shorter."""
@@ -244,6 +261,38 @@ class Pad(Op):
         k(np.copyto, out, np.zeros((), out.dtype) if value is None else value)
         k(np.copyto, out[target], x[source])
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out, before = inputs[0], outputs[0], integers(inputs[1])
+        if not out.size:
+            return None
+        for axis, (b, e) in enumerate(zip(before, integers(inputs[2]))):
+            self.check(x.shape[axis], b, e, axis)
+        extents, begin, taken, strides = self.merged(out.shape, before, x.shape, strides_of(x))
+        axes = Axes(extents, (strides,), 2 * x.size)
+        if not axes.rank:
+            return NotImplemented
+        missing = axes.rank - len(extents)
+        pads = np.array(axes.numbers(*(0,) * missing, *begin, *(1,) * missing, *taken))
+        value = inputs[3] if len(inputs) > 3 and self.pad_mode == "constant" else None
+        k.kernel("pad.cu", f"pad<{bits(out.dtype.itemsize)}, {self.pad_mode.upper()}, {axes.index}, {axes.rank}>",
+                 blocks(out.size), (THREADS,), (x, value, out, axes.packed(), pads, *axes.numbers(out.size)))
+        return None
+
+    def merged(self, *columns: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """(extents, pads before, the data's extents, its strides) with axes joined that need not be told apart."""
+        kept: list[tuple[int, int, int, int]] = []
+        for extent, begin, taken, stride in zip(*columns):
+            if extent == taken == 1 and begin == 0:
+                continue
+            outer = kept[-1] if kept else None
+            whole = begin == 0 and extent == taken  # is not padded itself
+            if outer and whole and outer[3] == stride * taken and (
+                    self.pad_mode == "constant" or (outer[1] == 0 and outer[0] == outer[2])):
+                kept[-1] = (outer[0] * extent, outer[1] * extent, outer[2] * taken, stride)
+            else:
+                kept.append((extent, begin, taken, stride))
+        return tuple(zip(*kept)) or ((), (), (), ())
 
 
 @op("Pad", "opset12")

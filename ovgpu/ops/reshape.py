@@ -38,6 +38,9 @@ class _Reshaping(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k(np.copyto, outputs[0].reshape(inputs[0].shape), inputs[0])
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k.copy(inputs[0], outputs[0].reshape(inputs[0].shape))
+
 
 @op("Reshape", "opset1")
 class Reshape(_Reshaping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
+from ovgpu.ops._shapes import integers
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, same
 
 
@@ -34,6 +38,34 @@ class _Scatter(Op):
                 raise OpError(f"axis {found} is out of range for rank {data.rank}")
         return (Spec(kind, data.shape),)
 
+    def record(self, k: Any, inputs: Sequence[Any], out: Any, reduction: str = "none", keeps: bool = True,
+               neutral: Any = 0) -> Any:
+        """The launches; elements that are updated start from ``neutral`` unless ``keeps``."""
+        data, indices, updates, axis = inputs
+        kind = out.dtype
+        k.copy(data, out)
+        if not indices.size:
+            return None
+        where = integers(axis)[0] % data.ndim
+        count = k.scratch(data.shape, np.dtype(np.int32)) if reduction == "mean" else out
+        operands = [strides_of(x) for x in (out, indices, updates, count)]
+        length, updated = data.shape[where], indices.shape[where]
+        reach = max(abs(s[where]) for s in operands) * max(length, updated)
+        axes = Axes.collapse(np.delete(indices.shape, where).tolist(),
+                             *((*s[:where], *s[where + 1 :]) for s in operands), reach=reach)
+        if not axes.rank:
+            return NotImplemented
+        # Threads read side by side if lines do; a few lines that lie densely are better read by warps.
+        lanes = 32 if operands[1][where] == 1 and updated >= 32 else 1
+        name = k.c_type(kind) if reduction != "none" else bits(kind.itemsize)
+        first = np.zeros((), f"u{kind.itemsize}")[()] if reduction == "none" else kind.type(neutral)
+        k.kernel("scatter.cu", f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {reduction.upper()}, "
+                 f"{axes.index}, {axes.rank}, {lanes}>", blocks(axes.size * lanes, THREADS), (THREADS,),
+                 (out, indices, updates, count if reduction == "mean" else None, axes.packed(),
+                  np.array(axes.numbers(length, *(s[where] for s in operands))), *axes.numbers(axes.size, updated),
+                  first, np.bool_(keeps)))
+        return None
+
     def where(self, xp: Any, data: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
         """The index arrays of the elements to update. OpError if one lies outside."""
         number = int(np.asarray(axis).reshape(-1)[0]) % data.ndim
@@ -55,6 +87,9 @@ class ScatterElementsUpdate(_Scatter):
         out = data.copy()
         out[self.where(xp, data, indices, axis)] = updates
         return (out,)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.record(k, inputs, outputs[0])
 
 
 @op("ScatterElementsUpdate", "opset12")
@@ -78,6 +113,14 @@ class ScatterElementsUpdate12(_Scatter):
         if self.reduction == "mean":
             out = self._mean(xp, out, where)
         return (out,)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        kind = outputs[0].dtype
+        if self.reduction == "none":
+            return self.record(k, inputs, outputs[0])
+        if not is_float(kind) and kind.kind not in ("iu" if self.reduction == "mean" else "iub"):
+            return NotImplemented  # sums of short floats are rounded once, at the end
+        return self.record(k, inputs, outputs[0], self.reduction, self.use_init_val, self._neutral(kind))
 
     def _neutral(self, dtype: np.dtype[Any]) -> Any:
         if self.reduction in ("sum", "mean"):

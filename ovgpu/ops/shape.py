@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._strided import THREADS, blocks
 from ovgpu.symbolic import Int, Spec, Sym, ceildiv, maximum, unknown
 from ovgpu.types import Type
 
@@ -101,6 +102,13 @@ class Range(Op):
         (start, _, step), out, scratch = inputs, outputs[0], workspace[0]
         k(np.multiply, np.arange(out.size, dtype=scratch.dtype), step, scratch, casting="unsafe")
         k(np.add, scratch, start, out, casting="unsafe")
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (start, _, step), out = inputs, outputs[0]
+        kind, name = (np.int64, "long long") if out.dtype.kind in "iub" else (np.float64, "double")
+        if out.size:
+            k.kernel("range.cu", f"range<{k.c_type(out.dtype)}, {name}>", blocks(out.size, THREADS), (THREADS,),
+                     (out, *(np.asarray(v).astype(kind).reshape(-1)[0] for v in (start, step)), np.int64(out.size)))
 
 
 def _number(spec: Spec) -> Int | float | None:
