@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from math import isfinite, isnan
+from math import copysign, isfinite, isnan
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -257,7 +257,8 @@ def cuda_body(op: Elementwise, kinds: Sequence[Type]) -> str:
         lines = [f"typedef {'float' if kind.is_real() else _CUDA_TYPES[kind.type_name]} T;"]
     for name, value in op.attributes().items():
         if type(value) is float:
-            number = repr(value) if isfinite(value) else "NAN" if isnan(value) else f"{'-' * (value < 0)}INFINITY"
+            # NVRTC has neither INFINITY nor NAN
+            number = repr(value) if isfinite(value) else f"{0 if isnan(value) else copysign(1, value)} / 0.0"
             lines.append(f"const T {name} = T({number});")
     for i, (name, parameter) in enumerate(_parameters(type(op).fn).items()):
         if i >= len(kinds):

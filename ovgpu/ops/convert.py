@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ovgpu.errors import OpError
@@ -54,11 +53,6 @@ class Convert(Unary):
         if x.dtype == object and self.destination_type != Type.string:
             return super().evaluate(xp, x)  # symbolic integers
         return (converted(xp, x, self.destination_type),)
-
-    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
-             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
-        same = specs[0] is not None and specs[0].type == outputs[0].type
-        return inputs[:1] if same else None
 
 
 @op("ConvertLike", "opset1")

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from ovgpu.model import Model, Node
-from ovgpu.ops.convert import Convert
+from ovgpu.ops._op import op_of
+from ovgpu.ops.convert import Convert, ConvertLike, Identity
 
 
 def canonicalise(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
 
-    ConvertLike becomes Convert where the type is known: the second tensor itself is needed no longer.
+    - ConvertLike is Convert where the type is known: the second tensor itself is needed no longer.
+    - Convert to the type that the tensor has is Identity.
     """
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 canonicalise(body)
-        if node.op.name == "ConvertLike":
-            _convert(node)
+        _convert(node)
     model.changed()
 
 
 def _convert(node: Node) -> None:
-    x, like = node.inputs
-    if like is not None and like.spec.type.is_static():
-        node.op, node.inputs = Convert(destination_type=like.spec.type), [x]
+    op, types = op_of(node), [s.spec.type for s in node.inputs if s is not None]
+    if isinstance(op, ConvertLike) and types[1].is_static():
+        op = Convert(destination_type=types[1])
+    if isinstance(op, Convert):
+        node.op = Identity() if op.destination_type == types[0] else op
+        node.inputs = node.inputs[:1]

@@ -51,7 +51,7 @@ class CudaBackend:
     def upload(self, value: Any, previous: Array | None) -> Array:
         if previous is None or previous.shape != value.shape or previous.dtype != value.dtype:
             previous = self.cupy.empty(value.shape, value.dtype)
-        previous.set(np.ascontiguousarray(value), stream=self.stream)
+        previous.set(np.asarray(value, order="C"), stream=self.stream)
         return previous
 
     def download(self, array: Array) -> np.ndarray[Any, Any]:

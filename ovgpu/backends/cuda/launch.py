@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import copy, rt, sources
-from ovgpu.ops._elementwise import Elementwise, names
+from ovgpu.ops._elementwise import Elementwise, cuda_body, names
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
@@ -42,7 +42,7 @@ class Launcher:
     def elementwise(self, op: Elementwise, inputs: Sequence[Array], output: Array) -> None:
         """Runs the op's `cuda_expr` over the broadcast inputs."""
         if output.size:
-            kernel = _elementwise(op, tuple(x.dtype for x in inputs), output.dtype)
+            kernel = _elementwise(rt.cupy(), op, tuple(x.dtype for x in inputs))
             self.calls.append(partial(kernel, *inputs, output, stream=self.stream))
 
     def copy(self, source: Array, target: Array) -> None:
@@ -52,7 +52,7 @@ class Launcher:
             return
         found = copy.launches(source, target)
         if found is None:
-            self.calls.append(partial(_copy_kernel(), source, target, stream=self.stream))
+            self.calls.append(partial(_copy_kernel(rt.cupy()), source, target, stream=self.stream))
         else:
             for launch in found:
                 self.kernel("copy.cu", *launch)
@@ -61,27 +61,21 @@ class Launcher:
         """Device memory of this step alone: for the little that one of its launches leaves to the next."""
         return rt.cupy().empty(shape, dtype)
 
-    def gemm(self, a: Array, b: Array, out: Array) -> None:
-        """``out = a @ b`` for matrices with a unit stride; row-major ``out``. cuBLAS sees everything transposed."""
-        self.calls.append(partial(self.blas.gemm, a, b, out))
+    def gemm(self, a: Array, b: Array, out: Array) -> bool:
+        """``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS; False if it does not take them."""
+        calls = self.blas.matmul(a, b, out)
+        self.calls.extend(calls or ())
+        return calls is not None
 
 
 @cache
-def _elementwise(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any]) -> Any:
-    given = names(type(op))
-    lines = []
-    for name, value in op.attributes().items():
-        if isinstance(value, (bool, int, float)):
-            kind = "bool" if isinstance(value, bool) else "float" if isinstance(value, float) else "int"
-            lines.append(f"const {kind} {name} = {str(value).lower()};")
-    for name, dtype in zip(given, inputs):
-        kind = "float" if dtype.itemsize == 2 and dtype.kind not in "iu" else c_type(dtype)
-        lines.append(f"const {kind} {name} = _{name};")
-    params = ", ".join(f"{c_type(d)} _{n}" for n, d in zip(given, inputs))
-    lines.append(f"out = {op.cuda_expression(Type.of(output))}")
-    return rt.cupy().ElementwiseKernel(params, f"{c_type(output)} out", " ".join(lines), f"ovgpu_{op.name.lower()}")
+def _elementwise(cupy: Any, op: Elementwise, inputs: tuple[np.dtype[Any], ...]) -> Any:
+    """One kernel per op and input types; CuPy compiles it for each rank it meets."""
+    params = ", ".join(f"{'ABCDEFGH'[i]} _{name}" for i, name in enumerate(names(type(op))[: len(inputs)]))
+    body = cuda_body(op, [Type.of(dtype) for dtype in inputs])
+    return cupy.ElementwiseKernel(params, "Z out", body, f"ovgpu_{op.name.lower()}")
 
 
 @cache
-def _copy_kernel() -> Any:
-    return rt.cupy().ElementwiseKernel("T x", "T out", "out = x", "ovgpu_copy")
+def _copy_kernel(cupy: Any) -> Any:
+    return cupy.ElementwiseKernel("T x", "T out", "out = x", "ovgpu_copy")
