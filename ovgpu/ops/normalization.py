@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
 from ovgpu.ops._trace import TILE
@@ -70,6 +71,47 @@ class _MVN(Op):
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
         k(mvn_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside())
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        over = self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
+        mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
+        return normalize(k, "MVN" if self.normalize_variance else "CENTRE", inputs[0], outputs[0], over, self.eps, mode)
+
+
+EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
+
+
+def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any = None,
+              shift: Any = None) -> Any:
+    """Records one of normalization.cu's kernels; NotImplemented if there is none for these arrays.
+
+    kind: CENTRE, MVN or L2; mode: one of `EPSILON`; scale, shift: [n] for the n elements along the axes ``over``,
+    of the type of x, by which they are multiplied and to which they are added at last.
+    """
+    if not over or not _axes.is_real(x):
+        return NotImplemented
+    axes = list(zip(x.shape, _axes.steps(x), _axes.steps(out)))
+    inner = _axes.merged([axes[i] for i in over])
+    kept = _axes.merged(_axes.by_stride([a for i, a in enumerate(axes) if i not in over]))
+    if not _axes.fit(kept, inner):
+        return NotImplemented
+    if not x.size:
+        return None
+    columns, n = _axes.size(kept), _axes.size(inner)
+    last = list(over) == list(range(x.ndim - len(over), x.ndim))
+    rows = last and x.flags.c_contiguous and out.flags.c_contiguous
+    chosen = f"{_axes.kernel_type(x.dtype)}, {kind}"
+    numbers = (np.uint32(columns), np.uint32(n), _axes.real(eps, x), np.int32(EPSILON.index(mode)))
+    found = _axes.registers(x, out, columns, n) if rows else None
+    if found is not None:
+        block, vector, vectors = found
+        k.kernel("normalization.cu", f"normalize_rows<{chosen}, {vector}, {vectors}>",
+                 (_axes.ceildiv(columns, block[1]),), block, (x, out, scale, shift, *numbers))
+        return None
+    block = (1, _axes.power(n, low=32)) if inner[-1][1] == 1 else _axes.column_block(columns, n)
+    k.kernel("normalization.cu", f"normalize_columns<{chosen}>", (_axes.ceildiv(columns, block[0]),), block,
+             (x, out, scale, shift, _axes.packed(kept), _axes.packed(inner), *numbers), 8 * block[0] * block[1])
+    return None
 
 
 def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool) -> None:
@@ -186,3 +228,8 @@ class NormalizeL2(Op):
         k(np.sqrt, norm, norm)
         k(np.divide, x, norm, out)
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        over = normalize_axes(integers(inputs[1]), inputs[0].ndim)
+        mode = "INSIDE" if self.eps_mode == "add" else "BOUND"
+        return normalize(k, "L2", inputs[0], outputs[0], over, self.eps, mode)

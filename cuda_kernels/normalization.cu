@@ -1,0 +1,103 @@
+// Normalisation over axes: less the mean, over the deviation, or over the Euclidean norm; then, for fused layers,
+// times a scale and plus a shift per normalised element. The output may lie where the input does.
+#include "axes.cuh"
+
+enum Kind { CENTRE, MVN, L2 };
+enum Epsilon { INSIDE, OUTSIDE, BOUND };  // added to what the root is taken of, added to the root, or its lower bound
+
+// What elements are multiplied by, from the mean of their squares (of the sum of them, for L2).
+template <class A>
+__device__ __forceinline__ A scale_of(A squares, A eps, int mode) {
+  return A(1) / (mode == INSIDE    ? root(squares + eps)
+                 : mode == OUTSIDE ? root(squares) + eps
+                                   : root(larger(squares, eps)));
+}
+
+template <class T, class A>
+__device__ __forceinline__ A finished(A value, const T* scale, const T* shift, unsigned i) {
+  if (scale) value *= A(scale[i]);
+  return shift ? value + A(shift[i]) : value;
+}
+
+// Rows of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row (see
+// fold_row). blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: n elements each, or null.
+template <class T, int KIND, int V, int N>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_rows(const T* x, T* out, const T* scale, const T* shift, unsigned rows, unsigned n,
+                   typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
+  const unsigned long long start = (unsigned long long)row * n;
+  A value[N][V];
+  A sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+      load<V>(x + start + i, part);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] = A(part[j]);
+        sum += value[k][j];
+      }
+    }
+  }
+  const A mean = KIND == L2 ? A(0) : fold_row(sum, Add()) / A(n);
+  A factor = 1;
+  if (KIND != CENTRE) {
+    A squares = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if ((k * blockDim.x + threadIdx.x) * V < size) {
+#pragma unroll
+        for (int j = 0; j < V; j++) squares += (value[k][j] - mean) * (value[k][j] - mean);
+      }
+    }
+    squares = fold_row(squares, Add());
+    factor = scale_of(KIND == L2 ? squares : squares / A(n), eps, mode);
+  }
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+#pragma unroll
+      for (int j = 0; j < V; j++) part[j] = T(finished((value[k][j] - mean) * factor, scale, shift, i + j));
+      store<V>(part, out + start + i);
+    }
+  }
+}
+
+// Columns of n elements anywhere, blockDim.x of them per block (see fold_column).
+template <class T, int KIND>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_columns(const T* x, T* out, const T* scale, const T* shift, const Axes kept, const Axes over,
+                      unsigned columns, unsigned n, typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  OVGPU_DYN_SHARED(A, scratch);
+  const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, size = column < columns ? n : 0;
+  const Place start = place(kept, column);
+  A mean = 0;
+  if (KIND != L2) {
+#pragma unroll 4
+    for (unsigned i = threadIdx.y; i < size; i += blockDim.y) mean += A(x[start.from + place(over, i).from]);
+    mean = fold_column(mean, Add(), scratch) / A(n);
+  }
+  A factor = 1;
+  if (KIND != CENTRE) {
+    A squares = 0;
+#pragma unroll 4
+    for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+      const A centred = A(x[start.from + place(over, i).from]) - mean;
+      squares += centred * centred;
+    }
+    squares = fold_column(squares, Add(), scratch);
+    factor = scale_of(KIND == L2 ? squares : squares / A(n), eps, mode);
+  }
+#pragma unroll 4
+  for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+    const Place at = place(over, i);
+    out[start.to + at.to] = T(finished((A(x[start.from + at.from]) - mean) * factor, scale, shift, i));
+  }
+}

@@ -1,0 +1,119 @@
+"""MVN and NormalizeL2 on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops.normalization import MVN, MVN6, NormalizeL2, normalize
+from tests.emulator import cupy_emu as cp
+from tests.emulator import nvrtc
+
+from .forms import FLOATS, ORDERS, check, launches, random, same
+
+INSIDE = MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True)
+OUTSIDE = MVN6(eps=1e-3, eps_mode="outside_sqrt", normalize_variance=True)
+CENTRED = MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=False)
+ADDED = NormalizeL2(eps=1e-3, eps_mode="add")
+BOUNDED = NormalizeL2(eps=40.0, eps_mode="max")
+OPS = {"inside": INSIDE, "outside": OUTSIDE, "centred": CENTRED, "added": ADDED, "bounded": BOUNDED}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device(emulated: str) -> str:
+    return emulated
+
+
+@pytest.mark.parametrize("axes", [[2], [1, 2], [0], [1], [0, 2], [0, 1, 2], [-1]], ids=str)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_axes(op: Any, axes: list[int]) -> None:
+    assert check(op, random((3, 5, 7)), [axes]) == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 256, 1025, 17001])
+def test_rows(n: int, order: Any) -> None:
+    with cp.thread_order(order):
+        for op in (INSIDE, ADDED):
+            assert check(op, random((3, n)), [[1]]) == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("n", [1, 33, 1025])
+def test_columns(n: int, order: Any) -> None:
+    with cp.thread_order(order):
+        for op in (INSIDE, BOUNDED):
+            check(op, random((2, n, 5)), [[1]])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_types(dtype: np.dtype[Any]) -> None:
+    for n in (7, 64, 1032):
+        check(INSIDE, random((3, n), dtype), [[1]], tol=2e-2 if dtype.name == "bfloat16" else None)
+    check(ADDED, random((3, 5), dtype), [[0]])
+
+
+def test_offset_rows() -> None:
+    """The variance is that of centred elements: a large mean costs no digits."""
+    check(INSIDE, lambda draw: random((4, 500))(draw) + np.float32(1000), [[1]], tol=2e-3)
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_mvn_1(across: bool) -> None:
+    check(MVN(eps=1e-9, across_channels=across), random((2, 3, 4, 5)))
+    check(MVN(eps=1e-9, reduction_axes=(1,)), random((2, 3, 4, 5)))
+
+
+def test_in_place() -> None:
+    for shape, axes in (((3, 33), [1]), ((2, 17001), [1]), ((3, 33, 2), [1])):
+        check(INSIDE, random(shape), [axes], inplace=True)
+
+
+def test_strided() -> None:
+    check(ADDED, random((4, 5, 6)), [[1]], view=lambda a: a.transpose(0, 2, 1)[::2])
+    check(ADDED, random((4, 6)), [[1]], out=lambda a: a[:, ::2])
+
+
+def test_nothing() -> None:
+    assert check(INSIDE, random((0, 3)), [[1]]) == 0
+    assert check(ADDED, random((3, 0)), [[1]]) == 0
+    for op in (INSIDE, ADDED):
+        with pytest.raises(AssertionError, match="declined"):
+            launches(op, cp.zeros((2, 3), np.float32), [np.zeros(0, np.int64)], [cp.empty((2, 3), np.float32)])
+
+
+@pytest.mark.parametrize("over", [(1, 2), (0, 1)], ids=str)
+def test_scale_and_shift(over: tuple[int, ...]) -> None:
+    """Layer normalisation in one launch."""
+    x = random((4, 6, 10))(0)
+    n = [x.shape[i] for i in over]
+    scale, shift = random(n)(1), random(n)(2)
+    shape = [d if i in over else 1 for i, d in enumerate(x.shape)]
+    centred = x - x.mean(over, keepdims=True)
+    plain = centred / np.sqrt((centred * centred).mean(over, keepdims=True) + 1e-5)
+    for factor, term in ((scale, shift), (scale, None), (None, shift)):
+        launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty(x.shape, np.float32)
+        parameters = [None if p is None else cp.asarray(p) for p in (factor, term)]
+        normalize(launcher, "MVN", cp.asarray(x), out, over, 1e-5, "INSIDE", *parameters)
+        (call,) = launcher.calls
+        call()
+        wanted = plain * (1 if factor is None else factor.reshape(shape)) + (0 if term is None else term.reshape(shape))
+        same(out.get(), wanted.astype(np.float32))
+
+
+def test_kernels_compile_for_devices() -> None:
+    rows = [f"normalize_rows<{kind}, {what}, {v}, {n}>" for kind, what, v, n in (
+        ("float", "MVN", 4, 1), ("float", "MVN", 4, 8), ("float", "MVN", 1, 16), ("float", "L2", 4, 4),
+        ("float", "CENTRE", 1, 8), ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
+    columns = [f"normalize_columns<{kind}, {what}>" for kind in ("float", "__half", "__nv_bfloat16", "double")
+               for what in ("MVN", "L2")]
+    for architecture in nvrtc.ARCHITECTURES:
+        cubin = nvrtc.compile_file("normalization.cu", architecture, [*rows, *columns])
+        for name, lowered in cubin.lowered.items():
+            usage = cubin.usage[lowered]
+            hot = "double" not in name
+            assert not hot or usage.spill_stores == usage.spill_loads == 0, name
+            assert usage.registers <= 96, name
