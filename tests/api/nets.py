@@ -56,3 +56,17 @@ def slow(rows: int = 300) -> IR:
                       {"transpose_a": False, "transpose_b": False})
     net.result(x)
     return net.build()
+
+
+def classifier() -> IR:
+    """Probabilities [n, 5] of images [n, 3, height, width]."""
+    random = np.random.RandomState(2)
+    net = Net("classifier")
+    x = net.parameter("f32", (-1, 3, -1, -1), "images")
+    scaled = net.layer("Multiply", "opset1", [x, net.const(random.uniform(1, 2, (1, 3, 1, 1)).astype("f4"))])
+    active = net.layer("Sigmoid", "opset1", [scaled])
+    pooled = net.layer("ReduceMean", "opset1", [active, net.const(np.array([2, 3]))], {"keep_dims": False})
+    logits = net.layer("MatMul", "opset1", [pooled, net.const(random.uniform(-9, 9, (3, 5)).astype("f4"))],
+                       {"transpose_a": False, "transpose_b": False})
+    net.result(net.layer("Softmax", "opset8", [logits], {"axis": 1}, names=["probabilities", "output"]))
+    return net.build()
