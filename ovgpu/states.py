@@ -116,15 +116,15 @@ class VariableState:
         value = self._variable.current
         if value is None:
             value = self._initial.find(None)(self.name)
-        host = np.array(self._variables.backend.download(value))
-        return Tensor.from_array(host, self._variables.type_of(self.name, value))
+        host = np.array(self._variable.backend.download(value))
+        return Tensor.from_array(host, self._variable.type_of(value))
 
     @state.setter
     def state(self, value: Any) -> None:
         """Sets the value from a Tensor or an array of the variable's type. Error if type or shape do not fit."""
         self._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
-        self._variables.set(self.name, self._variables.backend.upload(np.array(tensor.array), None))
+        self._variable.set(self._variable.backend.upload(np.array(tensor.array), None))
 
     def reset(self) -> None:
         """Has the variable begin anew with its initial value."""
