@@ -217,7 +217,8 @@ class InferRequest:
         states: dict[str, Any] = {name: variables[name].current for name in executor.program.states}
         if any(value is None for value in states.values()):
             initial = self._initial.find(arrays)
-            states = {name: initial(name) if value is None else value for name, value in states.items()}
+            states = {name: variables[name].begin(initial(name)) if value is None else value
+                      for name, value in states.items()}
         return states
 
     # ---- results

@@ -49,12 +49,31 @@ class Variable:
 
     def write(self, shape: tuple[int, ...], kind: Type) -> Array:
         """An array in the block that is not current, for the new value. Error if the variable cannot have it."""
-        block = 1 - self.parity
+        return self._place(1 - self.parity, shape, kind, "[Assign] the new value")
+
+    def begin(self, value: Array) -> Array:
+        """An initial value in the current block, where a later value of its shape would lie: steps that are bound
+        to it need not be bound again. The variable stays as it is."""
+        return self._copied(self.parity, value, "[ReadValue] the initial value")
+
+    def stage(self, value: Array) -> Array:
+        """A new value in the block that is not current; copied there if it is elsewhere."""
+        return self._copied(1 - self.parity, value, "[Assign] the new value")
+
+    def _copied(self, block: int, value: Array, what: str) -> Array:
+        if value is self.spare[block]:
+            return value
+        target = self._place(block, value.shape, self.type_of(value), what)
+        for call in self.backend.copy(value, target):
+            call()
+        return target
+
+    def _place(self, block: int, shape: tuple[int, ...], kind: Type, what: str) -> Array:
         array = self.spare[block]
         if array is not None and array.shape == shape and array.dtype == kind.storage:
             return array
         if not self.admits(shape):
-            raise Error(f"[Assign] the new value of variable '{self.info.name}' has shape {list(shape)}, "
+            raise Error(f"{what} of variable '{self.info.name}' has shape {list(shape)}, "
                         f"the variable has {self.info.shape}")
         nbytes = prod(shape) * kind.storage.itemsize
         if self.blocks[block] is None or self.sizes[block] < nbytes:
@@ -62,15 +81,6 @@ class Variable:
             self.blocks[block] = self.backend.allocate(self.sizes[block])
         array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
         return array
-
-    def stage(self, value: Array) -> Array:
-        """A new value in the block that is not current; copied there if it is elsewhere."""
-        if value is self.spare[1 - self.parity]:
-            return value
-        target = self.write(value.shape, self.type_of(value))
-        for call in self.backend.copy(value, target):
-            call()
-        return target
 
     def commit(self, staged: Array) -> None:
         """Makes a staged value current."""
