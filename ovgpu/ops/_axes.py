@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ovgpu.ops._op import Array
+from ovgpu.ops._strided import Axes
 
 MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
@@ -19,23 +20,14 @@ Axis = tuple[int, int, int]
 """Extent, and the strides in elements of the array read and of the array written."""
 
 
-def kernel_type(dtype: np.dtype[Any]) -> str:
-    """The type of a dtype's elements in the kernel files."""
-    return _TYPES[dtype.name]
-
-
-_TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double",
-          "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long", "uint8": "unsigned char",
-          "uint16": "unsigned short", "uint32": "unsigned", "uint64": "unsigned long long", "bool": "bool"}
-
-
-def has_kernel_type(x: Array) -> bool:
-    return x.dtype.name in _TYPES
+def is_plain(x: Array) -> bool:
+    """Whether kernels take elements of this type as they are: not f8, i4 and their like."""
+    return x.dtype.kind in "biuf" or x.dtype.name == "bfloat16"
 
 
 def is_real(x: Array) -> bool:
     """Whether kernels compute with the elements as floating-point numbers."""
-    return has_kernel_type(x) and x.dtype.kind not in "iub"
+    return is_plain(x) and x.dtype.kind not in "iub"
 
 
 def real(value: float, x: Array) -> np.floating[Any]:
@@ -43,25 +35,13 @@ def real(value: float, x: Array) -> np.floating[Any]:
     return np.float64(value) if x.dtype.name == "float64" else np.float32(value)
 
 
-def steps(x: Array) -> list[int]:
-    """The strides of an array in elements."""
-    return [s // x.itemsize for s in x.strides]
-
-
-def merged(axes: Iterable[Axis]) -> list[Axis]:
+def merged(axes: Sequence[Axis]) -> list[Axis]:
     """The same elements in the same order along the fewest axes, at least one."""
-    found: list[Axis] = []
-    for extent, read, written in axes:
-        if extent == 1:
-            continue
-        if found and found[-1][1:] == (read * extent, written * extent):
-            found[-1] = (found[-1][0] * extent, read, written)
-        else:
-            found.append((extent, read, written))
-    return found or [(1, 0, 0)]
+    found = Axes.collapse(*zip(*axes)) if axes else None
+    return list(zip(found.extents, *found.strides)) if found and found.extents else [(1, 0, 0)]
 
 
-def by_stride(axes: Iterable[Axis]) -> list[Axis]:
+def by_stride(axes: Sequence[Axis]) -> list[Axis]:
     """The axes in an order in which neighbours are read one after another; repeated ones first."""
     return sorted(axes, key=lambda a: (a[1] != 0, -abs(a[1])))
 

@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops._strided import strides_of
 from ovgpu.ops._trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.ops.softmax import block_rows
@@ -90,7 +91,7 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     """
     if not over or not _axes.is_real(x):
         return NotImplemented
-    axes = list(zip(x.shape, _axes.steps(x), _axes.steps(out)))
+    axes = list(zip(x.shape, strides_of(x), strides_of(out)))
     inner = _axes.merged([axes[i] for i in over])
     kept = _axes.merged(_axes.by_stride([a for i, a in enumerate(axes) if i not in over]))
     if not _axes.fit(kept, inner):
@@ -100,7 +101,7 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     columns, n = _axes.size(kept), _axes.size(inner)
     last = list(over) == list(range(x.ndim - len(over), x.ndim))
     rows = last and x.flags.c_contiguous and out.flags.c_contiguous
-    chosen = f"{_axes.kernel_type(x.dtype)}, {kind}"
+    chosen = f"{k.c_type(x.dtype)}, {kind}"
     numbers = (np.uint32(columns), np.uint32(n), _axes.real(eps, x), np.int32(EPSILON.index(mode)))
     found = _axes.registers(x, out, columns, n) if rows else None
     if found is not None:

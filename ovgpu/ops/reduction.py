@@ -13,6 +13,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axes, unknowns
+from ovgpu.ops._strided import strides_of
 from ovgpu.symbolic import Int, Shape, Spec, bounds, maximum, minimum, unknown
 from ovgpu.types import Type
 
@@ -140,11 +141,11 @@ class Reduction(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         gone = normalize_axes(integers(inputs[1]), x.ndim)
-        if not _axes.has_kernel_type(x):
+        if not _axes.is_plain(x):
             return NotImplemented
-        written = iter(_axes.steps(out))
+        written = iter(strides_of(out))
         kept, folded = [], []
-        for i, (extent, step) in enumerate(zip(x.shape, _axes.steps(x))):
+        for i, (extent, step) in enumerate(zip(x.shape, strides_of(x))):
             if i in gone:
                 folded.append((extent, step, 0))
                 if self.keep_dims:
@@ -155,7 +156,7 @@ class Reduction(Op):
         if not _axes.fit(kept, folded):
             return NotImplemented
         if out.size:
-            reduce(k, f"{self.kernel}<{_axes.kernel_type(x.dtype)}>", x, out, kept, folded)
+            reduce(k, f"{self.kernel}<{k.c_type(x.dtype)}>", x, out, kept, folded)
         return None
 
 

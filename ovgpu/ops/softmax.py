@@ -102,7 +102,7 @@ class _Softmax(Op):
         axis = self.normalized_axis(x.ndim)
         n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
         columns = x.size // n
-        chosen = f"{_axes.kernel_type(x.dtype)}, {str(self.log).lower()}"
+        chosen = f"{k.c_type(x.dtype)}, {str(self.log).lower()}"
         found = _axes.registers(x, out, columns, n) if stride == 1 else None
         if found is not None:
             block, vector, vectors = found

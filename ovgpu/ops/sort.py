@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import at_most, check_integers, constant_axis, integers, normalize_axis
+from ovgpu.ops._strided import strides_of
 from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
 from ovgpu.types import Type
 
@@ -94,20 +95,20 @@ class TopK(Op):
         x, (values, indices) = inputs[0], outputs
         axis = normalize_axis(self.axis, x.ndim)
         count, n = integers(inputs[1])[0], x.shape[axis]
-        if not _axes.has_kernel_type(x) or not 0 <= count <= n:  # `evaluate` says what is wrong with the count
+        if not _axes.is_plain(x) or not 0 <= count <= n:  # `evaluate` says what is wrong with the count
             return NotImplemented
         entry = 16 if x.itemsize == 8 else 8
         room = _axes.power(n, high=SORTED // entry)
         threads = _axes.power(n / 4, low=32, high=room // 8) if n > room else _axes.power(n / 4, low=32)
         if n > room and count + 4 * threads > room:
             threads //= 2
-        axes = list(zip(x.shape, _axes.steps(x), _axes.steps(values)))
+        axes = list(zip(x.shape, strides_of(x), strides_of(values)))
         _, step, written = axes.pop(axis)
         kept = _axes.merged(axes)
         if (n > room and count + 4 * threads > room) or not _axes.fit(kept, [(n, step, written)]):
             return NotImplemented
         if values.size:
-            types = f"{_axes.kernel_type(x.dtype)}, {_axes.kernel_type(indices.dtype)}"
+            types = f"{k.c_type(x.dtype)}, {k.c_type(indices.dtype)}"
             k.kernel("topk.cu", f"topk<{types}>", (_axes.size(kept),), (threads,),
                      (x, values, indices, _axes.packed(kept), np.uint32(n), np.uint32(count), np.uint32(room),
                       np.int64(step), np.int64(written), np.bool_(self.mode == "max"), np.bool_(self.sort == "index")),
@@ -183,10 +184,10 @@ class CumSum(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         axis = normalize_axis(integers(inputs[1])[0], x.ndim)
-        axes = list(zip(x.shape, _axes.steps(x), _axes.steps(out)))
+        axes = list(zip(x.shape, strides_of(x), strides_of(out)))
         n, step, written = axes.pop(axis)
         kept = _axes.merged(_axes.by_stride(axes))
-        if not _axes.has_kernel_type(x) or not _axes.fit(kept, [(n, step, written)]):
+        if not _axes.is_plain(x) or not _axes.fit(kept, [(n, step, written)]):
             return NotImplemented
         if not x.size:
             return None
@@ -200,7 +201,7 @@ class CumSum(Op):
             block = max(_axes.row_block(rows, n), (32, 8))
         else:  # several threads per column are needed where there are few of them, and read it twice
             block = _axes.column_block(rows, n // 8 if rows < FEW else 1)
-        k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{_axes.kernel_type(x.dtype)}>",
+        k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
                  (_axes.ceildiv(rows, block[along_rows]),), block,
                  (source, target, _axes.packed(kept), np.uint32(rows), np.uint32(n), np.int64(step), np.int64(written),
                   np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])

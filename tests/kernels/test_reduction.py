@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.ops import _axes
+from ovgpu.backends.cuda.launch import c_type
 from ovgpu.ops.reduction import (
     ReduceL1,
     ReduceL2,
@@ -33,7 +33,7 @@ F32 = np.dtype(np.float32)
 
 
 def kernels(cls: type[Reduction], dtype: np.dtype[Any], parts: bool = False) -> list[str]:
-    reduction = f"{cls.kernel}<{_axes.kernel_type(dtype)}>"
+    reduction = f"{cls.kernel}<{c_type(dtype)}>"
     names = [f"reduce_rows<{reduction}>", f"reduce_columns<{reduction}>"]
     if parts:
         names += [f"reduce_rows<Partial<{reduction}>>", f"reduce_columns<Partial<{reduction}>>",

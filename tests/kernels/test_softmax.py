@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.ops import _axes
+from ovgpu.backends.cuda.launch import c_type
 from ovgpu.ops.softmax import LogSoftmax, Softmax8
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
@@ -82,7 +82,7 @@ def test_kernels_compile_for_devices() -> None:
         ("float", "false", 4, 1), ("float", "false", 4, 8), ("float", "false", 1, 16), ("float", "true", 1, 8),
         ("__half", "false", 8, 4), ("__half", "true", 8, 1), ("__nv_bfloat16", "false", 8, 4),
         ("__nv_bfloat16", "false", 1, 16), ("double", "false", 2, 8))]
-    columns = [f"softmax_columns<{_axes.kernel_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
+    columns = [f"softmax_columns<{c_type(dtype)}, {log}>" for dtype in FLOATS for log in ("false", "true")]
     for architecture in nvrtc.ARCHITECTURES:
         cubin = nvrtc.compile_file("softmax.cu", architecture, [*rows, *columns])
         for name, lowered in cubin.lowered.items():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.ops import _axes
+from ovgpu.backends.cuda.launch import c_type
 from ovgpu.ops.sort import CumSum, TopK3
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
@@ -21,7 +21,7 @@ DTYPES = (*FLOATS, *INTEGERS)
 @pytest.fixture(scope="module", autouse=True)
 def compiled(emulated: str) -> None:
     """All the kernels of this file, compiled at once per file."""
-    names = [_axes.kernel_type(dtype) for dtype in DTYPES]
+    names = [c_type(dtype) for dtype in DTYPES]
     preload("cumsum.cu", *(f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names))
     preload("topk.cu", *(f"topk<{name}, int>" for name in names), "topk<float, long long>")
 
@@ -137,7 +137,7 @@ def test_topk_that_does_not_fit_is_left_to_evaluate() -> None:
 
 
 def test_kernels_compile_for_devices() -> None:
-    names = [_axes.kernel_type(dtype) for dtype in (*FLOATS, *map(np.dtype, (np.int32, np.int64, np.uint8)))]
+    names = [c_type(dtype) for dtype in (*FLOATS, *map(np.dtype, (np.int32, np.int64, np.uint8)))]
     files = {"cumsum.cu": [f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names],
              "topk.cu": [*(f"topk<{name}, int>" for name in names), "topk<float, long long>"]}
     for architecture in nvrtc.ARCHITECTURES:
