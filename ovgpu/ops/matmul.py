@@ -10,7 +10,10 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
+from ovgpu.ops._strided import Axes, strides_of
 from ovgpu.symbolic import Shape, Spec, broadcast_shapes, same
+
+TILE = 16  # of the kernel for what cuBLAS does not take
 
 
 @op("MatMul", "opset1")
@@ -71,8 +74,31 @@ class MatMul(Op):
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        a, b = self.operands(*inputs)
-        if a.ndim != 2 or b.ndim != 2 or a.dtype.name not in ("float32", "float16", "bfloat16"):
+        a, b, out = _matrices(*self.operands(*inputs), outputs[0])
+        if k.gemm(a, b, out):
+            return None
+        if not out.size:
+            return None
+        (m, depth), n, batch = a.shape[-2:], b.shape[-1], out.shape[:-2]
+        strides = [strides_of(x, (*batch, *x.shape[-2:])) for x in (a, b, out)]
+        reach = max(sum(abs(s) * (d + TILE) for s, d in zip(steps[-2:], x.shape[-2:]))
+                    for steps, x in zip(strides, (a, b, out)))
+        axes = Axes.collapse(batch, *(s[:-2] for s in strides), reach=reach)
+        if not axes.rank or a.dtype != b.dtype:
             return NotImplemented
-        k.gemm(a, b, outputs[0])
+        grid = axes.size * -(-m // TILE) * -(-n // TILE)
+        if grid >= 2**31:
+            return NotImplemented
+        index = axes.numbers(0)[0].dtype
+        k.kernel("matmul.cu", f"matmul<{k.c_type(out.dtype)}, {axes.index}, {axes.rank}>", (grid,), (TILE, TILE),
+                 (a, b, out, axes.packed(), *(np.array(s[-2:], index) for s in strides), *axes.numbers(m, n, depth)))
         return None
+
+
+def _matrices(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:
+    """Views of a product's operands that are matrices: a vector is a row on the left, a column on the right."""
+    if a.ndim == 1:
+        out = out[..., None] if b.ndim == 1 else out[..., None, :]
+    if b.ndim == 1:
+        out = out[..., None]
+    return a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b, out

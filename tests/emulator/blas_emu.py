@@ -269,7 +269,9 @@ def gemm_strided_batched_ex(
     stride_c: int, batch_count: int, compute_type: int, algo: int,
 ) -> None:  # fmt: skip
     """cublasGemmStridedBatchedEx; strides count elements, an operand with stride 0 serves every batch."""
-    if batch_count > 1 and m and n and abs(stride_c) < ldc * (n - 1) + m:
+    apart = abs(stride_c) >= ldc * (n - 1) + m
+    interleaved = m <= abs(stride_c) and abs(stride_c) * (batch_count - 1) + m <= ldc
+    if batch_count > 1 and m and n and not apart and not interleaved:
         raise cuBLASError(Status.INVALID_VALUE, f"stride_c={stride_c}: the batches of C overlap")
     _gemm(
         handle, (transa, transb), (m, n, k), (alpha, beta), (a, b, c), (atype, btype, ctype), (lda, ldb, ldc),

@@ -16,6 +16,7 @@ memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, 
 streamDefault, streamNonBlocking = 0, 1
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
 streamLegacy, streamPerThread = 1, 2
+CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_8I, CUDA_R_8U, CUDA_R_16BF = 0, 1, 2, 3, 8, 14
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = range(4)
 
 PROPERTIES: dict[str, Any] = {

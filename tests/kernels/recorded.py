@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.symbolic import Spec
+from ovgpu.types import Type
 from tests.emulator import cupy_emu
 
 Array = np.ndarray[Any, Any]
@@ -16,10 +21,11 @@ POISON = 0xFB
 
 def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]]],
            inputs: Sequence[tuple[Any, Sequence[Array]]], outputs: Sequence[Any],
-           wanted: Callable[[int], Sequence[Array]]) -> int:
+           wanted: Callable[[int], Sequence[Array]], tolerance: float = 0) -> int:
     """Checks ``wanted(draw)`` eagerly for draw 0, then for replays of one graph with draws 1 and 2.
 
-    Each input is a device array, and what it holds in every draw. Returns the launches in the graph.
+    Each input is a device array, and what it holds in every draw. Without a tolerance, of results and relative to
+    them, all bits count. Returns the launches in the graph.
     """
     calls = record()
     for draw in range(3):
@@ -39,5 +45,45 @@ def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]
             graph.launch(backend.stream)
         backend.synchronize()
         for out, want in zip(outputs, wanted(draw), strict=True):
-            np.testing.assert_array_equal(out.get(), want, err_msg=f"draw {draw}")
+            if tolerance:
+                got, want = out.get().astype(np.float64), want.astype(np.float64)
+                np.testing.assert_allclose(got, want, tolerance, tolerance, err_msg=f"draw {draw}")
+            else:
+                np.testing.assert_array_equal(out.get(), want, err_msg=f"draw {draw}")
     return len(calls)
+
+
+def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[Any], Any] = lambda x: x) -> list[str]:
+    """Checks the CUDA form of an op against its `evaluate`: `replay` of its launches. Returns the kernels' names.
+
+    Inputs are three draws, which become device arrays, or one array that the op wants on the host; ``pick`` takes
+    the part of a device array that the op is given.
+    """
+    draws = [list(x) if isinstance(x, list) else [x] * 3 for x in inputs]
+    device = [cupy_emu.empty(d[0].shape, d[0].dtype) if i not in op.host_inputs else d[0] for i, d in enumerate(draws)]
+    given = [x if i in op.host_inputs else pick(x) for i, x in enumerate(device)]
+
+    def wanted(draw: int) -> Sequence[Array]:
+        values = [d[draw] if i in op.host_inputs else pick(d[draw]) for i, d in enumerate(draws)]
+        return evaluate(op, NUMPY, values, types)
+
+    types = [s.type for s in op.infer(*(spec(x, i in op.host_inputs) for i, x in enumerate(given)))]
+    outputs = [cupy_emu.empty(w.shape, w.dtype) for w in wanted(0)]
+    launcher = Launcher(backend.stream, backend.blas)
+    assert op.cuda is not None and op.cuda(launcher, given, outputs, ()) is not NotImplemented
+    replay(backend, lambda: launcher.calls, [(x, d) for i, (x, d) in enumerate(zip(device, draws))
+                                             if i not in op.host_inputs], outputs, wanted)
+    return [call.func.name for call in launcher.calls]
+
+
+def spec(x: Any, host: bool) -> Spec:
+    return Spec(Type.of(x.dtype), tuple(x.shape), x if host else None)
+
+
+def draws(shape: tuple[int, ...], kind: Any, low: int = 0, high: int = 100) -> list[Array]:
+    """Three arrays of integers from ``low`` to ``high``, exclusive, of any type."""
+    return [np.random.default_rng(i).integers(low, high, shape).astype(kind) for i in range(3)]
+
+
+def axis(value: int) -> Array:
+    return np.array(value)

@@ -2,46 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ovgpu.backends.cuda import rt
 from ovgpu.ops._op import Array
+from ovgpu.ops._strided import Axes, strides_of
 
-COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
+_TYPES = {"float32": "CUDA_R_32F", "float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float64": "CUDA_R_64F"}
 
 
 class Blas:
-    """A cuBLAS handle on a stream. Setting the stream resets the workspace, so the workspace comes second."""
+    """A cuBLAS handle on a stream. Sums are in f32, in f64 for f64; f32 is not rounded to TF32."""
 
     def __init__(self, stream: Any) -> None:
         self.cublas = rt.cublas()
         self.handle = self.cublas.create()
         self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
         self.cublas.set_stream(self.handle, stream.ptr)
-        self.cublas.set_workspace(self.handle, self.workspace.ptr, WORKSPACE)
-        self.one, self.zero = np.array(1, np.float32), np.array(0, np.float32)
+        self.cublas.set_workspace(self.handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it
+        modes = self.cublas.Math
+        self.cublas.set_math_mode(self.handle,
+                                  int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
+        self.scalars = {kind: (np.array(1, kind), np.array(0, kind)) for kind in (np.float32, np.float64)}
 
-    def gemm(self, a: Array, b: Array, out: Array) -> None:
-        """``out [M, N] = a [M, K] @ b [K, N]``, f32; computed as ``out^T = b^T @ a^T`` in column-major terms."""
-        (m, k), n = a.shape, b.shape[1]
-        ta, lda = _operand(a)
-        tb, ldb = _operand(b)
-        data = self.cublas_type(out)
-        ldc = max(out.strides[0] // out.itemsize, n)
-        self.cublas.gemm_ex(self.handle, tb, ta, n, m, k, self.one.ctypes.data, b.data.ptr, data, ldb, a.data.ptr,
-                            data, lda, self.zero.ctypes.data, out.data.ptr, data, ldc, COMPUTE_32F, DEFAULT_ALGORITHM)
+    def matmul(self, a: Array, b: Array, out: Array) -> list[Callable[[], None]] | None:
+        """The calls of ``out [..., M, N] = a [..., M, K] @ b [..., K, N]``, whose batch axes broadcast to those of
+        ``out``; of one real type. None for what cuBLAS does not take: other types, strides that are neither positive
+        nor zero, matrices without a unit stride, K = 0.
+        """
+        if out.dtype.name not in _TYPES or not a.dtype == b.dtype == out.dtype or not a.shape[-1]:
+            return None
+        if not out.size:
+            return []
+        batch = out.shape[:-2]
+        shape = (out.shape[-2], out.shape[-1], a.shape[-1])
+        strides = [strides_of(x, (*batch, *x.shape[-2:])) for x in (a, b, out)]
+        if any(s < 0 for each in strides for s in each):
+            return None
+        m, n, k = shape
+        if n > 1 and strides[2][-1] != 1:  # a column-major result: the transposed product is row-major
+            a, b, m, n = b, a, n, m
+            strides = [(*s[:-2], s[-1], s[-2]) for s in (strides[1], strides[0], strides[2])]
+        axes = Axes.collapse(batch, *(s[:-2] for s in strides))
+        extents, steps = list(axes.extents), [list(s) for s in axes.strides]
+        rows = [[s[-2], s[-1]] for s in strides]
+        # Batches that share b and follow each other as rows do are more rows of one product.
+        while extents and not steps[1][-1] and (
+                m == 1 or all(steps[i][-1] == m * rows[i][0] for i in (0, 2))):
+            for i in (0, 2):
+                rows[i][0] = steps[i][-1] if m == 1 else rows[i][0]
+            m *= extents.pop()
+            for step in steps:
+                step.pop()
+        left, right, target = (_operand(s, e) for s, e in zip(rows, ((m, k), (k, n), (m, n))))
+        if left is None or right is None or target is None or target.transposed or max(m, n, k) >= 2**31:
+            return None
+        return self._calls(Gemm(m, n, k, left, right, target.leading), (a, b, out), extents, steps)
 
-    @staticmethod
-    def cublas_type(x: Array) -> int:
-        return {"float32": 0, "float16": 2, "bfloat16": 14}[x.dtype.name]
+    def _calls(self, gemm: Gemm, arrays: Sequence[Array], extents: list[int],
+               steps: list[list[int]]) -> list[Callable[[], None]]:
+        """One call for the longest batch axis and every index of the others."""
+        chosen = max(range(len(extents)), key=lambda i: extents[i], default=None)
+        count, batch = 1, [0, 0, 0]
+        if chosen is not None:
+            count, batch = extents.pop(chosen), [step.pop(chosen) for step in steps]
+        calls: list[Callable[[], None]] = []
+        for index in product(*map(range, extents)):
+            offsets = [sum(i * s for i, s in zip(index, step)) for step in steps]
+            calls.append(partial(self._launch, gemm, arrays, offsets, count, batch))
+        return calls
+
+    def _launch(self, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
+                batch: Sequence[int]) -> None:
+        """Column-major cuBLAS sees every matrix transposed, hence ``out^T = b^T @ a^T``."""
+        a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
+        dtype = arrays[2].dtype
+        double = dtype == np.float64
+        one, zero = (x.ctypes.data for x in self.scalars[np.float64 if double else np.float32])
+        kinds, operation = self.cublas.ComputeType, self.cublas.Operation
+        settings = (kinds.COMPUTE_64F if double else kinds.COMPUTE_32F, self.cublas.GemmAlgo.DEFAULT)
+        kind = getattr(rt.cupy().cuda.runtime, _TYPES[dtype.name])
+        ta, tb = (operation.T if x.transposed else operation.N for x in (gemm.a, gemm.b))
+        shape = (self.handle, tb, ta, gemm.n, gemm.m, gemm.k)
+        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, kind, gemm.leading)
+        if count == 1:
+            self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
+        else:
+            self.cublas.gemm_strided_batched_ex(*shape, one, *right, batch[1], *left, batch[0], zero, *result, batch[2],
+                                                count, *settings)
 
 
-def _operand(x: Array) -> tuple[int, int]:
-    """(operation, leading dimension) of a row-major matrix (0) or of the transpose of one (1)."""
-    rows, columns = (s // x.itemsize for s in x.strides)
-    if columns == 1 or x.shape[1] == 1:
-        return 0, max(rows, x.shape[1])
-    return 1, max(columns, x.shape[0])
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix with a unit stride: in its rows, or transposed in its columns; and its other stride."""
+
+    transposed: bool
+    leading: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``[M, K] @ [K, N]`` into row-major [M, N] whose rows are ``leading`` apart."""
+
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    leading: int
+
+
+def _operand(strides: Sequence[int], shape: tuple[int, int]) -> Operand | None:
+    """How a matrix lies; None if cuBLAS cannot walk it. The stride of an axis of extent 1 is free."""
+    (by_row, by_column), (rows, columns) = strides, shape
+    if (by_column == 1 or columns == 1) and (by_row >= columns or rows == 1):
+        return Operand(False, max(by_row, columns)) if max(by_row, columns) < 2**31 else None
+    if (by_row == 1 or rows == 1) and (by_column >= rows or columns == 1):
+        return Operand(True, max(by_column, rows)) if max(by_column, rows) < 2**31 else None
+    return None
