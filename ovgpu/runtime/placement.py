@@ -91,13 +91,23 @@ def _claim(b: Builder, port: Output, placed: Placed) -> None:
     node = port.node
     if id(port) in b.placed or id(port) in b.value_of or b.hosts.spelled(port) or not b.is_bound(node):
         return
-    if type(op_of(node)).view is not Op.view and node.op.name != "Concat":
+    if _is_view(node):
         return
     view, whole = placed.view, b.values[placed.root].view
     if _learned(b, (*view.strides, view.offset, *whole.shape)) - _learned(b, port.spec.shape or ()):
         return  # where to write is learned later than what to write
     if view.is_dense or op_of(node).strided_outputs:
         b.placed[id(port)] = placed
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the node's result would be a view of inputs that lie dense."""
+    op = op_of(node)
+    if type(op).view is Op.view:
+        return False
+    specs = [None if s is None else s.spec for s in node.inputs]
+    views = [None if s is None or s.shape is None else View.dense(s.shape) for s in specs]
+    return op.view(views, specs, [p.spec for p in node.outputs]) is not None
 
 
 def _learned(b: Builder, numbers: Sequence[Int]) -> set[int]:

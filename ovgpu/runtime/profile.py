@@ -49,5 +49,5 @@ class Profiler:
         found: list[Any] = []
         for step, seconds in self._times.values():
             spent = timedelta(seconds=seconds)
-            found.append(ProfilingInfo(step.name, step.op.name, step.kind, Status.EXECUTED, spent, spent))
+            found.append(ProfilingInfo(step.name or step.op.name, step.op.name, step.kind, Status.EXECUTED, spent, spent))
         return found
