@@ -25,7 +25,6 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, Workspace
-from ovgpu.ops._parallel import THREADS
 from ovgpu.ops._trace import TILE, Tape, tiled, trace
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
 from ovgpu.types import Type
@@ -133,7 +132,7 @@ class Elementwise(Op):
         tape = self._tape(inputs, outputs)
         shape = outputs[0].shape
         assert shape is not None
-        return tuple((Type.of(t), (minimum(product(shape), TILE * THREADS),)) for t in tape.temporaries)
+        return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import count
 from math import prod
 from operator import itemgetter
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ovgpu.ops._parallel import THREADS, share
 from ovgpu.ops._storage import CODED, decode, decoded_dtype, encode
 from ovgpu.types import Type
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ovgpu.ops._elementwise import Elementwise
 
 TILE = 32768  # elements: a handful of f32 tiles stay in a core's L2
-PARALLEL = 1 << 20  # elements times calls: more than a hundred microseconds of work, which other threads may share
 
 
 class Reg(int):
@@ -238,9 +236,9 @@ def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]
 # ---- large outputs
 
 def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> Callable[[], None]:
-    """What runs a tape over a large output, one tile that stays in cache after the other, on all cores.
+    """What runs a tape over a large output, one tile that stays in cache after the other.
 
-    Temporaries hold a tile for each thread, as far as the output is that large.
+    Temporaries hold a tile.
     """
     shape = out.shape
     inputs = [x.reshape(()) if x.size == 1 else x for x in inputs]
@@ -248,19 +246,16 @@ def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any
         inputs, out = [x.reshape(-1) if x.ndim else x for x in inputs], out.reshape(-1)
     inputs = [np.broadcast_to(x, out.shape) if x.ndim else x for x in inputs]
     indices = list(tiles(out.shape))
-    size = out[indices[0]].size
-    threads = min(THREADS, out.size // size) if out.size * len(tape.instructions) >= PARALLEL else 1
 
-    def work(part: int, start: int, stop: int) -> None:
-        own = [t[part * size : (part + 1) * size] for t in temporaries]
-        for index in indices[start:stop]:
+    def run() -> None:
+        for index in indices:
             place = out[index]
             registers = [x[index] if x.ndim else x for x in inputs]
-            registers += [place, *(t[: place.size].reshape(place.shape) for t in own), *tape.constants]
+            registers += [place, *(t[: place.size].reshape(place.shape) for t in temporaries), *tape.constants]
             for call, arguments in tape.calls:
                 call(*arguments(registers))
 
-    return partial(share, work, len(indices), threads)
+    return run
 
 
 def tiles(shape: tuple[int, ...], size: int = TILE) -> Iterator[tuple[Any, ...]]:

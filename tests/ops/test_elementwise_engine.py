@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.ops import _elementwise, _trace, registry
 from ovgpu.ops import _op as op_module
+from ovgpu.ops import registry
 from ovgpu.ops._elementwise import Binary, Elementwise, names
 from ovgpu.ops._op import schema
-from ovgpu.ops._parallel import share
 from ovgpu.ops._special import erf, erfinv
 from ovgpu.ops._trace import TILE, tiled, tiles, trace
 from ovgpu.ops._xp import NUMPY
@@ -277,38 +276,12 @@ def test_tiles_keep_single_elements() -> None:
 
 
 @pytest.mark.parametrize("shape", [(7, TILE), (5, TILE + 7), (3, 2, TILE // 2 + 9), (9 * TILE + 5,)], ids=str)
-def test_threads_share_the_tiles(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_elementwise, _trace):
-        monkeypatch.setattr(module, "THREADS", 3)
-    monkeypatch.setattr(_trace, "PARALLEL", 1)
+def test_tile_by_tile(shape: tuple[int, ...]) -> None:
     for op in (Mish(), Gelu7()):
         inputs, specs = operands(op, Type.f32, [shape])
         out = np.empty(shape, np.float32)
         run(record(op, inputs, specs, out))
         assert equal(out, defined(op, inputs, specs))
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_share_covers_the_range_once(count: int, threads: int) -> None:
-    seen = [0] * count
-
-    def work(part: int, start: int, stop: int) -> None:
-        assert part < threads
-        for i in range(start, stop):
-            seen[i] += 1
-
-    share(work, count, threads)
-    assert seen == [1] * count
-
-
-def test_share_raises_what_a_part_raises() -> None:
-    def work(part: int, start: int, stop: int) -> None:
-        if part == 0:
-            raise ValueError("part 0")
-
-    with pytest.raises(ValueError, match="part 0"):
-        share(work, 4, 2)
 
 
 @pytest.mark.parametrize("exponent", [2, 3, 0.5, -1, -0.5, 1, 0, 2.5])

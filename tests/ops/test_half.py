@@ -1,0 +1,66 @@
+"""f16 and bf16 outside elementwise ops: computed and accumulated in f32, rounded once at the output."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.ops import lookup
+from ovgpu.ops._elementwise import Elementwise
+from ovgpu.ops._xp import NUMPY
+from tests.harness import Case, In, const
+from tests.harness.cases import compile
+from tests.harness.judge import infer
+from tests.ops.test_coverage import tables
+
+LONG = [
+    ("MatMul", "opset1", [In((3, 2053)), In((2053, 5))], {}),
+    ("ReduceSum", "opset1", [In((5, 5003), low=0, high=2), const([1])], {"keep_dims": False}),
+    ("ReduceMean", "opset1", [In((5003, 3), low=0, high=2), const([0])], {"keep_dims": False}),
+    ("ReduceL2", "opset4", [In((3, 5003)), const([1])], {"keep_dims": True}),
+    ("Softmax", "opset8", [In((3, 1031))], {"axis": -1}),
+    ("LogSoftmax", "opset5", [In((3, 1031))], {"axis": -1}),
+    ("MVN", "opset6", [In((3, 1031), low=5, high=9), const([1])],
+     {"eps": 1e-5, "normalize_variance": True, "eps_mode": "inside_sqrt"}),
+    ("CumSum", "opset3", [In((3, 1031), low=0, high=2), const(1)], {}),
+    ("ScaledDotProductAttention", "opset13", [In((1, 2, 5, 67)), In((1, 2, 131, 67)), In((1, 2, 131, 7))], {}),
+    ("LSTMCell", "opset4", [In((2, 131)), In((2, 17)), In((2, 17)), In((68, 131), low=-0.2, high=0.2), In((68, 17)),
+                            In((68,))], {"hidden_size": 17}),
+]
+
+
+def half(case: Case) -> bool:
+    cls = lookup(case.op, case.version)
+    return (cls is not None and not cls.exact and not issubclass(cls, Elementwise)
+            and case.expect is None and bool({i.dtype for i in case.inputs} & {"f16", "bf16"}))
+
+
+CASES = [c for c in tables("ops") if isinstance(c, Case) and half(c)] + [
+    Case(op, version, [In(i.shape, kind, i.data, i.const, i.low, i.high) if i.dtype == "f32" else i for i in inputs],
+         attrs, 2 if op == "LSTMCell" else 1, id=f"long_{kind}")
+    for op, version, inputs, attrs in LONG for kind in ("f16", "bf16")]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
+def test_rounded_once(case: Case, device: str) -> None:
+    """Half a unit in the last place of what f64 gives, and what sums in f32 add to it."""
+    request = compile(case.net, "static", device)
+    arrays = case.arrays()
+    found = infer(ov, request, case._parameters(arrays))
+    wide = [a.astype(np.float64) if i.dtype in ("f16", "bf16") else a for a, i in zip(arrays, case.inputs)]
+    op: Any = next(n for n in ov.Core().read_model(*case.net.build()).ops if n.friendly_name == "op").op
+    with np.errstate(all="ignore"):
+        wanted = op.evaluate(NUMPY, *wide)
+    for (array, kind), exact in zip(found, wanted):
+        if kind not in ("f16", "bf16"):
+            assert np.array_equal(array, exact)
+            continue
+        ulp = np.spacing(np.abs(exact.astype(array.dtype))).astype(np.float64)
+        with np.errstate(all="ignore"):
+            error = np.abs(array.astype(np.float64) - exact)
+            finite = np.abs(exact[np.isfinite(exact)]).max(initial=0)
+            close = error <= 0.501 * ulp + 1e-5 * finite
+            same = (array == exact.astype(array.dtype)) | (np.isnan(array) & np.isnan(exact))
+        assert (close | same).all(), f"{(error / ulp)[~(close | same)].max():.3g} units in the last place"
