@@ -4,6 +4,19 @@
 
     compiled = ov.Core().compile_model("model.xml", "AUTO")
     result = compiled([array])[compiled.output(0)]
+
+An operation of one's own is a class: its annotations are the attributes of the layer, `infer` gives the types and
+shapes of the outputs, and `evaluate` computes them with NumPy or CuPy, whichever ``xp`` is.
+
+    @ov.op("Rotate", "my_opset")
+    class Rotate(ov.Op):
+        shift: int = 1
+
+        def infer(self, x):
+            return (ov.Spec(x.type, x.shape),)
+
+        def evaluate(self, xp, x):
+            return (xp.roll(x, self.shift, axis=-1),)
 """
 
 from __future__ import annotations
@@ -22,6 +35,7 @@ from ovgpu.request import InferRequest
 from ovgpu.results import OVDict
 from ovgpu.runtime.profile import ProfilingInfo
 from ovgpu.states import VariableState
+from ovgpu.symbolic import Spec
 from ovgpu.tensor import Tensor
 from ovgpu.types import Dimension, Layout, PartialShape, Shape, Strides, Type
 from ovgpu.version import Version, __version__, get_version
@@ -51,6 +65,7 @@ __all__ = [
     "ProfilingInfo",
     "RTMap",
     "Shape",
+    "Spec",
     "Strides",
     "Tensor",
     "Type",

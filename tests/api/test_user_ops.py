@@ -1,0 +1,131 @@
+"""Operations of one's own, registered with `@ovgpu.op` under an operation set of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu import Op
+from tests.harness.ir import feed, take
+
+from .nets import IR, Net
+from .sides import compiled
+
+
+@ov.op("Rotate", "user_ops", aliases=["Roll1D"])
+class Rotate(Op):
+    """Shifts the last axis cyclically; ``times`` is how often."""
+
+    shift: int
+    times: int = 1
+
+    def infer(self, x: Any) -> Any:
+        if x.shape == ():
+            raise ov.OpError("takes at least one axis")
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        return (xp.roll(x, self.shift * self.times, axis=-1),)
+
+
+@ov.op("MinMax", "user_ops")
+class MinMax(Op):
+    """The smallest and largest element, as two outputs."""
+
+    def infer(self, x: Any) -> Any:
+        return ov.Spec(x.type, ()), ov.Spec(x.type, ())
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        return xp.min(x), xp.max(x)
+
+
+def rotated(shape: Any = (2, 5), kind: str = "Rotate", **attributes: Any) -> IR:
+    net = Net("user")
+    x = net.parameter("f32", shape, "x")
+    y = net.layer(kind, "user_ops", [net.layer("Abs", "opset1", [x])], {"shift": 2, **attributes}, name="rot")
+    net.result(net.layer("Add", "opset1", [y, net.const(np.float32(1))]))
+    return net.build()
+
+
+X = -np.arange(10, dtype="f4").reshape(2, 5)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (-1, 5), (-1, -1), None])
+@pytest.mark.parametrize("kind", ["Rotate", "Roll1D"])
+def test_runs(shape: Any, kind: str) -> None:
+    model = compiled(ov, rotated(shape, kind, times=3))
+    for x in (X, 2 * X):
+        np.testing.assert_array_equal(model(x)[0], np.roll(np.abs(x), 6, -1) + 1)
+    node = next(n for n in model.get_runtime_model().get_ops() if n.friendly_name == "rot")
+    assert node.get_type_name() == "Rotate" and node.get_attributes() == {"shift": 2, "times": 3}
+
+
+def test_several_outputs() -> None:
+    net = Net("user")
+    low, high = net.layer("MinMax", "user_ops", [net.parameter("f32", (-1,), "x")], outputs=2)
+    net.result(low)
+    net.result(high)
+    result = compiled(ov, net.build())(np.array([3, -1, 2], "f4"))
+    assert [value.tolist() for value in result.values()] == [-1, 3]
+
+
+def test_in_a_body() -> None:
+    net, body = Net("outer"), Net("body")
+    x = net.parameter("f32", (3, 5), "x")
+    row = body.parameter("f32", (1, 5))
+    out = body.result(body.layer("Rotate", "user_ops", [row], {"shift": 1}))
+    net.result(net.tensor_iterator(body, [feed(x, row, axis=0)], [take(out, axis=0)]))
+    x3 = np.arange(15, dtype="f4").reshape(3, 5)
+    np.testing.assert_array_equal(compiled(ov, net.build())(x3)[0], np.roll(x3, 1, -1))
+
+
+def test_errors_name_op_and_layer() -> None:
+    with pytest.raises(ov.OpError, match=r"^\[Rotate\] takes at least one axis \(layer 'rot', id 2"):
+        ov.Core().read_model(*rotated(()))
+    with pytest.raises(ov.Error, match=r"^\[Rotate\].*shift"):
+        ov.Core().read_model(*rotated(shift="two"))
+    net = Net("user")
+    net.result(net.layer("Rotate", "other_ops", [net.parameter("f32", (2,), "x")], {"shift": 1}))
+    with pytest.raises(ov.UnsupportedOpError, match="Rotate of other_ops"):
+        compiled(ov, net.build())
+
+
+def test_a_later_one_replaces() -> None:
+    def register(number: int) -> None:
+        @ov.op("Constantly", "user_ops")
+        class Constantly(Op):
+            def infer(self, x: Any) -> Any:
+                return (x,)
+
+            def evaluate(self, xp: Any, x: Any) -> Any:
+                return (x * 0 + number,)
+
+    net = Net("user")
+    net.result(net.layer("Constantly", "user_ops", [net.parameter("f32", (2,), "x")]))
+    for number in (3, 4):
+        register(number)
+        assert compiled(ov, net.build())(np.ones(2, "f4"))[0].tolist() == [number] * 2
+
+
+def test_planned_form_is_used() -> None:
+    """`numpy` records calls that write into given outputs; `evaluate` remains the definition."""
+    evaluated = []
+
+    @ov.op("Double", "user_ops")
+    class Double(Op):
+        def infer(self, x: Any) -> Any:
+            return (x,)
+
+        def evaluate(self, xp: Any, x: Any) -> Any:
+            evaluated.append(1)
+            return (x + x,)
+
+        def numpy(self, k: Any, inputs: Any, outputs: Any, workspace: Any) -> Any:
+            k(np.add, inputs[0], inputs[0], out=outputs[0])
+
+    net = Net("user")
+    net.result(net.layer("Double", "user_ops", [net.parameter("f32", (2,), "x")]))
+    assert compiled(ov, net.build())(np.ones(2, "f4"))[0].tolist() == [2, 2] and not evaluated
