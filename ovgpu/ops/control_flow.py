@@ -206,8 +206,9 @@ class _Iterating(Op):
         i = 0
         while limit < 0 or i < limit:
             given: list[Any] = [None] * len(self.body.parameters)
-            for m in self.inputs:
-                given[m.parameter] = carried[m.parameter] if m.parameter in carried else part(inputs[m.port], m, i)
+            for entry in self.inputs:
+                p = entry.parameter
+                given[p] = carried[p] if p in carried else part(inputs[entry.port], entry, i)
             if counter is not None:
                 op: Any = self.body.parameters[counter].op
                 given[counter] = xp.asarray(np.full((1,) if len(op.shape) else (), i, op.element_type.storage))
@@ -248,7 +249,8 @@ class _Iterating(Op):
             x = inputs[entry.port]
             specs[entry.port] = Spec(Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type, x.shape)
         with Table():
-            spec = replace(self, body=self.body.clone())._infer_body(specs, counter)[m.result]
+            twin: _Iterating = replace(self, body=self.body.clone())  # type: ignore[type-var]
+            spec = twin._infer_body(specs, counter)[m.result]
         shape = [0 if isinstance(d, Sym) else d for d in spec.shape or (0,)]
         shape[m.axis or 0] = 0
         return xp.empty(tuple(shape), spec.type.storage)

@@ -197,9 +197,11 @@ def loop_in_a_branch() -> Net:
     """A Loop whose trip count is an input, in one branch."""
     net, a, b, body = Net(), Net(), Net(), Net()
     go, n, x = net.parameter("boolean", (), "go"), net.parameter("i64", (), "n"), net.parameter("f32", (2, 3), "x")
-    p, count, q, h = a.parameter("f32", (2, 3)), a.parameter("i64", ()), b.parameter("f32", (2, 3)), body.parameter("f32", (2, 3))
+    p, count = a.parameter("f32", (2, 3)), a.parameter("i64", ())
+    q, h = b.parameter("f32", (2, 3)), body.parameter("f32", (2, 3))
     on, new = body.result(body.const(np.array(True))), body.result(mul(body, h, scalar(body, 2)))
-    ra = a.result(a.loop(count, a.const(np.array(True)), body, [feed(p, h)], [take(new)], [(new, h)], body_condition=on))
+    ra = a.result(a.loop(count, a.const(np.array(True)), body, [feed(p, h)], [take(new)], [(new, h)],
+                         body_condition=on))
     rb = b.result(relu(b, q))
     net.result(net.if_(go, a, b, [(x, p, q), (n, count, None)], [(ra, rb)]))
     return net
@@ -218,7 +220,8 @@ def rankless(kind: str) -> Net:
         if kind == "shape":
             return [shape_of(net, value)]
         return [reduce(net, "ReduceSum", reshape(net, value, [-1]), [0], True), gather(net, shape_of(net, value), [0])]
-    return either(lambda n, p: p[0] if kind == "alone" else add(n, *p), lambda n, p: reshape(n, minus(n, p), [6]), after=after)
+    return either(lambda n, p: p[0] if kind == "alone" else add(n, *p), lambda n, p: reshape(n, minus(n, p), [6]),
+                  after=after)
 
 
 def beside_unknown_rank() -> Net:
@@ -350,7 +353,8 @@ SCENARIOS = [
     judged("long-branches", either(
         lambda n, p: relu(n, add(n, mul(n, p[0], p[1]), tanh(n, add(n, p[0], scalar(n, 1))))),
         lambda n, p: mul(n, tanh(n, minus(n, p)), relu(n, p[1])))),
-    judged("outputs-used-on", either(plus, minus, after=lambda net, out: [mul(net, out[0], out[0]), tanh(net, out[0])])),
+    judged("outputs-used-on",
+           either(plus, minus, after=lambda net, out: [mul(net, out[0], out[0]), tanh(net, out[0])])),
     judged("each-branch-has-an-input-of-its-own", one_sided("each")),
     Scenario("one-branch-has-no-input", one_sided("then"), [
         Infer([X[n] * X[n] if go else X[3], np.tanh(Y[n])], x=X[n], y=Y[n], go=np.array(go))
@@ -364,9 +368,12 @@ SCENARIOS = [
            lambda x, y: (x, y), lambda x, y: (y, x)),
     valued("one-value-to-two-outputs", either(lambda n, p: [p[0], p[0]], lambda n, p: [v := plus(n, p), v]),
            lambda x, y: (x, x), lambda x, y: (x + y, x + y)),
-    valued("constants", either(lambda n, p: n.const(X[0]), lambda n, p: n.const(Y[0])), lambda x, y: X[0], lambda x, y: Y[0]),
-    valued("constant-or-input", either(lambda n, p: n.const(X[0]), lambda n, p: p[1]), lambda x, y: X[0], lambda x, y: y),
-    valued("views", either(lambda n, p: reshape(n, transpose(n, p[0], [1, 0]), [2, 3]), lambda n, p: slice_(n, p[1], -1, -10, 1, -1)),
+    valued("constants", either(lambda n, p: n.const(X[0]), lambda n, p: n.const(Y[0])), lambda x, y: X[0],
+           lambda x, y: Y[0]),
+    valued("constant-or-input", either(lambda n, p: n.const(X[0]), lambda n, p: p[1]), lambda x, y: X[0],
+           lambda x, y: y),
+    valued("views", either(lambda n, p: reshape(n, transpose(n, p[0], [1, 0]), [2, 3]),
+                           lambda n, p: slice_(n, p[1], -1, -10, 1, -1)),
            lambda x, y: x.T.reshape(2, 3), lambda x, y: y[:, ::-1]),
     valued("part-of-an-input", either(lambda n, p: split(n, p[0], 1, 3)[1], lambda n, p: slice_(n, p[1], 2, 3, 1)),
            lambda x, y: x[:, 1:2], lambda x, y: y[:, 2:3]),
@@ -379,14 +386,16 @@ SCENARIOS = [
         Infer([X[0]], x=X[0], y=NAN, go=np.array(True)), Infer([X[0] + Y[0]], x=X[0], y=Y[0], go=np.array(False))],
         oracle="value"),
     # different shapes, by value: the plugin refuses some of them
-    *[valued(f"different-shapes-{kind}", shapes(kind), lambda x, y, f=f: f(np.concatenate([x, y])), lambda x, y, f=f: f(y[:1]))
+    *[valued(f"different-shapes-{kind}", shapes(kind), lambda x, y, f=f: f(np.concatenate([x, y])),
+             lambda x, y, f=f: f(y[:1]))
       for kind, f in THEN.items()],
     *[valued(f"different-ranks-{kind}", rankless(kind), lambda x, y, f=f, k=kind: f(x if k == "alone" else x + y),
              lambda x, y, f=f: f((x - y).reshape(6))) for kind, f in RANKLESS.items()],
     Scenario("views-beside-unknown-rank", beside_unknown_rank(), [
         beside(x, go) for x, go in zip(X, (True, False, True, False))], oracle="value"),
     valued("scalar-or-matrix", either(lambda n, p: total(n, p[0]), plus), lambda x, y: x.sum(), lambda x, y: x + y),
-    valued("one-output-differs", either(lambda n, p: [plus(n, p), p[0]], lambda n, p: [minus(n, p), slice_(n, p[0], 0, 1)]),
+    valued("one-output-differs",
+           either(lambda n, p: [plus(n, p), p[0]], lambda n, p: [minus(n, p), slice_(n, p[0], 0, 1)]),
            lambda x, y: (x + y, x), lambda x, y: (x - y, x[:1])),
     valued("no-elements-or-some", either(lambda n, p: slice_(n, p[0], 0, 0), lambda n, p: p[0], after=lambda net, out: [
         out[0], reduce(net, "ReduceSum", out[0], [0])]),
@@ -400,7 +409,8 @@ SCENARIOS = [
     sized("dynamic", dynamic(plus, minus), lambda x, y: x + y, lambda x, y: x - y),
     sized("dynamic-longer-or-shorter", dynamic(lambda n, p: concat(n, list(p), 0), lambda n, p: slice_(n, p[0], 0, 1)),
           lambda x, y: np.concatenate([x, y]), lambda x, y: x[:1]),
-    sized("dynamic-transposed", dynamic(lambda n, p: transpose(n, p[0], [1, 0]), lambda n, p: transpose(n, plus(n, p), [1, 0])),
+    sized("dynamic-transposed",
+          dynamic(lambda n, p: transpose(n, p[0], [1, 0]), lambda n, p: transpose(n, plus(n, p), [1, 0])),
           lambda x, y: x.T, lambda x, y: (x + y).T),
     sized("dynamic-outputs-feed-shapes", dynamic(
         lambda n, p: unsqueeze(n, plus(n, p), [0]), lambda n, p: unsqueeze(n, p[0], [0]),
@@ -429,7 +439,8 @@ SCENARIOS = [
     # errors
     Scenario("branches-of-different-types", either(plus, lambda n, p: convert(n, p[0], "i32")),
              [Infer(x=X[0], y=Y[0], go=np.array(True))], error="f32.*i32", error_op="If"),
-    Scenario("condition-of-two", either(plus, minus, go_shape=(2,)), [Infer(x=X[0], y=Y[0], go=np.array([True, False]))],
+    Scenario("condition-of-two", either(plus, minus, go_shape=(2,)),
+             [Infer(x=X[0], y=Y[0], go=np.array([True, False]))],
              error="condition", error_op="If"),
     Scenario("condition-is-no-boolean", either(plus, minus, condition=lambda n, x, y: total(n, x)),
              [Infer(x=X[0], y=Y[0])], error="condition", error_op="If"),

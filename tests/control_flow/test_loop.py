@@ -133,7 +133,8 @@ def counted(how: str) -> Body:
             start = reshape(b, i, [1])
             value = add(b, p[1], slice_(b, p[0], start, add(b, start, i64(b, [1])), 1))
         else:  # a range as long as the iteration number
-            steps = b.layer("Range", "opset4", [scalar(b, 0, "i64"), i, scalar(b, 1, "i64")], {"output_type": "f32"}, ["f32"])
+            steps = b.layer("Range", "opset4", [scalar(b, 0, "i64"), i, scalar(b, 1, "i64")], {"output_type": "f32"},
+                            ["f32"])
             value = add(b, p[1], reduce(b, "ReduceSum", steps, [0], True))
         return None, [value]
     return body
@@ -152,7 +153,8 @@ def by_counter(how: str, **kwargs: Any) -> list[Scenario]:
     start, step = COUNTED[how]
     net = looped(counted(how), [start], [(0, None), (0, 0)], **kwargs)
     name = "-".join([f"counter-in-{how}", *(str(v) for v in kwargs.get("counter", ()))])
-    return [valued(name, net, *(expected(lambda *a: (True, [step(*a)]), [start], [(0, None), (0, 0)], x) for x in X[:2]))]
+    return [valued(name, net, *(expected(lambda *a: (True, [step(*a)]), [start], [(0, None), (0, 0)], x)
+                                for x in X[:2]))]
 
 
 def grows(axis: int) -> Net:
@@ -203,11 +205,13 @@ def captured() -> Net:
     return net
 
 
-def for_loop(net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, edges: Any, iteration: Any = None) -> Any:
+def for_loop(net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, edges: Any,
+             iteration: Any = None) -> Any:
     """A Loop whose condition is always true."""
     go = body.result(body.const(np.array(True)))
     count = trips if isinstance(trips, Port) else scalar(net, trips, "i64")
-    return net.loop(count, net.const(np.array(True)), body, links, outputs, edges, body_condition=go, iteration=iteration)
+    return net.loop(count, net.const(np.array(True)), body, links, outputs, edges, body_condition=go,
+                    iteration=iteration)
 
 
 def loop_in_loop(inner_trips: str) -> Net:
@@ -218,7 +222,8 @@ def loop_in_loop(inner_trips: str) -> Net:
     i, state = outer.parameter("i64", ()), outer.parameter("f32", (2, 3))
     new = inner.result(add(inner, h, scalar(inner, 1)))
     count = i if inner_trips == "counter" else 2
-    last = outer.result(mul(outer, for_loop(outer, count, inner, [feed(state, h)], [take(new)], [(new, h)]), scalar(outer, 2)))
+    last = outer.result(mul(outer, for_loop(outer, count, inner, [feed(state, h)], [take(new)], [(new, h)]),
+                            scalar(outer, 2)))
     for port in for_loop(net, 3, outer, [feed(x, state)], [take(last), take(last, axis=0)], [(last, state)], i):
         net.result(port)
     return net
@@ -415,7 +420,8 @@ def long_steps(*counts: int) -> list[Infer]:
 
 
 def counts(*numbers_of_trips: int, **kwargs: Any) -> list[Infer]:
-    return [expected(double, [ONES], BOTH, X[0], trips=n, empty=NOTHING, n=np.array(n), **kwargs) for n in numbers_of_trips]
+    return [expected(double, [ONES], BOTH, X[0], trips=n, empty=NOTHING, n=np.array(n), **kwargs)
+            for n in numbers_of_trips]
 
 
 SCENARIOS = [
@@ -455,7 +461,8 @@ SCENARIOS = [
     valued("not-begun-vector", looped(doubling, [ONES], BOTH, start=[False]), Infer(NOTHING, x=X[0])),
     judged("begun-vector", looped(doubling, [ONES], [(0, None)], start=[True])),
     valued("begin-is-a-parameter", looped(doubling, [ONES], BOTH, start="go"),
-           *(expected(double, [ONES], BOTH, X[0], start=go, empty=NOTHING, go=np.array(go)) for go in (True, False, True))),
+           *(expected(double, [ONES], BOTH, X[0], start=go, empty=NOTHING, go=np.array(go))
+             for go in (True, False, True))),
     valued("begin-and-count-are-parameters", looped(doubling, [ONES], BOTH, start="go", trips="n"),
            *(expected(double, [ONES], BOTH, X[0], trips=n, start=go, empty=NOTHING, go=np.array(go), n=np.array(n))
              for go, n in ((True, 3), (False, 3), (True, 0), (True, 1)))),
@@ -473,8 +480,10 @@ SCENARIOS = [
     # what goes round
     judged("two-carried", looped(lambda b, i, p: (None, [add(b, p[0], p[1]), mul(b, p[1], p[2])]), [A, B],
                                  [(0, None), (1, None)])),
-    valued("swap", looped(lambda b, i, p: (None, [p[2], p[1], add(b, p[0], p[1])]), [A, B], [(0, None), (1, None), (2, 0)]),
-           *(expected(lambda i, x, a, b: (True, [b, a, x + a]), [A, B], [(0, None), (1, None), (2, 0)], x) for x in X[:2])),
+    valued("swap", looped(lambda b, i, p: (None, [p[2], p[1], add(b, p[0], p[1])]), [A, B],
+                          [(0, None), (1, None), (2, 0)]),
+           *(expected(lambda i, x, a, b: (True, [b, a, x + a]), [A, B], [(0, None), (1, None), (2, 0)], x)
+             for x in X[:2])),
     valued("swap-even-times", looped(lambda b, i, p: (None, [p[2], p[1]]), [A, B], [(0, None), (1, None)], trips=4),
            Infer([A, B], x=X[0])),
     valued("fibonacci", looped(lambda b, i, p: (None, [p[2], add(b, p[1], p[2])]), [ONES, ONES],
@@ -498,7 +507,8 @@ SCENARIOS = [
     judged("an-output-nobody-uses", without_counter_or_outputs_used()),
     valued("outputs-feed-shapes", looped(doubling, [ONES], BOTH, trips="n", then=lambda net, p: [
         broadcast(net, scalar(net, 1.5), shape_of(net, p[1])), reshape(net, p[1], [-1])]),
-        *(Infer([np.full((2 * n, 3), 1.5, F), expected(double, [ONES], [(0, 0)], X[0], trips=n).expect[0].array.ravel()],
+        *(Infer([np.full((2 * n, 3), 1.5, F),
+                 expected(double, [ONES], [(0, 0)], X[0], trips=n).expect[0].array.ravel()],
                 x=X[0], n=np.array(n)) for n in (2, 5, 1))),
     # shapes that change
     valued("grows-along-the-first-axis", grows(0), *(grown(0, n, numbers(1, 3, seed=n)) for n in (3, 1, 5, 3))),
@@ -526,7 +536,8 @@ SCENARIOS = [
         lambda b, i, p: (compare(b, "Less", i, scalar(b, 4_999, "i64")), [add(b, *p)]), [ONES], [(0, None)], trips=-1),
         Infer([ONES + F(5_000) * X[0]], x=X[0])),
     # errors
-    Scenario("back-edge-of-another-type", looped(lambda b, i, p: (None, [convert(b, p[1], "i32")]), [ONES], [(0, None)]),
+    Scenario("back-edge-of-another-type", looped(lambda b, i, p: (None, [convert(b, p[1], "i32")]), [ONES],
+                                                 [(0, None)]),
              [Infer(x=X[0])], error="f32|i32", error_op="Loop"),
     Scenario("trip-count-of-two", looped(doubling, [ONES], BOTH, trips=lambda net, x: i64(net, [2, 3])),
              [Infer(x=X[0])], error="trip count", error_op="Loop"),

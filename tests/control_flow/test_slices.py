@@ -55,7 +55,8 @@ def scanned(x: Any, axis: int, attrs: dict[str, int] | None = None, *, out_axis:
     return Infer([h, np.concatenate(found, axis if out_axis is None else out_axis)], x=x)
 
 
-def by_plugin(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, **kwargs: Any) -> Scenario:
+def by_plugin(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None,
+              **kwargs: Any) -> Scenario:
     return Scenario(name, scan(shape, axis, attrs, **kwargs), [Infer(x=numbers(*shape, seed=n)) for n in range(2)])
 
 

@@ -41,7 +41,8 @@ ZERO = np.zeros((1, 3), np.float32)
 XS = [numbers(n, 3, seed=n) for n in (5, 4, 1)]
 
 
-def rows(body: Callable[[Net, Sequence[Port]], Sequence[Port]], carried: Sequence[Any], outputs: Sequence[tuple[int, bool]],
+def rows(body: Callable[[Net, Sequence[Port]], Sequence[Port]], carried: Sequence[Any],
+         outputs: Sequence[tuple[int, bool]],
          *, back: Sequence[int] | None = None, kind: str = "f32", shape: Sequence[int] = (-1, 3),
          then: Callable[[Net, Any], Sequence[Port]] | None = None) -> Net:
     """An iterator over the rows of x.
@@ -76,7 +77,8 @@ def stepped(step: Callable[..., Sequence[Any]], carried: Sequence[Any], outputs:
             seen.append(results)
             sources = range(len(carried)) if back is None else back
             values = [results[s] if s >= 0 else c for s, c in zip(sources, carried)]
-        found.append(Infer([np.concatenate([r[i] for r in seen]) if every else seen[-1][i] for i, every in outputs], x=x))
+        found.append(Infer([np.concatenate([r[i] for r in seen]) if every else seen[-1][i] for i, every in outputs],
+                           x=x))
     return found
 
 
@@ -237,7 +239,8 @@ def matrix_of_vectors() -> Net:
     last, every = plane_body.tensor_iterator(row_body, [feed(plane, row, axis=1), feed(carried, total)],
                                              [take(new), take(new, axis=1)], [(new, total)])
     last, every = plane_body.result(last), plane_body.result(every)
-    for port in net.tensor_iterator(plane_body, [feed(x, plane, axis=0), feed(net.const(np.ones((1, 1, 3), np.float32)), carried)],
+    for port in net.tensor_iterator(plane_body,
+                                    [feed(x, plane, axis=0), feed(net.const(np.ones((1, 1, 3), np.float32)), carried)],
                                     [take(last), take(every, axis=0)], [(last, carried)]):
         net.result(port)
     return net
@@ -337,7 +340,8 @@ def typed(kind: str) -> Scenario:
     dtype = np.uint8 if kind[0] == "u" else np.int64 if kind[0] == "i" else np.float32
     carried = [as_logical(np.zeros((1, 3)), kind), as_logical(np.full((1, 3), 100), kind)]
     inputs = [as_logical(numbers(n, 3, seed=n, low=0 if kind[0] == "u" else -9, kind=dtype), kind) for n in (5, 2)]
-    net = rows(lambda b, p: [add(b, p[0], p[1]), op2(b, "Minimum", p[0], p[2])], carried, [(0, True), (1, False)], kind=kind)
+    net = rows(lambda b, p: [add(b, p[0], p[1]), op2(b, "Minimum", p[0], p[2])], carried, [(0, True), (1, False)],
+               kind=kind)
     steps = stepped(lambda r, s, m: [(r + s).astype(r.dtype), np.minimum(r, m)], carried, [(0, True), (1, False)],
                     inputs=inputs)
     return Scenario(f"type-{kind}", net, steps, oracle="value")
@@ -367,7 +371,8 @@ SCENARIOS = [
     judged("no-back-edge-last", rows(lambda b, p: [tanh(b, p[0])], [], [(0, False), (0, True)])),
     judged("two-back-edges", rows(lambda b, p: [add(b, p[0], p[1]), mul(b, p[1], p[2])], [A, B],
                                   [(0, True), (1, True), (1, False)])),
-    judged("back-edges-crossed-over-maths", rows(lambda b, p: [add(b, p[2], p[0]), mul(b, p[1], scalar(b, 0.5))], [A, B],
+    judged("back-edges-crossed-over-maths", rows(lambda b, p: [add(b, p[2], p[0]), mul(b, p[1], scalar(b, 0.5))],
+                                                 [A, B],
                                                  [(0, True), (1, True)])),
     judged("back-edge-from-another-result", rows(lambda b, p: [relu(b, p[0]), add(b, p[0], p[1])], [A],
                                                  [(0, True), (1, False)], back=[1])),
@@ -392,13 +397,15 @@ SCENARIOS = [
            [(1, True), (1, False)]),
     valued("invariant-without-back-edge", lambda b, p: [add(b, p[0], p[1])], lambda r, a: [r + a], [A],
            [(0, True)], back=[-1]),
-    valued("fed-back-view", lambda b, p: [reshape(b, transpose(b, reshape(b, p[1], [3, 1]), [1, 0]), [1, 3]), add(b, *p)],
+    valued("fed-back-view", lambda b, p: [reshape(b, transpose(b, reshape(b, p[1], [3, 1]), [1, 0]), [1, 3]),
+                                          add(b, *p)],
            lambda r, a: [a, r + a], [A], [(0, False), (1, True)]),
     valued("fed-back-reversed", lambda b, p: [slice_(b, p[1], -1, -10, 1, -1), add(b, *p)],
            lambda r, a: [a[:, ::-1], r + a], [A], [(0, True), (1, True)]),
     valued("swap-and-scale", lambda b, p: [mul(b, p[2], scalar(b, 2)), p[1], add(b, p[1], p[2])],
            lambda r, a, b: [b * F(2), a, a + b], [A, B], [(0, False), (1, False), (2, True)]),
-    valued("in-place-chain", lambda b, p: [relu(b, add(b, mul(b, p[1], scalar(b, 0.5)), p[0])), op2(b, "Subtract", p[0], p[1])],
+    valued("in-place-chain",
+           lambda b, p: [relu(b, add(b, mul(b, p[1], scalar(b, 0.5)), p[0])), op2(b, "Subtract", p[0], p[1])],
            lambda r, a: [np.maximum(a * F(0.5) + r, 0), r - a], [A], [(0, True), (1, True), (0, False)]),
     # cells
     *[judged(f"{kind}-{batch}-axis-{axis}{'-backwards' if backwards else ''}", cell(kind, batch, axis, backwards),
@@ -407,7 +414,8 @@ SCENARIOS = [
           ("LSTMCell", 1, 1, False), ("LSTMCell", 1, 0, False), ("LSTMCell", 2, 1, False), ("LSTMCell", 2, 0, False),
           ("LSTMCell", 2, 1, True), ("LSTMCell", 2, 0, True), ("GRUCell", 1, 1, False), ("GRUCell", 2, 0, False),
           ("GRUCell", 2, 1, True), ("RNNCell", 1, 0, False), ("RNNCell", 2, 1, False), ("RNNCell", 2, 0, True)]],
-    *[Scenario(f"strided-on-a-back-edge-{name}-{carry}", batched(look, carry), batch_values(value, carry), oracle="value")
+    *[Scenario(f"strided-on-a-back-edge-{name}-{carry}", batched(look, carry), batch_values(value, carry),
+               oracle="value")
       for carry in ("whole", "squeezed") for name, look, value in [
           ("reshaped", lambda n, h: tanh(n, reshape(n, h, [6])), np.tanh),
           ("as-a-view", lambda n, h: reshape(n, h, [6, 1]), lambda h: h),
@@ -449,7 +457,8 @@ SCENARIOS = [
     Scenario("long", rows(lambda b, p: [add(b, *p)], HALF, [(0, False), (0, True)]), [
         Infer([(HALF[0] + x.sum(0)).astype(F), (HALF[0] + np.cumsum(x, 0)).astype(F)], x=x)
         for x in (numbers(10_000, 3, seed=1), numbers(7, 3), numbers(3_000, 3))], oracle="value"),
-    Scenario("long-without-concatenation", rows(lambda b, p: [add(b, p[0], p[1]), p[1]], [A, B], [(0, False), (1, False)]), [
+    Scenario("long-without-concatenation",
+             rows(lambda b, p: [add(b, p[0], p[1]), p[1]], [A, B], [(0, False), (1, False)]), [
         Infer([(A + x.sum(0)).astype(F), (A + x[:-1].sum(0)).astype(F)], x=x)
         for x in (numbers(10_001, 3, seed=1), numbers(10_000, 3, seed=2))], oracle="value"),
     # errors

@@ -93,8 +93,8 @@ def test_one_graph_after_a_reset(emulated: str) -> None:
         given = next(inputs)
         found, counters = counted(lambda: device.infer(given))  # noqa: B023
         close(found, host.infer(given))
-        if n >= 2:  # the initial values of six variables are copied to where they are read
-            assert (counters.graph_launches, counters.launches) == (1, 6 * (n in (5, 8))), f"inference {n}: {counters}"
+        if n >= 2:  # six initial values are copied to where they are read; two of them are zeros made anew
+            assert (counters.graph_launches, counters.launches) == (1, 8 if n in (5, 8) else 0), f"{n}: {counters}"
 
 
 def test_reading_a_state_is_the_only_thing_that_brings_it_to_the_host(emulated: str) -> None:
@@ -119,7 +119,7 @@ def test_requests_have_graphs_of_their_own(emulated: str) -> None:
 
 @pytest.mark.parametrize(("batch", "axis"), [
     (1, 0), (1, 1), (2, 0),
-    pytest.param(2, 1, marks=pytest.mark.xfail(reason="the cell's kernel takes dense rows, slices of [2, n, 5] are not"))])
+    pytest.param(2, 1, marks=pytest.mark.xfail(reason="the cell's kernel takes dense rows alone"))])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_iterators_of_changing_lengths(batch: int, axis: int, backwards: bool, emulated: str) -> None:
     """Slices along either axis, and graphs for one length after the other."""

@@ -251,7 +251,8 @@ def frames_of_a_window() -> Net:
     net.assign("w", now)
     frame, total = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
     new = body.result(add(body, frame, total))
-    net.result(net.tensor_iterator(body, [feed(now, frame, axis=0), feed(net.const(np.zeros((1, 3), np.float32)), total)],
+    net.result(net.tensor_iterator(body,
+                                   [feed(now, frame, axis=0), feed(net.const(np.zeros((1, 3), np.float32)), total)],
                                    [take(new)], [(new, total)]))
     return net
 

@@ -225,7 +225,8 @@ def test_state_of_one_request_set_to_another_ones(device: str) -> None:
 
 @pytest.mark.parametrize(("given", "message"), [
     (np.zeros((2, 3), np.float64), "type f32"), (np.zeros((2, 3), np.int32), "type f32"),
-    (np.zeros((3, 2), np.float32), "shape"), (np.zeros((2, 3, 1), np.float32), "shape"), (np.zeros(6, np.float32), "shape"),
+    (np.zeros((3, 2), np.float32), "shape"), (np.zeros((2, 3, 1), np.float32), "shape"),
+    (np.zeros(6, np.float32), "shape"),
 ])
 def test_setting_what_does_not_fit(given: Any, message: str, device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
@@ -418,7 +419,9 @@ def test_failing_inside_a_loop_changes_nothing(device: str) -> None:
     before = net.read_value("v", "f32", (2, 3), net.const(INIT))
     i, table, h = body.parameter("i64", (1,)), body.parameter("f32", (2, 3)), body.parameter("f32", (1, 3))
     new = body.result(add(body, h, gather(body, table, guarded(body, i))))
-    last = net.tensor_iterator(body, [feed(index, i, axis=0), feed(before, table), feed(net.const(np.zeros((1, 3), np.float32)), h)],
+    last = net.tensor_iterator(body,
+                               [feed(index, i, axis=0), feed(before, table),
+                                feed(net.const(np.zeros((1, 3), np.float32)), h)],
                                [take(new)], [(new, h)])
     net.assign("v", add(net, before, last))
     net.result(last)

@@ -286,7 +286,8 @@ SCENARIOS = [
     Scenario("scalar", counter("f32", ()), [Infer(), Infer(), Reset(), Infer()]),
     Scenario("scalar-i64", counter("i64", ()), [Infer(), Infer(), Infer()]),
     Scenario("scalar-set", counter("f32", ()), [  # by value: the plugin crashes
-        SetState("n", np.float32(41)), *(Infer([np.float32(n)], {"n": np.float32(n)}) for n in (42, 43))], oracle="value"),
+        SetState("n", np.float32(41)),
+        *(Infer([np.float32(n)], {"n": np.float32(n)}) for n in (42, 43))], oracle="value"),
     Scenario("one-element", counter("i32", (1,), (1,)), [Infer(), Infer(), Infer()]),
     Scenario("five-dimensions", accumulator(numbers(2, 1, 3, 1, 5), shape=(2, 1, 3, 1, 5)),
              [Infer(x=numbers(2, 1, 3, 1, 5, seed=n)) for n in range(3)]),
