@@ -31,7 +31,7 @@ from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
 from ovgpu.ops._xp import Adapter
 from ovgpu.runtime import control
-from ovgpu.runtime.backend import Call
+from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.executor import Executor, Memory
 from ovgpu.runtime.plan import plan_of
 from ovgpu.runtime.printing import bytes_text
@@ -208,7 +208,7 @@ class _Watch:
             child = Executor(control.program_for(model, arrays, {}), executor.backend, executor.constants)
             if _has(model, self.layer):
                 child.observe = _Watch(child, None, 0, self.layer)
-            return child.run(arrays, {}, control._Fresh(executor))
+            return child.run(arrays, {}, Fresh(executor.backend))
 
         step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
-from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
@@ -71,27 +71,13 @@ class InitialValues:
         executor = self._executors.get(id(program))
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, self._constants)
-        return dict(zip(names, executor.run(inputs, {}, _Fresh(self._backend))))
+        return dict(zip(names, executor.run(inputs, {}, Fresh(self._backend))))
 
     def _zeros(self, name: str) -> Array:
         info = self._programs.infos[name]
         shape = [d.get_length() if d.is_static else 0 for d in info.shape] if info.shape.rank.is_static else []
         zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
         return zeros
-
-
-class _Fresh:
-    """`executor.Memory` that allocates."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Any) -> Array:
-        array: Array = self._backend.xp.empty(shape, kind.storage)
-        return array
-
-    def variable(self, name: str, shape: tuple[int, ...], kind: Any) -> Array:
-        raise AssertionError("an initial value sets no variable")
 
 
 class VariableState:

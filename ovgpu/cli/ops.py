@@ -58,7 +58,7 @@ def forms(cls: type[Op]) -> list[str]:
 
 def attributes(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Attribute name -> (annotation, required)."""
-    return schema(cls)  # type: ignore[arg-type]
+    return schema(cls)
 
 
 def where(cls: type[Op]) -> tuple[str, int]:

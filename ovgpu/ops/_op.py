@@ -212,12 +212,16 @@ def convert(text: str, kind: Any) -> Any:
     return kind(text)
 
 
-@cache
-def schema(cls: Any) -> dict[str, tuple[Any, bool]]:
+_schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}
+
+
+def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Attribute name -> (annotation, required)."""
-    hints = typing.get_type_hints(cls)
-    return {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
-            for f in fields(cls)}  # type: ignore[arg-type]
+    if cls not in _schemas:
+        hints = typing.get_type_hints(cls)
+        _schemas[cls] = {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+                         for f in fields(cls)}  # type: ignore[arg-type]
+    return _schemas[cls]
 
 
 def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:

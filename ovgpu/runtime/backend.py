@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ovgpu.ops._op import Array, Op
@@ -66,3 +67,16 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Waits until all work given so far is done."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """`executor.Memory` that allocates: for programs whose results outlive their next run."""
+
+    backend: Backend
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        return self.backend.xp.empty(shape, kind.storage)
+
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+        raise AssertionError("neither a body nor an initial value sets a variable")

@@ -22,7 +22,7 @@ from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops._xp import Adapter
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
-from ovgpu.runtime.backend import Call
+from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
 from ovgpu.types import PartialShape, Type
@@ -224,6 +224,8 @@ class _Iterations:
         self.backend = executor.backend
         self.inputs, self.outputs, self.back, self.counter = inputs, outputs, back, counter
         self.spare: dict[tuple[int, int], Array] = self.child.spare
+        self.used: set[tuple[int, int] | None] = set()  # spares that this iteration reads
+        self.written: dict[int, tuple[int, int]] = {}  # result -> the spare that this iteration writes it to
 
     def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
         found = Calls()
@@ -350,22 +352,9 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
         child = executor.child((id(step), bodies[id(model)], id(program)), program)
         contiguous = executor.backend.xp.ascontiguousarray  # slices are not always
         dense = [x if x.flags.c_contiguous else contiguous(x) for x in arrays]
-        return child.run(dense, {}, _Fresh(executor))
+        return child.run(dense, {}, Fresh(executor.backend))
 
     return step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
-
-
-@dataclass(frozen=True)
-class _Fresh:
-    """`executor.Memory` that allocates."""
-
-    executor: Executor
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self.executor.backend.xp.empty(shape, kind.storage)
-
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
-        raise AssertionError("a body has no variables")
 
 
 def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program]) -> Program:

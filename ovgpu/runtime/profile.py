@@ -49,5 +49,6 @@ class Profiler:
         found: list[Any] = []
         for step, seconds in self._times.values():
             spent = timedelta(seconds=seconds)
-            found.append(ProfilingInfo(step.name or step.op.name, step.op.name, step.kind, Status.EXECUTED, spent, spent))
+            name = step.name or step.op.name  # copies that the planner inserts have no layer
+            found.append(ProfilingInfo(name, step.op.name, step.kind, Status.EXECUTED, spent, spent))
         return found
