@@ -162,8 +162,8 @@ def test_kernels_with_64_bit_indices(form: str, backend: CudaBackend, monkeypatc
 def test_every_instantiation_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [f"copy_{form}<{t}, {i}, {r}>" for form in ("strided", "transposed") for t in sizes
-                   for i in ("int", "long long") for r in (2, 4, 8)]
-    expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n in copy.COUNTS for r in (2, 4, 8)]
+                   for i, r in (("int", 2), ("int", 4), ("int", 8), ("long long", 8))]
+    expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n, r in zip(copy.COUNTS, (2, 8))]
     usage = nvrtc.compile_file("copy.cu", architecture, expressions).usage
     assert len(usage) == len(expressions) + 1
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -1,0 +1,84 @@
+"""Gather on the emulated device against its definition: batches, indices out of range, odd rows, other layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._strided import Axes
+from ovgpu.ops.indexing import Gather, Gather8
+from tests.emulator import cupy_emu, nvrtc
+from tests.kernels.recorded import axis, draws, replay, run_op
+
+SHAPES = [  # data, indices, axis, batch_dims
+    ((7, 12), (5,), 0, 0), ((7, 12), (2, 3), 1, 0), ((7,), (), 0, 0), ((3, 5, 8), (4,), 1, 0),
+    ((4, 6, 16), (4, 3), 1, 1), ((4, 6, 5), (4, 3), 2, 1), ((2, 3, 4, 6), (2, 3, 5), 3, 2),
+    ((2, 3, 4, 6), (2, 3, 2, 2), 2, -2), ((9, 1), (5, 1), 0, 0), ((300, 33), (41,), 0, 0), ((1, 4), (3,), 0, 0),
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gathers(shapes: Any, backend: CudaBackend) -> None:
+    data, indices, where, batch = shapes
+    extent = data[where]
+    names = run_op(backend, Gather8(batch_dims=batch), [
+        draws(data, np.float32), draws(indices, np.int64, -extent - 1, extent + 1), axis(where)])
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize("index", [np.int32, np.uint8, np.int8, np.uint64])
+def test_types_of_indices(index: Any, backend: CudaBackend) -> None:
+    run_op(backend, Gather(), [draws((6, 4), np.float16), draws((5,), index, 0, 7), axis(0)])
+
+
+@pytest.mark.parametrize(("columns", "width"), [
+    (16, "uint4"), (4, "unsigned long long"), (6, "unsigned int"), (5, "unsigned short")])
+def test_rows_are_moved_as_wide_as_they_can(columns: int, width: str, backend: CudaBackend) -> None:
+    names = run_op(backend, Gather(), [draws((6, columns), np.float16), draws((5,), np.int64, -6, 6), axis(0)])
+    assert names == [f"gather<{width}, long long, int, 2>"]
+
+
+def test_an_empty_axis_gives_zeros(backend: CudaBackend) -> None:
+    run_op(backend, Gather(), [draws((0, 3), np.float32), draws((4,), np.int32), axis(0)])
+
+
+def test_other_layouts(backend: CudaBackend) -> None:
+    run_op(backend, Gather(), [draws((6, 8), np.int32), draws((5, 2), np.int64, -9, 9), axis(1)],
+           lambda x: x[::-1, ::2] if x.shape == (6, 8) else x.T)
+
+
+def test_into_a_part_of_another_array(backend: CudaBackend) -> None:
+    data, indices = draws((6, 4), np.float32), draws((3,), np.int64, -6, 6)
+    x, i, y = cupy_emu.empty((6, 4), np.float32), cupy_emu.empty((3,), np.int64), cupy_emu.empty((3, 9), np.float32)
+
+    def record() -> Any:
+        launcher = Launcher(backend.stream, backend.blas)
+        Gather().cuda(launcher, [x, i, axis(0)], [y[:, 2:6]], ())
+        return launcher.calls
+
+    def wanted(draw: int) -> Any:
+        out = np.full(y.nbytes, 0xFB, np.uint8).view(np.float32).reshape(y.shape)
+        out[:, 2:6] = data[draw][indices[draw]]
+        return [out]
+
+    replay(backend, record, [(x, data), (i, indices)], [y], wanted)
+
+
+def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Axes, "index", "long long")
+    names = run_op(backend, Gather(), [draws((3, 6, 5), np.float32), draws((4,), np.int64, -7, 7), axis(1)])
+    assert names == ["gather<unsigned int, long long, long long, 4>"]
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_compiles_for_devices(architecture: str) -> None:
+    sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
+    expressions = [f"gather<{t}, {index}, {i}, {r}>" for t in sizes for index in ("int", "long long")
+                   for i, r in (("int", 2), ("int", 4), ("long long", 8))]
+    usage = nvrtc.compile_file("gather.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -1,0 +1,112 @@
+"""ScatterElementsUpdate on the emulated device against its definition, with updates of one element in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._strided import Axes
+from ovgpu.ops.scatter import ScatterElementsUpdate, ScatterElementsUpdate12
+from tests.emulator import cupy_emu, nvrtc
+from tests.kernels.recorded import axis, draws, run_op
+
+REDUCTIONS: tuple[Any, ...] = ("none", "sum", "prod", "min", "max", "mean")
+SHAPES = [  # data, updates, axis: by threads, then by warps
+    ((7, 5), (4, 5), 0), ((7, 5), (3, 2), 1), ((2, 6, 9), (2, 4, 3), -2), ((5,), (1,), 0), ((3, 4), (3, 0), 1),
+    ((40,), (100,), 0), ((3, 50), (2, 45), 1), ((2, 3, 6), (2, 3, 33), 2),
+]
+
+
+def given(data: Any, updates: Any, where: int, kind: Any, index: Any = np.int64) -> list[Any]:
+    extent = data[where]
+    return [draws(data, kind, 1, 9), draws(updates, index, -extent if np.dtype(index).kind == "i" else 0, extent),
+            draws(updates, kind, 1, 4), axis(where)]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8], ids=lambda k: np.dtype(k).name)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_the_last_update_wins(shapes: Any, kind: Any, backend: CudaBackend) -> None:
+    names = run_op(backend, ScatterElementsUpdate(), given(*shapes, kind))
+    assert len(names) == 1 + (0 not in shapes[1])
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["from data", "from neutral"])
+@pytest.mark.parametrize("reduction", REDUCTIONS[1:])
+@pytest.mark.parametrize("shapes", [SHAPES[2], SHAPES[6]], ids=["threads", "warps"])
+def test_reductions(shapes: Any, reduction: Any, keeps: bool, backend: CudaBackend) -> None:
+    for kind in (np.float32, np.int32):
+        inputs = given(*shapes, kind)
+        if reduction == "prod":  # of at most a few factors, so that all is exact
+            inputs[2] = [np.where(np.arange(u.size).reshape(u.shape) % 7, 1, 2).astype(kind) for u in inputs[2]]
+        run_op(backend, ScatterElementsUpdate12(reduction=reduction, use_init_val=keeps), inputs)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_any_order_of_threads(reduction: Any, order: Any, backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        run_op(backend, ScatterElementsUpdate12(reduction=reduction), given((9,), (130,), 0, np.float32))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max"])
+def test_booleans(reduction: Any, backend: CudaBackend) -> None:
+    inputs = [draws((4, 6), np.bool_, 0, 2), draws((4, 5), np.int32, 0, 6), draws((4, 5), np.bool_, 0, 2), axis(1)]
+    run_op(backend, ScatterElementsUpdate12(reduction=reduction), inputs)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.uint8, np.int64], ids=lambda k: np.dtype(k).name)
+def test_other_types(kind: Any, backend: CudaBackend) -> None:
+    run_op(backend, ScatterElementsUpdate12(reduction="sum"), given((4, 6), (3, 6), 0, kind, np.uint8))
+
+
+def test_not_a_number_stays(backend: CudaBackend) -> None:
+    inputs = given((40,), (100,), 0, np.float32)
+    for data, updates in zip(inputs[0], inputs[2]):
+        data[::7] = updates[::9] = np.nan
+    for reduction in REDUCTIONS[3:5]:
+        run_op(backend, ScatterElementsUpdate12(reduction=reduction), inputs)
+
+
+def test_indices_out_of_range_are_passed_over(backend: CudaBackend) -> None:
+    data, updates = cupy_emu.asarray(np.zeros(4, np.float32)), cupy_emu.asarray(np.ones(5, np.float32))
+    out, indices = cupy_emu.empty(4, np.float32), cupy_emu.asarray(np.array([-5, -4, 1, 4, 2**40]))
+    launcher = Launcher(backend.stream, backend.blas)
+    ScatterElementsUpdate().cuda(launcher, [data, indices, updates, axis(0)], [out], ())
+    for call in launcher.calls:
+        call()
+    assert out.get().tolist() == [1, 1, 0, 0]
+
+
+def test_other_layouts(backend: CudaBackend) -> None:
+    inputs = [draws((6, 8), np.float32), draws((6, 8), np.int64, -4, 4), draws((6, 8), np.float32), axis(1)]
+    run_op(backend, ScatterElementsUpdate12(reduction="mean"), inputs, lambda x: x[::-1, ::2])
+
+
+def test_sums_of_short_floats_are_declined(backend: CudaBackend) -> None:
+    """They are rounded once, at the end, which an accumulation in place would not do."""
+    x = cupy_emu.empty((4,), np.float16)
+    indices = cupy_emu.empty((4,), np.int64)
+    launcher = Launcher(backend.stream, backend.blas)
+    op = ScatterElementsUpdate12(reduction="sum")
+    assert op.cuda(launcher, [x, indices, x, axis(0)], [x], ()) is NotImplemented and not launcher.calls
+
+
+def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Axes, "index", "long long")
+    for shapes in (SHAPES[2], SHAPES[6]):
+        run_op(backend, ScatterElementsUpdate(), given(*shapes, np.float32))
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_compiles_for_devices(architecture: str) -> None:
+    expressions = [f"scatter_elements<{t}, {index}, {r.upper()}, {i}, 4, {lanes}>" for r in REDUCTIONS
+                   for t in (("unsigned char", "unsigned short", "unsigned int", "unsigned long long") if r == "none"
+                             else ("float", "double", "int", "long long") if r == "mean" else ("float", "int", "bool"))
+                   for index, i, lanes in (("int", "int", 1), ("long long", "long long", 32))]
+    usage = nvrtc.compile_file("scatter.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
