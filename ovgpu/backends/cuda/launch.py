@@ -14,7 +14,7 @@ from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 
-_C = {"f2": "float16", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
+_C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
       "i8": "long long", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
       "u8": "unsigned long long", "b1": "bool"}
 
