@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+import ovgpu
 from tests.harness.ir import Net
 
 IR = tuple[bytes, bytes]
@@ -69,4 +70,27 @@ def classifier() -> IR:
     logits = net.layer("MatMul", "opset1", [pooled, net.const(random.uniform(-9, 9, (3, 5)).astype("f4"))],
                        {"transpose_a": False, "transpose_b": False})
     net.result(net.layer("Softmax", "opset8", [logits], {"axis": 1}, names=["probabilities", "output"]))
+    return net.build()
+
+
+@ovgpu.op("RefuseNegative", "api_test_opset")
+class RefuseNegative(ovgpu.Op):
+    """Gives its input; fails for negative values."""
+
+    def infer(self, x: Any) -> Any:
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        if (x < 0).any():
+            raise ovgpu.OpError("there are negative values")
+        return (x + 0,)
+
+
+def fragile() -> IR:
+    """v becomes v + x, unless x has negative values: then the inference fails."""
+    net = Net("fragile")
+    v = net.read_value("v", "f32", (2,))
+    s = net.layer("Add", "opset1", [v, net.parameter("f32", (2,), "x")])
+    net.assign("v", s)
+    net.result(net.layer("RefuseNegative", "api_test_opset", [s]))
     return net.build()

@@ -28,6 +28,11 @@ def compiled(ov: Any, ir: nets.IR, config: Mapping[str, Any] | None = None) -> A
     return core.compile_model(core.read_model(*ir), "CPU", config)
 
 
+def request(ov: Any, ir: nets.IR, config: Mapping[str, Any] | None = None) -> Any:
+    """A request of that."""
+    return compiled(ov, ir, config).create_infer_request()
+
+
 def plain(value: Any) -> Any:
     """What a library gave, as data that can be compared."""
     if isinstance(value, np.ndarray):
@@ -56,7 +61,7 @@ def run(ov: Any, code: str) -> Any:
     """The value of an expression; statements may precede it, separated by "; "."""
     names = {"ov": ov, "np": np, "io": io, "pathlib": pathlib, "P": ov.properties,
              "comp": lambda ir, config=None: compiled(ov, ir, config),
-             "req": lambda ir, config=None: compiled(ov, ir, config).create_infer_request(),
+             "req": lambda ir, config=None: request(ov, ir, config),
              **{name: getattr(nets, name) for name in ("one", "two", "total", "slow")}}
     *statements, expression = code.split("; ")
     for statement in statements:

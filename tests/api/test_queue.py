@@ -18,7 +18,6 @@ import ovgpu
 
 from . import nets
 from .sides import LIBRARIES, agree, check, compiled
-from .test_infer_request import fragile
 
 X = np.full((2, 3), -1, np.float32)
 pytestmark = pytest.mark.timeout(60)
@@ -125,7 +124,7 @@ def test_first_error_is_raised_once_and_the_rest_goes_on() -> None:
 
 
 def test_failed_inferences() -> None:
-    queue, seen = ovgpu.AsyncInferQueue(compiled(ovgpu, fragile()), 1), []
+    queue, seen = ovgpu.AsyncInferQueue(compiled(ovgpu, nets.fragile()), 1), []
     queue.set_callback(lambda request, item: seen.append((item, request.results[0].tolist())))
     for item in (1, -100, 2):
         queue.start_async({"x": np.full(2, item)}, item)
