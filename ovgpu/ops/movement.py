@@ -50,8 +50,7 @@ class Transpose(Op):
         return (x.transpose(permutation(integers(order), x.ndim)),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        x, order = inputs
-        k.copy(x.transpose(permutation(integers(order), x.ndim)), outputs[0])
+        k.copy(*self.evaluate(None, *inputs), outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -94,9 +93,7 @@ class Reverse(Op):
         return (x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))],)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        x, axes = inputs
-        turned = self.reversed(integers(axes), x.ndim)
-        k.copy(x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))], outputs[0])
+        k.copy(*self.evaluate(None, *inputs), outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:

@@ -38,12 +38,21 @@ class _Scatter(Op):
                 raise OpError(f"axis {found} is out of range for rank {data.rank}")
         return (Spec(kind, data.shape),)
 
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
     def record(self, k: Any, inputs: Sequence[Any], out: Any, reduction: str = "none", keeps: bool = True,
                neutral: Any = 0) -> Any:
-        """The launches; elements that are updated start from ``neutral`` unless ``keeps``."""
+        """The launches; elements that are updated start from ``neutral`` unless ``keeps``.
+
+        Indices out of range, which `evaluate` refuses, are passed over: a kernel cannot raise.
+        """
         data, indices, updates, axis = inputs
         kind = out.dtype
-        k.copy(data, out)
+        if data.data.ptr != out.data.ptr:
+            k.copy(data, out)
+        elif out.data.ptr in (indices.data.ptr, updates.data.ptr):  # the output took over the memory of all of them
+            return NotImplemented
         if not indices.size:
             return None
         where = integers(axis)[0] % data.ndim

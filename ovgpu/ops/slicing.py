@@ -119,7 +119,7 @@ class _Slicing(Op):
         return (x[tuple(None if s is None else s.index for s in spans)],)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(self.evaluate(None, *inputs)[0], outputs[0])
+        k.copy(*self.evaluate(None, *inputs), outputs[0])
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:

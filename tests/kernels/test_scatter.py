@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ovgpu
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._strided import Axes
 from ovgpu.ops.scatter import ScatterElementsUpdate, ScatterElementsUpdate12
 from tests.emulator import cupy_emu, nvrtc
+from tests.harness import Net
 from tests.kernels.recorded import axis, draws, run_op
 
 REDUCTIONS: tuple[Any, ...] = ("none", "sum", "prod", "min", "max", "mean")
@@ -110,3 +112,23 @@ def test_compiles_for_devices(architecture: str) -> None:
     usage = nvrtc.compile_file("scatter.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
+
+
+@pytest.mark.parametrize("itself", [False, True])
+def test_in_place(itself: bool, emulated: str) -> None:
+    """Data that nobody needs later is updated where it is: one launch, and no copy. Not if it is the updates, too."""
+    net = Net()
+    x, i, u = net.parameter("f32", (6,), "x"), net.parameter("i64", (6,), "i"), net.parameter("f32", (6,), "u")
+    data = net.layer("Relu", "opset1", [x])
+    updated = net.layer("ScatterElementsUpdate", "opset3", [data, i, data if itself else u, net.const(0)])
+    net.result(net.layer("Relu", "opset1", [updated]))
+    net.result(net.layer("Relu", "opset1", [u]))
+    core = ovgpu.Core()
+    request = core.compile_model(core.read_model(*net.build()), emulated).create_infer_request()
+    numbers = np.arange(6, dtype=np.float32)
+    for run in range(3):
+        cupy_emu.counters.reset()
+        found = request.infer({"x": numbers, "i": np.array([5, 4, 3, 2, 1, 0]), "u": numbers})
+        assert found[0].tolist() == [5, 4, 3, 2, 1, 0]
+        if run == 0 and not itself:
+            assert cupy_emu.counters.launches == 4
