@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _attention
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._trace import TILE
@@ -137,6 +138,17 @@ class ScaledDotProductAttention(Op):
         else:
             k(attend_blocks, scaled, key, v, mask, sink, out, column, workspace[1:5], self.causal)
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
+        mask = self.mask(mask)
+        if q.dtype.name not in ("float32", "float16", "bfloat16"):
+            return NotImplemented
+        if any(x is not None and x.dtype != q.dtype for x in (key, v, scale, sink)):
+            return NotImplemented
+        if mask is not None and mask.dtype not in (bool, q.dtype):
+            return NotImplemented
+        return _attention.attend(k, q, key, v, mask, scale, sink, outputs[0], self.causal)
 
 
 def _call(function: Any, *operands: Any, **named: Any) -> None:

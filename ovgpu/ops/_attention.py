@@ -1,0 +1,84 @@
+"""Attention on the device: which kernel of `cuda_kernels/attention.cu` computes it, and how."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops._op import Array
+from ovgpu.ops._strided import Axes, strides_of
+
+TILE = 64  # queries per block where there are many
+FEW = 8  # queries up to which the keys are split instead
+LANES, WARPS = 8, 4  # per key, per block
+WIDEST = 256  # elements of a row
+BLOCKS = 528  # that splitting aims at: four per multiprocessor of an H200
+KEYS = 64  # at least, of each part
+
+
+def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Array | None, sink: Array | None,
+           out: Array, causal: bool) -> Any:
+    """Records the kernel; NotImplemented for rows that are too long, and for empty ones."""
+    if out.size == 0 or key.size == 0 or max(q.shape[-1], out.shape[-1]) > WIDEST or not _unit(out):
+        return NotImplemented
+    kind, batch, queries = q.dtype, out.shape[:-2], out.shape[-2]
+    q, key, v = (_dense(k, x) for x in (q, key, v))
+    operands = [_broadcast(q, (*batch, queries, q.shape[-1])), _broadcast(key, (*batch, *key.shape[-2:])),
+                _broadcast(v, (*batch, *v.shape[-2:])), _broadcast(mask, (*batch, queries, key.shape[-2])),
+                _broadcast(sink, (*batch, queries, 1)), strides_of(out)]
+    if queries == 1 and batch and not causal and not operands[1][-3] and not operands[2][-3]:
+        # heads that share their keys are queries of one head
+        batch, queries = (*batch[:-1], 1), batch[-1]
+        operands = [s if i in (1, 2) else (*s[:-3], 0, s[-3], s[-1]) for i, s in enumerate(operands)]
+    keys, depth, width = key.shape[-2], key.shape[-1], v.shape[-1]
+    axes = Axes.collapse(batch, *(s[:-2] for s in operands),
+                         reach=max(abs(s[-2]) * max(keys, queries + TILE) + abs(s[-1]) * keys for s in operands))
+    if not axes.rank:
+        return NotImplemented
+    index = axes.numbers(0)[0].dtype
+    strides = np.array([*(s[-2] for s in operands), operands[3][-1]], index)
+    form = "CAUSAL" if causal else "NONE" if mask is None else "BOOLEAN" if mask.dtype == bool else "ADDED"
+    args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
+            np.float32(1 / sqrt(depth)))
+    kernel = f"{k.c_type(kind)}, {form}"
+    if queries > FEW:
+        columns = -(-width // TILE)
+        k.kernel("attention.cu", f"attend_tiles<{kernel}, {columns}, {axes.index}, {axes.rank}>",
+                 (axes.size * -(-queries // TILE),), (256,), args)
+        return None
+    vector = 16 // kind.itemsize
+    counts = (depth, width, *(n for s in operands[:3] for n in s[:-1]))
+    if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in (q, key, v)):
+        vector = 1
+    each = next(p for p in (8, 16, 32) if p * LANES >= max(depth, width))
+    together = 1 if queries == 1 or each > 16 else 4
+    blocks = axes.size * -(-queries // together)
+    splits = max(1, min(-(-BLOCKS // blocks), keys // KEYS))
+    parts = arrived = None
+    if splits > 1:
+        parts = k.scratch((blocks, together, splits, LANES * each + 2), np.dtype(np.float32))
+        arrived = k.scratch((blocks,), np.dtype(np.uint32))
+        arrived.set(np.zeros(blocks, np.uint32), stream=k.stream)
+    k.kernel("attention.cu", f"attend_split<{kernel}, {vector}, {each}, {together}, {axes.index}, {axes.rank}>",
+             (blocks, splits), (WARPS * 32,), (*args, parts, arrived))
+    return None
+
+
+def _unit(x: Array) -> bool:
+    return bool(x.shape[-1] == 1 or x.strides[-1] == x.dtype.itemsize)
+
+
+def _dense(k: Any, x: Array) -> Array:
+    """The array, or a copy that has rows with a unit stride."""
+    if _unit(x):
+        return x
+    copied = k.scratch(x.shape, x.dtype)
+    k.copy(x, copied)
+    return copied
+
+
+def _broadcast(x: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements for every axis of ``shape``; 0 where ``x`` is broadcast or absent."""
+    return (0,) * len(shape) if x is None else strides_of(x, shape)
