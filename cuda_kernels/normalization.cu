@@ -2,7 +2,7 @@
 // times a scale and plus a shift per normalised element. The output may lie where the input does.
 #include "axes.cuh"
 
-enum Kind { CENTRE, MVN, L2 };
+enum Kind { CENTRE, MVN, L2, NONZERO };  // NONZERO: 1 wherever x is not 0
 enum Epsilon { INSIDE, OUTSIDE, BOUND };  // added to what the root is taken of, added to the root, or its lower bound
 
 // What elements are multiplied by, from the mean of their squares (of the sum of them, for L2).
@@ -11,6 +11,11 @@ __device__ __forceinline__ A scale_of(A squares, A eps, int mode) {
   return A(1) / (mode == INSIDE    ? root(squares + eps)
                  : mode == OUTSIDE ? root(squares) + eps
                                    : root(larger(squares, eps)));
+}
+
+template <int KIND, class A>
+__device__ __forceinline__ A normalized(A value, A mean, A factor) {
+  return KIND == NONZERO ? A(value != A(0)) : (value - mean) * factor;
 }
 
 template <class T, class A>
@@ -43,9 +48,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  const A mean = KIND == L2 ? A(0) : fold_row(sum, Add()) / A(n);
+  const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
-  if (KIND != CENTRE) {
+  if (KIND == MVN || KIND == L2) {
     A squares = 0;
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -63,7 +68,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     if (i < size) {
       T part[V];
 #pragma unroll
-      for (int j = 0; j < V; j++) part[j] = T(finished((value[k][j] - mean) * factor, scale, shift, i + j));
+      for (int j = 0; j < V; j++) part[j] = T(finished(normalized<KIND>(value[k][j], mean, factor), scale, shift, i + j));
       store<V>(part, out + start + i);
     }
   }
@@ -79,13 +84,13 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, size = column < columns ? n : 0;
   const Place start = place(kept, column);
   A mean = 0;
-  if (KIND != L2) {
+  if (KIND == CENTRE || KIND == MVN) {
 #pragma unroll 4
     for (unsigned i = threadIdx.y; i < size; i += blockDim.y) mean += A(x[start.from + place(over, i).from]);
     mean = fold_column(mean, Add(), scratch) / A(n);
   }
   A factor = 1;
-  if (KIND != CENTRE) {
+  if (KIND == MVN || KIND == L2) {
     A squares = 0;
 #pragma unroll 4
     for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
@@ -98,6 +103,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
     const Place at = place(over, i);
-    out[start.to + at.to] = T(finished((A(x[start.from + at.from]) - mean) * factor, scale, shift, i));
+    const A value = normalized<KIND>(A(x[start.from + at.from]), mean, factor);
+    out[start.to + at.to] = T(finished(value, scale, shift, i));
   }
 }

@@ -76,7 +76,8 @@ class _MVN(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         over = self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
-        return normalize(k, "MVN" if self.normalize_variance else "CENTRE", inputs[0], outputs[0], over, self.eps, mode)
+        kind = "MVN" if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
+        return normalize(k, kind, inputs[0], outputs[0], over, self.eps, mode)
 
 
 EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
@@ -86,10 +87,10 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
               shift: Any = None) -> Any:
     """Records one of normalization.cu's kernels; NotImplemented if there is none for these arrays.
 
-    kind: CENTRE, MVN or L2; mode: one of `EPSILON`; scale, shift: [n] for the n elements along the axes ``over``,
-    of the type of x, by which they are multiplied and to which they are added at last.
+    kind: CENTRE, MVN, L2, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n] for the
+    n elements along the axes ``over``, of the type of x, by which they are multiplied and to which they are added.
     """
-    if not over or not _axes.is_real(x):
+    if not _axes.is_real(x):
         return NotImplemented
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
     inner = _axes.merged([axes[i] for i in over])
@@ -233,4 +234,4 @@ class NormalizeL2(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         over = normalize_axes(integers(inputs[1]), inputs[0].ndim)
         mode = "INSIDE" if self.eps_mode == "add" else "BOUND"
-        return normalize(k, "L2", inputs[0], outputs[0], over, self.eps, mode)
+        return normalize(k, "L2" if over else "NONZERO", inputs[0], outputs[0], over, self.eps, mode)

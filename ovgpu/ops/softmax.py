@@ -95,10 +95,14 @@ class _Softmax(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        if not _axes.is_real(x) or x.ndim == 0 or x.size > _axes.MAX_INDEX:
+        if not _axes.is_real(x) or x.size > _axes.MAX_INDEX:
             return NotImplemented
         if x.size == 0:
             return None
+        if x.ndim == 0 and not self.log:  # 1, whatever it is
+            k.copy(np.ones((), x.dtype), out)
+            return None
+        x, out = (a.reshape(1) if a.ndim == 0 else a for a in (x, out))
         axis = self.normalized_axis(x.ndim)
         n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
         columns = x.size // n

@@ -11,8 +11,9 @@ from ovgpu.backends.cuda.launch import c_type
 from ovgpu.ops.softmax import LogSoftmax, Softmax8
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
+from tests.ops import test_softmax as tables
 
-from .forms import FLOATS, ORDERS, check, launches, random
+from .forms import FLOATS, ORDERS, check, judged, random
 
 OPS = (Softmax8, LogSoftmax)
 SIZES = (1, 2, 7, 8, 31, 32, 33, 64, 256, 1000, 1025, 4100, 17001)
@@ -70,11 +71,15 @@ def test_extremes(op: Any, axis: int) -> None:
     check(op(axis=axis), lambda draw: np.ascontiguousarray(np.roll(rows if axis else rows.T, draw, 1 - axis)))
 
 
-def test_nothing(emulated: str) -> None:
+def test_nothing() -> None:
     assert check(Softmax8(axis=1), random((3, 0))) == 0
     assert check(Softmax8(axis=1), random((0, 3))) == 0
-    with pytest.raises(AssertionError, match="declined"):
-        launches(Softmax8(axis=0), cp.zeros((), np.float32), [], [cp.zeros((), np.float32)])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("value", [1, np.inf, np.nan])
+def test_scalar(op: Any, value: float) -> None:
+    check(op(axis=0), lambda draw: np.array(value, np.float32))
 
 
 def test_kernels_compile_for_devices() -> None:
@@ -90,3 +95,6 @@ def test_kernels_compile_for_devices() -> None:
             hot = "double" not in name
             assert not hot or usage.spill_stores == usage.spill_loads == 0, name
             assert usage.registers <= 96, name
+
+
+test_cases = judged(tables)
