@@ -1,6 +1,7 @@
 """Variables through the API: whose they are, how they are read and set, and what a failed inference leaves."""
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -450,3 +451,57 @@ def test_a_value_that_does_not_fit_the_variable_changes_nothing(device: str) -> 
     assert value(request, "v").shape == (3, 3)
     request.infer({"x": numbers(1, 3)})
     assert value(request, "v").shape == (4, 3)
+
+
+def test_first_inferences_at_once(device: str) -> None:
+    """Requests on threads that all meet bodies, and lengths, for the first time."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        _first_inferences_at_once(device)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _first_inferences_at_once(device: str) -> None:
+    for attempt in range(6):
+        net, body, inner = Net(), Net(), Net()
+        x = net.parameter("f32", (-1, 3), "x")
+        before = net.read_value("v", "f32", (-1, 3), net.const(np.zeros((0, 3), np.float32)))
+        every = concat(net, [before, x], 0)
+        net.assign("v", every)
+        h, row, total = body.parameter("f32", (-1, 3)), inner.parameter("f32", (1, 3)), inner.parameter("f32", (1, 3))
+        new = inner.result(add(inner, row, total))
+        summed = body.tensor_iterator(inner, [feed(h, row, axis=0), feed(body.const(np.zeros((1, 3), np.float32)), total)],
+                                      [take(new)], [(new, total)])
+        largest = body.layer("ReduceMax", "opset1", [summed, i64(body, [0, 1])], {"keep_dims": False})
+        go = body.result(body.layer("Less", "opset1", [largest, scalar(body, 500)], {"auto_broadcast": "numpy"}, ["boolean"]))
+        grown = body.result(concat(body, [h, summed], 0))
+        net.result(net.loop(scalar(net, -1, "i64"), net.const(np.array(True)), body, [feed(every, h)], [take(grown)],
+                            [(grown, h)], body_condition=go))
+        model = compiled(net, device)
+        barrier, failures = threading.Barrier(12), []
+
+        def run(number: int) -> None:
+            request = model.create_infer_request()  # noqa: B023
+            barrier.wait(10)  # noqa: B023
+            try:
+                cache = np.zeros((0, 3), np.float32)
+                for n in range(3):
+                    data = np.abs(numbers(1 + (number + n) % 3, 3, seed=n)) + 1
+                    cache = wanted = np.concatenate([cache, data])
+                    while True:
+                        last = wanted.sum(0, keepdims=True)
+                        wanted = np.concatenate([wanted, last])
+                        if not last.max() < 500:
+                            break
+                    np.testing.assert_allclose(request.infer({"x": data})[0], wanted, rtol=1e-6)
+            except BaseException as e:
+                failures.append(e)  # noqa: B023
+
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures, (attempt, failures)

@@ -203,6 +203,19 @@ def lstm() -> Net:
     return net
 
 
+def untyped(version_type: str) -> Net:
+    """The variable's declared type is dynamic: it has that of its initial value."""
+    net = Net()
+    x = net.parameter(version_type, (2, 3), "x")
+    attrs = {"variable_id": "sum", "variable_type": "dynamic", "variable_shape": "?,?"}
+    before = net.layer("ReadValue", "opset6", [net.const(INIT, version_type)], attrs, [version_type])
+    after = add(net, before, x)
+    net.assign("sum", after)
+    net.result(before)
+    net.result(after)
+    return net
+
+
 def runs(count: int, **kwargs: Any) -> list[Any]:
     return [Infer(x=X[n % len(X)], **kwargs) for n in range(count)]
 
@@ -294,6 +307,7 @@ SCENARIOS = [
     Scenario("no-elements", accumulator(shape=(0, 3)), [  # by value: the plugin drops inputs without elements
         Infer([np.zeros((0, 3), np.float32)] * 2, {"sum": np.zeros((0, 3), np.float32)},
               x=np.zeros((0, 3), np.float32))] * 2, oracle="value"),
+    Scenario("declared-without-type", untyped("f32"), sums(INIT, 3), oracle="value"),
     # declared shapes, by value: the plugin crashes
     *[Scenario(f"declared-{name}", accumulator(INIT, declared=declared), sums(INIT, 3), oracle="value")
       for name, declared in {"batch-dynamic": (-1, 3), "all-dynamic": (-1, -1), "range": ("1..4", 3),
