@@ -188,10 +188,10 @@ class InferRequest:
         else:
             results = executor.run(arrays, states, self._memory, self._variables.key)
         self._backend.synchronize()
-        if states or executor.program.assigns or executor.program.rest is not None:
-            self._variables.commit(executor.assigned())
         for slot, result in zip(self._outputs, results):
             slot.keep(result)
+        if states or executor.program.assigns or executor.program.rest is not None:
+            self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
         self._latency = (time.perf_counter() - start) * 1000
 
     def _read_inputs(self) -> list[Array]:
@@ -213,6 +213,8 @@ class InferRequest:
 
     def _states(self, executor: Executor, arrays: Sequence[Array]) -> dict[str, Array]:
         """The current values of the variables that a program reads."""
+        if not executor.program.states:
+            return {}
         variables = self._variables.all
         states: dict[str, Any] = {name: variables[name].current for name in executor.program.states}
         if any(value is None for value in states.values()):

@@ -140,3 +140,20 @@ def test_a_failed_inference_leaves_everything_usable() -> None:
     r.wait()
 
 
+
+
+def test_an_output_that_cannot_take_the_result_changes_nothing() -> None:
+    """Also where the result's shape is only known when everything has been computed."""
+    net = nets.Net("found")
+    x, v = net.parameter("f32", (3,), "x"), net.read_value("v", "f32", (3,))
+    s = net.layer("Add", "opset1", [v, x])
+    net.assign("v", s)
+    net.result(net.layer("NonZero", "opset3", [s], {"output_type": "i64"}, outputs=["i64"]))
+    r = request(ovgpu, net.build())
+    assert r.infer([1, 0, 0])[0].tolist() == [[0]]
+    r.set_output_tensor(ovgpu.Tensor(np.zeros((1, 1), np.int64), shared_memory=True))
+    with pytest.raises(RuntimeError, match=r"^\[Result\] the tensor set for the output cannot take the result"):
+        r.infer([0, 1, 1])
+    assert r.query_state()[0].state.data.tolist() == [1, 0, 0]
+    r.set_output_tensor(ovgpu.Tensor(np.zeros((1, 3), np.int64), shared_memory=True))
+    assert r.infer([0, 1, 1])[0].tolist() == [[0, 1, 2]]
