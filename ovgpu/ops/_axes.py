@@ -94,9 +94,13 @@ def _aligned(x: Array, n: int) -> bool:
 
 
 def column_block(columns: int, n: int) -> tuple[int, int]:
-    """Columns per block, and threads per column of n elements."""
-    across = power(columns, high=32)
-    return across, power(n, low=max(32 // across, 1), high=max(256 // across, 1))
+    """Columns per block, and threads per column of n elements.
+
+    Few columns are spread over more processors; 8 elements of 4 bytes are still read without waste.
+    """
+    many = columns >= 32 * PROCESSORS
+    across = power(columns, high=32 if many else 8)
+    return across, power(n, low=max(32 // across, 1), high=(256 if many else THREADS) // across)
 
 
 def ceildiv(a: int, b: int) -> int:

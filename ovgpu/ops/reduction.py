@@ -160,13 +160,16 @@ class Reduction(Op):
         return None
 
 
+PART = (2048, 16384)  # elements along columns and rows that a block should have at least
+
+
 def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis], folded: Sequence[_axes.Axis]) -> None:
     """Launches a reduction of reduction.cu; in two halves if the results are too few to occupy the device."""
     rows, n = _axes.size(kept), _axes.size(folded)
     along_rows = folded[-1][1] == 1 or kept[-1][1] != 1
     block = _axes.row_block(rows, n) if along_rows else _axes.column_block(rows, n)
     per_block = block[along_rows]
-    parts = min(2 * _axes.PROCESSORS * per_block // rows, n // (4096 if along_rows else 256))
+    parts = min(2 * _axes.PROCESSORS * per_block // rows, n // PART[along_rows])
     if parts < 2:
         _launch(k, along_rows, function, x, out, kept, folded, n, n)
         return

@@ -92,10 +92,10 @@ def test_sizes(n: int, order: Any) -> None:
 def test_parts(order: Any) -> None:
     """Few results of many elements: two launches, neither of which leaves the device idle."""
     with cp.thread_order(order):
-        assert check(ReduceSum(), random((20011,)), [[0]], tol=1e-3) == 2
-        assert check(ReduceSum(), random((3, 8193)), [[1]], tol=1e-3) == 2
-        assert check(ReduceMax(), random((1031, 5)), [[0]]) == 2
-        assert check(ReduceMax(keep_dims=True), random((2, 1031, 5)), [[1]], out=lambda a: a[:, :, ::2]) == 2
+        assert check(ReduceSum(), random((40011,)), [[0]], tol=1e-3) == 2
+        assert check(ReduceSum(), random((3, 33001)), [[1]], tol=1e-3) == 2
+        assert check(ReduceMax(), random((4103, 5)), [[0]]) == 2
+        assert check(ReduceMax(keep_dims=True), random((2, 4103, 5)), [[1]], out=lambda a: a[:, :, ::2]) == 2
 
 
 VIEWS = {
