@@ -99,16 +99,18 @@ class Gather(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
-        where = normalize_axis(integers(axis)[0], x.ndim)
+        where = normalize_axis(axis.item(), x.ndim)
         batch, extent = self.batch(indices.ndim), x.shape[where]
+        if batch == 0 and indices.size == 1 and extent:
+            if indices.ndim != 1:
+                out = out.reshape((*x.shape[:where], 1, *x.shape[where + 1 :]))
+            k(_take_one, x, indices, extent, (slice(None),) * where, out)
+            return None
         lead = x.shape[:batch]
         if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
             return NotImplemented
         if extent == 0:
             k(np.copyto, out, np.zeros((), out.dtype))
-        elif indices.size == 1 and batch == 0:
-            lead_axes = (slice(None),) * where
-            k(_take_one, x, indices, extent, lead_axes, out.reshape((*x.shape[:where], 1, *x.shape[where + 1 :])))
         else:
             index = workspace[0].reshape(indices.shape)
             k(_take, x, indices, where, batch, index, out)

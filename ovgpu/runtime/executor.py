@@ -50,9 +50,9 @@ class Binding:
     arrays: list[Array]
     calls: list[Sequence[Call]]
     flat: list[Call] = field(default_factory=list)
-    bound: bool = True
     runs: int = 0
     graph: Any = None
+    number: int = 0
 
 
 class Executor:
@@ -60,7 +60,7 @@ class Executor:
 
     def __init__(self, program: Program, backend: Backend, constants: Constants) -> None:
         self.program, self.backend = program, backend
-        self.arrays: list[Any] = [None] * len(program.values)
+        self.arrays: list[Any] = [None] * (len(program.values) + 1)  # -1, an absent input, is None
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
@@ -152,8 +152,9 @@ class Executor:
             kept[full_key] = binding
             if len(kept) > KEPT:
                 kept.popitem(last=False)
+        else:
+            self._publish(segment, binding)
         kept.move_to_end(full_key)
-        self._publish(segment, binding)
         return binding
 
     def _publish(self, segment: Segment, binding: Binding) -> None:
@@ -164,9 +165,9 @@ class Executor:
     def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: Memory,
                 base: Binding | None) -> Binding:
         A, values = self.arrays, self.program.values
-        for i in segment.given:
+        for i, geometry in segment.given.items():
             value = values[i]
-            shape = tuple([segment.resolve(d, slots) for d in value.view.shape])
+            shape, _, _ = geometry(slots)
             try:
                 A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
                         else memory.variable(value.source, shape, value.type))
@@ -187,14 +188,13 @@ class Executor:
                 return base
             todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
             binding = Binding(slots, _copies(hosts), outside, layout, list(base.arrays), list(base.calls))
-        arrays, arena, position_of = binding.arrays, self.arenas[number], segment.position_of
+        arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
         place, view = self.backend.place, self.backend.view
         for position in todo_values:
-            value = values[segment.values[position]]
-            shape, strides, offset = segment.geometry[position](slots)
-            buffer = position_of.get(value.root) if value.memory == "buffer" else None
-            arrays[position] = (view(A[value.root], offset, shape, strides) if buffer is None
-                                else place(arena, layout.offsets[buffer] + offset, shape, strides, value.type))
+            geometry, root, buffer, kind = segment.places[position]
+            shape, strides, offset = geometry(slots)
+            arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
+                                else place(arena, offsets[buffer] + offset, shape, strides, kind))
         self._publish(segment, binding)
         for position in todo_steps:
             binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts)
@@ -250,23 +250,21 @@ class Executor:
         A = self.arrays
         if step.kind == "copy" and not step.host:
             return self.backend.copy(A[step.inputs[0]], A[step.outputs[0]])
-        inputs = self._inputs(segment, step, slots, hosts)
+        inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
         outputs = [A[i] for i in step.outputs]
         try:
             if step.kind == "control":
                 return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
-            return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace],
-                                     [self.program.values[i].type for i in step.outputs])
+            return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
         except Error as e:
             raise _located(e, step) from e.__cause__
 
     def _inputs(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> list[Array | None]:
         A = self.arrays
-        inputs = [A[i] if i >= 0 else None for i in step.inputs]
-        if step.host:
-            for i, given in step.host.items():
-                if i >= 0:
-                    inputs[i] = host_value(segment, given, slots, hosts)
+        inputs = [A[i] for i in step.inputs]
+        for i, given in step.host.items():
+            if i >= 0:
+                inputs[i] = host_value(segment, given, slots, hosts)
         return inputs
 
     def _host(self, segment: Segment, step: Step, number: int, slots: tuple[int, ...], hosts: list[Any]) -> Any:
@@ -283,7 +281,11 @@ class Executor:
                     except Exception as e:
                         raise _failed(e, step) from e
             return
-        if not self.backend.replay(binding):
+        try:
+            replayed = self.backend.replay(binding)
+        except Exception as e:
+            raise _failed(e, control.culprit(segment.steps, binding.calls, binding.number)) from e
+        if not replayed:
             self.run_flat(segment, binding)
 
     def run_flat(self, segment: Segment, binding: Binding) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from ovgpu.runtime.lane import compile_lane
 from ovgpu.runtime.program import Buffer, Geometry, Program, Segment, Step, Value
 from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
+from ovgpu.types import Type
 
 
 def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]]) -> None:
@@ -23,16 +24,19 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
                     made[v] = number
                     segment.values.append(v)
         segment.values.sort()
-        segment.given = sorted({values[i].root for i in _used(program, number)
+        given = sorted({values[i].root for i in _used(program, number)
                                 if values[values[i].root].memory in ("output", "variable")
                                 and made.setdefault(values[i].root, number) == number})
         _buffers(program, segment, number, made, last_segment)
-        _slots(program, segment)
+        _slots(program, segment, given)
         _dependencies(program, segment, number, made)
-        segment.geometry = [_geometry(values[i], segment) for i in segment.values]
         segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
                          if isinstance(b.nbytes, Sym)]
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
+        segment.given = {i: _geometry(values[i], segment) for i in given}
+        segment.places = [_place(values[i], segment) for i in segment.values]
+        for step in segment.steps:
+            step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
     for check in checks:
         known = max((_available(program, source, a) for x in (check.a, check.b) for a in atoms(x)), default=0)
@@ -121,8 +125,8 @@ def _nbytes(value: Value) -> Int:
     return value.view.size * value.type.storage.itemsize
 
 
-def _slots(program: Program, segment: Segment) -> None:
-    for i in [*segment.values, *segment.given]:
+def _slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
+    for i in [*segment.values, *given]:
         for number in _numbers(program.values[i]):
             segment.slot(number)
     for step in segment.steps:
@@ -130,6 +134,13 @@ def _slots(program: Program, segment: Segment) -> None:
             segment.slot(number)
     for buffer in segment.buffers:
         segment.slot(buffer.nbytes)
+
+
+def _place(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
+    """What makes a value's array: its geometry, the root it lies in, the number of the root's buffer in the arena
+    of the segment (-1 if it is not there), and the element type."""
+    buffer = segment.position_of.get(value.root, -1) if value.memory == "buffer" else -1
+    return _geometry(value, segment), value.root, buffer, value.type
 
 
 def _geometry(value: Value, segment: Segment) -> Geometry:

@@ -79,6 +79,7 @@ class Step:
     host: dict[int, HostInput] = field(default_factory=dict)
     node: Node | None = None
     bodies: tuple[Body, ...] = ()
+    types: tuple[Type, ...] = ()  # of the outputs
 
     @property
     def name(self) -> str:
@@ -129,10 +130,10 @@ class Segment:
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
-    geometry: list[Geometry] = field(default_factory=list)  # of the values, by position in `values`
+    places: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finish`; as `values`
     sized: list[tuple[int, int]] = field(default_factory=list)  # (buffer, slot of its size), of dynamic buffers
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
-    given: list[int] = field(default_factory=list)  # roots whose memory the caller gives: outputs, variables
+    given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # number of a Sym -> its slot
     host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
 
