@@ -14,7 +14,6 @@ from tests.emulator import cupy_emu
 from tests.harness.layers import numbers
 from tests.models.recurrent import lstm_state
 from tests.models.spec import spec_tensor_iterator
-from tests.state import test_values as values
 
 IR = tuple[bytes, bytes]
 Inputs = list[Any]
@@ -142,11 +141,3 @@ def test_iterators(scenario: Any, emulated: str) -> None:
         for step in scenario.steps:
             if len(step.inputs["x"]) < 100:
                 close(device.infer(step.inputs), host.infer(step.inputs))
-
-
-@pytest.mark.parametrize("scenario", [s for s in values.SCENARIOS if s.id in (
-    "two-variables-crossed", "swap", "rotation-of-three", "delay-of-four", "constant-straight-through",
-    "parameter-to-result-and-variable", "one-value-to-two-variables", "in-place-chain", "reset-one-of-two",
-    "set-between", "eleven-inferences")], ids=lambda s: s.id)
-def test_states(scenario: Any, emulated: str) -> None:
-    scenario.run("static", emulated)
