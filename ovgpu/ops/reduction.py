@@ -160,7 +160,7 @@ class Reduction(Op):
         return None
 
 
-PART = (2048, 16384)  # elements along columns and rows that a block should have at least
+PART = (2048, 16384)  # the least number of elements that a block is given, along columns and along rows
 
 
 def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis], folded: Sequence[_axes.Axis]) -> None:
