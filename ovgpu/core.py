@@ -59,7 +59,9 @@ class Core:
         device = resolve("AUTO" if device_name is None else device_name)
         if not isinstance(model, Model):
             if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
-                raise TypeError(f"compile_model takes a Model or the path of one, got {type(model).__name__}")
+                kind = type(model)
+                raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
+                                f"{kind.__module__}.{kind.__name__}")
             model = self.read_model(model, weights)
         settings = self._of(device).compiled(config or {}, model.friendly_name)
         return CompiledModel(Compilation(model, devices.open_backend(device), settings))

@@ -21,7 +21,7 @@ from ovgpu.ports import ConstOutput
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
-from ovgpu.runtime.profile import Profiler, ProfilingInfo, Status
+from ovgpu.runtime.profile import Profiler, ProfilingInfo
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
 from ovgpu.tensor import Tensor
@@ -348,8 +348,8 @@ class InferRequest:
         if self._profiler is not None:
             return self._profiler.infos()
         steps = () if self._last is None else self._last.program.steps
-        return [ProfilingInfo(step.name, step.op.name, step.kind, Status.NOT_RUN, timedelta(), timedelta())
-                for step in steps]
+        status = ProfilingInfo.Status.NOT_RUN
+        return [ProfilingInfo(step.name, step.op.name, step.kind, status, timedelta(), timedelta()) for step in steps]
 
     profiling_info = property(get_profiling_info)
 

@@ -13,17 +13,16 @@ from ovgpu.runtime.backend import Call
 from ovgpu.runtime.program import Step
 
 
-class Status(Enum):
-    """Whether a layer was run."""
-
-    NOT_RUN = 0
-    OPTIMIZED_OUT = 1
-    EXECUTED = 2
-
-
 @dataclass(frozen=True)
 class ProfilingInfo:
     """One step's share of an inference."""
+
+    class Status(Enum):
+        """Whether a layer was run."""
+
+        NOT_RUN = 0
+        OPTIMIZED_OUT = 1
+        EXECUTED = 2
 
     node_name: str
     node_type: str
@@ -50,5 +49,5 @@ class Profiler:
         for step, seconds in self._times.values():
             spent = timedelta(seconds=seconds)
             name = step.name or step.op.name  # copies that the planner inserts have no layer
-            found.append(ProfilingInfo(name, step.op.name, step.kind, Status.EXECUTED, spent, spent))
+            found.append(ProfilingInfo(name, step.op.name, step.kind, ProfilingInfo.Status.EXECUTED, spent, spent))
         return found

@@ -76,6 +76,10 @@ T = 'ov.Tensor(np.ones((2, 3), "f4"))'
     r = req(one((-1, 3))); t = ov.Tensor(ov.Type.f32, ov.Shape([0])); r.set_output_tensor(t);
         [r.infer(-np.ones((2, 3))), t]
     r = req(one()); [r.model_inputs, r.model_outputs, r.latency, r.userdata]
+    [ov.ProfilingInfo.Status.EXECUTED, str(ov.ProfilingInfo.Status.NOT_RUN),
+        ov.ProfilingInfo.Status.OPTIMIZED_OUT.value]
+    r = req(one(), {{"PERF_COUNT": True}}); r.infer(np.ones((2, 3)));
+        [p.status == ov.ProfilingInfo.Status.EXECUTED for p in r.profiling_info if p.node_name == "Abs_1"]
     hasattr(req(one()), "inputs")
     r = req(one(), {{"PERF_COUNT": True}}); r.infer(np.ones((2, 3)));
         {{"Abs_1": str(p.status) for p in r.profiling_info if p.node_name == "Abs_1"}}
