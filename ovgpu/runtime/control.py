@@ -371,5 +371,6 @@ def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any,
             shape = PartialShape.dynamic(x.ndim)
             kind = Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type
             specs.append(Spec(kind, dims_of(shape, table, number)))
-        program = programs[key] = build(model, specs, table)
+        # of a copy: inference writes to the ports, and other requests may be building from the same model
+        program = programs[key] = build(model.clone(), specs, table)
     return program
