@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _recurrence
 from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent, State
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Workspace, op
@@ -103,20 +104,15 @@ class Cell(_Layer):
         k(self.stepper(r, extra, gates), xw, states, outputs)
         return None
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, states, (w, r, b, *_) = inputs[0], inputs[1 : 1 + self.states], (*inputs[1 + self.states :], None)
+        return _recurrence.record(k, self, x[:, None], w[None], r[None], None if b is None else b[None],
+                                  [s[:, None] for s in states], None, [False], None, [s[:, None] for s in outputs])
+
 
 @op("LSTMCell", "opset4")
 class LSTMCell(LSTM, Cell):
     """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
-
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, h, _, _, _, *b = inputs
-        usual = [self.activation(i)[0] for i in range(3)] == ["sigmoid", "tanh", "tanh"] and not self.clips()
-        if not usual or not b or b[0] is None or not all(a.flags.c_contiguous for a in (*inputs, *outputs)):
-            return NotImplemented
-        (batch, hidden), units = h.shape, 4
-        k.kernel("lstm_cell.cu", f"lstm_cell<{k.c_type(x.dtype)}>", (-(-hidden // units), batch), (32, units),
-                 (*inputs, *outputs, np.int32(x.shape[1]), np.int32(hidden)))
-        return None
 
 
 @op("LSTMCell", "opset1")
@@ -160,6 +156,11 @@ class LSTMCell1(LSTM, Cell):
         if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
             return NotImplemented
         return super().numpy(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
+            return NotImplemented
+        return super().cuda(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
 
 
 def _separate(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
@@ -232,10 +233,10 @@ class SequenceOfCells(_Layer):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         kind, shape = outputs[0].type, outputs[0].shape
         assert shape is not None
-        batch, _, steps, hidden = shape
+        batch, directions, steps, hidden = shape
         width = self.gates * hidden
-        return ((kind, (product((batch, steps, width)),)), (kind, (batch, width)), (Type.boolean, (batch, 1)),
-                *((kind, (batch, hidden)) for _ in range(self.states)))
+        return ((kind, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
+                (Type.boolean, (batch, 1)), *((kind, (batch, hidden)) for _ in range(self.states)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
@@ -256,6 +257,18 @@ class SequenceOfCells(_Layer):
             k(run_sequence, self.stepper(r[d], extra, gates), xw, [s[:, d] for s in states], lengths, reverse,
               outputs[0][:, d], [s[:, d] for s in outputs[1:]], active, tuple(new))
         return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
+        n, steps, features = x.shape
+        if outputs[0].size == 0 or features == 0:
+            return NotImplemented
+        width = self.gates * r.shape[2]
+        xw = workspace[0][: len(w) * n * steps * width].reshape(len(w), n, steps, width)
+        for d in range(len(w)):  # all steps of all sequences as one product
+            if not k.gemm(x, w[d].T, xw[d]):
+                return NotImplemented
+        return _recurrence.record(k, self, xw, None, r, b, states, lengths, self.reverses(), outputs[0], outputs[1:])
 
 
 def run_sequence(step: Callable[[Any, State, State], None], xw: Any, initial: Sequence[Any], lengths: Any,

@@ -117,9 +117,7 @@ def test_requests_have_graphs_of_their_own(emulated: str) -> None:
         close(device.infer(inputs), host.infer(inputs))
 
 
-@pytest.mark.parametrize(("batch", "axis"), [
-    (1, 0), (1, 1), (2, 0),
-    pytest.param(2, 1, marks=pytest.mark.xfail(reason="the cell's kernel takes dense rows alone"))])
+@pytest.mark.parametrize(("batch", "axis"), [(1, 0), (1, 1), (2, 0), (2, 1)])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_iterators_of_changing_lengths(batch: int, axis: int, backwards: bool, emulated: str) -> None:
     """Slices along either axis, and graphs for one length after the other."""

@@ -34,9 +34,10 @@ class Launcher:
         self.calls: list[Call] = []
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
-               args: Sequence[Any], shared: int = 0) -> None:
-        """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types."""
-        function = sources.function(file, expression)
+               args: Sequence[Any], shared: int = 0, cooperative: bool = False) -> None:
+        """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types. All blocks of a
+        cooperative launch run at the same time."""
+        function = sources.function(file, expression, cooperative)
         self.calls.append(partial(function, grid, block, tuple(args), shared_mem=shared, stream=self.stream))
 
     def elementwise(self, op: Elementwise, inputs: Sequence[Array], output: Array) -> None:

@@ -20,15 +20,16 @@ def folder() -> Path:
     raise FileNotFoundError(f"cuda_kernels is neither in {_PACKAGE} nor beside it; ovgpu is not installed completely")
 
 
-_functions: dict[tuple[int, str, str], Any] = {}
+_functions: dict[tuple[int, str, str, bool], Any] = {}
 
 
-def function(file: str, expression: str) -> Any:
-    """The kernel ``expression`` (``lstm_cell<float>``) of a file, compiled on first use."""
+def function(file: str, expression: str, cooperative: bool = False) -> Any:
+    """The kernel ``expression`` (``softmax_rows<float, false, 4, 1>``) of a file, compiled on first use."""
     cupy = rt.cupy()
-    key = (id(cupy), file, expression)
+    key = (id(cupy), file, expression, cooperative)
     if key not in _functions:
         source = (folder() / file).read_text()
-        module = cupy.RawModule(code=source, options=("-std=c++17", f"-I{folder()}"), name_expressions=[expression])
+        module = cupy.RawModule(code=source, options=("-std=c++17", f"-I{folder()}"), name_expressions=[expression],
+                                enable_cooperative_groups=cooperative)
         _functions[key] = module.get_function(expression)
     return _functions[key]

@@ -1,0 +1,201 @@
+"""Recurrent cells and sequences on the emulated device against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops import _recurrence
+from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.recurrent import (
+    GRUCell,
+    GRUSequence,
+    LSTMCell,
+    LSTMCell1,
+    LSTMSequence,
+    RNNCell,
+    RNNSequence,
+)
+from tests.emulator import cupy_emu, nvrtc
+
+from .recorded import replay
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+CELLS: list[tuple[type[Recurrent], type[Recurrent], dict[str, Any]]] = [
+    (LSTMCell, LSTMSequence, {}),
+    (LSTMCell, LSTMSequence, {"activations": ("hardsigmoid", "relu", "sigmoid"), "clip": 0.4,
+                              "activations_alpha": (0.3,), "activations_beta": (0.4,)}),
+    (GRUCell, GRUSequence, {}),
+    (GRUCell, GRUSequence, {"activations": ("sigmoid", "relu"), "clip": 0.5}),
+    (GRUCell, GRUSequence, {"linear_before_reset": True}),
+    (RNNCell, RNNSequence, {}),
+    (RNNCell, RNNSequence, {"activations": ("relu",), "clip": 1.0}),
+]  # fmt: skip
+
+
+def cell_inputs(op: Recurrent, batch: int, features: int, hidden: int) -> list[tuple[int, ...]]:
+    return [(batch, features), *[(batch, hidden)] * op.states, (op.gates * hidden, features),
+            (op.gates * hidden, hidden), (op.bias_rows() * hidden,)]
+
+
+def sequence_inputs(op: Any, batch: int, steps: int, features: int, hidden: int) -> list[tuple[int, ...]]:
+    p = len(op.reverses())
+    return [(batch, steps, features), *[(batch, p, hidden)] * op.states, (batch,), (p, op.gates * hidden, features),
+            (p, op.gates * hidden, hidden), (p, op.bias_rows() * hidden)]
+
+
+def run(backend: CudaBackend, op: Any, shapes: list[tuple[int, ...]], kind: Any = np.float32, steps: int = 0,
+        outputs: Any = None, given: Any = None, lengths: Any = np.int32) -> list[Any]:
+    """Checks an op eagerly and replayed; returns the recorded calls. ``steps`` bounds the lengths, if there are any."""
+    kind = np.dtype(kind)
+    random = np.random.default_rng(3)
+    draws = [[random.integers(0, steps + 1, s).astype(lengths) if steps and len(s) == 1
+              else random.standard_normal(s).astype(kind) * kind.type(0.5) for _ in range(3)] for s in shapes]
+    inputs = [cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
+    results = [[np.asarray(y).astype(kind) for y in op.evaluate(
+        NUMPY, *(d[i] if d[i].dtype.kind == "i" else d[i].astype(np.float32) for d in draws))] for i in range(3)]
+    found = [cupy_emu.empty(y.shape, kind) for y in results[0]] if outputs is None else outputs(results[0])
+    workspace = []
+    if steps:
+        n, p, t, hidden = results[0][0].shape
+        workspace = [cupy_emu.empty((p * n * t * op.gates * hidden,), kind)]
+    recorded: list[Any] = []
+
+    def record() -> list[Any]:
+        launcher = Launcher(backend.stream, backend.blas)
+        assert op.cuda(launcher, inputs if given is None else given(inputs), found, workspace) is None
+        recorded.extend(launcher.calls)
+        return launcher.calls
+
+    replay(backend, record, list(zip(inputs, draws)), found, lambda i: results[i], TOLERANCE[kind.name])
+    return recorded
+
+
+def kernels(calls: list[Any]) -> int:
+    return sum(getattr(call.func, "name", "").startswith("recurrent<") for call in calls)
+
+
+@pytest.mark.parametrize(("cell", "_", "attributes"), CELLS)
+def test_cells(cell: Any, _: Any, attributes: dict[str, Any], backend: CudaBackend) -> None:
+    op = cell(**attributes)
+    calls = run(backend, op, cell_inputs(op, 3, 37, 21))
+    assert len(calls) == kernels(calls) == (2 if cell is GRUCell and not op.linear_before_reset else 1)
+
+
+@pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_cells_of_types(cell: Any, kind: Any, backend: CudaBackend) -> None:
+    op = cell()
+    run(backend, op, cell_inputs(op, 2, 9, 8), kind)
+
+
+def test_cells_of_old(backend: CudaBackend) -> None:
+    op = LSTMCell1()
+    run(backend, op, cell_inputs(op, 1, 5, 8))
+    run(backend, op, cell_inputs(op, 2, 5, 8)[:-1])  # without bias
+    launcher = Launcher(backend.stream, backend.blas)
+    for other in (LSTMCell1(weights_format="ifco"), LSTMCell1(input_forget=True)):
+        assert other.cuda(launcher, [None] * 6, [], ()) is NotImplemented
+
+
+def test_cells_take_slices(backend: CudaBackend) -> None:
+    op = LSTMCell()
+    shapes = cell_inputs(op, 2, 6, 8)
+
+    def given(inputs: list[Any]) -> list[Any]:
+        wide = cupy_emu.empty((2, 3, 6), np.float32)
+        inputs[0] = wide[:, 1]
+        return inputs
+
+    random = [np.random.default_rng(i).standard_normal((2, 3, 6)).astype(np.float32) for i in range(3)]
+    wide = cupy_emu.empty((2, 3, 6), np.float32)
+    rest = [np.random.default_rng(9 + i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes[1:])]
+    out = cupy_emu.empty((2, 4, 8), np.float32)
+
+    def record() -> list[Any]:
+        launcher = Launcher(backend.stream, backend.blas)
+        constants = [cupy_emu.asarray(x) for x in rest]
+        assert op.cuda(launcher, [wide[:, 1], *constants], [out[:, 2], out[:, 0]], ()) is None
+        return launcher.calls
+
+    def wanted(i: int) -> list[Array]:
+        h, c = op.evaluate(NUMPY, random[i][:, 1], *rest)
+        y = np.full(out.nbytes, 0xFB, np.uint8).view(np.float32).reshape(out.shape).copy()
+        y[:, 2], y[:, 0] = h, c
+        return [y]
+
+    replay(backend, record, [(wide, random)], [out], wanted, 2e-5)
+
+
+@pytest.mark.parametrize(("_", "sequence", "attributes"), CELLS)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction: Any, backend: CudaBackend) -> None:
+    """One product per direction, and one launch for all steps after the counter of its barrier is zero."""
+    op = sequence(direction=direction, **attributes)
+    calls = run(backend, op, sequence_inputs(op, 2, 5, 6, 11), steps=5)
+    assert kernels(calls) == 1 and len(calls) == len(op.reverses()) + 2
+
+
+@pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> None:
+    op = sequence()
+    run(backend, op, sequence_inputs(op, 3, 4, 5, 70), kind, steps=4, lengths=np.int64)
+
+
+@pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
+def test_launches_for_each_step_where_blocks_do_not_run_together(sequence: Any, backend: CudaBackend,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recurrence, "BLOCKS", 1)
+    op = sequence(direction="bidirectional")
+    calls = run(backend, op, sequence_inputs(op, 2, 3, 5, 9), steps=3)
+    assert kernels(calls) == (6 if sequence is GRUSequence else 3)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+@pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence])
+def test_orders_of_threads(order: Any, sequence: Any, backend: CudaBackend) -> None:
+    op = sequence()
+    with cupy_emu.thread_order(order):
+        run(backend, op, sequence_inputs(op, 1, 4, 5, 33), steps=4)
+
+
+def test_sequences_of_swapped_axes(backend: CudaBackend) -> None:
+    """x, y and the states as an iterator over the first axis has them."""
+    op = LSTMSequence()
+    n, steps, d, hidden = 2, 4, 5, 8
+    shapes = sequence_inputs(op, n, steps, d, hidden)
+    outputs = [cupy_emu.empty((steps, 1, n, hidden), np.float32).transpose(2, 1, 0, 3),
+               *(cupy_emu.empty((1, n, hidden), np.float32).swapaxes(0, 1) for _ in range(2))]
+    run(backend, op, shapes, steps=steps, outputs=lambda _: outputs)
+
+
+def test_declines(backend: CudaBackend) -> None:
+    launcher = Launcher(backend.stream, backend.blas)
+    op = LSTMCell()
+    doubles = [cupy_emu.empty(s, np.float64) for s in cell_inputs(op, 1, 4, 4)]
+    assert op.cuda(launcher, doubles, doubles[1:3], ()) is NotImplemented
+    empty = [cupy_emu.empty(s, np.float32) for s in cell_inputs(op, 0, 4, 4)]
+    assert op.cuda(launcher, empty, empty[1:3], ()) is NotImplemented
+
+
+def test_bases() -> None:
+    """The kernel knows these numbers of gates and biases."""
+    assert (LSTM.gates, GRU.gates, RNN.gates) == (4, 3, 1)
+    assert (GRUCell(linear_before_reset=True).bias_rows(), GRUCell().bias_rows()) == (4, 3)
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_kernels_compile_without_spills(architecture: str) -> None:
+    expressions = [f"recurrent<{t}, int, {cell}, {k}>" for t, k in (("float", 8), ("__half", 16), ("__nv_bfloat16", 0))
+                   for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")] + ["recurrent<float, long long, LSTM, 32>"]
+    usage = nvrtc.compile_file("recurrent.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
