@@ -87,28 +87,29 @@ class Core:
     def get_available_devices(self) -> list[str]:
         return self.available_devices
 
-    def get_property(self, *args: str) -> Any:
-        """``get_property(device, name)``, or ``get_property(name)`` for the core itself.
+    def get_property(self, *args: str, **kwargs: str) -> Any:
+        """``get_property(device_name, property)``, or ``get_property(property)`` for the core itself.
 
         Raises: RuntimeError that names the properties there are if this is none of them.
         """
-        if not 1 <= len(args) <= 2 or not all(isinstance(a, str) for a in args):
-            raise TypeError("get_property takes (name) or (device_name, name)")
-        return self._of(resolve(args[0]) if len(args) == 2 and args[0] else "").get(args[-1])
+        device, name = _device_and(args, kwargs, "property", "name")
+        if not isinstance(name, str):
+            raise TypeError(f"a property is named by a str, got {type(name).__name__}")
+        return self._of(device).get(name)
 
-    def set_property(self, *args: Any) -> None:
-        """``set_property({name: value})`` for all devices, or ``set_property(device, {name: value})``.
+    def set_property(self, *args: Any, **kwargs: Any) -> None:
+        """``set_property(properties)`` for all devices, or ``set_property(device_name, properties)``.
 
-        One property may be a pair instead of a dict. It takes effect on what is compiled from now on.
+        ``properties`` is a dict, or a pair for a single one. It takes effect on what is compiled from now on.
 
         Raises: RuntimeError for an unknown or read-only property, or a value that it does not take.
         """
-        device, properties = args if len(args) == 2 else ("", *args) if len(args) == 1 else (None, None)
+        device, properties = _device_and(args, kwargs, "properties", "property")
         if isinstance(properties, tuple) and len(properties) == 2:
             properties = {properties[0]: properties[1]}
-        if not isinstance(device, str) or not isinstance(properties, Mapping):
-            raise TypeError("set_property takes (properties) or (device_name, properties), a dict or a pair")
-        self._of(resolve(device) if device else "").update(properties)
+        if not isinstance(properties, Mapping):
+            raise TypeError(f"properties are a dict or a pair, got {type(properties).__name__}")
+        self._of(device).update(properties)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """The version of the backend of a device; nothing if there is none of that name."""
@@ -118,9 +119,11 @@ class Core:
             return {}
         return {device: Version(f"ovgpu {device} backend")}
 
-    def _of(self, device: str) -> Settings:
-        if not device:
+    def _of(self, name: str) -> Settings:
+        """The settings of a device, or of the core if it is not named."""
+        if not name:
             return self._global
+        device = resolve(name)
         return self._settings.setdefault(device, Settings(device, self._global))
 
     # ---- what openvino's Core has plugins for
@@ -147,6 +150,18 @@ class Core:
 
     def __repr__(self) -> str:
         return f"<Core: available plugins[{', '.join(self.available_devices)}]>"
+
+
+def _device_and(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[str, Any]:
+    """(device name or "", value) of a call with either or both, by position or by one of these names."""
+    given = [kwargs["device_name"]] if "device_name" in kwargs else []
+    given += [*args, *(kwargs[name] for name in names if name in kwargs)]
+    if not 1 <= len(given) <= 2 or kwargs.keys() - {"device_name", *names}:
+        raise TypeError(f"takes ({names[0]}) or (device_name, {names[0]})")
+    device = given[0] if len(given) == 2 else ""
+    if not isinstance(device, str):
+        raise TypeError(f"a device is named by a str, got {type(device).__name__}")
+    return device, given[-1]
 
 
 def _contents(source: Any) -> Any:

@@ -235,6 +235,11 @@ def test_every_listed_property_can_be_read() -> None:
     c = ov.Core(); c.set_property("CPU", {"PERFORMANCE_HINT": "THROUGHPUT"}); c.get_property("CPU",
         "PERFORMANCE_HINT")
     c = ov.Core(); c.set_property("NOPE", {"PERF_COUNT": True})
+    c = ov.Core(); c.set_property(device_name="CPU", properties={"PERF_COUNT": True});
+        [c.get_property(device_name="CPU", property="PERF_COUNT"), c.get_property("CPU", property="PERF_COUNT")]
+    c = ov.Core(); c.set_property(properties={"CACHE_DIR": "x"}); c.get_property(property="CACHE_DIR")
+    c = ov.Core(); c.set_property({"CACHE_DIR": "x"}, other=1)
+    ov.Core().get_property()
 """)
 def test_properties(code: str) -> None:
     check(code)
