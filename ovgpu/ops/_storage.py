@@ -48,10 +48,14 @@ def decode(x: Array, xp: Any = NUMPY) -> Array:
     wanted = decoded_dtype(x.dtype)
     if x.dtype == wanted:
         return x
-    if x.dtype.names is None:
-        return x.astype(wanted)
-    codes = x.view(np.uint8)
-    return xp.asarray(NF4)[codes] if wanted.kind == "f" else codes
+    return x.astype(wanted) if x.dtype.itemsize > 1 else xp.asarray(_values(x.dtype))[x.view(np.uint8)]
+
+
+@cache
+def _values(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """What the 256 bytes stand for; CuPy has no casts of such dtypes."""
+    bytes_ = np.arange(256, dtype=np.uint8)
+    return NF4[bytes_ % 16] if dtype == Type.nf4.storage else bytes_.view(dtype).astype(decoded_dtype(dtype))
 
 
 def encode(x: Array, kind: Type, xp: Any = NUMPY) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ovgpu.ops._op import Array, Op
@@ -13,13 +14,17 @@ from ovgpu.types import Type
 Call = Callable[[], Any]
 
 
+class Eager(partial[Any]):
+    """A call that does more than launch work: it allocates, computes on the host, or binds calls of its own."""
+
+
 class Recording(Protocol):
     """A list of calls that will run many times; what a backend keeps with it to run them faster."""
 
     flat: list[Call]
-    bound: bool  # every call only launches work: none runs `evaluate`
     runs: int
     graph: Any
+    number: int  # the call in `flat` that is being run, or that stands first in what is being run
 
 
 class Backend(Protocol):

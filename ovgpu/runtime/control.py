@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops._xp import Adapter
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
-from ovgpu.runtime.backend import Call, Fresh
+from ovgpu.runtime.backend import Call, Eager, Fresh
 from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
 from ovgpu.types import PartialShape, Type
@@ -189,7 +188,7 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
     n = int(count.reshape(-1)[0])
     steps = len(loop.child.program.steps)
     if n * max(1, steps) > UNROLLED:
-        return [partial(loop.run, list(inputs), list(outputs), n)]
+        return [Eager(loop.run, list(inputs), list(outputs), n)]
     return loop.calls(inputs, outputs, n)
 
 

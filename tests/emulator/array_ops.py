@@ -25,6 +25,16 @@ HOST_RESULTS = frozenset(
 )
 
 
+def check_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype for which CuPy has kernels; arrays of others hold memory, and have views. ValueError otherwise."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "biufc" and dtype.name != "bfloat16":  # that one comes from ml_dtypes
+        raise ValueError(f"Unsupported dtype {dtype}")
+    if dtype.byteorder == ">":
+        raise ValueError(f"Unsupported dtype {dtype}: not in native byte order")
+    return dtype
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """Address, shape, strides in bytes and element type of an array in device memory."""
@@ -75,6 +85,12 @@ class CopyNode:
 
     dst: View
     src: Any
+
+    def __post_init__(self) -> None:
+        views = [view for view in (self.dst, self.src) if isinstance(view, View)]
+        if len(views) < 2 or not all(view.is_contiguous("C") for view in views):  # else the driver copies
+            for view in views:
+                check_dtype(view.dtype)
 
     def run(self) -> None:
         source = device_view(self.src) if isinstance(self.src, View) else self.src
@@ -136,6 +152,8 @@ def wrap(result: Any, sources: list[Any]) -> Any:
                 mem = source.data.mem
                 if mem.ptr <= address < mem.ptr + mem.size:
                     return ndarray._of(View(address, result.shape, result.strides, result.dtype), source)
+        for dtype in {source.dtype for source in sources} | ({result.dtype} if sources else set()):
+            check_dtype(dtype)
         order = "F" if result.flags.f_contiguous and not result.flags.c_contiguous else "C"
         array = ndarray(result.shape, result.dtype, order=order)
         if result.size:
@@ -214,6 +232,8 @@ def _check_operands(name: str, args: tuple[Any, ...]) -> None:
     for arg in args:
         if not (_is_device_array(arg) or isinstance(arg, (bool, int, float, complex, np.generic))):
             raise TypeError(f"{name}: Unsupported type {type(arg)}")
+        if _is_device_array(arg):
+            check_dtype(arg.dtype)
 
 
 def _ufunc_into(name: str, args: tuple[Any, ...], out: Any, casting: str = "same_kind") -> Any:

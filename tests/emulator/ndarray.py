@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .array_ops import CopyNode, View, call, device_view
+from .array_ops import CopyNode, View, call, check_dtype, device_view
 from .memory import H2D, MemoryPointer
 from .state import counters
 from .stream import Stream, enqueue, get_current_stream, refuse_while_capturing
 
-# The dtypes for which CuPy has kernels; the last comes from ml_dtypes.
-_KINDS = "biufc"
 _IMPLICIT = (
     "Implicit conversion to a NumPy array is not allowed. "
     "Please use `.get()` to construct a NumPy array explicitly."
@@ -48,7 +46,9 @@ class ndarray:
         order: str = "C",
     ) -> None:
         shape = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
-        dtype = check_dtype(dtype)
+        dtype = np.dtype(dtype)
+        if dtype.hasobject or dtype.byteorder == ">":
+            raise ValueError(f"Unsupported dtype {dtype}")
         if min(shape, default=0) < 0:
             raise ValueError("negative dimensions are not allowed")
         if strides is None:
@@ -227,9 +227,11 @@ class ndarray:
     def astype(
         self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: Any = None, copy: bool = True
     ) -> ndarray:
-        dtype = check_dtype(dtype)
+        dtype = np.dtype(dtype)
         if not copy and dtype == self.dtype:
             return self
+        check_dtype(self.dtype)
+        check_dtype(dtype)
         if not np.can_cast(self.dtype, dtype, casting):  # type: ignore[arg-type]
             raise TypeError(
                 f"Cannot cast array data from {self.dtype} to {dtype} according to the rule '{casting}'"
@@ -253,15 +255,6 @@ class ndarray:
         if name in PROPERTIES:
             return call(f"property:{name}", (self,), {})
         raise AttributeError(f"'cupy.ndarray' object has no attribute {name!r}")
-
-
-def check_dtype(dtype: Any) -> np.dtype[Any]:
-    dtype = np.dtype(dtype)
-    if dtype.kind not in _KINDS and dtype.name != "bfloat16":
-        raise ValueError(f"Unsupported dtype {dtype}")
-    if dtype.byteorder == ">":
-        raise ValueError(f"Unsupported dtype {dtype}: not in native byte order")
-    return dtype
 
 
 def dense_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[int, ...]:

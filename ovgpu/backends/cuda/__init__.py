@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import Adapter
-from ovgpu.runtime.backend import Call, Recording
+from ovgpu.runtime.backend import Call, Eager, Recording
 from ovgpu.types import Type
 
 
@@ -63,7 +64,7 @@ class CudaBackend:
         launcher = Launcher(self.stream, self.blas)
         if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
             return launcher.calls
-        return [partial(self._evaluate_into, op, inputs, outputs, types)]
+        return [Eager(self._evaluate_into, op, inputs, outputs, types)]
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
         launcher = Launcher(self.stream, self.blas)
@@ -81,19 +82,36 @@ class CudaBackend:
                 call()
 
     def replay(self, recording: Recording) -> bool:
-        """Launches the recording's graph, captured at its second run: the first one loads the modules."""
+        """Launches the recording's graphs, captured at its second run: the first one loads the modules."""
         if recording.graph is None:
             recording.runs += 1
-            if recording.runs < 2 or not recording.flat or not recording.bound:
+            if recording.runs < 2 or not recording.flat:
                 return False
-            self.stream.begin_capture()
-            try:
-                for call in recording.flat:
-                    call()
-            finally:
-                recording.graph = self.stream.end_capture()
-        recording.graph.launch(self.stream)
+            recording.graph = self._captured(recording.flat)
+        for number, run in recording.graph:
+            recording.number = number
+            run()
         return True
+
+    def _captured(self, calls: Sequence[Call]) -> list[tuple[int, Call]]:
+        """A graph's launch for each run of calls that only launch work, and the calls between them; with the
+        number of the (first) call."""
+        found: list[tuple[int, Call]] = []
+        number = 0
+        for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
+            run = list(group)
+            if eager:
+                found += enumerate(run, number)
+            else:
+                self.stream.begin_capture()
+                try:
+                    for call in run:
+                        call()
+                finally:
+                    graph = self.stream.end_capture()
+                found.append((number, partial(graph.launch, self.stream)))
+            number += len(run)
+        return found
 
     def synchronize(self) -> None:
         self.stream.synchronize()

@@ -1,0 +1,15 @@
+"""Small types on the device: arrays of dtypes that CuPy has no kernels for are moved by ours, and decoded."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.ir import Net, Port
+from tests.ops.test_storage import SMALL, check_moves, constant, parameter
+
+
+@pytest.mark.parametrize("source", [parameter, constant], ids=["parameter", "constant"])
+@pytest.mark.parametrize("kind", SMALL)
+def test_moved_as_they_are(kind: str, source: Callable[[Net, str], Port], emulated: str) -> None:
+    check_moves(kind, source, emulated)
