@@ -48,7 +48,8 @@ def resolve(name: str) -> str:
     if base == "CPU":
         raise DeviceError(f"CPU plugin supports only '' as device id, not '{number}'")
     if base in ("NVIDIA", "CUDA"):
-        raise DeviceError(f'Device "{name}" is not available: no usable CUDA device was found; use CPU or AUTO')
+        raise DeviceError(f'Device "{name}" is not available: the CUDA backend cannot be '
+                          "chosen in this version of ovgpu yet; use CPU or AUTO")
     raise DeviceError(f'Device with "{name}" name is not registered in ovgpu: there are '
                       f'{", ".join(available_devices())} and AUTO')
 
