@@ -19,7 +19,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
