@@ -20,8 +20,10 @@ KEYS = 64  # at least, of each part
 
 def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Array | None, sink: Array | None,
            out: Array, causal: bool) -> Any:
-    """Records the kernel; NotImplemented for rows that are too long, and for empty ones."""
-    if out.size == 0 or key.size == 0 or max(q.shape[-1], out.shape[-1]) > WIDEST or not _unit(out):
+    """Records the kernel; NotImplemented for rows that are too long, and without keys."""
+    if out.size == 0:
+        return None
+    if key.size == 0 or max(q.shape[-1], out.shape[-1]) > WIDEST or not _unit(out):
         return NotImplemented
     kind, batch, queries = q.dtype, out.shape[:-2], out.shape[-2]
     q, key, v = (_dense(k, x) for x in (q, key, v))

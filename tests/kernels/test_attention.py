@@ -14,7 +14,9 @@ from ovgpu.ops import _attention
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
+from tests.ops import test_attention as tables
 
+from .forms import judged
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
@@ -163,13 +165,17 @@ def test_declines() -> None:
     assert ScaledDotProductAttention().cuda(launcher, (x, x, x.astype(np.float16)), [x], ()) is NotImplemented
 
 
+test_cases = judged(tables)
+
+
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_kernels_compile_without_spills(architecture: str) -> None:
-    types, forms = ("float", "__half", "__nv_bfloat16"), ("NONE", "ADDED", "BOOLEAN", "CAUSAL")
-    tiles = [f"attend_tiles<{t}, {f}, {n}, int, 2>" for t in types for f, n in zip(forms, (1, 2, 3, 4))]
-    split = [f"attend_split<{t}, {f}, {v}, {p}, {q}, int, 2>" for t, n in zip(types, (4, 8, 8)) for f, v, p, q in
-             (("NONE", n, 8, 4), ("ADDED", n, 16, 4), ("BOOLEAN", 1, 32, 1), ("NONE", n, 16, 1))]
-    expressions = [*tiles, *split, "attend_tiles<float, NONE, 4, long long, 4>"]
+    expressions = [f"attend_tiles<{t}, {form}, {columns}, int, 2>" for t, form, columns in (
+        ("float", "NONE", 1), ("float", "ADDED", 4), ("__half", "CAUSAL", 2), ("__nv_bfloat16", "BOOLEAN", 3))]
+    for t, vector in (("float", 4), ("__half", 8), ("__nv_bfloat16", 8)):
+        expressions += [f"attend_split<{t}, NONE, {vector}, 8, 1, int, 2>",
+                        f"attend_split<{t}, ADDED, {vector}, 16, 4, int, 2>"]
+    expressions += ["attend_split<float, BOOLEAN, 1, 32, 1, long long, 4>"]
     usage = nvrtc.compile_file("attention.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
