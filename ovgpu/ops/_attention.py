@@ -14,7 +14,7 @@ TILE = 64  # queries per block where there are many
 FEW = 8  # queries up to which the keys are split instead
 LANES, WARPS = 8, 4  # per key, per block
 WIDEST = 256  # elements of a row
-BLOCKS = 528  # that splitting aims at: four per multiprocessor of an H200
+BLOCKS = 4  # per multiprocessor, that splitting aims at
 KEYS = 64  # at least, of each part
 
 
@@ -57,7 +57,7 @@ def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Ar
     each = next(p for p in (8, 16, 32) if p * LANES >= max(depth, width))
     together = 1 if queries == 1 or each > 16 else 4
     blocks = axes.size * -(-queries // together)
-    splits = max(1, min(-(-BLOCKS // blocks), keys // KEYS))
+    splits = max(1, min(-(-BLOCKS * k.multiprocessors // blocks), keys // KEYS))
     parts = arrived = None
     if splits > 1:
         parts = k.scratch((blocks, together, splits, LANES * each + 2), np.dtype(np.float32))

@@ -14,7 +14,6 @@ from ovgpu.ops._op import Array
 
 UNITS = 8  # hidden units of a block, one warp each
 REGISTERS = (2, 4, 8, 16, 32)  # per lane and gate, that rows of R take
-BLOCKS = 132  # of a cooperative launch: one per multiprocessor of an H100 or H200
 
 
 def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
@@ -39,9 +38,9 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     turns = steps * (2 if cell == "GRU" else 1)
     across = -(-hidden // UNITS)
     registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
-    if steps == 1 or across * directions > BLOCKS:
+    if steps == 1 or across * directions > k.multiprocessors:
         registers = 0
-    apart = min(batch, max(1, BLOCKS // (across * directions)) if registers else 65535)  # blocks share the sequences
+    apart = min(batch, k.multiprocessors // (across * directions) if registers else 65535)  # blocks share the sequences
     grid = (across, directions, apart)
     f32 = np.dtype(np.float32)
     state = k.scratch((2, directions, batch, hidden), f32)

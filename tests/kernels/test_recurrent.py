@@ -10,7 +10,6 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _recurrence
 from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.recurrent import (
@@ -155,7 +154,7 @@ def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> N
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
 def test_launches_for_each_step_where_blocks_do_not_run_together(sequence: Any, backend: CudaBackend,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recurrence, "BLOCKS", 1)
+    monkeypatch.setattr(Launcher, "multiprocessors", 1)
     op = sequence(direction="bidirectional")
     calls = run(backend, op, sequence_inputs(op, 2, 3, 5, 9), steps=3)
     assert kernels(calls) == (6 if sequence is GRUSequence else 3)

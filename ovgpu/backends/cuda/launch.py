@@ -40,6 +40,11 @@ class Launcher:
         function = sources.function(file, expression, cooperative)
         self.calls.append(partial(function, grid, block, tuple(args), shared_mem=shared, stream=self.stream))
 
+    @property
+    def multiprocessors(self) -> int:
+        """Of the device: how many blocks certainly run at the same time."""
+        return int(rt.cupy().cuda.Device().attributes["MultiProcessorCount"])
+
     def elementwise(self, op: Elementwise, inputs: Sequence[Array], output: Array) -> None:
         """Runs the op's `cuda_expr` over the broadcast inputs."""
         if output.size:
