@@ -101,8 +101,10 @@ __global__ void __launch_bounds__(256, 1)
       const float* now = state + (step % 2) * all + row;
       const T* start = h + n * stride.h + direction * stride.h_direction;
       float in[G] = {}, sum[G] = {};
-      if (w) {
-        accumulate<0, G>(from, w + rows * input, hidden, input, in);
+      if (w && resets) {
+        accumulate<0, G - 1>(from, w + rows * input, hidden, input, in);
+      } else if (w) {
+        accumulate<TURNS == 2 ? G - 1 : 0, G>(from, w + rows * input, hidden, input, in);
       } else if (leads) {
 #pragma unroll
         for (int g = 0; g < G; g++) in[g] = float(from[1ll * g * hidden + unit]);
