@@ -10,7 +10,6 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, unknown
 
-
 MAX_RANK = 64  # NumPy's
 
 

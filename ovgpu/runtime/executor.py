@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, compress, count
 from math import prod
-from operator import length_hint
+from operator import length_hint, ne
 from typing import Any, Protocol
 
 import numpy as np
@@ -181,7 +181,7 @@ class Executor:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
             binding = Binding(slots, _copies(hosts), outside, layout, [None] * len(todo_values), [()] * len(todo_steps))
         else:
-            changed = tuple([i for i, (old, new) in enumerate(zip(base.slots, slots)) if old != new])
+            changed = tuple(compress(count(), map(ne, base.slots, slots)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
             told = bool(hosts) and any(a.tobytes() != b.tobytes() for a, b in zip(hosts, base.hosts))
             if not changed and not moved and not told:

@@ -43,9 +43,12 @@ class Variable:
 
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether the declared shape allows this one."""
-        extents = self._extents
-        return extents is None or (len(shape) == len(extents) and all(
-            [low <= n and (high < 0 or n <= high) for n, (low, high) in zip(shape, extents)]))
+        if self._extents is None:
+            return True
+        for n, (low, high) in zip(shape, self._extents):
+            if n < low or n > high >= 0:
+                return False
+        return len(shape) == len(self._extents)
 
     def write(self, shape: tuple[int, ...], kind: Type) -> Array:
         """An array in the block that is not current, for the new value. Error if the variable cannot have it."""
@@ -77,7 +80,8 @@ class Variable:
                         f"the variable has {self.info.shape}")
         nbytes = prod(shape) * kind.storage.itemsize
         if self.blocks[block] is None or self.sizes[block] < nbytes:
-            self.sizes[block] = capacity(nbytes, self.info.shape.is_dynamic)
+            grown = self.blocks[block] is not None  # and will grow again
+            self.sizes[block] = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
             self.blocks[block] = self.backend.allocate(self.sizes[block])
         array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
         return array

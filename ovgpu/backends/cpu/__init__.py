@@ -52,7 +52,7 @@ class CpuBackend:
         return np.ndarray(shape, kind.storage, block, offset, strides)
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
-        return np.empty(shape, kind.storage) if 0 in shape else np.ndarray(shape, kind.storage, block)
+        return np.ndarray(shape, kind.storage, block)
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         if array.shape == shape and array.strides == strides and not offset:
