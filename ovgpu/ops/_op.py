@@ -170,6 +170,11 @@ def _number(version: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
+def call(function: Callable[..., Any], *operands: Any, **named: Any) -> None:
+    """A recorder that does not record: it calls at once."""
+    function(*operands, **named)
+
+
 def op_of(node: Any) -> Op:
     """The op of a graph's node; the graph itself knows only what it needs of one."""
     op: Op = node.op

@@ -11,11 +11,11 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _attention
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._op import Op, Workspace, call, op
 from ovgpu.ops._trace import TILE
 from ovgpu.ops.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
-from ovgpu.ops.softmax import block_rows, shift_rows
+from ovgpu.ops.softmax import SMALL, block_rows, shift_rows
 from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
@@ -122,16 +122,25 @@ class ScaledDotProductAttention(Op):
             return NotImplemented
         if mask is not None and mask.dtype not in (bool, q.dtype):
             return NotImplemented
-        scaled = workspace[0][: q.size].reshape(q.shape)
-        k(np.multiply, q, 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(()), scaled)
+        scaled = workspace[0].reshape(q.shape)
+        factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
+        rows, keys = out.size // out.shape[-1], key.shape[-2]
+        plain = sink is None and not self.causal and (mask is None or mask.dtype != bool)
+        if plain and rows * keys < SMALL and q.shape[-2] == out.shape[-2]:
+            shape = out.shape[:-1]
+            scores = workspace[1][: rows * keys].reshape(*shape, keys)
+            highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
+            k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
+            return None
+        k(np.multiply, q, factor, scaled)
         if mask is not None and mask.dtype == bool:
             hidden = workspace[5][: mask.size].reshape(mask.shape)
             k(np.logical_not, mask, hidden)
             mask = hidden
         if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
             scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
-        column = ones(key.shape[-2], q.dtype)
-        if out.size // out.shape[-1] * key.shape[-2] <= SCORES:
+        column = ones(keys, q.dtype)
+        if rows * keys <= SCORES:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
             attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, workspace[1:5], k)
@@ -151,12 +160,26 @@ class ScaledDotProductAttention(Op):
         return _attention.attend(k, q, key, v, mask, scale, sink, outputs[0], self.causal)
 
 
-def _call(function: Any, *operands: Any, **named: Any) -> None:
-    function(*operands, **named)
+def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,
+               out: Any) -> None:
+    """Attention with few scores, as in a decoder's step: one call, so that binding it to new lengths costs little.
+
+    As `attend`, with q not yet scaled; scaled, scores, highest and total [..., L, 1] are scratch.
+    """
+    np.multiply(q, factor, scaled)
+    np.matmul(scaled, kt, scores)
+    if mask is not None:
+        np.add(scores, mask, scores)
+    np.maximum.reduce(scores, -1, None, highest, True)
+    np.subtract(scores, highest, scores)
+    np.exp(scores, scores)
+    np.add.reduce(scores, -1, None, total, True)
+    np.matmul(scores, v, out)
+    np.divide(out, total, out)
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, workspace: Sequence[Any],
-           k: Any = _call) -> None:
+           k: Any = call) -> None:
     """Attention of scaled queries, all at once; ``k`` does the calls, or records them.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],

@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
-from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._op import Op, Workspace, call, op
 from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
 from ovgpu.ops._strided import strides_of
 from ovgpu.ops._trace import TILE
@@ -70,7 +70,11 @@ class _MVN(Op):
         block = int(block_rows(count, n))
         eps = self.eps if self.normalize_variance else None
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
-        k(mvn_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside())
+        given = rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside()
+        if count <= block:
+            mvn_block(k, *given)
+        else:
+            k(mvn_rows, *given)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -117,27 +121,32 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
 
 
 def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool) -> None:
-    """Normalises every row by its mean and, with ``eps``, by its deviation; blocks of rows stay in cache.
-
-    x, out: [M, N]; column: N ones; statistics: [block, 1].
-    """
-    block, n = len(statistics), x.shape[1]
+    """Normalises every row, some at a time, so that they stay in cache; see `mvn_block`."""
+    block = len(statistics)
     for start in range(0, len(x), block):
-        a, o = x[start : start + block], out[start : start + block]
-        t = statistics[: len(a)]
-        np.matmul(a, column, t)
-        np.divide(t, n, t)
-        np.subtract(a, t, o)
-        if eps is None:
-            continue
-        np.vecdot(o, o, t[:, 0])
-        np.divide(t, n, t)
-        if inside:
-            np.add(t, eps, t)
-        np.sqrt(t, t)
-        if not inside:
-            np.add(t, eps, t)
-        np.divide(o, t, o)
+        rows = slice(start, start + block)
+        mvn_block(call, x[rows], out[rows], column, statistics[: len(x) - start], eps, inside)
+
+
+def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool) -> None:
+    """Normalises every row by its mean and, with ``eps``, by its deviation; ``k`` does the calls, or records them.
+
+    x, out: [M, N]; column: N ones; t: [M, 1].
+    """
+    n = x.shape[1]
+    k(np.matmul, x, column, t)
+    k(np.divide, t, n, t)
+    k(np.subtract, x, t, out)
+    if eps is None:
+        return
+    k(np.vecdot, out, out, t[:, 0])
+    k(np.divide, t, n, t)
+    if inside:
+        k(np.add, t, eps, t)
+    k(np.sqrt, t, t)
+    if not inside:
+        k(np.add, t, eps, t)
+    k(np.divide, out, t, out)
 
 
 @op("MVN", "opset1")
