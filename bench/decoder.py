@@ -5,7 +5,8 @@
 12 layers of 256, vocabulary 50257, batch 1. Every call meets a cache length it has not seen before, so
 whatever an engine does per shape counts. The flat script reads its weights out of the same IR, issues NumPy's
 calls on prepared arrays with `out=` wherever a shape is fixed, and orders its cache by beam and grows it by
-concatenation as the IR does: what a perfect executor of these calls would do. OpenVINO's CPU plugin (f32) stands beside it.
+concatenation as the IR does: what a perfect executor of these calls would do. OpenVINO's CPU plugin (f32)
+stands beside it.
 """
 
 from __future__ import annotations

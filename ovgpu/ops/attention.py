@@ -170,10 +170,10 @@ def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any
     np.matmul(scaled, kt, scores)
     if mask is not None:
         np.add(scores, mask, scores)
-    np.maximum.reduce(scores, -1, None, highest, True)
+    np.maximum.reduce(scores, axis=-1, out=highest, keepdims=True)
     np.subtract(scores, highest, scores)
     np.exp(scores, scores)
-    np.add.reduce(scores, -1, None, total, True)
+    np.add.reduce(scores, axis=-1, out=total, keepdims=True)
     np.matmul(scores, v, out)
     np.divide(out, total, out)
 

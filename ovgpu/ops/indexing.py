@@ -104,7 +104,7 @@ class Gather(Op):
         if batch == 0 and indices.size == 1 and extent:
             if indices.ndim != 1:
                 out = out.reshape((*x.shape[:where], 1, *x.shape[where + 1 :]))
-            k(_take_one, x, indices, extent, (slice(None),) * where, out)
+            k(_take_one, x, indices, where, out)
             return None
         lead = x.shape[:batch]
         if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
@@ -136,12 +136,14 @@ class Gather(Op):
         return None
 
 
-def _take_one(x: Any, indices: Any, extent: int, lead: tuple[Any, ...], out: Any) -> None:
+def _take_one(x: Any, indices: Any, where: int, out: Any) -> None:
     """Gathers a single slice, so that moving a cache by one beam costs no more than the copy."""
-    i = indices.item()
+    i, extent = indices.item(), x.shape[where]
     i += extent if i < 0 else 0
-    if 0 <= i < extent:
-        np.copyto(out, x[(*lead, slice(i, i + 1))])
+    if extent == 1 and i == 0:
+        np.copyto(out, x)
+    elif 0 <= i < extent:
+        np.copyto(out, x[(*(slice(None),) * where, slice(i, i + 1))])
     else:
         out[...] = 0
 

@@ -472,10 +472,11 @@ def _first_inferences_at_once(device: str) -> None:
         net.assign("v", every)
         h, row, total = body.parameter("f32", (-1, 3)), inner.parameter("f32", (1, 3)), inner.parameter("f32", (1, 3))
         new = inner.result(add(inner, row, total))
-        summed = body.tensor_iterator(inner, [feed(h, row, axis=0), feed(body.const(np.zeros((1, 3), np.float32)), total)],
-                                      [take(new)], [(new, total)])
+        nothing = body.const(np.zeros((1, 3), np.float32))
+        summed = body.tensor_iterator(inner, [feed(h, row, axis=0), feed(nothing, total)], [take(new)], [(new, total)])
         largest = body.layer("ReduceMax", "opset1", [summed, i64(body, [0, 1])], {"keep_dims": False})
-        go = body.result(body.layer("Less", "opset1", [largest, scalar(body, 500)], {"auto_broadcast": "numpy"}, ["boolean"]))
+        less = body.layer("Less", "opset1", [largest, scalar(body, 500)], {"auto_broadcast": "numpy"}, ["boolean"])
+        go = body.result(less)
         grown = body.result(concat(body, [h, summed], 0))
         net.result(net.loop(scalar(net, -1, "i64"), net.const(np.array(True)), body, [feed(every, h)], [take(grown)],
                             [(grown, h)], body_condition=go))

@@ -87,10 +87,10 @@ class CpuBackend:
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
-        calls: list[Call] = []
         if op.numpy is not None:
-            done = op.numpy(lambda f, *args, **kwargs: calls.append(partial(f, *args, **kwargs)),
-                            inputs, outputs, workspace)
+            calls: list[Call] = []
+            add = calls.append
+            done = op.numpy(lambda *args, **named: add(partial(*args, **named)), inputs, outputs, workspace)
             if done is not NotImplemented:
                 return calls
         return [partial(_evaluate_into, op, inputs, outputs, types)]
