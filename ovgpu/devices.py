@@ -19,6 +19,11 @@ def register_backend(device: str, backend: Callable[[], Backend]) -> None:
     _backends[device] = backend
 
 
+def unregister_backend(device: str) -> None:
+    """Takes a device away again; models compiled for it go on."""
+    del _backends[device]
+
+
 def available_devices() -> list[str]:
     """The devices that a model can be compiled for."""
     return sorted(_backends)

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.text import Text
 import ovgpu
 from ovgpu.cli._print import console, table
 from ovgpu.ops import Op, registry
-from ovgpu.ops._op import schema
+from ovgpu.ops._op import is_own, schema
 from ovgpu.types import Type
 
 STRUCTURE = ("Parameter", "Constant", "Result", "ReadValue", "Assign")
@@ -32,12 +32,12 @@ def run(args: argparse.Namespace) -> None:
     if args.name is not None:
         _one(args.name)
         return
-    rows = list(_rows())
+    classes = [cls for cls in registry() if not args.markdown or is_own(cls)]  # the README shows ovgpu's own
+    rows = list(_rows(classes))
     header = ("op", "versions", "forms", "file")
     if args.markdown:
         print("\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * 4, *rows)))
         return
-    classes = list(registry())
     out = console()
     out.print(table("", header, rows, whole=(0,)))
     out.print(f"{len(rows)} operations in {len(classes)} versions", style="bold")
@@ -69,9 +69,9 @@ def where(cls: type[Op]) -> tuple[str, int]:
     return (file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name), line
 
 
-def _rows() -> Iterator[tuple[str, ...]]:
+def _rows(classes: Sequence[type[Op]]) -> Iterator[tuple[str, ...]]:
     by_name: dict[str, list[type[Op]]] = {}
-    for cls in registry():
+    for cls in classes:
         by_name.setdefault(cls.name, []).append(cls)
     for name, versions in by_name.items():
         newest = versions[-1]

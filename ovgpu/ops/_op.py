@@ -156,6 +156,11 @@ def registry() -> Iterator[type[Op]]:
                 yield _registry[name][version]
 
 
+def is_own(cls: type[Op]) -> bool:
+    """Whether an op is one of ovgpu's, not a user's."""
+    return cls.__module__.startswith("ovgpu.ops.")
+
+
 def lookup(name: str, version: str) -> type[Op] | None:
     """The newest registered version of an op that is not newer than ``version``."""
     versions = _registry.get(name, {})

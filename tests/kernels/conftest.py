@@ -6,21 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-import ovgpu.core
+from ovgpu import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 from tests.emulator import blas_emu, cupy_emu
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def emulated() -> Iterator[str]:
-    """A device name: the CUDA backend bound to the emulator."""
+    """A device name: the CUDA backend bound to the emulator. Other tests do not see the device."""
     rt.bind(cupy_emu, blas_emu)
-    ovgpu.core.register_backend("EMULATED", CudaBackend)
+    devices.register_backend("EMULATED", CudaBackend)
     yield "EMULATED"
+    devices.unregister_backend("EMULATED")
     rt.bind(None, None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def backend(emulated: str) -> CudaBackend:
     """A backend on the emulated device, to record kernels with."""
     return CudaBackend()
