@@ -142,8 +142,8 @@ class Executor:
         kept = self.bindings[number]
         full_key = (slots, key, *(h.tobytes() for h in hosts)) if hosts else (slots, key)
         base = kept.get(full_key)
-        if base is None:  # the last one for these state buffers, or else for the other ones
-            base = next((b for k, b in reversed(kept.items()) if k[1] == key), next(reversed(kept.values()), None))
+        if base is None:
+            base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
         try:
             binding = self._derive(number, segment, slots, hosts, memory, base)
         except MemoryError:
