@@ -21,13 +21,5 @@ class Adapter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
 
-    def windows(self, x: Any, size: Sequence[int], step: Sequence[int]) -> Any:
-        """Sliding windows over the last ``len(size)`` axes, ``step`` apart: a view with window axes appended."""
-        n = len(size)
-        spatial = [(d - w) // s + 1 for d, w, s in zip(x.shape[-n:], size, step)]
-        strides = [a * s for a, s in zip(x.strides[-n:], step)]
-        return self.module.lib.stride_tricks.as_strided(
-            x, (*x.shape[:-n], *spatial, *size), (*x.strides[:-n], *strides, *x.strides[-n:]))
-
 
 NUMPY = Adapter(np)
