@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
+from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import Adapter
@@ -28,6 +27,7 @@ class CudaBackend:
         self.xp = Adapter(self.cupy)
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.blas = Blas(self.stream)
+        self.graphs = Graphs(self.stream)
 
     def for_request(self) -> CudaBackend:
         return CudaBackend()
@@ -82,36 +82,7 @@ class CudaBackend:
                 call()
 
     def replay(self, recording: Recording) -> bool:
-        """Launches the recording's graphs, captured at its second run: the first one loads the modules."""
-        if recording.graph is None:
-            recording.runs += 1
-            if recording.runs < 2 or not recording.flat:
-                return False
-            recording.graph = self._captured(recording.flat)
-        for number, run in recording.graph:
-            recording.number = number
-            run()
-        return True
-
-    def _captured(self, calls: Sequence[Call]) -> list[tuple[int, Call]]:
-        """A graph's launch for each run of calls that only launch work, and the calls between them; with the
-        number of the (first) call."""
-        found: list[tuple[int, Call]] = []
-        number = 0
-        for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
-            run = list(group)
-            if eager:
-                found += enumerate(run, number)
-            else:
-                self.stream.begin_capture()
-                try:
-                    for call in run:
-                        call()
-                finally:
-                    graph = self.stream.end_capture()
-                found.append((number, partial(graph.launch, self.stream)))
-            number += len(run)
-        return found
+        return self.graphs.replay(recording)
 
     def synchronize(self) -> None:
         self.stream.synchronize()
