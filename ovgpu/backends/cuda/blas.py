@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -23,14 +23,19 @@ class Blas:
 
     def __init__(self, stream: Any) -> None:
         self.cublas = rt.cublas()
-        self.handle = self.cublas.create()
-        self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
-        self.cublas.set_stream(self.handle, stream.ptr)
-        self.cublas.set_workspace(self.handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it
-        modes = self.cublas.Math
-        self.cublas.set_math_mode(self.handle,
-                                  int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
+        self.stream = stream
         self.scalars = {kind: (np.array(1, kind), np.array(0, kind)) for kind in (np.float32, np.float64)}
+
+    @cached_property
+    def handle(self) -> Any:
+        """Made when a product is recorded: not every model has one."""
+        handle = self.cublas.create()
+        self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
+        self.cublas.set_stream(handle, self.stream.ptr)
+        self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it
+        modes = self.cublas.Math
+        self.cublas.set_math_mode(handle, int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
+        return handle
 
     def matmul(self, a: Array, b: Array, out: Array) -> list[Callable[[], None]] | None:
         """The calls of ``out [..., M, N] = a [..., M, K] @ b [..., K, N]``, whose batch axes broadcast to those of
@@ -76,10 +81,10 @@ class Blas:
         calls: list[Callable[[], None]] = []
         for index in product(*map(range, extents)):
             offsets = [sum(i * s for i, s in zip(index, step)) for step in steps]
-            calls.append(partial(self._launch, gemm, arrays, offsets, count, batch))
+            calls.append(partial(self._launch, self.handle, gemm, arrays, offsets, count, batch))
         return calls
 
-    def _launch(self, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
+    def _launch(self, handle: Any, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
                 batch: Sequence[int]) -> None:
         """Column-major cuBLAS sees every matrix transposed, hence ``out^T = b^T @ a^T``."""
         a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
@@ -90,7 +95,7 @@ class Blas:
         settings = (kinds.COMPUTE_64F if double else kinds.COMPUTE_32F, self.cublas.GemmAlgo.DEFAULT)
         kind = getattr(rt.cupy().cuda.runtime, _TYPES[dtype.name])
         ta, tb = (operation.T if x.transposed else operation.N for x in (gemm.a, gemm.b))
-        shape = (self.handle, tb, ta, gemm.n, gemm.m, gemm.k)
+        shape = (handle, tb, ta, gemm.n, gemm.m, gemm.k)
         right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, kind, gemm.leading)
         if count == 1:
             self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
