@@ -35,10 +35,11 @@ class Launcher:
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False) -> None:
-        """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types. All blocks of a
-        cooperative launch run at the same time."""
+        """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types, and host arrays are
+        structs passed by value. All blocks of a cooperative launch run at the same time."""
         function = sources.function(file, expression, cooperative)
-        self.calls.append(partial(function, grid, block, tuple(args), shared_mem=shared, stream=self.stream))
+        given = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
+        self.calls.append(partial(function, grid, block, given, shared_mem=shared, stream=self.stream))
 
     @property
     def multiprocessors(self) -> int:
@@ -72,6 +73,11 @@ class Launcher:
         calls = self.blas.matmul(a, b, out)
         self.calls.extend(calls or ())
         return calls is not None
+
+
+def _struct(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers as one element: CuPy passes no more than one by value."""
+    return np.ascontiguousarray(numbers).reshape(-1).view(np.dtype((np.void, numbers.nbytes)))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,20 @@ def folder() -> Path:
     raise FileNotFoundError(f"cuda_kernels is neither in {_PACKAGE} nor beside it; ovgpu is not installed completely")
 
 
+def source(file: str) -> str:
+    """The text of a kernel file. It ends with a digest of the headers: CuPy finds compiled kernels again by text and
+    options alone."""
+    return f"{(folder() / file).read_text()}\n// headers: {_headers()}\n"
+
+
+@cache
+def _headers() -> str:
+    digest = sha256()
+    for header in sorted(folder().glob("*.cuh")):
+        digest.update(header.read_bytes())
+    return digest.hexdigest()
+
+
 _functions: dict[tuple[int, str, str, bool], Any] = {}
 
 
@@ -28,8 +43,7 @@ def function(file: str, expression: str, cooperative: bool = False) -> Any:
     cupy = rt.cupy()
     key = (id(cupy), file, expression, cooperative)
     if key not in _functions:
-        source = (folder() / file).read_text()
-        module = cupy.RawModule(code=source, options=("-std=c++17", f"-I{folder()}"), name_expressions=[expression],
-                                enable_cooperative_groups=cooperative)
+        module = cupy.RawModule(code=source(file), options=("-std=c++17", f"-I{folder()}"),
+                                name_expressions=[expression], enable_cooperative_groups=cooperative)
         _functions[key] = module.get_function(expression)
     return _functions[key]
