@@ -329,7 +329,9 @@ def _argument(function: Function, index: int, value: Any) -> bytes:
         data = bytes(value)
     elif isinstance(value, np.ndarray):  # CuPy passes the bytes of one element by value: right for a struct only
         if value.size != 1:
-            raise TypeError(f"{where}: a numpy.ndarray of shape {value.shape}; only those of size one are passed by value")
+            raise TypeError(
+                f"{where}: a numpy.ndarray of shape {value.shape}; only those of size one are passed by value"
+            )
         if parameter.kind != "s":
             raise TypeError(
                 f"{where}: Unsupported type {type(value)}: a host array cannot be passed to a kernel"

@@ -277,7 +277,8 @@ ARGUMENTS = (
         ((None, np.int64(4), np.float32(1)), "argument 1 has 8 bytes"),
         ((None, np.int32(4), 1.0), "argument 2 has 8 bytes"),
         ((None, np.int32(4), np.int32(1)), "argument 2 is of kind 'i'"),
-        ((np.zeros(4, np.float32), np.int32(4), np.float32(1)), "Unsupported type <class 'numpy.ndarray'>"),
+        ((np.zeros(1, np.float32), np.int32(4), np.float32(1)), "Unsupported type <class 'numpy.ndarray'>"),
+        ((np.zeros(4, np.float32), np.int32(4), np.float32(1)), "only those of size one are passed by value"),
         (("y", np.int32(4), np.float32(1)), "Unsupported type <class 'str'>"),
     ],
 )
