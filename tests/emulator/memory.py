@@ -44,7 +44,9 @@ class _AddressSpace:
         else:
             raise EmulatorError("cannot reserve an address range for device memory")
         self.base, self.end = base, base + (1 << exponent)
-        self.next = base
+        # A wrong index leads some way to either side: nothing of the process may be there.
+        margin = 1 << exponent - 3
+        self.next, self.last = base + margin, base + (1 << exponent) - margin
         self.starts: list[int] = []
         self.sizes: dict[int, int] = {}
         self.live: set[int] = set()
@@ -55,7 +57,7 @@ class _AddressSpace:
         pages = -(-padded // PAGE) * PAGE
         with self.lock:
             first = self.next
-            if first + pages + PAGE > self.end:
+            if first + pages + PAGE > self.last:
                 raise CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
             self.next = first + pages + PAGE
             if self.runtime.emu_commit(first, pages):

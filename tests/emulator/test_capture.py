@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from . import cupy_emu as cp
+from .isolation import isolated
 from .state import CaptureError, CUDARuntimeError
 from .test_kernels import CODE, kernel, module
 
@@ -199,7 +200,9 @@ RECORDED: dict[str, Callable[[cp.ndarray, cp.ndarray], object]] = {
 
 
 @pytest.mark.parametrize("what", RECORDED)
-def test_replay_after_free(what: str, stream: cp.cuda.Stream) -> None:
+@isolated
+def test_replay_after_free(what: str) -> None:
+    stream = cp.cuda.Stream(non_blocking=True).use()
     x, y = cp.ones(4, np.float32), cp.empty(4, np.float32)
     stream.begin_capture()
     RECORDED[what](x, y)
@@ -211,7 +214,9 @@ def test_replay_after_free(what: str, stream: cp.cuda.Stream) -> None:
         graph.launch(stream)
 
 
-def test_replay_after_free_behind_a_pointer_in_memory(stream: cp.cuda.Stream) -> None:
+@isolated
+def test_replay_after_free_behind_a_pointer_in_memory() -> None:
+    stream = cp.cuda.Stream(non_blocking=True).use()
     code = 'extern "C" __global__ void kernel(const float* const* table, float* y) { y[0] = table[1][0]; }'
     x, y = cp.ones(4, np.float32), cp.empty(1, np.float32)
     table = cp.asarray(np.array([0, x.data.ptr], np.uint64))

@@ -1,4 +1,4 @@
-"""Kernels on the host: right results, and each kind of bug injected and caught."""
+"""Kernels on the host: right results, and each kind of bug injected and caught, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from . import cupy_emu as cp
+from .isolation import isolated
 from .nvrtc import ARCHITECTURES, KERNELS, compile_source
 from .state import CUDARuntimeError
 from .toolchain import EmulatorError
@@ -132,6 +133,7 @@ def test_tiled_matmul(order: object) -> None:
         ("sb[i][tx]", "sb[tx][i]"),
     ],
 )
+@isolated
 def test_a_broken_kernel_is_noticed(sound: str, broken: str) -> None:
     assert sound in CODE
     code = CODE.replace(sound, broken)
@@ -146,6 +148,7 @@ def test_a_broken_kernel_is_noticed(sound: str, broken: str) -> None:
     assert any(errors)
 
 
+@isolated
 def test_barrier_that_some_threads_miss() -> None:
     code = 'extern "C" __global__ void kernel() { if (threadIdx.x < 40) __syncthreads(); }'
     with pytest.raises(
@@ -154,6 +157,7 @@ def test_barrier_that_some_threads_miss() -> None:
         kernel(code)((1,), (64,), ())
 
 
+@isolated
 def test_barriers_of_two_branches() -> None:
     code = """extern "C" __global__ void kernel() {
       if (threadIdx.x < 32) {
@@ -166,6 +170,7 @@ def test_barriers_of_two_branches() -> None:
         kernel(code)((1,), (64,), ())
 
 
+@isolated
 def test_collective_that_some_lanes_miss() -> None:
     code = """extern "C" __global__ void kernel(int* y) {
       if (threadIdx.x == 3) __syncthreads();
@@ -175,6 +180,7 @@ def test_collective_that_some_lanes_miss() -> None:
         kernel(code)((1,), (32,), (cp.empty(32, np.int32),))
 
 
+@isolated
 def test_collective_of_a_lane_outside_its_mask() -> None:
     code = 'extern "C" __global__ void kernel() { __syncwarp(0xffffu); }'
     with pytest.raises(CUDARuntimeError, match=r"lane 16 is not in the mask"):
@@ -182,6 +188,7 @@ def test_collective_of_a_lane_outside_its_mask() -> None:
 
 
 @pytest.mark.parametrize("n", [64, 77])
+@isolated
 def test_read_past_the_end(n: int) -> None:
     code = (
         'extern "C" __global__ void kernel(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 4]; }'
@@ -194,6 +201,7 @@ def test_read_past_the_end(n: int) -> None:
     assert y.get().size == n  # the process goes on
 
 
+@isolated
 def test_write_right_past_the_end() -> None:
     code = (
         'extern "C" __global__ void kernel(float* y, int n) { if (threadIdx.x <= n) y[threadIdx.x] = 1.f; }'
@@ -203,12 +211,14 @@ def test_write_right_past_the_end() -> None:
         kernel(code)((1,), (96,), (y, np.int32(77)))
 
 
+@isolated
 def test_access_before_the_start_of_memory() -> None:
     code = 'extern "C" __global__ void kernel(int* y) { y[-2000] = 1; }'
     with pytest.raises(CUDARuntimeError, match="illegal memory access"):
         kernel(code)((1,), (1,), (cp.empty(1, np.int32),))
 
 
+@isolated
 def test_index_outside_a_shared_array() -> None:
     code = """#include "common.cuh"
     extern "C" __global__ void kernel(float* y) {
@@ -220,6 +230,7 @@ def test_index_outside_a_shared_array() -> None:
         kernel(code)((1,), (64,), (cp.empty(64, np.float32),))
 
 
+@isolated
 def test_past_the_end_of_dynamic_shared_memory() -> None:
     code = """#include "common.cuh"
     extern "C" __global__ void kernel() { OVGPU_DYN_SHARED(float, s); s[threadIdx.x] = 1.f; }"""
@@ -228,6 +239,7 @@ def test_past_the_end_of_dynamic_shared_memory() -> None:
         kernel(code)((1,), (68,), (), shared_mem=256)
 
 
+@isolated
 def test_uninitialised_memory_is_poison() -> None:
     code = """#include "common.cuh"
     extern "C" __global__ void kernel(unsigned* y) {
@@ -242,12 +254,14 @@ def test_uninitialised_memory_is_poison() -> None:
         assert y.get().tolist() == [0xFBFBFBFB] * 3
 
 
+@isolated
 def test_integer_division_by_zero() -> None:
     code = 'extern "C" __global__ void kernel(int* y) { y[0] = 7 / y[0]; }'
     with pytest.raises(CUDARuntimeError, match="integer division by zero"):
         kernel(code)((1,), (1,), (cp.zeros(1, np.int32),))
 
 
+@isolated
 def test_stack_overflow() -> None:
     code = """__device__ __noinline__ int deep(volatile int* y, int n) {
       volatile char frame[4096];
@@ -287,6 +301,7 @@ def test_arguments_that_do_not_fit(args: tuple[object, ...], match: str) -> None
         kernel(ARGUMENTS)((1,), (32,), args)
 
 
+@isolated
 def test_a_host_address_is_no_device_pointer() -> None:
     host = np.zeros(4, np.float32)
     with pytest.raises(CUDARuntimeError, match=r"argument 0 points to .* not device memory"):
@@ -319,6 +334,7 @@ def test_launch_bounds() -> None:
         kernel(code)((1,), (96,), ())
 
 
+@isolated
 def test_shared_memory_limits() -> None:
     code = """#include "common.cuh"
     extern "C" __global__ void kernel(int use) {
@@ -357,6 +373,7 @@ def test_kernels_that_macros_declare() -> None:
     assert y.get().tolist() == [4]
 
 
+@isolated
 def test_blocks_that_wait_for_each_other() -> None:
     code = """#include "common.cuh"
     extern "C" __global__ void kernel(unsigned* arrived, int* y) {
@@ -373,6 +390,7 @@ def test_blocks_that_wait_for_each_other() -> None:
         module(code).get_function("kernel")((4,), (32,), (arrived, y))
 
 
+@isolated
 def test_cooperative_groups() -> None:
     code = """#include <cooperative_groups.h>
     extern "C" __global__ void kernel(int* y) {
@@ -402,6 +420,7 @@ def test_launches_from_several_python_threads() -> None:
         assert max(pool.map(work, range(8))) < 1e-4
 
 
+@isolated
 def test_a_fault_does_not_spoil_later_launches() -> None:
     code = CODE.replace("c[row * n + col] = sum", "c[row * n + col + (row == 20 ? 1 << 20 : 0)] = sum")
     for _ in range(20):

@@ -1,0 +1,63 @@
+"""Faults put into the project's kernels, one at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ovgpu.backends.cuda import rt, sources
+from tests.emulator import blas_emu, cupy_emu
+from tests.emulator.isolation import Outcome, call
+from tests.emulator.state import CUDARuntimeError
+
+ORDERS: tuple[str | int, ...] = ("ascending", "descending", 7)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``sound`` in a file of cuda_kernels/ becomes ``broken``; ``run`` is a check that passes without it."""
+
+    name: str
+    run: Callable[[], None]
+    file: str
+    sound: str
+    broken: str = ""
+
+
+def evidence(fault: Fault) -> list[str]:
+    """What tells that the kernel is broken: wrong results, or the device's checks, in any order of threads."""
+    sound = sources.folder()
+    seen = []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for source in sound.glob("*.cu*"):
+            text = source.read_text()
+            if source.name == fault.file:
+                assert text.count(fault.sound) >= 1, f"{fault.file} has no {fault.sound!r}"
+                text = text.replace(fault.sound, fault.broken)
+            (Path(folder) / source.name).write_text(text)
+        patch.setattr(sources, "folder", lambda: Path(folder))
+        patch.setattr(sources, "_functions", {})
+        rt.bind(cupy_emu, blas_emu)
+        for order in ORDERS:
+            with cupy_emu.thread_order(order):
+                try:
+                    fault.run()
+                except (AssertionError, CUDARuntimeError) as e:
+                    seen.append(f"{type(e).__name__}: {e}")
+    return seen
+
+
+def _sound(fault: Fault) -> None:
+    rt.bind(cupy_emu, blas_emu)
+    fault.run()
+
+
+def is_noticed(fault: Fault) -> None:
+    """Fails unless the check passes with the sound kernel and shows evidence of the fault."""
+    call(_sound, fault).result()
+    found: Outcome = call(evidence, fault)
+    assert found.result()

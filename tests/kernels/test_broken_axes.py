@@ -1,0 +1,66 @@
+"""Faults put into the kernels that work along axes: each is caught by wrong results or by the device's checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ovgpu.ops.normalization import MVN6
+from ovgpu.ops.reduction import ReduceMax, ReduceSum
+from ovgpu.ops.softmax import Softmax8
+from ovgpu.ops.sort import CumSum, TopK3
+from ovgpu.types import Type
+from tests.kernels.broken import Fault, is_noticed
+from tests.kernels.forms import check, random
+
+
+def rows() -> None:
+    check(ReduceSum(), random((3, 1025), np.int32), [[1]])
+
+
+def columns() -> None:
+    check(ReduceMax(), random((1031, 5)), [[0]])
+
+
+def softmax_columns() -> None:
+    check(Softmax8(axis=0), random((129, 3)))
+
+
+def mvn() -> None:
+    check(MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True), random((3, 1028)), [[1]])
+
+
+def cumsum() -> None:
+    check(CumSum(), random((2, 2051), np.int32), [1])
+
+
+def cumsum_columns() -> None:
+    check(CumSum(), random((65, 3), np.int32), [0])
+
+
+def topk() -> None:
+    op = TopK3(axis=-1, mode="max", sort="value", index_element_type=Type.i32)
+    check(op, random((2, 5000)), [9], types=[Type.f32, Type.i32])
+
+
+FAULTS = [
+    Fault("no barrier before a fold is read", rows, "axes.cuh", "value;\n    __syncthreads();", "value;"),
+    Fault("no barrier before a fold's memory is used again", mvn, "axes.cuh",
+          "    __syncthreads();  // what an earlier fold left may still be read\n    if", "    if"),
+    Fault("no barrier between the halves", columns, "axes.cuh",
+          "    __syncthreads();\n    if (threadIdx.y", "    if (threadIdx.y"),
+    Fault("too few shuffles", rows, "axes.cuh", "step = width / 2", "step = width / 4"),
+    Fault("head of the vectors", rows, "reduction.cu", "unsigned done = 0;", "unsigned done = 1;"),
+    Fault("sum not rescaled", softmax_columns, "softmax.cu", "sum * exponential(maximum - greatest)", "sum"),
+    Fault("total of a warp", cumsum, "cumsum.cu", "sum, 31)", "sum, 30)"),
+    Fault("no barrier before the segments are read", cumsum_columns, "cumsum.cu", "= sum;\n    __syncthreads();",
+          "= sum;"),
+    Fault("no barrier in the sort", topk, "topk.cu", "step /= 2) {\n      __syncthreads();", "step /= 2) {"),
+    Fault("no room left", topk, "topk.cu", "count + tile > room", "count > room"),
+    Fault("greatest first", topk, "topk.cu", "greatest ? Bits(~key) : key", "key"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_noticed(fault: Fault) -> None:
+    is_noticed(fault)
