@@ -29,7 +29,6 @@ from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
-from ovgpu.ops._xp import Adapter
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.executor import Executor, Memory
@@ -210,7 +209,7 @@ class _Watch:
                 child.observe = _Watch(child, None, 0, self.layer)
             return child.run(arrays, {}, Fresh(executor.backend))
 
-        step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
+        step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
     def _array(self, i: int) -> Array:
         """A value's array; that of a view which no step reads is made here."""

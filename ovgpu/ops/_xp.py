@@ -21,5 +21,9 @@ class Adapter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
 
+    def running(self, run: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Adapter:
+        """The same library with another ``run``."""
+        return type(self)(self.module, run)
+
 
 NUMPY = Adapter(np)

@@ -19,7 +19,6 @@ import numpy as np
 from ovgpu.model import Model, Node
 from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides, equal
-from ovgpu.ops._xp import Adapter
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
 from ovgpu.runtime.backend import Call, Eager, Fresh
 from ovgpu.runtime.program import Body, Program, Step
@@ -353,7 +352,7 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
         dense = [x if x.flags.c_contiguous else contiguous(x) for x in arrays]
         return child.run(dense, {}, Fresh(executor.backend))
 
-    return step.op.evaluate(Adapter(executor.backend.xp.module, run_body), *inputs)
+    return step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
 
 def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program]) -> Program:

@@ -28,7 +28,7 @@ HOST_RESULTS = frozenset(
 def check_dtype(dtype: Any) -> np.dtype[Any]:
     """A dtype for which CuPy has kernels; arrays of others hold memory, and have views. ValueError otherwise."""
     dtype = np.dtype(dtype)
-    if dtype.kind not in "biufc" and dtype.name != "bfloat16":  # that one comes from ml_dtypes
+    if dtype.name != "bfloat16" and (dtype.kind not in "biufc" or dtype.isbuiltin != 1):  # the others of ml_dtypes
         raise ValueError(f"Unsupported dtype {dtype}")
     if dtype.byteorder == ">":
         raise ValueError(f"Unsupported dtype {dtype}: not in native byte order")

@@ -56,6 +56,8 @@ class ndarray:
         elif memptr is None:
             raise ValueError("memptr is required if strides is given.")
         if memptr is None:
+            if dtype.type is not np.void:  # CuPy gives memory to structs, and to what it has kernels for
+                check_dtype(dtype)
             memptr = memory.alloc(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         self._set(View(memptr.ptr, shape, tuple(strides), dtype), memptr, None)
 

@@ -11,8 +11,8 @@ from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
-from ovgpu.ops._xp import Adapter
 from ovgpu.runtime.backend import Call, Eager, Recording
 from ovgpu.types import Type
 
@@ -24,7 +24,7 @@ class CudaBackend:
 
     def __init__(self) -> None:
         self.cupy = rt.cupy()
-        self.xp = Adapter(self.cupy)
+        self.xp = CupyAdapter(self.cupy)
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.blas = Blas(self.stream)
         self.graphs = Graphs(self.stream)
@@ -51,7 +51,7 @@ class CudaBackend:
 
     def upload(self, value: Any, previous: Array | None) -> Array:
         if previous is None or previous.shape != value.shape or previous.dtype != value.dtype:
-            previous = self.cupy.empty(value.shape, value.dtype)
+            previous = self.xp.empty(value.shape, value.dtype)
         previous.set(np.asarray(value, order="C"), stream=self.stream)
         return previous
 

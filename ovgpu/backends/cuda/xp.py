@@ -1,0 +1,22 @@
+"""CuPy as ops' `evaluate` sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops._op import Array
+from ovgpu.ops._xp import Adapter
+
+
+class CupyAdapter(Adapter):
+    """CuPy, and what it lacks."""
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Array:
+        """An array of any type: CuPy itself gives memory only to types that it has kernels for."""
+        dtype = np.dtype(dtype)
+        nbytes = prod(shape) * dtype.itemsize
+        return self.module.ndarray(tuple(shape), dtype, memptr=self.module.cuda.alloc(max(nbytes, 1)))
