@@ -40,6 +40,7 @@ class Counters:
 
     launches: int = 0  # kernels and library calls started one by one
     graph_launches: int = 0
+    graph_kernels: int = 0  # kernels and library calls in the graphs launched
     allocs: int = 0
     h2d_bytes: int = 0
     d2h_bytes: int = 0
