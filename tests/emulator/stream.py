@@ -25,6 +25,7 @@ class Capture:
     def __init__(self, origin: Stream) -> None:
         self.origin = origin
         self.nodes: list[Node] = []
+        self.launches = 0  # the nodes that are kernels and library calls
         self.work: dict[int, int] = {origin.ptr: 0}  # nodes enqueued per stream
         self.joined: dict[int, dict[int, int]] = {origin.ptr: {}}  # per stream, what it has waited for
         self.invalid: str | None = None
@@ -34,8 +35,9 @@ class Capture:
         self.work.setdefault(stream.ptr, 0)
         self.joined.setdefault(stream.ptr, {})
 
-    def add(self, node: Node, stream: Stream) -> None:
+    def add(self, node: Node, stream: Stream, launch: bool) -> None:
         self.nodes.append(node)
+        self.launches += launch
         self.work[stream.ptr] += 1
 
     def done_before(self, stream: Stream) -> dict[int, int]:
@@ -152,7 +154,7 @@ class Stream:
             raise CaptureError(
                 "work of a forked stream was not joined before end_capture", state.CAPTURE_UNJOINED
             )
-        return Graph(capture.nodes)
+        return Graph(capture.nodes, capture.launches)
 
     def is_capturing(self) -> bool:
         return self.capture is not None
@@ -212,8 +214,8 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 class Graph:
     """cupy.cuda.Graph: the recorded nodes, in stream order."""
 
-    def __init__(self, nodes: list[Node]) -> None:
-        self.nodes = tuple(nodes)
+    def __init__(self, nodes: list[Node], launches: int) -> None:
+        self.nodes, self.launches = tuple(nodes), launches
         self.graph = next(_handles)
         self.graphExec = next(_handles)
 
@@ -227,6 +229,7 @@ class Graph:
             raise CaptureError("a graph cannot be launched into a stream that is being captured")
         check_null_stream(stream)
         counters.graph_launches += 1
+        counters.graph_kernels += self.launches
         for node in self.nodes:
             node.run()
 
@@ -268,7 +271,7 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
     state.raise_pending()
     stream = stream or get_current_stream()
     if stream.capture is not None:
-        stream.capture.add(node, stream)
+        stream.capture.add(node, stream, count)
         return
     check_null_stream(stream)
     if count:
