@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
 
 from ovgpu.ops._op import Array, Op
 from ovgpu.ops._xp import Adapter
@@ -16,6 +17,32 @@ Call = Callable[[], Any]
 
 class Eager(partial[Any]):
     """A call that does more than launch work: it allocates, computes on the host, or binds calls of its own."""
+
+    def counts(self) -> Counts:
+        """What one run of it starts; of what it does on the way nothing is known."""
+        return Counts(1, 1)
+
+
+class Counts(NamedTuple):
+    """What the host starts, a captured graph counting as one, and what the device runs: kernels and copies."""
+
+    launches: int
+    kernels: int
+
+
+def counts(calls: Sequence[Call], captured: bool) -> Counts:
+    """Of one run of these calls. Captured, each run of calls between eager ones is a graph."""
+    launches = kernels = 0
+    for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
+        run = list(group)
+        its = [call.counts() if isinstance(call, Eager) else Counts(1, 1) for call in run]
+        kernels += sum(c.kernels for c in its)
+        launches += 1 if captured and not eager else sum(c.launches for c in its)
+    return Counts(launches, kernels)
+
+
+class Uncaptured(Exception):
+    """A recording cannot be made faster, for the reason that is the cause; it runs call by call from now on."""
 
 
 class Recording(Protocol):
@@ -68,7 +95,8 @@ class Backend(Protocol):
         """The op's results in memory of their own."""
 
     def replay(self, recording: Recording) -> bool:
-        """Runs all calls of a recording at once; False if they are to be run one by one."""
+        """Runs all calls of a recording at once; False if they are to be run one by one. Raises Uncaptured, once
+        and before anything has run, if that will always be so."""
 
     def synchronize(self) -> None:
         """Waits until all work given so far is done."""

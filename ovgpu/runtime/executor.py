@@ -7,6 +7,7 @@ every call pays for the steps that depend on the length, and for nothing else.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import numpy as np
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
 from ovgpu.runtime import control
-from ovgpu.runtime.backend import Backend, Call
+from ovgpu.runtime.backend import Backend, Call, Uncaptured
 from ovgpu.runtime.memory import Layout, lay_out
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
 from ovgpu.symbolic import Sym, atoms
@@ -281,8 +282,13 @@ class Executor:
                     except Exception as e:
                         raise _failed(e, step) from e
             return
+        replayed = False
         try:
             replayed = self.backend.replay(binding)
+        except Uncaptured as e:
+            assert isinstance(e.__cause__, Exception)
+            reason = _failed(e.__cause__, control.culprit(segment.steps, binding.calls, binding.number))
+            warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
             raise _failed(e, control.culprit(segment.steps, binding.calls, binding.number)) from e
         if not replayed:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
+from ovgpu.runtime.backend import Counts, counts
 from ovgpu.runtime.memory import Layout, lay_out
 from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value
 from ovgpu.symbolic import Int, Sym
@@ -87,7 +88,8 @@ class Plan:
     """The rows in order of execution, and the memory behind them.
 
     ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, those of bodies included; ``slots``:
-    (expression, number) per segment; ``captured``: whether a segment is replayed as one graph.
+    (expression, number) per segment; ``captured``: whether a segment is replayed as graphs; ``counts``: what one run
+    of a segment's calls launches, nothing where it was not reached.
     """
 
     device: str
@@ -98,6 +100,7 @@ class Plan:
     state: int
     slots: tuple[tuple[tuple[str, int | None], ...], ...]
     captured: tuple[bool, ...]
+    counts: tuple[Counts, ...]
 
     def all_steps(self) -> Iterator[PlanStep]:
         """The rows of this plan and of its bodies, each once."""
@@ -134,12 +137,17 @@ class Plan:
 
     @property
     def launches(self) -> int:
-        """What the host starts at each inference: one per captured graph and eager step, else one per call."""
-        count = 0
-        for number, captured in enumerate(self.captured):
-            steps = [s for s in self.steps if s.segment == number and s.kind not in ("view", "host")]
-            count += int(captured) + sum(s.calls or 0 for s in steps if not captured or s.kind == "eager")
-        return count
+        """What the host starts at each inference: graphs, eager steps, and calls that are in no graph."""
+        return sum(c.launches for c in self.counts) + self._evaluated
+
+    @property
+    def kernels(self) -> int:
+        """Kernels and copies that the device runs at each inference, in graphs or not; an eager step counts as one."""
+        return sum(c.kernels for c in self.counts) + self._evaluated
+
+    @property
+    def _evaluated(self) -> int:
+        return sum(step.kind == "eager" for step in self.steps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from ovgpu.runtime.printing import render
@@ -201,7 +209,8 @@ def _joined(plan: Plan, rest: Plan) -> Plan:
     later = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first)
              for s in rest.steps]
     return replace(plan, steps=(*plan.steps, *later), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
-                   constants=plan.constants + rest.constants, captured=plan.captured + rest.captured)
+                   constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
+                   counts=plan.counts + rest.counts)
 
 
 class _Planner:
@@ -222,6 +231,7 @@ class _Planner:
                     rows.append(self._view(i, views.pop(0)))
                 rows.append(self._step(i, position, step))
             steps += rows + [self._view(i, view) for view in views]
+        bindings = self.bindings or [None] * len(program.segments)
         number = itertools.count()
         numbered = [step if step.kind == "view" else replace(step, number=next(number)) for step in steps]
         return Plan(
@@ -233,8 +243,8 @@ class _Planner:
             state=sum(self._operand(v).nbytes or 0 for v in program.states.values()),
             slots=tuple(tuple((str(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
                         for segment, known in zip(program.segments, self.slots)),
-            captured=tuple(b is not None and b.graph is not None
-                           for b in self.bindings or [None] * len(program.segments)),
+            captured=tuple(b is not None and bool(b.graph) for b in bindings),
+            counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
         )
 
     # ---- rows

@@ -1,13 +1,38 @@
-"""Captured graphs: the calls of a recording as one launch for each run of them that only launches work."""
+"""Captured graphs: the calls of a recording as one launch for each run of them that only launches work.
+
+A recording is captured at its second run; the first one has loaded the modules of its kernels. Its calls hold the
+arrays that the graph reads and writes, so that these live as long as the graph does. What the graphs of one request
+may hold is limited: beyond `BUDGET` nodes those that were not used for the longest time are dropped, and captured
+again when they have been used twice more; a recording of more nodes than that runs call by call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
+from weakref import WeakSet
 
-from ovgpu.runtime.backend import Call, Eager, Recording
+from ovgpu.backends.cuda import rt
+from ovgpu.runtime.backend import Call, Eager, Recording, Uncaptured
+
+BUDGET = 1 << 16  # nodes per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
+NEVER = -(1 << 62)  # runs of a recording that is not captured again
+_capturing = threading.Lock()  # one capture at a time in this process
+
+
+class Graph:
+    """The launches that stand for a recording: (number of the first call, what to run). No runs once dropped."""
+
+    __slots__ = ("__weakref__", "nodes", "runs", "used")
+
+    def __init__(self, runs: list[tuple[int, Call]], nodes: int) -> None:
+        self.runs, self.nodes, self.used = runs, nodes, 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
 
 
 class Graphs:
@@ -15,35 +40,85 @@ class Graphs:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
+        self._living: WeakSet[Graph] = WeakSet()
+        self._clock = count(1)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the graphs hold now."""
+        return sum(graph.nodes for graph in self._living)
 
     def replay(self, recording: Recording) -> bool:
-        """Launches the recording's graphs, captured at its second run: the first one loads the modules."""
-        if recording.graph is None:
+        """Launches the recording's graphs; False if it has none yet. Uncaptured if it cannot be captured."""
+        graph: Graph | None = recording.graph
+        if not graph:
             recording.runs += 1
-            if recording.runs < 2 or not recording.flat:
+            if recording.runs < 2 or not 0 < len(recording.flat) <= BUDGET:
                 return False
-            recording.graph = self._captured(recording.flat)
-        for number, run in recording.graph:
+            graph = recording.graph = self._captured(recording)
+        graph.used = next(self._clock)
+        for number, run in graph.runs:
             recording.number = number
             run()
         return True
 
-    def _captured(self, calls: Sequence[Call]) -> list[tuple[int, Call]]:
-        """A graph's launch for each run of calls that only launch work, and the calls between them; with the
-        number of the (first) call."""
-        found: list[tuple[int, Call]] = []
+    def _captured(self, recording: Recording) -> Graph:
+        nodes = sum(not isinstance(call, Eager) for call in recording.flat)
+        self._make_room(nodes)
+        graph = Graph(list(self._runs(recording)), nodes)
+        self._living.add(graph)
+        recording.runs = 0  # should the graph be dropped, one more run call by call comes first
+        return graph
+
+    def _runs(self, recording: Recording) -> Iterator[tuple[int, Call]]:
+        """A graph's launch for each run of calls that only launch work, and the calls between them."""
         number = 0
-        for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
+        for eager, group in groupby(recording.flat, lambda call: isinstance(call, Eager)):
             run = list(group)
             if eager:
-                found += enumerate(run, number)
+                yield from enumerate(run, number)
             else:
-                self.stream.begin_capture()
-                try:
-                    for call in run:
-                        call()
-                finally:
-                    graph = self.stream.end_capture()
-                found.append((number, partial(graph.launch, self.stream)))
+                yield number, self._capture(recording, run, number)
             number += len(run)
-        return found
+
+    def _capture(self, recording: Recording, calls: Sequence[Call], first: int) -> Call:
+        """The launch of a graph of these calls. Other threads may launch and allocate meanwhile, on their streams."""
+        recording.number = first
+        with _capturing:
+            self.stream.begin_capture(rt.cupy().cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                for call in calls:
+                    call()
+                    recording.number += 1
+            except BaseException as e:
+                self._abandon()
+                if isinstance(e, Exception):
+                    recording.runs = NEVER
+                    raise Uncaptured(e) from e
+                raise
+            try:
+                graph = self.stream.end_capture()
+            except Exception as e:
+                recording.runs = NEVER
+                raise Uncaptured(e) from e
+        return partial(graph.launch, self.stream)
+
+    def _abandon(self) -> None:
+        """Ends a capture that has failed: the stream is as it was before."""
+        try:
+            self.stream.end_capture()
+        except Exception:  # that the capture is invalid is known
+            pass
+
+    def _make_room(self, nodes: int) -> None:
+        """Drops graphs until there is room for so many nodes."""
+        living = sorted(self._living, key=lambda graph: graph.used)
+        held = sum(graph.nodes for graph in living)
+        if held + nodes > BUDGET:
+            self.stream.synchronize()  # none of them is running
+        for graph in living:
+            if held + nodes <= BUDGET:
+                break
+            held -= graph.nodes
+            graph.runs, graph.nodes = [], 0
+            self._living.discard(graph)
