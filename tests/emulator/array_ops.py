@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from . import device
 from .memory import check_span, is_device
 from .state import CaptureError, counters
 from .stream import enqueue, get_current_stream, refuse_while_capturing
@@ -234,6 +235,16 @@ def _check_operands(name: str, args: tuple[Any, ...]) -> None:
             raise TypeError(f"{name}: Unsupported type {type(arg)}")
         if _is_device_array(arg):
             check_dtype(arg.dtype)
+            check_here(arg)
+
+
+def check_here(array: Any) -> None:
+    """ValueError unless the array lies on the device in use."""
+    if array.data.device_id != device.current():
+        raise ValueError(
+            "Array device must be same as the current device: "
+            f"array device = {array.data.device_id} while current = {device.current()}"
+        )
 
 
 def _ufunc_into(name: str, args: tuple[Any, ...], out: Any, casting: str = "same_kind") -> Any:

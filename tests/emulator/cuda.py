@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Self
 
+from . import device as emulated
 from . import memory, runtime, stream
 from .memory import (
     Memory,
@@ -36,31 +37,40 @@ __all__ = [
 
 
 class Device:
-    """cupy.cuda.Device: the one emulated device."""
+    """cupy.cuda.Device: by number, or the one in use."""
 
     compute_capability = "90"
-    pci_bus_id = "0000:00:00.0"
 
     def __init__(self, device: int | None = None) -> None:
-        runtime.setDevice(device or 0)
-        self.id = 0
+        self.id = emulated.current() if device is None else int(device)
+        self._outer: list[int] = []
+
+    @property
+    def pci_bus_id(self) -> str:
+        return runtime.deviceGetPCIBusId(self.id)
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
 
     def __int__(self) -> int:
         return self.id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device)
+        return isinstance(other, Device) and other.id == self.id
 
     def __hash__(self) -> int:
         return hash(("Device", self.id))
 
     def __enter__(self) -> Self:
+        self._outer.append(emulated.current())
+        self.use()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        emulated.use(self._outer.pop())
 
     def use(self) -> Device:
+        emulated.use(self.id)
         return self
 
     def synchronize(self) -> None:
@@ -69,11 +79,12 @@ class Device:
 
     @property
     def mem_info(self) -> tuple[int, int]:
-        return runtime.memGetInfo()
+        with emulated.using(self.id):
+            return runtime.memGetInfo()
 
     @property
     def attributes(self) -> dict[str, Any]:
-        properties = runtime.PROPERTIES
+        properties = runtime.getDeviceProperties(self.id)
         return {
             "MultiProcessorCount": properties["multiProcessorCount"],
             "MaxThreadsPerBlock": properties["maxThreadsPerBlock"],
@@ -85,11 +96,11 @@ class Device:
 
 
 def get_device_id() -> int:
-    return 0
+    return emulated.current()
 
 
 def is_available() -> bool:
-    return True
+    return emulated.count() > 0
 
 
 def _ignore(*_: object, **__: object) -> None:

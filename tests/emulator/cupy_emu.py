@@ -17,7 +17,9 @@ import numpy as np
 from . import array_ops, cuda, memory
 from .array_ops import CopyNode, call
 from .cupy_names import FUNCTIONS, LINALG, VALUES
+from .device import devices, memory_limit
 from .elementwise import ElementwiseKernel
+from .interchange import from_dlpack, from_interface
 from .kernel import RawKernel, RawModule
 from .ndarray import check_dtype, ndarray, upload
 from .state import CaptureError, EmulatorError, counters, thread_order
@@ -26,14 +28,13 @@ from .stream import enqueue
 __version__ = "14.2.0"
 __all__ = [
     "CaptureError", "ElementwiseKernel", "EmulatorError", "RawKernel", "RawModule", "counters", "cuda",
-    "ndarray", "thread_order",
+    "devices", "from_dlpack", "memory_limit", "ndarray", "thread_order",
 ]  # fmt: skip
 
 is_emulated = True
 
 
-def is_available() -> bool:
-    return True
+is_available = cuda.is_available
 
 
 def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None, *, blocking: bool = True) -> Any:
@@ -59,6 +60,8 @@ def array(
     if isinstance(obj, (list, tuple)) and array_ops._device_arrays(obj):
         result = call("stack", (list(obj),), {})
         return result if dtype is None else result.astype(dtype)
+    if hasattr(obj, "__cuda_array_interface__"):
+        return array(from_interface(obj), dtype, copy, order, subok, ndmin)
     host = np.array(obj, dtype=dtype, ndmin=ndmin)
     check_dtype(host.dtype)
     keeps_f = order in "KA" and host.flags.f_contiguous and not host.flags.c_contiguous
@@ -120,11 +123,8 @@ def shares_memory(a: ndarray, b: ndarray, max_work: Any = None) -> bool:
     return bool(np.shares_memory(a._host(), b._host()))
 
 
-_pool = memory.MemoryPool()
-
-
 def get_default_memory_pool() -> memory.MemoryPool:
-    return _pool
+    return memory.default_pool
 
 
 class _Functions:

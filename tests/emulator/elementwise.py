@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .array_ops import View
+from .array_ops import View, check_here
 from .kernel import ArrayArgument, Function, RawModule, StructArgument, launch
 from .ndarray import ndarray
 from .stream import Stream
@@ -133,6 +133,8 @@ class ElementwiseKernel:
         for arg in args:
             if not isinstance(arg, (ndarray, bool, int, float, complex, np.generic)):
                 raise TypeError(f"Unsupported type {type(arg)}")
+            if isinstance(arg, ndarray):
+                check_here(arg)
         outs = list(args[self.nin :])
         shape = self._loop_shape(args, size)
         types = self._types(args[: self.nin], outs)

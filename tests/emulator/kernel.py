@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import state
+from . import device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
 from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order
@@ -81,6 +81,7 @@ class KernelNode:
     shared: int = 0
     max_shared: int = 0
     pointers: tuple[int, ...] = field(default=())
+    device: int = 0
 
     def run(self) -> None:
         function = self.function
@@ -118,6 +119,12 @@ class KernelNode:
         if block not in space().live or address > block + space().sizes[block]:
             raise CUDARuntimeError(
                 state.ILLEGAL_ADDRESS, f"{self.function.name}: argument {index} points to {describe(address)}"
+            )
+        if space().device[block] != self.device:
+            raise CUDARuntimeError(
+                state.ILLEGAL_ADDRESS,
+                f"{self.function.name}: argument {index} points to memory of device {space().device[block]}, "
+                f"the kernel runs on device {self.device}",
             )
         return block
 
@@ -282,7 +289,8 @@ def launch(
         for i, arg in enumerate(args)
         if function.parameters[i].kind == "p" or isinstance(arg, ArrayArgument)
     )
-    node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers)
+    here = device.current()
+    node = KernelNode(function, whole_grid, whole_block, arguments, shared, max_shared, pointers, here)
     enqueue(node, stream, count=True)
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from . import state
+from . import device, state
 from .state import CUDARuntimeError, EmulatorError, counters
 from .stream import (
     Stream,
@@ -26,7 +26,7 @@ from .toolchain import runtime
 PAGE = mmap.PAGESIZE
 POISON = 0xFB
 ALIGNMENT = 16
-DEVICE_BYTES = 80 << 30  # what memGetInfo reports
+OUT_OF_MEMORY = 2
 
 H2H, H2D, D2H, D2D, DEFAULT = range(5)
 
@@ -50,15 +50,18 @@ class _AddressSpace:
         self.starts: list[int] = []
         self.sizes: dict[int, int] = {}
         self.live: set[int] = set()
-        self.used = 0
+        self.device: dict[int, int] = {}
+        self.used: dict[int, int] = {}  # bytes per device
 
     def allocate(self, nbytes: int) -> int:
+        number = device.current()
         padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
         pages = -(-padded // PAGE) * PAGE
         with self.lock:
             first = self.next
-            if first + pages + PAGE > self.last:
-                raise CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
+            used = self.used.get(number, 0) + nbytes
+            if used > device.memory_bytes() or first + pages + PAGE > self.last:
+                raise CUDARuntimeError(OUT_OF_MEMORY, "cudaErrorMemoryAllocation: out of memory")
             self.next = first + pages + PAGE
             if self.runtime.emu_commit(first, pages):
                 raise MemoryError("emulated device memory: mprotect failed")
@@ -66,14 +69,15 @@ class _AddressSpace:
             self.starts.append(start)
             self.sizes[start] = nbytes
             self.live.add(start)
-            self.used += nbytes
+            self.device[start] = number
+            self.used[number] = used
         return start
 
     def free(self, start: int) -> None:
         nbytes = self.sizes[start]
         with self.lock:
             self.live.discard(start)
-            self.used -= nbytes
+            self.used[self.device[start]] -= nbytes
         intact = self.slack_intact(start)
         first = start // PAGE * PAGE
         end = -(-(start + nbytes) // PAGE) * PAGE
@@ -107,6 +111,11 @@ def space() -> _AddressSpace:
         if _space is None:
             _space = _AddressSpace()
     return _space
+
+
+def used_bytes() -> int:
+    """Of the device in use."""
+    return space().used.get(device.current(), 0)
 
 
 def overrun_message(nbytes: int) -> str:
@@ -159,7 +168,7 @@ class Memory:
     def __init__(self, size: int) -> None:
         refuse_while_capturing("device allocation")
         self.size = size
-        self.device_id = 0
+        self.device_id = device.current()
         self.ptr = space().allocate(size) if size else 0
         counters.allocs += 1
         if size:
@@ -171,7 +180,8 @@ class UnownedMemory:
     """cupy.cuda.UnownedMemory: a device range that somebody else frees; `owner` stays referenced."""
 
     def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
-        self.ptr, self.size, self._owner, self.device_id = ptr, size, owner, 0
+        self.ptr, self.size, self._owner = ptr, size, owner
+        self.device_id = device.current() if device_id < 0 else device_id
 
 
 class MemoryPointer:
@@ -182,7 +192,7 @@ class MemoryPointer:
     def __init__(self, mem: Memory | UnownedMemory, offset: int) -> None:
         self.mem = mem
         self.ptr = mem.ptr + offset
-        self.device_id = 0
+        self.device_id = mem.device_id
 
     def __int__(self) -> int:
         return self.ptr
@@ -234,7 +244,7 @@ _allocator: Callable[[int], MemoryPointer] | None = None
 
 def alloc(size: int) -> MemoryPointer:
     """cupy.cuda.alloc: a poisoned block of `size` bytes from the current allocator."""
-    return _allocator(size) if _allocator else MemoryPointer(Memory(int(size)), 0)
+    return (_allocator or default_pool.malloc)(int(size))
 
 
 def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:
@@ -252,6 +262,14 @@ def using_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> 
         set_allocator(previous)
 
 
+class OutOfMemoryError(MemoryError):
+    """cupy.cuda.memory.OutOfMemoryError."""
+
+    def __init__(self, size: int, total: int, limit: int = 0) -> None:
+        limited = f", limit set to: {limit:,} bytes" if limit else ""
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes{limited}).")
+
+
 class MemoryPool:
     """cupy.cuda.MemoryPool without pooling: reuse of addresses would hide accesses to freed memory."""
 
@@ -259,13 +277,21 @@ class MemoryPool:
         self._limit = 0
 
     def malloc(self, size: int) -> MemoryPointer:
-        return MemoryPointer(Memory(int(size)), 0)
+        used = self.used_bytes()
+        if self._limit and used + size > self._limit:
+            raise OutOfMemoryError(size, used, self._limit)
+        try:
+            return MemoryPointer(Memory(size), 0)
+        except CUDARuntimeError as error:
+            if error.status != OUT_OF_MEMORY:
+                raise
+            raise OutOfMemoryError(size, used) from None
 
     def free_all_blocks(self, stream: Stream | None = None) -> None:
         refuse_device_wide("MemoryPool.free_all_blocks()")
 
     def used_bytes(self) -> int:
-        return space().used
+        return used_bytes()
 
     total_bytes = used_bytes
 
@@ -276,10 +302,13 @@ class MemoryPool:
         return 0
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        self._limit = size or 0
+        self._limit = size or int((fraction or 0) * device.memory_bytes())
 
     def get_limit(self) -> int:
         return self._limit
+
+
+default_pool = MemoryPool()
 
 
 def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
@@ -305,12 +334,16 @@ class MemcpyNode:
     src: int
     nbytes: int
     kind: int
+    pinned: bool = False  # as its host side has to be in a graph
 
     def run(self) -> None:
         if self.kind in (H2D, D2D):
             check_span(self.dst, self.nbytes, "memcpy to the device")
         if self.kind in (D2H, D2D):
             check_span(self.src, self.nbytes, "memcpy from the device")
+        host = self.src if self.kind == H2D else self.dst
+        if self.pinned and self.kind in (H2D, D2H) and not is_pinned(host, self.nbytes):
+            raise CUDARuntimeError(state.ILLEGAL_ADDRESS, f"memcpy: {host:#x} is pinned memory that has been freed")
         if self.kind == H2D:
             counters.h2d_bytes += self.nbytes
         elif self.kind == D2H:
@@ -346,7 +379,7 @@ def copy(dst: int, src: int, nbytes: int, kind: int, stream: Stream | None = Non
         if stream.capture is not None and nbytes and not on_device and not is_pinned(address, nbytes):
             refuse_while_capturing("a copy between the device and host memory that is not pinned", stream)
     if nbytes:
-        enqueue(MemcpyNode(dst, src, nbytes, kind), stream)
+        enqueue(MemcpyNode(dst, src, nbytes, kind, stream.capture is not None), stream)
     else:
         check_null_stream(stream)
 

@@ -99,7 +99,7 @@ class ndarray:
     def device(self) -> Any:
         from .cuda import Device
 
-        return Device(0)
+        return Device(self.data.device_id)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -110,8 +110,20 @@ class ndarray:
             "data": (self.data.ptr, False),
             "strides": strides,
             "version": 3,
-            "stream": get_current_stream().ptr or 1,
+            "stream": get_current_stream(self.data.device_id).ptr or 1,
         }
+
+    def __dlpack__(
+        self, *, stream: int | None = None, dl_device: tuple[int, int] | None = None, **_: object
+    ) -> Any:
+        from .interchange import to_dlpack
+
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"the array is on device {self.__dlpack_device__()}, not {dl_device}")
+        return to_dlpack(self, stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.data.device_id
 
     def __len__(self) -> int:
         if not self.shape:

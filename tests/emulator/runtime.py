@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import device as emulated
 from . import memory
-from .memory import DEVICE_BYTES, space
 from .state import CUDARuntimeError, counters
 from .stream import find_stream, refuse_device_wide, refuse_while_capturing
 
@@ -23,7 +23,6 @@ PROPERTIES: dict[str, Any] = {
     "name": b"ovgpu emulated device",
     "major": 9,
     "minor": 0,
-    "totalGlobalMem": DEVICE_BYTES,
     "multiProcessorCount": 132,
     "maxThreadsPerBlock": 1024,
     "maxThreadsPerMultiProcessor": 2048,
@@ -40,26 +39,36 @@ PROPERTIES: dict[str, Any] = {
     "concurrentKernels": 1,
     "cooperativeLaunch": 1,
     "integrated": 0,
-    "pciBusID": 0,
 }
 
 
 def getDeviceCount() -> int:
-    return 1
+    if emulated.count() == 0:
+        raise CUDARuntimeError(100, "cudaErrorNoDevice: no CUDA-capable device is detected")
+    return emulated.count()
 
 
 def getDevice() -> int:
-    return 0
+    return emulated.current()
 
 
 def setDevice(device: int) -> None:
-    if device != 0:
-        raise CUDARuntimeError(101, f"cudaErrorInvalidDevice: invalid device ordinal {device}")
+    emulated.use(device)
 
 
 def getDeviceProperties(device: int) -> dict[str, Any]:
-    setDevice(device)
-    return dict(PROPERTIES)
+    with emulated.using(device):
+        return {**PROPERTIES, "totalGlobalMem": emulated.memory_bytes(), "pciBusID": device}
+
+
+def deviceGetPCIBusId(device: int) -> str:
+    with emulated.using(device):
+        return f"0000:{device:02x}:00.0"
+
+
+def deviceCanAccessPeer(device: int, peer: int) -> int:
+    """No device sees another's memory."""
+    return 0
 
 
 def driverGetVersion() -> int:
@@ -76,8 +85,8 @@ def deviceSynchronize() -> None:
 
 
 def memGetInfo() -> tuple[int, int]:
-    used = space().used
-    return DEVICE_BYTES - used, DEVICE_BYTES
+    total = emulated.memory_bytes()
+    return max(0, total - memory.used_bytes()), total
 
 
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
@@ -127,7 +136,8 @@ class PointerAttributes:
 
     def __init__(self, address: int) -> None:
         on_device, pinned = memory.is_device(address), memory.is_pinned(address)
-        self.device = 0 if on_device or pinned else -2
+        start = memory.space().block_of(address) if on_device else None
+        self.device = memory.space().device[start] if start is not None else 0 if pinned else -2
         self.devicePointer = address if on_device or pinned else 0
         self.hostPointer = 0 if on_device else address
         self.type = memoryTypeDevice if on_device else memoryTypeHost if pinned else memoryTypeUnregistered

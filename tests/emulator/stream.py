@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from . import state
+from . import device, state
 from .state import CaptureError, CUDARuntimeError, counters
 
 
@@ -61,7 +61,8 @@ _thread = threading.local()
 
 
 class Stream:
-    """cupy.cuda.Stream. Only a stream of its own can be captured, never the null stream."""
+    """cupy.cuda.Stream, of the device in use when it is made; the null stream (device -1) belongs to each. Only a
+    stream of its own can be captured, never the null stream."""
 
     null: Stream
     ptds: Stream
@@ -70,7 +71,7 @@ class Stream:
         self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
     ) -> None:
         self.ptr = 0 if null else 2 if ptds else next(_handles)
-        self.device_id = 0
+        self.device_id = -1 if null or ptds else device.current()
         self.is_non_blocking = non_blocking
         self.priority = priority or 0
         self.capture: Capture | None = None
@@ -78,7 +79,7 @@ class Stream:
         _streams.setdefault(self.ptr, self)
 
     def __repr__(self) -> str:
-        return f"<Stream {self.ptr} (device 0)>"
+        return f"<Stream {self.ptr} (device {self.device_id})>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self.ptr == other.ptr
@@ -90,15 +91,15 @@ class Stream:
         return (0, self.ptr)
 
     def __enter__(self) -> Self:
-        self._outer.append(get_current_stream())
+        self._outer.append(get_current_stream(self.device_id))
         self.use()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._outer.pop().use()
+        _set_current(self._outer.pop(), self.device_id)
 
     def use(self) -> Stream:
-        _thread.current = self
+        _set_current(self, self.device_id)
         return self
 
     @property
@@ -182,6 +183,7 @@ class Event:
         self.capture: Capture | None = None
         self.covers: dict[int, int] = {}
         self.time: float | None = None
+        self.device_id = device.current()
         self.disable_timing = disable_timing
 
     @property
@@ -191,6 +193,8 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or get_current_stream()
+        if stream.device_id not in (-1, self.device_id):
+            raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: event and stream are of different devices")
         self.capture = stream.capture
         self.covers = stream.capture.done_before(stream) if stream.capture is not None else {}
         self.time = time.perf_counter()
@@ -228,6 +232,7 @@ class Graph:
         if stream.capture is not None:
             raise CaptureError("a graph cannot be launched into a stream that is being captured")
         check_null_stream(stream)
+        _check_device(stream)
         counters.graph_launches += 1
         counters.graph_kernels += self.launches
         for node in self.nodes:
@@ -243,13 +248,29 @@ class Graph:
 
 
 def get_current_stream(device_id: int = -1) -> Stream:
-    """The stream that this Python thread's work goes to; the null stream by default."""
-    return getattr(_thread, "current", Stream.null)
+    """The stream that this Python thread's work on a device goes to; the null stream by default."""
+    streams: dict[int, Stream] = getattr(_thread, "streams", {})
+    return streams.get(device.current() if device_id < 0 else device_id, Stream.null)
+
+
+def _set_current(stream: Stream, device_id: int) -> None:
+    if not hasattr(_thread, "streams"):
+        _thread.streams = {}
+    _thread.streams[device.current() if device_id < 0 else device_id] = stream
+
+
+def _check_device(stream: Stream) -> None:
+    if stream.device_id not in (-1, device.current()):
+        raise CUDARuntimeError(
+            400,
+            f"cudaErrorInvalidResourceHandle: the stream is of device {stream.device_id}, "
+            f"device {device.current()} is in use",
+        )
 
 
 def find_stream(ptr: int) -> Stream:
-    """The living stream with this handle."""
-    stream = _streams.get(ptr)
+    """The living stream with this handle; 1 is the null stream's other one."""
+    stream = _streams.get(0 if ptr == 1 else ptr)
     if stream is None:
         raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no stream has the handle {ptr:#x}")
     return stream
@@ -270,6 +291,7 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
     """Records the node when its stream (default: the current one) is being captured, otherwise runs it."""
     state.raise_pending()
     stream = stream or get_current_stream()
+    _check_device(stream)
     if stream.capture is not None:
         stream.capture.add(node, stream, count)
         return
