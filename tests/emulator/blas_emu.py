@@ -136,6 +136,11 @@ def _handle(handle: int) -> _Handle:
     return _handles[handle]
 
 
+def get_property(type: int) -> int:
+    """Of the version: 0 the major number, 1 the minor one, 2 the patch."""
+    return (13, 0, 0)[type]
+
+
 def create() -> int:
     handle = next(_next_handle)
     _handles[handle] = _Handle()

@@ -30,9 +30,9 @@ from .stream import (
 
 __all__ = [
     "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream",
-    "UnownedMemory", "alloc", "alloc_pinned_memory", "get_current_stream", "get_device_id",
-    "get_elapsed_time", "is_available", "memory", "nvtx", "profiler", "runtime", "set_allocator",
-    "stream", "using_allocator",
+    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "driver", "get_current_stream",
+    "get_device_id", "get_elapsed_time", "is_available", "memory", "nvrtc", "nvtx", "profiler", "runtime",
+    "set_allocator", "stream", "using_allocator",
 ]  # fmt: skip
 
 
@@ -103,9 +103,24 @@ def is_available() -> bool:
     return emulated.count() > 0
 
 
+class CompileException(Exception):
+    """cupy.cuda.compiler.CompileException: the message is the compiler's log."""
+
+
+class CUDADriverError(RuntimeError):
+    """cupy.cuda.driver.CUDADriverError: what launching a kernel or loading a module raises."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def _ignore(*_: object, **__: object) -> None:
     pass
 
 
 nvtx = SimpleNamespace(RangePush=_ignore, RangePop=_ignore, RangePushC=_ignore, Mark=_ignore, MarkC=_ignore)
 profiler = SimpleNamespace(start=_ignore, stop=_ignore)
+nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
+compiler = SimpleNamespace(CompileException=CompileException)
+driver = SimpleNamespace(CUDADriverError=CUDADriverError)

@@ -58,7 +58,12 @@ def setDevice(device: int) -> None:
 
 def getDeviceProperties(device: int) -> dict[str, Any]:
     with emulated.using(device):
-        return {**PROPERTIES, "totalGlobalMem": emulated.memory_bytes(), "pciBusID": device}
+        return {
+            **PROPERTIES,
+            "totalGlobalMem": emulated.memory_bytes(),
+            "pciBusID": device,
+            "uuid": bytes([*range(0xE0, 0xEF), device + 1]),
+        }
 
 
 def deviceGetPCIBusId(device: int) -> str:
