@@ -146,7 +146,13 @@ def _cpu() -> str:
 
 
 def report(
-    folder: Path, name: str, title: str, columns: list[str], rows: list[list[str]], result: dict[str, Any]
+    folder: Path | None,
+    name: str,
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    result: dict[str, Any],
+    how: str = "each engine in a process of its own",
 ) -> None:
     """Prints the table and writes `name`.md and, with the environment and `result`, `name`.json."""
     table = Table(columns[0], title=title)
@@ -155,11 +161,13 @@ def report(
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+    if folder is None:
+        return
     env = environment()
     versions = ", ".join(f"{package} {number}" for package, number in env["versions"].items())
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     markdown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    note = f"Median of {result['rounds']} rounds, each engine in a process of its own. "
+    note = f"Median of {result['rounds']} rounds, {how}. "
     note += f"{env['date']}, {env['cpu']}, {env['cores']} cores; {versions}."
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(f"# {title}\n\n{markdown}\n\n{note}\n")

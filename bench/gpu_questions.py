@@ -1,0 +1,210 @@
+"""What only a device tells: the cost of CuPy's calls, what a capture does, how far kernels get."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import ovgpu
+from bench.gpu_measure import Events, call_seconds, device_seconds
+from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda.blas import Blas
+from tests.models.recurrent import lstm_sequence
+
+Answer = dict[str, Any]
+SCALE = 'extern "C" __global__ void scale(float* x, float a, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; ' \
+        'if (i < n) x[i] *= a; }'
+
+
+def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
+    """All answers, by question; one that failed says why, and does not keep the others from being asked."""
+    cupy = rt.cupy()
+    questions: dict[str, Callable[[Any], Answer]] = {
+        "host cost of calls (us)": lambda stream: call_costs(stream, tiny),
+        "allocation during capture": capture_modes,
+        "nodes of a captured product": product_nodes,
+        "graph launch by nodes (us)": lambda stream: graph_launches(stream, (1, 4) if tiny else (1, 10, 100, 1000)),
+        "LSTM, one step (us)": lambda _: lstm_steps(device, ((2, 6), (16,)) if tiny else ((20, 220), (256, 512, 1024))),
+        "matrix times vector": lambda stream: products(stream, 64 if tiny else 8192, copy_bandwidth),
+    }
+    found: dict[str, Answer] = {}
+    for name, ask in questions.items():
+        try:
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                found[name] = ask(stream)
+        except Exception as failure:
+            found[name] = {"failed": f"{type(failure).__name__}: {failure}"[:2000],
+                           "trace": traceback.format_exc()[-4000:]}
+    return found
+
+
+def rows(answers: dict[str, Answer]) -> list[list[str]]:
+    """Rows of a table: question, case, answer."""
+    return [[question, key, f"{value:.3f}" if isinstance(value, float) else str(value)[:120]]
+            for question, answer in answers.items() for key, value in answer.items() if key != "trace"]
+
+
+def captured(stream: Any, *calls: Callable[[], object]) -> Any:
+    """The graph of some calls. The capture ends whatever they raise."""
+    stream.begin_capture()
+    try:
+        for call in calls:
+            call()
+    except BaseException:
+        _end(stream)
+        raise
+    return stream.end_capture()
+
+
+def _end(stream: Any) -> str:
+    """Ends a capture; what went wrong with it, if anything did."""
+    try:
+        stream.end_capture()
+    except Exception as error:
+        return f"; the capture ended with {type(error).__name__}: {error}"
+    return ""
+
+
+def call_costs(stream: Any, tiny: bool) -> Answer:
+    """Host microseconds per call of each kind that an inference makes."""
+    cupy = rt.cupy()
+    runtime = cupy.cuda.runtime
+    x, y, z = (cupy.zeros(256, np.float32) for _ in range(3))
+    kernel = cupy.RawModule(code=SCALE).get_function("scale")
+    add = cupy.ElementwiseKernel("T x, T y", "T z", "z = x + y", "bench_add")
+    args = (x, np.float32(1), np.int32(256))
+    event = cupy.cuda.Event()
+    a, b, c = (cupy.zeros((16, 16), np.float32) for _ in range(3))
+    product = (Blas(stream).matmul(a, b, c) or [None])[0]
+    host = np.zeros(256, np.float32)
+    block = cupy.cuda.alloc(4096)
+    kernel((1,), (256,), args, stream=stream)  # loads it, which a capture may not
+    graph = captured(stream, lambda: kernel((1,), (256,), args, stream=stream))
+    calls: dict[str, Callable[[], object]] = {
+        "RawKernel": lambda: kernel((1,), (256,), args, stream=stream),
+        "ElementwiseKernel": lambda: add(x, y, z, stream=stream),
+        "cuBLAS product": product,
+        "memcpyAsync on the device": lambda: runtime.memcpyAsync(
+            y.data.ptr, x.data.ptr, 1024, runtime.memcpyDeviceToDevice, stream.ptr),
+        "memsetAsync": lambda: runtime.memsetAsync(y.data.ptr, 0, 1024, stream.ptr),
+        "graph of one kernel": lambda: graph.launch(stream),
+        "event": lambda: event.record(stream),
+        "array in a block": lambda: cupy.ndarray((256,), np.float32, memptr=block),
+        "array from the pool": lambda: cupy.empty(256, np.float32),
+        "add with out=": lambda: cupy.add(x, y, out=z),
+        "upload from pageable memory, 1 KB": lambda: x.set(host, stream=stream),
+        "download of 1 KB, with its wait": lambda: x.get(stream=stream),
+    }
+    count, rounds = (3, 1) if tiny else (200, 20)
+    return {name: 1e6 * call_seconds(call, stream.synchronize, rounds, count) for name, call in calls.items()}
+
+
+def capture_modes(stream: Any) -> Answer:
+    """Whether memory may be taken while a stream is captured: a block that the pool has, and one that it has not."""
+    cupy, size = rt.cupy(), 1 << 20
+    found: Answer = {}
+    for mode in ("Global", "ThreadLocal", "Relaxed"):
+        for what in ("a block of the pool", "a new block"):
+            cupy.get_default_memory_pool().free_all_blocks(stream)
+            if what == "a block of the pool":
+                cupy.cuda.alloc(size)  # and given back
+            stream.begin_capture(getattr(cupy.cuda.runtime, f"streamCaptureMode{mode}"))
+            said = "allowed"
+            try:
+                cupy.cuda.alloc(size)
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            found[f"{mode}, {what}"] = said + _end(stream)
+    return found
+
+
+def product_nodes(stream: Any) -> Answer:
+    """What a captured product is made of: with a workspace of its handle's own, as in `Blas`, and without."""
+    cupy = rt.cupy()
+    found: Answer = {}
+    for size in (64, 1024):
+        a, b, c = (cupy.zeros((size, size), np.float32) for _ in range(3))
+        for own in (True, False):
+            blas = Blas(stream)
+            if not own:
+                blas.cublas.set_stream(blas.handle, stream.ptr)  # which takes the workspace away
+            calls = blas.matmul(a, b, c) or []
+            try:
+                for call in calls:
+                    call()
+                said = ", ".join(nodes(captured(stream, *calls)))
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            found[f"{size} cubed, {'own' if own else 'default'} workspace"] = said
+    return found
+
+
+def nodes(graph: Any) -> list[str]:
+    """The labels of a graph's nodes, in short, from the text that CUDA writes for Graphviz."""
+    text = graph.debug_dot_str()
+    labels = re.findall(r'^\s*"?[\w.]*n(?:ode_)?\d+"?\s*\[.*?label="([^"]*)"', text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"[{}|\\]+", " ", label).strip()[:60] for label in labels]
+
+
+def graph_launches(stream: Any, counts: Sequence[int]) -> Answer:
+    """Of graphs of so many small kernels, each after the one before: host time of a launch, and device time."""
+    cupy = rt.cupy()
+    kernel = cupy.RawModule(code=SCALE).get_function("scale")
+    x = cupy.zeros(256, np.float32)
+    args = (x, np.float32(1), np.int32(256))
+    kernel((1,), (256,), args, stream=stream)
+    found: Answer = {}
+    for count in counts:
+        graph = captured(stream, *[lambda: kernel((1,), (256,), args, stream=stream)] * count)
+        launch = partial(graph.launch, stream)
+        graph.upload(stream)
+        found[f"{count}, host"] = 1e6 * call_seconds(launch, stream.synchronize, 10, 10)
+        found[f"{count}, device"] = 1e6 * median(device_seconds(launch, Events(cupy, stream), 0.0))
+    return found
+
+
+def lstm_steps(device: str, sizes: tuple[tuple[int, int], tuple[int, ...]]) -> Answer:
+    """Microseconds per step of an LSTMSequence: the difference of two lengths over that of their steps."""
+    (few, many), widths = sizes
+    found: Answer = {}
+    for hidden in widths:
+        times = []
+        for steps in (few, many):
+            core = ovgpu.Core()
+            model = core.read_model(*lstm_sequence(12, steps=steps, features=hidden, hidden=hidden))
+            request = core.compile_model(model, device).create_infer_request()
+            random = np.random.default_rng(1)
+            inputs = [random.standard_normal(shape, np.float32)
+                      for shape in ((1, steps, hidden), (1, 1, hidden), (1, 1, hidden))]
+            for _ in range(3):
+                request.infer(inputs)
+            executor = request._last
+            binding = next(reversed(executor.bindings[0].values()))
+            timer = Events(rt.cupy(), request._backend.stream)
+            times.append(median(device_seconds(lambda e=executor, b=binding: e.backend.replay(b), timer, 0.05)))
+        found[f"{hidden} units"] = 1e6 * (times[1] - times[0]) / (many - few)
+    return found
+
+
+def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
+    """cuBLAS on one row: the fraction of the copy bandwidth at which it reads the weights, which take turns, so
+    that no cache holds them."""
+    cupy, blas = rt.cupy(), Blas(stream)
+    found: Answer = {}
+    for kind in (np.float32, np.float16):
+        x, y = (cupy.zeros((1, size), kind) for _ in range(2))
+        weights = [cupy.zeros((size, size), kind) for _ in range(4)]
+        for rows in ("[K,N]", "[N,K] transposed"):
+            calls = cycle([c for w in weights for c in blas.matmul(x, w if rows == "[K,N]" else w.T, y) or ()])
+            seconds = median(device_seconds(lambda calls=calls: next(calls)(), Events(cupy, stream), 0.05))
+            rate = weights[0].nbytes / seconds
+            found[f"{np.dtype(kind).name}, {rows}: GB/s"] = rate / 1e9
+            found[f"{np.dtype(kind).name}, {rows}: of copy"] = rate / copy_bandwidth
+    return found

@@ -1,0 +1,161 @@
+"""ovgpu's side of `bench.gpu`, and the comparison of all engines on one workload."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ovgpu
+from bench import gpu_torch
+from bench.gpu_measure import Events, Flush, HostClock, Timer, device_seconds, host_seconds, summary
+from bench.gpu_workloads import Workload
+from ovgpu.backends.cuda import rt
+from tests.models.drive import decoder_inputs
+
+Array = NDArray[Any]
+STEPS = 3  # of a decoder, whose results are compared
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``device`` of ovgpu; ``torch`` is torch's device, None if there is none; times in seconds."""
+
+    device: str
+    torch: str | None
+    modes: Sequence[str]
+    rounds: int
+    seconds: float
+    steps: int  # of a decoder, timed one by one
+
+
+class Ovgpu:
+    """A workload on a device of ovgpu."""
+
+    def __init__(self, workload: Workload, device: str) -> None:
+        self.workload = workload
+        core = ovgpu.Core()
+        self.request = core.compile_model(core.read_model(*workload.ir), device).create_infer_request()
+        self.position = 0
+        self.timer: Timer = HostClock()
+        self.flush: Callable[[], object] | None = None
+        if device != "CPU":
+            cupy, stream = rt.cupy(), self.request._backend.stream
+            self.timer = Events(cupy, stream)
+            self.flush = Flush(cupy, stream) if workload.bandwidth else None
+        self.infer()
+        if workload.prompt is None:
+            for _ in range(3):  # graphs are captured at the second inference
+                self.infer()
+
+    def begin(self) -> None:
+        """Resets a decoder and feeds its prompt."""
+        if self.workload.prompt is not None:
+            self.request.reset_state()
+            self.position = 0
+            self._step(self.workload.prompt)
+
+    def infer(self, token: int = 0) -> list[Array]:
+        """Host arrays in, host arrays out."""
+        if self.workload.prompt is not None:
+            return self._step(np.array([[token]]))
+        found = self.request.infer(self.workload.inputs, share_inputs=True, share_outputs=True)
+        return [np.asarray(y) for y in found.to_tuple()]
+
+    def _step(self, tokens: Array) -> list[Array]:
+        self.position += tokens.shape[1]
+        inputs = decoder_inputs(tokens, np.ones((1, self.position), np.int64))
+        found = self.request.infer(inputs, share_inputs=True, share_outputs=True)
+        return [np.asarray(y) for y in found.to_tuple()]
+
+    def launch(self) -> None:
+        """The last inference's work on the device once more, without its inputs and outputs."""
+        executor = self.request._last
+        for segment, kept in zip(executor.program.segments, executor.bindings):
+            binding = next(reversed(kept.values()))
+            if not executor.backend.replay(binding):
+                executor.run_flat(segment, binding)
+            if segment.steps and segment.steps[-1].kind == "eager":
+                executor._run_eager(segment.steps[-1], binding)
+
+    def plan(self) -> dict[str, Any]:
+        plan = self.request.plan()
+        return {"host_launches": plan.launches, "calls": sum(step.calls or 0 for step in plan.steps),
+                "eager_steps": plan.count("eager"), "arena_bytes": plan.arena}
+
+
+def results(engine: Any, workload: Workload) -> list[Array]:
+    """What an engine computes: copies, which later inferences do not overwrite."""
+    if workload.prompt is None:
+        return [np.array(y) for y in engine.infer()]
+    engine.begin()
+    return [np.array(engine.infer(token)[0]) for token in range(STEPS)]
+
+
+def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
+    """The largest relative distance of an output, ``|found - wanted| / |wanted|``; NaN where shapes differ."""
+    if [x.shape for x in found] != [x.shape for x in wanted]:
+        return float("nan")
+    pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(found, wanted)]
+    return max(float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-30)) for a, b in pairs)
+
+
+def compare(make: Callable[[], Workload], settings: Settings) -> dict[str, Any]:
+    """All engines on one workload: results first, against ovgpu on the CPU; then times, the engines taking turns.
+
+    An engine that fails, or whose results differ, is reported as such and not timed.
+    """
+    workload = make()
+    wanted = results(Ovgpu(workload, "CPU"), workload)
+    makers: dict[str, Callable[[], Any]] = {"ovgpu": lambda: Ovgpu(workload, settings.device)}
+    if settings.torch is not None:
+        device = settings.torch
+        makers |= {f"torch {mode}": lambda mode=mode: gpu_torch.Peer(workload, mode, device)
+                   for mode in settings.modes if device != "cpu" or "graph" not in mode}
+    rows: dict[str, dict[str, Any]] = {}
+    engines: dict[str, Any] = {}
+    for name, build in makers.items():
+        try:
+            engine = build()
+            row: dict[str, Any] = {"error": error(results(engine, workload), wanted)}
+            row["right"] = bool(row["error"] <= workload.tolerance)
+            if row["right"]:
+                engines[name] = engine
+        except Exception as failure:
+            row = {"right": False, "failed": f"{type(failure).__name__}: {failure}"[:2000],
+                   "trace": traceback.format_exc()[-4000:]}
+        rows[name] = row
+    _time(workload, engines, rows, settings)
+    return {"title": workload.title, "least_bytes": workload.nbytes, "bandwidth": workload.bandwidth, "engines": rows}
+
+
+def _time(workload: Workload, engines: dict[str, Any], rows: dict[str, dict[str, Any]], settings: Settings) -> None:
+    device: dict[str, list[list[float]]] = {name: [] for name in engines}
+    host: dict[str, list[list[float]]] = {name: [] for name in engines}
+    for _ in range(settings.rounds):
+        for name, engine in engines.items():
+            try:
+                engine.begin()
+                least = 5 if workload.prompt is None else settings.steps
+                seconds = settings.seconds if workload.prompt is None else 0.0
+                for _ in range(2):
+                    engine.infer()
+                host[name].append(host_seconds(engine.infer, seconds, least))
+                device[name].append(device_seconds(engine.launch, engine.timer, settings.seconds, engine.flush))
+            except Exception as failure:
+                rows[name] |= {"failed": f"{type(failure).__name__}: {failure}"[:2000],
+                               "trace": traceback.format_exc()[-4000:]}
+    for name, engine in engines.items():
+        if device[name] and host[name]:
+            rows[name] |= {"device": summary(device[name]), "wall": summary(host[name])}
+        if isinstance(engine, Ovgpu):
+            rows[name]["plan"] = engine.plan()
+    peers = [name for name in engines if name != "ovgpu" and "device" in rows[name]]
+    if peers and "device" in rows.get("ovgpu", {}):
+        for what in ("device", "wall"):
+            best = min(peers, key=lambda name: rows[name][what]["us"])
+            rows["ovgpu"][what] |= {"best_peer": best, "ratio": rows["ovgpu"][what]["us"] / rows[best][what]["us"]}
