@@ -184,11 +184,12 @@ class RNNCell(RNN, Cell):
 
 
 class SequenceOfCells(_Layer):
-    """Base: ``x [N, T, D], states [N, P, H] each, lengths [N], W [P, G H, D], R [P, G H, H], B [P, rows H]
-    -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
+    """Base: ``x [N, T, D], states [N, P, H] each, lengths [N] or none, W [P, G H, D], R [P, G H, H], B [P, rows H]
+    or none -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
 
     Of each sequence the first ``lengths`` steps count, in reverse beginning with the last of them; y is zero
-    past them, the final states are those after them, and zero if there are none.
+    past them, the final states are those after them, and zero if there are none. Without lengths all steps count,
+    and without steps the final states are the initial ones.
     """
 
     direction: Literal["forward", "reverse", "bidirectional"] = "forward"
@@ -200,7 +201,8 @@ class SequenceOfCells(_Layer):
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         states, (lengths, w, r, b) = others[: self.states], others[self.states :]
         kind = self.element_type((x, *states, w, r, b))
-        check_integers(lengths, "sequence lengths")
+        if lengths is not None:
+            check_integers(lengths, "sequence lengths")
         _check_ranks(3, X=x, H=states[0], C=states[-1], W=w, R=r)
         _check_ranks(2, B=b)
         _merge([_dim(x, 2), _dim(w, 2)], "X has {0} features, W takes {1}")
@@ -217,17 +219,22 @@ class SequenceOfCells(_Layer):
         states, (lengths, w, r, b) = others[: self.states], others[self.states :]
         ys, finals = [], []
         for d, reverse in enumerate(self.reverses()):
-            bias, extra = self.split_bias(b[d], r.shape[2])
-            xw = x @ w[d].T + bias
+            bias, extra = self.split_bias(None if b is None else b[d], r.shape[2])
+            xw = x @ w[d].T
+            if bias is not None:
+                xw = xw + bias
             state: State = tuple(s[:, d] for s in states)
             y = xp.zeros((*x.shape[:2], r.shape[2]), x.dtype)
             for t in reversed(range(x.shape[1])) if reverse else range(x.shape[1]):
-                active = (lengths > t)[:, None]
                 new = self.step(xp, xw[:, t], state, r[d], extra)
+                if lengths is None:
+                    state, y[:, t] = new, new[0]
+                    continue
+                active = (lengths > t)[:, None]
                 state = tuple(xp.where(active, after, before) for after, before in zip(new, state))
                 y[:, t] = xp.where(active, new[0], 0)
             ys.append(y)
-            finals.append([xp.where((lengths > 0)[:, None], s, 0) for s in state])
+            finals.append(state if lengths is None else [xp.where((lengths > 0)[:, None], s, 0) for s in state])
         return (xp.stack(ys, axis=1), *(xp.stack(final, axis=1) for final in zip(*finals)))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -248,12 +255,13 @@ class SequenceOfCells(_Layer):
         gates = workspace[1].reshape(n, -1)
         active, *new = (s.reshape(n, -1) for s in workspace[2:])
         for d, reverse in enumerate(self.reverses()):
-            bias, extra = self.split_bias(b[d], hidden)
+            bias, extra = self.split_bias(None if b is None else b[d], hidden)
             if x.flags.c_contiguous:  # all steps of all sequences as one product
                 k(np.matmul, x.reshape(-1, features), w[d].T, xw.reshape(n * steps, -1))
             else:
                 k(np.matmul, x, w[d].T, xw)
-            k(np.add, xw, bias, xw)
+            if bias is not None:
+                k(np.add, xw, bias, xw)
             k(run_sequence, self.stepper(r[d], extra, gates), xw, [s[:, d] for s in states], lengths, reverse,
               outputs[0][:, d], [s[:, d] for s in outputs[1:]], active, tuple(new))
         return None
@@ -273,13 +281,13 @@ class SequenceOfCells(_Layer):
 
 def run_sequence(step: Callable[[Any, State, State], None], xw: Any, initial: Sequence[Any], lengths: Any,
                  reverse: bool, y: Any, final: Sequence[Any], active: Any, new: State) -> None:
-    """One direction: y [N, T, H] and the final states [N, H] from xw [N, T, G H] and the initial states.
+    """One direction: y [N, T, H] and the final states [N, H] from xw [N, T, G H] and the initial states [N, H].
 
     Scratch: active [N, 1] booleans, new [N, H] each.
     """
     steps = xw.shape[1]
     order = range(steps - 1, -1, -1) if reverse else range(steps)
-    if lengths.min() >= steps:
+    if lengths is None or lengths.min() >= steps:
         state = tuple(initial)
         for t in order:  # h goes straight into y, c stays where it is
             after = (y[:, t], *final[1:])

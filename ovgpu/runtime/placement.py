@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ovgpu.model import Node, Output
 from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._view import View
+from ovgpu.ops._view import View, equal
+from ovgpu.ops.movement import permutation
 from ovgpu.symbolic import Int, atoms
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ def _place_parts(b: Builder, concat: Node) -> None:
 
 
 def _claim(b: Builder, port: Output, placed: Placed) -> None:
-    """Has the step that computes ``port``, behind reshapes, write to ``placed`` if it can."""
-    while port.node.op.name in RESHAPES and port.node.inputs[0] is not None and id(port) not in b.placed:
+    """Has the step that computes ``port``, behind reshapes and transpositions, write to ``placed`` if it can."""
+    while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.placed:
         source = port.node.inputs[0]
-        reshaped = placed.view.reshape(source.spec.shape) if source.spec.shape is not None else None
-        if reshaped is None:
+        view = None if source is None else _behind(port.node, source, placed.view)
+        if source is None or view is None:
             return
-        port, placed = source, Placed(placed.root, reshaped)
+        port, placed = source, Placed(placed.root, view)
     node = port.node
     if id(port) in b.placed or id(port) in b.value_of or b.hosts.spelled(port) or not b.is_bound(node):
         return
@@ -98,6 +99,20 @@ def _claim(b: Builder, port: Output, placed: Placed) -> None:
         return  # where to write is learned later than what to write
     if view.is_dense or op_of(node).strided_outputs:
         b.placed[id(port)] = placed
+
+
+def _behind(node: Node, source: Output, view: View) -> View | None:
+    """Where ``source`` has to lie for the result of a reshape or Transpose to lie at ``view``, if rows stay dense."""
+    if source.spec.shape is None:
+        return None
+    if node.op.name in RESHAPES:
+        return view.reshape(source.spec.shape)
+    order = None if node.inputs[1] is None else node.inputs[1].spec.constant
+    if order is None:
+        return None
+    axes = permutation(order.reshape(-1).tolist(), len(view.shape))
+    before = view.permute([axes.index(i) for i in range(len(axes))])
+    return before if not axes or equal(before.strides[-1], 1) else None
 
 
 def _is_view(node: Node) -> bool:

@@ -1,0 +1,156 @@
+"""Recurrent layers: a TensorIterator or Loop whose body is one step of an LSTM, GRU or RNN becomes a sequence op.
+
+The projections of all steps are then one product, and nothing is done step by step but the recurrence itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._view import equal
+from ovgpu.ops.control_flow import OutputMap
+from ovgpu.ops.movement import Transpose
+from ovgpu.ops.reshape import Reshape, Squeeze, Unsqueeze
+from ovgpu.ops.slicing import END
+from ovgpu.passes.recurrent_body import Body, batch_of, is_counted
+from ovgpu.passes.recurrent_cells import Step, find_step
+from ovgpu.symbolic import Int
+
+
+def recurrent_layers(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    new: dict[Output, Output] = {}
+    changed = False
+    used = {source for node in model.ops for source in node.inputs if source is not None}
+    for node in model.ops:
+        node.inputs = [None if s is None else new.get(s, s) for s in node.inputs]
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                changed |= _rewrite(body)
+        if is_counted(node):
+            new.update(_layer(node, used))
+    if new:
+        model.changed()
+    return changed or bool(new)
+
+
+def _layer(node: Node, used: set[Output]) -> dict[Output, Output]:
+    """What stands for the outputs of a loop that is a recurrent layer; nothing if it is none."""
+    body = Body(node)
+    step = find_step(body)
+    if step is None:
+        return {}
+    op: Any = node.op
+    maps = [m for m in op.outputs if node.outputs[m.port] in used]
+    if not maps or not all(_is_state(body, step, m) for m in maps):
+        return {}
+    y, *finals = _sequence(body, step)
+    found = {}
+    for m in maps:
+        old = node.outputs[m.port]
+        if m.axis is None:
+            new = _last(body, step, m, finals[step.new.index(body.result(m.result))])
+        else:
+            new = _every(body, step, m, y)
+        new.set_names(old.own_names)
+        new.spec, new.rt_info = old.spec, old.rt_info
+        found[old] = new
+    return found
+
+
+def _is_state(body: Body, step: Step, m: OutputMap) -> bool:
+    """Whether an output is a last state, or h of every step."""
+    value = body.result(m.result)
+    shape = _shape(body, m)
+    if value not in step.new or _order(shape, step, m) is None:
+        return False
+    return m.axis is None or (value is step.new[0] and abs(m.stride) == 1 and equal(shape[m.axis], 1))
+
+
+def _shape(body: Body, m: OutputMap) -> Sequence[Int]:
+    """That of what one iteration gives to an output."""
+    source = body.model.results[m.result].inputs[0]
+    return () if source is None or source.spec.shape is None else source.spec.shape
+
+
+def _sequence(body: Body, step: Step) -> tuple[Output, ...]:
+    """y [N, 1, T, H] and the last states [N, 1, H]."""
+    g = body.graph
+    initial = [body.initial(s) for s in step.states]
+    states = [g.add(Unsqueeze(), s, g.constant([1])) if s is not None and s.spec.rank == 2
+              else g.add(Reshape(), s, g.constant([-1, 1, step.hidden])) for s in initial]
+    weights = [None if m is None else g.add(Unsqueeze(), m, g.constant([0])) for m in (step.w, step.r, step.b)]
+    op = step.sequence(direction="reverse" if step.x.reverse else "forward", **step.attributes)
+    outputs: tuple[Output, ...] = g.add(op, _frames(body, step), *states, None, *weights, outputs=1 + len(states))
+    return outputs
+
+
+def _frames(body: Body, step: Step) -> Output:
+    """All slices as x [N, T, D]."""
+    g, source, axis = body.graph, step.x.source, step.x.axis
+    shape = source.spec.shape or ()
+    if len(shape) == 3 and axis < 2 and equal(shape[2], step.features):
+        return source if axis else g.add(Transpose(), source, g.constant([1, 0, 2]))
+    if axis:
+        order = [axis, *(i for i in range(len(shape)) if i != axis)]
+        source = g.add(Transpose(), source, g.constant(order))
+    steps_first = g.add(Reshape(special_zero=True), source, g.constant([0, -1, step.features]))
+    frames: Output = g.add(Transpose(), steps_first, g.constant([1, 0, 2]))
+    return frames
+
+
+def _last(body: Body, step: Step, m: OutputMap, final: Output) -> Output:
+    """A last state [N, 1, H] in the shape that the loop gives it."""
+    return _reshaped(body, step, m, final, ["batch", None, "hidden"])
+
+
+def _every(body: Body, step: Step, m: OutputMap, y: Output) -> Output:
+    """y [N, 1, T, H] in the shape that the loop gives it; against the order of the slices if the loop does."""
+    if (m.stride < 0) != step.x.reverse:
+        y = body.graph.cut(y, 2, END, -END - 1, -1)
+    return _reshaped(body, step, m, y, ["batch", None, "steps", "hidden"])
+
+
+def _reshaped(body: Body, step: Step, m: OutputMap, port: Output, axes: list[str | None]) -> Output:
+    """A tensor of these axes (None: of extent 1) with those that the output has, in its order."""
+    g = body.graph
+    wanted = _order(_shape(body, m), step, m)
+    assert wanted is not None
+    named = [a for a in wanted if a is not None]
+    gone = [i for i, a in enumerate(axes) if a not in named]
+    port = g.add(Squeeze(), port, g.constant(gone))
+    left = [a for a in axes if a in named]
+    if left != named:
+        port = g.add(Transpose(), port, g.constant([left.index(a) for a in named]))
+    if None in wanted:
+        port = g.add(Unsqueeze(), port, g.constant([i for i, a in enumerate(wanted) if a is None]))
+    return port
+
+
+def _order(shape: Sequence[Int], step: Step, m: OutputMap) -> list[str | None] | None:
+    """What the axes of an output are, None those of extent 1; None if they are something else.
+
+    Axes of extent 1 are not named, except that along which steps are concatenated.
+    """
+    batch = batch_of(step.new[0].spec.shape)
+    if batch is None:
+        return None
+    expected = [name for name, extent in (("batch", batch), ("hidden", step.hidden)) if not equal(extent, 1)]
+    found: list[str | None] = []
+    for i, extent in enumerate(shape):
+        if m.axis is not None and i == m.axis % len(shape):
+            found.append("steps")
+        elif equal(extent, 1):
+            found.append(None)
+        elif not expected:
+            return None
+        else:
+            found.append(expected.pop(0))
+    return None if expected else found

@@ -1,0 +1,178 @@
+"""The body of a TensorIterator or Loop, seen from the outside: what enters it, and what goes round in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.control_flow import InputMap, Loop, TensorIterator
+from ovgpu.ops.graph import Constant
+from ovgpu.ops.movement import permutation
+from ovgpu.ops.slicing import Slice
+from ovgpu.symbolic import Int, Shape
+from ovgpu.types import Type
+
+RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """A tensor around the loop whose slices of extent 1 along an axis, ``trips`` of them, enter one by one."""
+
+    source: Output
+    axis: int
+    reverse: bool
+    trips: Int
+
+
+class Graph:
+    """Makes nodes for the graph around a loop, under the loop's name. Their specs are to be inferred later."""
+
+    def __init__(self, loop: Node) -> None:
+        self.loop = loop
+
+    def add(self, op: Op, *inputs: Output | None, outputs: int = 1) -> Any:
+        """An op's output, or a tuple of them if it has several."""
+        node = Node(op, inputs, outputs, name=self.loop.friendly_name, layer_id=self.loop.layer_id)
+        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
+        op: Any = Constant(element_type=kind, value=np.asarray(value, kind.storage))
+        port: Output = self.add(op)
+        return port
+
+    def cut(self, source: Output, axis: int, start: int, stop: int, step: int = 1) -> Output:
+        """``source[start:stop:step]`` along an axis."""
+        port: Output = self.add(Slice(), source, *(self.constant([v]) for v in (start, stop, step, axis)))
+        return port
+
+
+class Body:
+    """A loop's body whose iterations are counted before it runs."""
+
+    def __init__(self, loop: Node) -> None:
+        op: Any = loop.op
+        self.graph, self.loop = Graph(loop), loop
+        self.model: Model = op.body
+        self.trips = op.trips([None if s is None else s.spec for s in loop.inputs])
+        self.entering: dict[Output, InputMap] = {self._parameter(m.parameter): m for m in op.inputs}
+        self.carried: dict[Output, Output] = {self._parameter(b.parameter): self.result(b.result)
+                                              for b in op.back_edges}
+        counter = getattr(op, "current_iteration", None)
+        self.counter = None if counter is None else self._parameter(counter)
+        self._hoisted: dict[Output, Output | None] = {}
+
+    def _parameter(self, number: int) -> Output:
+        return self.model.parameters[number].outputs[0]
+
+    def result(self, number: int) -> Output:
+        """The tensor that a result of the body takes, before reshapes."""
+        source = self.model.results[number].inputs[0]
+        assert source is not None
+        return unwrapped(source)
+
+    def initial(self, parameter: Output) -> Output | None:
+        """What a parameter is at the first iteration, if that is the whole of a tensor."""
+        m = self.entering.get(parameter)
+        return None if m is None or m.axis is not None else self.loop.inputs[m.port]
+
+    def slices(self, port: Output) -> Slices | None:
+        """What a port, reshapes apart, is the slice of: of a sliced input, or picked by the iteration's number."""
+        port = unwrapped(port)
+        m = self.entering.get(port)
+        if m is not None and m.axis is not None and port not in self.carried:
+            return self._sliced(m)
+        node = port.node
+        if node.op.name != "Gather" or self.counter is None or unwrapped(node.inputs[1]) is not self.counter:
+            return None
+        table, where = node.inputs[0], node.inputs[2]
+        axis = None if where is None else where.spec.constant
+        source = None if table is None or table in self.carried else self.initial(table)
+        if source is None or source.spec.shape is None or axis is None or getattr(node.op, "batch_dims", False):
+            return None
+        number = int(axis.reshape(-1)[0]) % len(source.spec.shape)
+        whole = equal(source.spec.shape[number], self.trips)
+        return Slices(source, number, False, self.trips) if whole else None
+
+    def _sliced(self, m: InputMap) -> Slices | None:
+        source = self.loop.inputs[m.port]
+        if source is None or source.spec.shape is None or m.axis is None or m.part_size != 1 or abs(m.stride) != 1:
+            return None
+        axis = m.axis % len(source.spec.shape)
+        extent = source.spec.shape[axis]
+        if not equal(m.trips(extent), self.trips):
+            return None
+        low, high = (m.start, m.end) if m.stride > 0 else (m.end, m.start)
+        if not equal(self.trips, extent):
+            if not isinstance(extent, int):
+                return None
+            bounds = (v if v >= 0 else extent + 1 + v for v in (low, high))
+            source = self.graph.cut(source, axis, *bounds)
+        return Slices(source, axis, m.stride < 0, self.trips)
+
+    def hoisted(self, port: Output) -> Output | None:
+        """A port computed from constants and invariant inputs alone, computed around the loop instead."""
+        if port not in self._hoisted:
+            self._hoisted[port] = self._hoist(port)
+        return self._hoisted[port]
+
+    def _hoist(self, port: Output) -> Output | None:
+        node = port.node
+        if node.op.name == "Parameter":
+            return None if port in self.carried else self.initial(port)
+        if op_of(node).effect or any(isinstance(v, Model) for v in vars(node.op).values()):
+            return None
+        inputs = [None if s is None else self.hoisted(s) for s in node.inputs]
+        if any(new is None for new, old in zip(inputs, node.inputs) if old is not None):
+            return None
+        twin = Node(node.op, inputs, len(node.outputs), name=node.friendly_name, layer_id=node.layer_id)
+        for old, new in zip(node.outputs, twin.outputs):
+            self._hoisted[old] = new
+        return twin.outputs[port.index]
+
+
+def is_counted(node: Node) -> bool:
+    """Whether the node is a loop, without state or effects inside, whose number of iterations the shapes tell."""
+    op = node.op
+    if not isinstance(op, (TensorIterator, Loop)) or op.body.sinks:
+        return False
+    return op.trips([None if s is None else s.spec for s in node.inputs]) is not None
+
+
+def unwrapped(port: Output | None) -> Output:
+    """The tensor with the same elements in the same order, before reshapes."""
+    assert port is not None
+    while port.node.inputs and port.node.inputs[0] is not None and (
+            port.node.op.name in RESHAPES or _keeps_order(port.node)):
+        port = port.node.inputs[0]
+    return port
+
+
+def _keeps_order(node: Node) -> bool:
+    """Whether the node is a Transpose that only moves axes of extent 1."""
+    if node.op.name != "Transpose" or node.inputs[0] is None or node.inputs[1] is None:
+        return False
+    shape, order = node.inputs[0].spec.shape, node.inputs[1].spec.constant
+    if shape is None or order is None:
+        return False
+    moved = [i for i in permutation(order.reshape(-1).tolist(), len(shape)) if not equal(shape[i], 1)]
+    return moved == sorted(moved)
+
+
+def is_rows(shape: Shape, batch: Int, width: int) -> bool:
+    """Whether a tensor is ``[batch, width]`` but for axes of extent 1."""
+    if not shape or not equal(shape[-1], width):
+        return False
+    others = [d for d in shape[:-1] if not equal(d, 1)]
+    return [*others] == [] if equal(batch, 1) else len(others) == 1 and equal(others[0], batch)
+
+
+def batch_of(shape: Shape) -> Int | None:
+    """The batch of a tensor that is ``[batch, width]`` but for axes of extent 1."""
+    others = [d for d in (shape or ())[:-1] if not equal(d, 1)]
+    return None if not shape or len(others) > 1 else others[0] if others else 1

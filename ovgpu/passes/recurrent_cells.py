@@ -1,0 +1,444 @@
+"""One step of a recurrent layer, found in the body of a loop: as a cell op, or spelled out in its maths.
+
+What is found around the maths of a gate decides which gate it is, so that their order in the weights does not
+matter, and neither does whether they come from one product or from several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from ovgpu.model import Output
+from ovgpu.ops._cells import GRU, LSTM, Recurrent
+from ovgpu.ops._op import op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.movement import Concat, Split, Transpose, VariadicSplit
+from ovgpu.ops.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNSequence
+from ovgpu.ops.reshape import Reshape
+from ovgpu.ops.slicing import sliced
+from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, unwrapped
+
+ATTRIBUTES = ("hidden_size", "activations", "activations_alpha", "activations_beta", "clip")
+Kind = tuple[str, float, float]  # an activation with its alpha and beta
+Gates = tuple[type[Recurrent], dict[str, Any], Sequence["Linear"], Sequence["Linear"]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
+    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop."""
+
+    sequence: Any
+    attributes: dict[str, Any]
+    x: Slices
+    features: int
+    hidden: int
+    states: tuple[Output, ...]
+    new: tuple[Output, ...]
+    w: Output
+    r: Output
+    b: Output | None
+
+
+def find_step(body: Body) -> Step | None:
+    """The step whose states go round in the body, if it is one."""
+    for h, new in body.carried.items():
+        if body.initial(h) is not None:
+            step = _cell(body, h, new) if isinstance(new.node.op, Cell) else _Maths(body, h, new).step()
+            if step is not None:
+                return step
+    return None
+
+
+def _cell(body: Body, h: Output, new: Output) -> Step | None:
+    node, op = new.node, op_of(new.node)
+    assert isinstance(op, Cell)
+    states = tuple(unwrapped(s) for s in node.inputs[1 : 1 + op.states])
+    results = tuple(node.outputs[: op.states])
+    if states[0] is not h or any(body.carried.get(s) is not r for s, r in zip(states, results)):
+        return None
+    x, features, hidden = body.slices(_given(node.inputs[0])), _width(node.inputs[0]), _width(new)
+    weights = [None if s is None else body.hoisted(s) for s in node.inputs[1 + op.states :]]
+    if x is None or features is None or hidden is None or len(weights) < 2 or None in weights:
+        return None
+    if isinstance(op, LSTMCell1):
+        if op.input_forget or len(weights) > 3:
+            return None
+        weights = _ordered(body, op, weights, features, len(node.inputs) == 5 and _rank(node.inputs[4]) == 1)
+    w, r, b, *_ = (*weights, None)
+    attributes = {name: getattr(op, name) for name in ATTRIBUTES}
+    if isinstance(op, GRU):
+        attributes["linear_before_reset"] = op.linear_before_reset
+    sequence = LSTMSequence if isinstance(op, LSTM) else GRUSequence if isinstance(op, GRU) else RNNSequence
+    assert w is not None and r is not None
+    return Step(sequence, attributes, x, features, hidden, states, results, w, r, b)
+
+
+def _ordered(body: Body, op: LSTMCell1, weights: list[Any], features: int, joined: bool) -> list[Any]:
+    """Weights of an LSTMCell-1 as those of LSTMCell-4: W and R apart, the gates in the order f, i, c, o."""
+    g = body.graph
+    if joined:
+        lengths = g.constant([features, -1])
+        weights = [*g.add(VariadicSplit(), weights[0], g.constant(1), lengths, outputs=2), *weights[1:]]
+    if op.weights_format == "fico":
+        return weights
+    parts = [g.add(Split(num_splits=4), w, g.constant(0), outputs=4) for w in weights]
+    return [g.add(Concat(axis=0), *(p[op.weights_format.index(gate)] for gate in "fico")) for p in parts]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``sum of v @ m^T, + biases``: products of v and m [rows, n], where v is "x", "h" or a tensor of the body.
+    Biases are [rows], or of one element, and lie outside of the loop, as m does."""
+
+    body: Body
+    rows: int
+    products: tuple[tuple[Any, Output], ...] = ()
+    biases: tuple[tuple[Output, bool], ...] = ()
+
+    def __add__(self, other: Linear) -> Linear:
+        return Linear(self.body, self.rows, self.products + other.products, self.biases + other.biases)
+
+    def cut(self, start: int, stop: int) -> Linear:
+        """Some of the rows."""
+        cut = self.body.graph.cut
+        return Linear(self.body, stop - start, tuple((v, cut(m, 0, start, stop)) for v, m in self.products),
+                      tuple((cut(b, 0, start, stop) if full else b, full) for b, full in self.biases))
+
+    def factors(self) -> set[Any]:
+        return {v for v, _ in self.products}
+
+    def matrix(self, v: Any) -> Output:
+        """All that v is multiplied by."""
+        first, *rest = (m for u, m in self.products if u is v)
+        for m in rest:
+            first = self.body.graph.add(Add(), first, m)
+        return first
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An activation of a `Linear`."""
+
+    kind: Kind
+    linear: Linear
+
+    def cut(self, start: int, stop: int) -> Gate:
+        return Gate(self.kind, self.linear.cut(start, stop))
+
+
+class _Maths:
+    """Reads a step that is written out; ``h`` is the parameter that the back edge from ``new`` leads to."""
+
+    def __init__(self, body: Body, h: Output, new: Output) -> None:
+        self.body, self.h, self.new = body, h, new
+        self.hidden, self.batch = _width(new), batch_of(new.spec.shape)
+        self.x: Slices | None = None
+        self.features: int | None = None
+        self._linear: dict[Output, Linear | None] = {}
+
+    def step(self) -> Step | None:
+        if self.hidden is None or self.batch is None or not self._is_rows(self.h, self.hidden):
+            return None
+        for read in (self._lstm, self._gru, self._rnn):
+            states: list[tuple[Output, Output]] = [(self.h, self.new)]
+            found = read(states)
+            if found is not None:
+                return self._assembled(found, states)
+        return None
+
+    # ---- kinds of cells
+
+    def _lstm(self, states: list[tuple[Output, Output]]) -> Gates | None:
+        """``c' = f c + i g, h' = o act(c')``"""
+        for left, right in _operands(self.new, "Multiply"):
+            out, act = self._gate(left), _activation(right)
+            new = None if act is None else unwrapped(right.node.inputs[0])
+            if out is None or act is None or new is None or not self._is_rows(new, self.hidden):
+                continue
+            for kept, added in _operands(new, "Add"):
+                for c, f in _operands(kept, "Multiply"):
+                    if self.body.carried.get(c) is not new or self.body.initial(c) is None:
+                        continue
+                    forget = self._gate(f)
+                    for a, b in _operands(added, "Multiply"):
+                        i, g = self._gate(a), self._gate(b)
+                        if forget is None or i is None or g is None or not forget.kind == i.kind == out.kind:
+                            continue
+                        states.append((c, new))
+                        gates = [x.linear for x in (forget, i, g, out)]
+                        return LSTMSequence, _attributes(i.kind, g.kind, act), gates, gates
+        return None
+
+    def _gru(self, states: list[tuple[Output, Output]]) -> Gates | None:
+        """``h' = (1 - z) n + z h``, where n sees h after a reset, or a reset product with h."""
+        for z, n in self._blends():
+            update, act = self._gate(z), _activation(n)
+            if update is None or act is None:
+                continue
+            inner = self._linear_of(n.node.inputs[0])
+            if inner is not None:  # act(x W^T + (r h) R^T)
+                products = inner.factors() - {"x"}
+                reset = self._reset(next(iter(products))) if len(products) == 1 and "h" not in products else None
+                if reset is not None and reset.kind == update.kind:
+                    inner = Linear(self.body, inner.rows, tuple(("x" if v == "x" else "h", m) for v, m in
+                                                                inner.products), inner.biases)
+                    gates = [update.linear, reset.linear, inner]
+                    return GRUSequence, _attributes(update.kind, act), gates, gates
+                continue
+            for given, reset, recurrent in self._resets(n.node.inputs[0]):
+                if reset.kind == update.kind:
+                    attributes = {**_attributes(update.kind, act), "linear_before_reset": True}
+                    both = [update.linear, reset.linear]
+                    return GRUSequence, attributes, [*both, given], [*both, recurrent]
+        return None
+
+    def _rnn(self, states: list[tuple[Output, Output]]) -> Gates | None:
+        gate = self._gate(self.new)
+        return None if gate is None else (RNNSequence, _attributes(gate.kind), [gate.linear], [gate.linear])
+
+    def _blends(self) -> Iterator[tuple[Output, Output]]:
+        """(z, n) of what the new h may be a blend of."""
+        for a, b in _operands(self.new, "Add"):
+            for z, h in _operands(a, "Multiply"):
+                if h is self.h:  # z h + (1 - z) n
+                    for rest, n in _operands(b, "Multiply"):
+                        for one, also in _operands(rest, "Subtract"):
+                            if also is z and _is_one(one):
+                                yield z, n
+            for z, difference in _operands(b, "Multiply"):
+                if (self.h, a) in _operands(difference, "Subtract"):  # n + z (h - n)
+                    yield z, a
+
+    def _reset(self, product: Output) -> Gate | None:
+        return next((gate for a, b in _operands(product, "Multiply") if b is self.h
+                     and (gate := self._gate(a)) is not None), None)
+
+    def _resets(self, port: Output | None) -> Iterator[tuple[Linear, Gate, Linear]]:
+        """(x W^T + b, r, h R^T + b) of ``x W^T + r (h R^T + b) + b``."""
+        terms = list(_terms(unwrapped(port)))
+        for number, term in enumerate(terms):
+            for a, b in _operands(term, "Multiply"):
+                reset, recurrent = self._gate(a), self._linear_of(b)
+                rest = self._sum([t for i, t in enumerate(terms) if i != number], unwrapped(port))
+                if (reset is not None and recurrent is not None and rest is not None
+                        and recurrent.factors() == {"h"} and rest.factors() == {"x"}):
+                    yield rest, reset, recurrent
+
+    # ---- their parts
+
+    def _gate(self, port: Output) -> Gate | None:
+        port = unwrapped(port)
+        kind = _activation(port)
+        if kind is not None:
+            linear = self._linear_of(port.node.inputs[0])
+            return None if linear is None else Gate(kind, linear)
+        part = _part(port)
+        whole = None if part is None else self._gate(part[0])
+        return None if whole is None or part is None else whole.cut(*part[1:])
+
+    def _linear_of(self, port: Output | None) -> Linear | None:
+        port = unwrapped(port)
+        if port not in self._linear:
+            self._linear[port] = self._read(port)
+        return self._linear[port]
+
+    def _read(self, port: Output) -> Linear | None:
+        rows = _width(port)
+        if rows is None or not self._is_rows(port, rows):
+            return None
+        if port.node.op.name == "Add":
+            return self._sum([_given(s) for s in port.node.inputs], port)
+        if port.node.op.name == "MatMul":
+            return self._product(port, rows)
+        part = _part(port)
+        whole = None if part is None else self._linear_of(part[0])
+        return None if whole is None or part is None else whole.cut(*part[1:])
+
+    def _sum(self, terms: Sequence[Output], port: Output) -> Linear | None:
+        rows = _width(port)
+        if rows is None:
+            return None
+        total = Linear(self.body, rows)
+        for term in terms:
+            outside = self.body.hoisted(term)
+            linear = self._linear_of(term) if outside is None else self._bias(term, outside, rows)
+            if linear is None or linear.rows != rows:
+                return None
+            total = total + linear
+        return total
+
+    def _bias(self, term: Output, outside: Output, rows: int) -> Linear | None:
+        shape = term.spec.shape
+        if shape is None or not all(equal(d, 1) for d in shape[:-1]) or not (
+                not shape or equal(shape[-1], 1) or equal(shape[-1], rows)):
+            return None
+        g = self.body.graph
+        flat = g.add(Reshape(), outside, g.constant([-1]))
+        return Linear(self.body, rows, (), ((flat, bool(shape) and equal(shape[-1], rows)),))
+
+    def _product(self, port: Output, rows: int) -> Linear | None:
+        op: Any = port.node.op
+        left, right = (_given(s) for s in port.node.inputs)
+        matrix, width = self.body.hoisted(right), _width(left)
+        if matrix is None or width is None or op.transpose_a or _rank(right) != 2 or not self._is_rows(left, width):
+            return None
+        g = self.body.graph
+        if not op.transpose_b:
+            matrix = g.add(Transpose(), matrix, g.constant([1, 0]))
+        assert matrix is not None
+        found = self._factors(unwrapped(left), width)
+        if found is None:
+            return None
+        if len(found) == 1:
+            return Linear(self.body, rows, ((found[0][0], matrix),))
+        lengths = g.constant([n for _, n in found])
+        parts = g.add(VariadicSplit(), matrix, g.constant(1), lengths, outputs=len(found))
+        return Linear(self.body, rows, tuple((v, m) for (v, _), m in zip(found, parts)))
+
+    def _factors(self, port: Output, width: int) -> list[tuple[Any, int]] | None:
+        """What a matrix multiplies: x, h, a product with h, or some of them joined; with their widths."""
+        node = port.node
+        if node.op.name == "Concat":
+            rank = _rank(port) or 0
+            if node.op.axis % rank != rank - 1:  # type: ignore[attr-defined]
+                return None
+            found: list[tuple[Any, int]] = []
+            for source in map(_given, node.inputs):
+                n = _width(source)
+                factors = None if n is None or not self._is_rows(source, n) else self._factors(unwrapped(source), n)
+                if factors is None:
+                    return None
+                found += factors
+            return found
+        if port is self.h:
+            return [("h", width)] if width == self.hidden else None
+        if node.op.name == "Multiply":
+            return [(port, width)] if width == self.hidden else None
+        x = self.body.slices(port)
+        if x is None or self.x not in (None, x):
+            return None
+        self.x, self.features = x, width
+        return [("x", width)]
+
+    def _is_rows(self, port: Output, width: int | None) -> bool:
+        return width is not None and self.batch is not None and is_rows(port.spec.shape, self.batch, width)
+
+    # ---- the weights
+
+    def _assembled(self, found: Gates, states: Sequence[tuple[Output, Output]]) -> Step | None:
+        sequence, attributes, given, recurrent = found
+        x, features, hidden, kind = self.x, self.features, self.hidden, self.new.spec.type
+        if x is None or features is None or hidden is None or any(g.rows != hidden for g in (*given, *recurrent)):
+            return None
+        wanted = [{"x", "h"} if a is b else {"x"} for a, b in zip(given, recurrent)]
+        if any(g.factors() != w for g, w in zip(given, wanted)):
+            return None
+        g = self.body.graph
+
+        def joined(parts: Sequence[Output]) -> Output:
+            port: Output = parts[0] if len(parts) == 1 else g.add(Concat(axis=0), *parts)
+            return port
+
+        biased = [*given, *(b for a, b in zip(given, recurrent) if a is not b)]
+        bias = None
+        if any(linear.biases for linear in biased):
+            totals = []
+            for linear in biased:
+                total = g.constant([0] * hidden, kind)
+                for b, _ in linear.biases:
+                    total = g.add(Add(), total, b)
+                totals.append(total)
+            bias = joined(totals)
+        w, r = joined([gate.matrix("x") for gate in given]), joined([gate.matrix("h") for gate in recurrent])
+        before, after = zip(*states)
+        return Step(sequence, {**attributes, "hidden_size": hidden}, x, features, hidden, before, after, w, r, bias)
+
+
+def _attributes(*kinds: Kind) -> dict[str, Any]:
+    names, alphas, betas = zip(*kinds)
+    return {"activations": names, "activations_alpha": alphas, "activations_beta": betas}
+
+
+def _activation(port: Output) -> Kind | None:
+    """The activation that a port is the result of."""
+    name = port.node.op.name
+    if name in ("Sigmoid", "Tanh", "Relu"):
+        return name.lower(), 0.0, 0.0
+    if name == "HardSigmoid":
+        values = [_given(s).spec.constant for s in port.node.inputs[1:]]
+        if all(v is not None and v.size == 1 for v in values):
+            alpha, beta = (float(v.reshape(-1)[0]) for v in values if v is not None)
+            return "hardsigmoid", alpha, beta
+    return None
+
+
+def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
+    """Both operands of a binary op, reshapes apart; either way round if that is the same. Empty for other ops."""
+    port = unwrapped(port)
+    if port.node.op.name != name:
+        return []
+    a, b = (unwrapped(s) for s in port.node.inputs)
+    return [(a, b)] if name == "Subtract" else list(permutations((a, b)))  # type: ignore[arg-type]
+
+
+def _terms(port: Output) -> Iterator[Output]:
+    """What is added up."""
+    if port.node.op.name != "Add":
+        yield port
+        return
+    for source in port.node.inputs:
+        yield from _terms(unwrapped(source))
+
+
+def _part(port: Output) -> tuple[Output, int, int] | None:
+    """(tensor, start, stop) if the port is a part of a tensor along its last axis."""
+    node = port.node
+    if node.op.name not in ("Split", "VariadicSplit", "Slice", "StridedSlice"):
+        return None
+    source = _given(node.inputs[0])
+    shape, values = source.spec.shape, [None if s is None else s.spec.ints() for s in node.inputs[1:]]
+    if not shape or not isinstance(shape[-1], int) or None in values:
+        return None
+    last, op = len(shape) - 1, op_of(node)
+    if isinstance(op, (Split, VariadicSplit)):
+        widths = [_width(p) for p in node.outputs]
+        if not equal(values[0][0] % len(shape), last) or None in widths:  # type: ignore[index]
+            return None
+        start = sum(n for n in widths[: port.index] if n is not None)
+        return source, start, start + (widths[port.index] or 0)
+    spans = op.spans(len(shape), *values)  # type: ignore[attr-defined]
+    if len(spans) != len(shape) or any(s is None or not s.keep or not equal(s.step, 1) for s in spans):
+        return None
+    taken = [sliced(extent, span) for extent, span in zip(shape, spans)]
+    start, count = taken[-1]
+    if not isinstance(start, int) or not isinstance(count, int) or not all(
+            equal(first, 0) and equal(n, extent) for (first, n), extent in zip(taken[:-1], shape)):
+        return None
+    return source, start, start + count
+
+
+def _is_one(port: Output) -> bool:
+    value = port.spec.constant
+    return value is not None and value.size > 0 and bool((value == 1).all())
+
+
+def _given(port: Output | None) -> Output:
+    assert port is not None
+    return port
+
+
+def _rank(port: Output | None) -> int | None:
+    return None if port is None else port.spec.rank
+
+
+def _width(port: Output | None) -> int | None:
+    """The last extent, if it is known."""
+    shape = None if port is None else port.spec.shape
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
+
+
