@@ -6,8 +6,11 @@
     OVGPU_DEBUG=4           also generated code: the host lane, and CUDA kernels
     OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs;
                             in the body of a loop, when it is done for the first time
+    OVGPU_NVTX=1            a range per step, by the layer's name, for Nsight Systems and other NVIDIA tools; models
+                            compiled with ``enable_profiling`` have them anyway
 
-All is printed to stderr. With both dials off, an inference pays for two attribute look-ups.
+All is printed to stderr. With a dial on, steps run one by one instead of as a CUDA graph (with OVGPU_DEBUG from 2 on);
+with all off, an inference pays for three attribute look-ups.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class Dial(Generic[T]):
 
 DEBUG: Dial[int] = Dial("OVGPU_DEBUG", 0)
 STOP_AT: Dial[str] = Dial("OVGPU_STOP_AT", "")
+NVTX: Dial[int] = Dial("OVGPU_NVTX", 0)
 
 
 class Stopped(Error):
@@ -99,12 +103,15 @@ def run_watched(executor: Executor, profiler: Profiler | None, title: str, input
                 states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
     """`Executor.run` with what the dials ask for."""
     level, layer = DEBUG.value, STOP_AT.value
+    usual = executor.observe
+    if profiler is None and NVTX.value:
+        profiler = Profiler(executor.backend.clock())  # whose ranges are all that is wanted of it
     watch = _Watch(executor, profiler, level, layer)
     executor.observe = watch if level >= 2 or layer else profiler
     try:
         results = executor.run(inputs, states, memory, key)
     finally:
-        executor.observe = profiler
+        executor.observe = usual
         if level >= 1 and executor not in _shown:
             _shown.add(executor)
             _show(executor, title, level)

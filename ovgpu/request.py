@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ovgpu.compilation import Compilation
-from ovgpu.debug import DEBUG, STOP_AT, run_watched
+from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.inputs import InputSlot, numbered
 from ovgpu.model import Output
 from ovgpu.ops._op import Array
@@ -21,7 +21,7 @@ from ovgpu.ports import ConstOutput
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
-from ovgpu.runtime.profile import Profiler, ProfilingInfo
+from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
 from ovgpu.tensor import Tensor
@@ -48,7 +48,7 @@ class InferRequest:
         self._uploaded: list[Any] = [None] * len(self._inputs)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
-        self._profiler = Profiler() if compilation.profiling else None
+        self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
         self._busy = threading.Lock()  # held while an inference is running
         self._future: Future[None] | None = None
         self._worker: ThreadPoolExecutor | None = None
@@ -182,7 +182,9 @@ class InferRequest:
         executor = self._last = self._executor(arrays)
         arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
         states = self._states(executor, arrays)
-        if DEBUG.value or STOP_AT.value:
+        if self._profiler is not None:
+            self._profiler.begin()
+        if DEBUG.value or STOP_AT.value or NVTX.value:
             results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory,
                                   self._variables.key)
         else:
@@ -352,6 +354,14 @@ class InferRequest:
         return [ProfilingInfo(step.name, step.op.name, step.kind, status, timedelta(), timedelta()) for step in steps]
 
     profiling_info = property(get_profiling_info)
+
+    def timeline(self) -> list[Span]:
+        """When the steps of the last inference ran, on the host and on the device. RuntimeError unless the model was
+        compiled with ``enable_profiling``."""
+        self._check_idle()
+        if self._profiler is None:
+            raise RuntimeError("there is no timeline: compile the model with enable_profiling (PERF_COUNT)")
+        return self._profiler.spans()
 
     def plan(self) -> Plan:
         """What the last inference ran. RuntimeError if there was none."""

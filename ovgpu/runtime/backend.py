@@ -54,6 +54,22 @@ class Recording(Protocol):
     number: int  # the call in `flat` that is being run, or that stands first in what is being run
 
 
+class Clock(Protocol):
+    """Tells when work is done, which may be long after the call that asked for it."""
+
+    def mark(self) -> Any:
+        """A point between the work given so far and what is given next."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """The time between two marks; both must have been passed."""
+
+    def enter(self, name: str) -> None:
+        """Begins a range that tools show by this name."""
+
+    def leave(self) -> None:
+        """Ends the innermost range."""
+
+
 class Backend(Protocol):
     """Memory, arrays on it, and the calls that run an op on arrays."""
 
@@ -97,6 +113,9 @@ class Backend(Protocol):
     def replay(self, recording: Recording) -> bool:
         """Runs all calls of a recording at once; False if they are to be run one by one. Raises Uncaptured, once
         and before anything has run, if that will always be so."""
+
+    def clock(self) -> Clock:
+        """What tells when the work given to the backend is done."""
 
     def synchronize(self) -> None:
         """Waits until all work given so far is done."""

@@ -1,21 +1,37 @@
-"""Watching a request run: times per step, and what the debug levels print."""
+"""Watching a request run: when each step began and ended, on the host and where its work is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from ovgpu.runtime.backend import Call
+from ovgpu.runtime.backend import Call, Clock
 from ovgpu.runtime.program import Step
+
+
+class HostClock:
+    """`ovgpu.runtime.backend.Clock` of a backend whose calls return when their work is done."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
+    def enter(self, name: str) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
 class ProfilingInfo:
-    """One step's share of an inference."""
+    """One step's share of an inference: ``real_time`` where its work is done, ``cpu_time`` on the host."""
 
     class Status(Enum):
         """Whether a layer was run."""
@@ -32,22 +48,61 @@ class ProfilingInfo:
     cpu_time: timedelta
 
 
-class Profiler:
-    """Runs steps and remembers how long each took."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step of an inference, in seconds of `time.perf_counter`: (start, end) on the host and on the device."""
 
-    def __init__(self) -> None:
-        self._times: dict[int, tuple[Step, float]] = {}
+    name: str
+    op: str
+    kind: str
+    host: tuple[float, float]
+    device: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    step: Step
+    host: tuple[float, float]
+    marks: tuple[Any, Any]
+
+
+class Profiler:
+    """Runs steps, one by one, and remembers when: the observer of an executor."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._records: list[_Record] = []
+        self._origin: tuple[float, Any] = (0.0, None)
+
+    def begin(self) -> None:
+        """Forgets the last inference, for another begins."""
+        self._records = []
+        self._origin = time.perf_counter(), self.clock.mark()
 
     def __call__(self, step: Step, calls: Sequence[Call]) -> None:
-        start = time.perf_counter()
-        for call in calls:
-            call()
-        self._times[id(step)] = (step, time.perf_counter() - start)
+        clock = self.clock
+        clock.enter(_name(step))
+        try:
+            first, start = clock.mark(), time.perf_counter()
+            for call in calls:
+                call()
+            self._records.append(_Record(step, (start, time.perf_counter()), (first, clock.mark())))
+        finally:
+            clock.leave()
 
     def infos(self) -> list[ProfilingInfo]:
-        found: list[Any] = []
-        for step, seconds in self._times.values():
-            spent = timedelta(seconds=seconds)
-            name = step.name or step.op.name  # copies that the planner inserts have no layer
-            found.append(ProfilingInfo(name, step.op.name, step.kind, ProfilingInfo.Status.EXECUTED, spent, spent))
-        return found
+        """The steps of the last inference, which is done, in the order in which they ran."""
+        return [ProfilingInfo(_name(r.step), r.step.op.name, r.step.kind, ProfilingInfo.Status.EXECUTED,
+                              timedelta(seconds=self.clock.seconds(*r.marks)),
+                              timedelta(seconds=r.host[1] - r.host[0])) for r in self._records]
+
+    def spans(self) -> list[Span]:
+        """The steps of the last inference, which is done, in time."""
+        origin, zero = self._origin
+        since: Callable[[Any], float] = lambda mark: origin + self.clock.seconds(zero, mark)
+        return [Span(_name(r.step), r.step.op.name, r.step.kind, r.host, (since(r.marks[0]), since(r.marks[1])))
+                for r in self._records]
+
+
+def _name(step: Step) -> str:
+    return step.name or step.op.name  # copies that the planner inserts have no layer

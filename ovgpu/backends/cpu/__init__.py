@@ -12,7 +12,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime.backend import Call, Recording
+from ovgpu.runtime.backend import Call, Clock, Recording
+from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
 
 ALIGNMENT = 64
@@ -81,6 +82,9 @@ class CpuBackend:
 
     def replay(self, recording: Recording) -> bool:
         return False
+
+    def clock(self) -> Clock:
+        return HostClock()
 
     def synchronize(self) -> None:
         pass

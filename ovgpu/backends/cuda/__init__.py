@@ -11,9 +11,10 @@ from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
-from ovgpu.runtime.backend import Call, Eager, Recording
+from ovgpu.runtime.backend import Call, Clock, Eager, Recording
 from ovgpu.types import Type
 
 
@@ -83,6 +84,9 @@ class CudaBackend:
 
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
+
+    def clock(self) -> Clock:
+        return EventClock(self.stream)
 
     def synchronize(self) -> None:
         self.stream.synchronize()
