@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ovgpu.debug import DEBUG, log_passes
+from ovgpu.debug import DEBUG, STOP_AT, log_passes
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
@@ -32,7 +32,7 @@ class Compilation:
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
-        self.model = prepare(model)
+        self.model = prepare(model, fuse=backend.fuses and not STOP_AT.value)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings

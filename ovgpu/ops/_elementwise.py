@@ -123,7 +123,7 @@ class Elementwise(Op):
         out = outputs[0]
         given = [i for i, x in enumerate(inputs) if x is not None]
         candidates = [(given[i], inputs[given[i]]) for i in self._tape(inputs, outputs).inplace]
-        return tuple(i for i, x in candidates if x is not None and _same_layout(x, out))
+        return tuple(i for i, x in candidates if x is not None and same_layout(x, out))
 
     def _tape(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Tape:
         return trace(self, tuple(s.type.storage for s in inputs if s is not None), outputs[0].type.storage)
@@ -211,7 +211,8 @@ def merge_types(inputs: Sequence[Spec]) -> Type:
     return kinds.pop() if kinds else Type.dynamic
 
 
-def _same_layout(a: Spec, b: Spec) -> bool:
+def same_layout(a: Spec, b: Spec) -> bool:
+    """Whether two tensors have the same extents, provably, and elements of one size."""
     if a.type.storage.itemsize != b.type.storage.itemsize:
         return False
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
@@ -243,12 +244,13 @@ _CUDA_TYPES = {
 }  # fmt: skip
 
 
-def cuda_body(op: Elementwise, kinds: Sequence[Type]) -> str:
-    """The statements of a kernel that computes one element ``out`` of an op from ``_a``, ``_b``, ...
+def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:
+    """The statements that compute one element ``target`` of an op from ``values``, the elements of its inputs.
 
-    These are the names of `fn`'s parameters behind an underscore; ``kinds`` are the element types of the inputs.
+    ``kinds`` are their types. Without values they are the names of `fn`'s parameters behind an underscore: ``_a``.
     """
     kind = kinds[-1]
+    values = values or [f"_{name}" for name in names(type(op))]
     rounds = op.floating and not kind.is_real()
     if rounds or kind == Type.f64:
         lines = ["typedef double T;"]
@@ -263,7 +265,7 @@ def cuda_body(op: Elementwise, kinds: Sequence[Type]) -> str:
         if i >= len(kinds):
             lines.append(f"const T {name} = T({parameter.default});")
         else:
-            lines.append(f"const {'bool' if kinds[i] == Type.boolean and not rounds else 'T'} {name} = _{name};")
+            lines.append(f"const {'bool' if kinds[i] == Type.boolean and not rounds else 'T'} {name} = {values[i]};")
     expression = op.cuda_expression(kind)
-    lines.append(f"out = {f'rint({expression})' if rounds else expression};")
+    lines.append(f"{target} = {f'rint({expression})' if rounds else expression};")
     return " ".join(lines)

@@ -85,9 +85,9 @@ class Axes:
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.int32 if self.index == "int" else np.int64)
 
-    def packed(self) -> np.ndarray[Any, Any]:
-        """The struct Axes<index, rank, operands>."""
-        missing = self.rank - len(self.extents)
+    def packed(self, rank: int = 0) -> np.ndarray[Any, Any]:
+        """The struct Axes<index, rank, operands>, for this rank if it is none of `RANKS`."""
+        missing = (rank or self.rank) - len(self.extents)
         extents = (1,) * missing + self.extents
         none = (0,) * len(extents)
         magic, shift = zip(*map(_reciprocal, extents)) if self.index == "int" else (none, none)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,6 +42,14 @@ class _MVN(Op):
         """The axes that are normalised over, in ascending order."""
         raise NotImplementedError
 
+    def over(self, inputs: Sequence[Any]) -> list[int]:
+        """The axes that these arrays are normalised over."""
+        return self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
+
+    def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
+        """What the result is multiplied by and added to: an element per normalised one, or None."""
+        return None, None
+
     def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
         over = tuple(self.axes(x.ndim, axes))
         if not over:  # every element is its own mean
@@ -62,7 +71,7 @@ class _MVN(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        over = self.axes(x.ndim, inputs[1] if len(inputs) > 1 else None)
+        over = self.over(inputs)
         rows = as_rows(x, over)
         if rows is None or not over or not is_float(x.dtype) or x.size == 0:
             return NotImplemented
@@ -70,7 +79,8 @@ class _MVN(Op):
         block = int(block_rows(count, n))
         eps = self.eps if self.normalize_variance else None
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
-        given = rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside()
+        given = (rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside(),
+                 *self.terms(inputs))
         if count <= block:
             mvn_block(k, *given)
         else:
@@ -78,10 +88,10 @@ class _MVN(Op):
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        over = self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
+        over = self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = "MVN" if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
-        return normalize(k, kind, inputs[0], outputs[0], over, self.eps, mode)
+        return normalize(k, kind, inputs[0], outputs[0], over, self.eps, mode, *self.terms(inputs))
 
 
 EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
@@ -120,33 +130,38 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     return None
 
 
-def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool) -> None:
+def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool, scale: Any,
+             shift: Any) -> None:
     """Normalises every row, some at a time, so that they stay in cache; see `mvn_block`."""
     block = len(statistics)
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
-        mvn_block(call, x[rows], out[rows], column, statistics[: len(x) - start], eps, inside)
+        mvn_block(call, x[rows], out[rows], column, statistics[: len(x) - start], eps, inside, scale, shift)
 
 
-def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool) -> None:
+def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+              shift: Any) -> None:
     """Normalises every row by its mean and, with ``eps``, by its deviation; ``k`` does the calls, or records them.
 
-    x, out: [M, N]; column: N ones; t: [M, 1].
+    x, out: [M, N]; column: N ones; t: [M, 1]; scale, shift: [N], or None.
     """
     n = x.shape[1]
     k(np.matmul, x, column, t)
     k(np.divide, t, n, t)
     k(np.subtract, x, t, out)
-    if eps is None:
-        return
-    k(np.vecdot, out, out, t[:, 0])
-    k(np.divide, t, n, t)
-    if inside:
-        k(np.add, t, eps, t)
-    k(np.sqrt, t, t)
-    if not inside:
-        k(np.add, t, eps, t)
-    k(np.divide, out, t, out)
+    if eps is not None:
+        k(np.vecdot, out, out, t[:, 0])
+        k(np.divide, t, n, t)
+        if inside:
+            k(np.add, t, eps, t)
+        k(np.sqrt, t, t)
+        if not inside:
+            k(np.add, t, eps, t)
+        k(np.divide, out, t, out)
+    if scale is not None:
+        k(np.multiply, out, scale, out)
+    if shift is not None:
+        k(np.add, out, shift, out)
 
 
 @op("MVN", "opset1")
@@ -191,6 +206,42 @@ class MVN6(_MVN):
 
     def axes(self, rank: int, axes: Any) -> list[int]:
         return normalize_axes(integers(axes), rank)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScaledMVN(_MVN):
+    """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
+
+    ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; either may be absent. What passes
+    make of MVN, Multiply and Add; computed in one type, and rounded once.
+    """
+
+    rank: int
+    eps: float
+    inside: bool
+    normalize_variance: bool = True
+
+    name: ClassVar[str] = "MVN"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, x: Spec, scale: Spec | None, shift: Spec | None) -> tuple[Spec, ...]:
+        return (Spec(x.type, x.shape),)
+
+    def eps_is_inside(self) -> bool:
+        return self.inside
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        return list(range(rank - self.rank, rank))
+
+    def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
+        return inputs[1], inputs[2]
+
+    def evaluate(self, xp: Any, x: Any, scale: Any = None, shift: Any = None) -> tuple[Any, ...]:
+        (result,) = super().evaluate(xp, x)
+        shape = x.shape[x.ndim - self.rank :]
+        result = result if scale is None else result * scale.reshape(shape)
+        return (result if shift is None else result + shift.reshape(shape),)
 
 
 @op("NormalizeL2", "opset1")

@@ -5,13 +5,19 @@ from __future__ import annotations
 from ovgpu.model import Model
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.fold import fold_constants
+from ovgpu.passes.fuse_elementwise import fuse_elementwise
+from ovgpu.passes.norm import scale_norms
 from ovgpu.passes.recurrent import recurrent_layers
 
 
-def prepare(model: Model) -> Model:
-    """A rewritten copy of the model, ready to be built."""
+def prepare(model: Model, fuse: bool = False) -> Model:
+    """A rewritten copy of the model, ready to be built; with ``fuse``, for a backend that runs elementwise chains as
+    one step."""
     model = model.clone()
     canonicalise(model)
     recurrent_layers(model)
     fold_constants(model)
+    scale_norms(model)
+    if fuse:
+        fuse_elementwise(model)
     return model

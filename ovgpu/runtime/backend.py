@@ -75,6 +75,7 @@ class Backend(Protocol):
 
     name: str
     xp: Adapter
+    fuses: bool  # whether it runs a chain of elementwise ops as one step
 
     def for_request(self) -> Backend:
         """The backend of one request, with a stream of its own where there are streams."""

@@ -12,11 +12,12 @@ from typing import Any
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops._hosted import host_indices
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, equal, positive
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
-from ovgpu.runtime.hosts import CONTROL, Hosts, host_indices
+from ovgpu.runtime.hosts import CONTROL, Hosts
 from ovgpu.runtime.placement import Placed, place_all
 from ovgpu.runtime.program import Body, Copy, Free, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
 from ovgpu.runtime.subgraph import subgraph

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Output
-from ovgpu.ops._op import SMALL, Op, op_of
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._op import SMALL, op_of
 from ovgpu.ops.control_flow import If, Loop, TensorIterator
 from ovgpu.symbolic import Spec, Table, atoms, product
 from ovgpu.types import Type
@@ -26,7 +27,7 @@ class Hosts:
     def __init__(self, model: Model, table: Table) -> None:
         self.model, self.table = model, table
         self.items: list[Output] = []  # host tensors whose elements are symbols, by the number in those symbols
-        self._hosted = _hosted_ports(model)
+        self._hosted = hosted_ports(model)
         self._cheap: set[int] | None = None
 
     def refine(self, port: Output, spec: Spec) -> Spec:
@@ -84,28 +85,6 @@ class Hosts:
             else:
                 stack += [s for s in p.node.inputs if s is not None]
         return found
-
-
-def host_indices(op: Op, count: int) -> set[int]:
-    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
-    listed = op.host_inputs
-    found = {i for i in listed if 0 <= i < count}
-    if -1 in listed:
-        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
-    return found
-
-
-def _hosted_ports(model: Model) -> set[int]:
-    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
-    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
-    hosted: set[int] = set()
-    while stack:
-        port = stack.pop()
-        if id(port) not in hosted:
-            hosted.add(id(port))
-            if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
-                stack += [s for s in port.node.inputs if s is not None]
-    return hosted
 
 
 def _is_small(spec: Spec) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ovgpu
+from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.ops import lookup, registry
 from ovgpu.ops._elementwise import Elementwise, cuda_body, names
 from ovgpu.types import Type
@@ -84,13 +85,7 @@ def test_every_op_has_cases() -> None:
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_every_body_compiles_for_devices(architecture: str) -> None:
     """All in one piece, as functions; infinite and absent attributes too."""
-    pytest.importorskip("cupy", reason="needs the headers of the installed CuPy")
-    nvrtc.compile_elementwise("\n".join(functions()), architecture)
-
-
-C_TYPES = {"f32": "float", "f16": "float16", "bf16": "bfloat16", "f64": "double", "boolean": "bool",
-           "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long", "u8": "unsigned char",
-           "u16": "unsigned short", "u32": "unsigned int", "u64": "unsigned long long"}
+    nvrtc.compile_source("\n".join(['#include "elementwise.cuh"', *functions()]), architecture)
 
 
 def functions() -> Iterator[str]:
@@ -100,6 +95,6 @@ def functions() -> Iterator[str]:
                     for name, value in case.attrs.items()})
         kinds = [getattr(Type, i.dtype) for i in case.inputs]
         result = op.infer(*(ovgpu.symbolic.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
-        given = ", ".join(f"const {C_TYPES[k.type_name]}& _{n}" for k, n in zip(kinds, names(cls)))
-        yield (f"__global__ void f{number}({given.replace('&', '')}, {C_TYPES[result.type_name]}* p) "
-               f"{{ {C_TYPES[result.type_name]}& out = *p; {cuda_body(op, kinds)} }}")
+        given = ", ".join(f"const {c_type(k.storage)} _{n}" for k, n in zip(kinds, names(cls)))
+        target = c_type(result.storage)
+        yield (f"__global__ void f{number}({given}, {target}* p) {{ {target}& out = *p; {cuda_body(op, kinds)} }}")

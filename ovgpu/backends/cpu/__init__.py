@@ -35,6 +35,7 @@ class CpuBackend:
     """See `ovgpu.runtime.backend.Backend`."""
 
     name = "CPU"
+    fuses = False
     xp = NUMPY
 
     def for_request(self) -> CpuBackend:

@@ -22,6 +22,7 @@ class CudaBackend:
     """See `ovgpu.runtime.backend.Backend`. One per request: it has a stream and a cuBLAS handle of its own."""
 
     name = "NVIDIA"
+    fuses = True
 
     def __init__(self) -> None:
         self.cupy = rt.cupy()

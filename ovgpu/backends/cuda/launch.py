@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import copy, rt, sources
-from ovgpu.ops._elementwise import Elementwise, cuda_body, names
+from ovgpu.backends.cuda import copy, elementwise, rt, sources
+from ovgpu.backends.cuda.elementwise import c_type
+from ovgpu.ops._elementwise import Elementwise
+from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Call
-from ovgpu.types import Type
-
-_C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
-      "i8": "long long", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
-      "u8": "unsigned long long", "b1": "bool"}
-
-
-def c_type(dtype: np.dtype[Any]) -> str:
-    """The CUDA C++ type of a dtype's elements."""
-    return "__nv_bfloat16" if dtype.name == "bfloat16" else _C[f"{dtype.kind}{dtype.itemsize}"]
 
 
 class Launcher:
@@ -37,7 +29,10 @@ class Launcher:
                args: Sequence[Any], shared: int = 0, cooperative: bool = False) -> None:
         """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types, and host arrays are
         structs passed by value. All blocks of a cooperative launch run at the same time."""
-        function = sources.function(file, expression, cooperative)
+        self._launch(sources.function(file, expression, cooperative), grid, block, args, shared)
+
+    def _launch(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
+                shared: int = 0) -> None:
         given = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
         self.calls.append(partial(function, grid, block, given, shared_mem=shared, stream=self.stream))
 
@@ -46,11 +41,11 @@ class Launcher:
         """Of the device: how many blocks certainly run at the same time."""
         return int(rt.cupy().cuda.Device().attributes["MultiProcessorCount"])
 
-    def elementwise(self, op: Elementwise, inputs: Sequence[Array], output: Array) -> None:
-        """Runs the op's `cuda_expr` over the broadcast inputs."""
+    def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
+        """Computes an op, or a chain of them, over inputs that broadcast to the output."""
         if output.size:
-            kernel = _elementwise(rt.cupy(), op, tuple(x.dtype for x in inputs))
-            self.calls.append(partial(kernel, *inputs, output, stream=self.stream))
+            chain = maths if isinstance(maths, Chain) else Chain.of(maths, len(inputs))
+            self._launch(*elementwise.launch(chain, inputs, output))
 
     def copy(self, source: Array, target: Array) -> None:
         """Copies ``source``, which is broadcast, into ``target`` of its type; layouts are free, and a source on the
@@ -78,14 +73,6 @@ class Launcher:
 def _struct(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The numbers as one element: CuPy passes no more than one by value."""
     return np.ascontiguousarray(numbers).reshape(-1).view(np.dtype((np.void, numbers.nbytes)))
-
-
-@cache
-def _elementwise(cupy: Any, op: Elementwise, inputs: tuple[np.dtype[Any], ...]) -> Any:
-    """One kernel per op and input types; CuPy compiles it for each rank it meets."""
-    params = ", ".join(f"{'ABCDEFGH'[i]} _{name}" for i, name in enumerate(names(type(op))[: len(inputs)]))
-    body = cuda_body(op, [Type.of(dtype) for dtype in inputs])
-    return cupy.ElementwiseKernel(params, "Z out", body, f"ovgpu_{op.name.lower()}")
 
 
 @cache

@@ -24,11 +24,12 @@ def folder() -> Path:
 def source(file: str) -> str:
     """The text of a kernel file. It ends with a digest of the headers: CuPy finds compiled kernels again by text and
     options alone."""
-    return f"{(folder() / file).read_text()}\n// headers: {_headers()}\n"
+    return f"{(folder() / file).read_text()}\n// headers: {headers()}\n"
 
 
 @cache
-def _headers() -> str:
+def headers() -> str:
+    """A digest of the header files."""
     digest = sha256()
     for header in sorted(folder().glob("*.cuh")):
         digest.update(header.read_bytes())

@@ -1,0 +1,185 @@
+"""Elementwise kernels, generated: one op, or a chain of them whose intermediate values stay in registers.
+
+A kernel walks the output in vectors of V neighbouring elements, which are 16 bytes wherever memory allows it, over the
+fewest axes that serve all operands; what is broadcast along the last axis is loaded once per vector. Extents and
+strides are arguments, so that a kernel serves every shape of its kind. Values on the way are rounded to their own
+types, as they would be in memory; but NVRTC may join a product and a sum that follows it into one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cuda import rt, sources
+from ovgpu.ops._elementwise import cuda_body
+from ovgpu.ops._fused import Chain, cuda_literal
+from ovgpu.ops._op import Array
+from ovgpu.ops._strided import THREADS, Axes, strides_of
+from ovgpu.types import Type
+
+_C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": "short", "i4": "int",
+      "i8": "long long", "u1": "unsigned char", "u2": "unsigned short", "u4": "unsigned int",
+      "u8": "unsigned long long", "b1": "bool"}
+Launch = tuple[Any, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # kernel, grid, block, arguments
+
+WIDEST = 8  # elements of a vector
+FEW = 1 << 16  # elements: below, one per thread, so that there are threads for all multiprocessors
+MANY = 1 << 22  # elements: from here on, several vectors per thread
+
+
+def c_type(dtype: np.dtype[Any]) -> str:
+    """The CUDA C++ type of a dtype's elements."""
+    return "__nv_bfloat16" if dtype.name == "bfloat16" else _C[f"{dtype.kind}{dtype.itemsize}"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kernel is compiled for: axes, elements per vector, vectors per thread, and the type of indices.
+
+    ``broadcast`` says which inputs are the same along the last axis.
+    """
+
+    rank: int
+    vector: int
+    unroll: int
+    index: str
+    broadcast: tuple[bool, ...]
+
+
+class Kernel:
+    """A generated kernel, compiled at its first use; `name` and `source` are for those who look."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name, self.source = name, source
+        self._compiled: dict[int, Any] = {}
+
+    @property
+    def function(self) -> Any:
+        cupy = rt.cupy()
+        if id(cupy) not in self._compiled:
+            module = cupy.RawModule(code=self.source, options=("-std=c++17", f"-I{sources.folder()}"))
+            self._compiled[id(cupy)] = module.get_function(self.name)
+        return self._compiled[id(cupy)]
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **named: Any) -> None:
+        self.function(grid, block, args, **named)
+
+
+def launch(chain: Chain, inputs: Sequence[Array], output: Array) -> Launch:
+    """The launch that writes ``output``, which is not empty, from inputs that broadcast to it."""
+    form, axes, count = plan(inputs, output)
+    kernel = _kernel(chain, tuple(x.dtype for x in inputs), output.dtype, form)
+    grid = (-(-count // (THREADS * form.unroll)),)
+    arguments = (*inputs, output, axes.packed(form.rank), *axes.numbers(count, output.size))
+    return kernel, grid, (THREADS,), arguments
+
+
+def plan(inputs: Sequence[Array], output: Array) -> tuple[Form, Axes, int]:
+    """The form of the kernel for these arrays, the axes in vectors, and how many vectors there are."""
+    arrays = (*inputs, output)
+    walk = strides_of(output)
+    order = sorted(range(output.ndim), key=lambda i: -abs(walk[i]))  # that of the output's memory
+    strides = [strides_of(x, output.shape) for x in arrays]
+    axes = Axes.collapse([output.shape[i] for i in order], *([s[i] for i in order] for s in strides))
+    if not axes.extents:
+        axes = Axes((1,), tuple((1,) for _ in arrays))
+    size = axes.size
+    vector = _vector(axes, arrays) if size >= FEW else 1
+    unroll = 1 if size < MANY else 2 if vector > 1 else 4
+    broadcast = tuple(s[-1] == 0 for s in axes.strides[:-1])
+    extents = (*axes.extents[:-1], -(-axes.extents[-1] // vector))
+    axes = Axes(extents, tuple((*s[:-1], s[-1] * vector) for s in axes.strides), axes.span + THREADS * 4 * WIDEST)
+    return Form(len(extents), vector, unroll, axes.index, broadcast), axes, prod(extents)
+
+
+def _vector(axes: Axes, arrays: Sequence[Array]) -> int:
+    """How many elements may be moved at once."""
+    moved = [(x, s) for x, s in zip(arrays, axes.strides) if s[-1]]
+    if not axes.strides[-1][-1] == 1 or any(s[-1] != 1 for _, s in moved):
+        return 1
+    vector: int = min(WIDEST, 16 // max(x.dtype.itemsize for x, _ in moved))
+    outer = [s for _, steps in moved for s in steps[:-1]]
+    rows = axes.extents[-1] if len(axes.extents) > 1 else 0  # the end of a single row is guarded
+    while vector > 1 and (any(n % vector for n in (rows, *outer))
+                          or any(x.data.ptr % (vector * x.dtype.itemsize) for x, _ in moved)):
+        vector //= 2
+    return vector
+
+
+@cache
+def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any], form: Form) -> Kernel:
+    name = "_".join(["ovgpu", *dict.fromkeys(part.op.name.lower() for part in chain.parts)])[:80]
+    return Kernel(name, source(name, chain, inputs, output, form))
+
+
+def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:
+    """The kernel's CUDA C++."""
+    kinds = [Type.of(dtype) for dtype in inputs]
+    parameters = [f"const {c_type(d)}* p{i}" for i, d in enumerate(inputs)] + [f"{c_type(output)}* out"]
+    widths = [1 if b else form.vector for b in form.broadcast]
+    values = [f"x{i}[u][{0 if b else 'e'}]" for i, b in enumerate(form.broadcast)]
+    left = "left(size - g * V)" if form.rank == 1 else "V"
+    declared = [f"{c_type(d)} x{i}[U][{w}];" for i, (d, w) in enumerate(zip(inputs, widths))]
+    loads = [f"load(p{i} + offset(axes, at[u], {i}), {'1' if b else 'n'}, x{i}[u]);"
+             for i, b in enumerate(form.broadcast)]
+    steps = statements(chain, kinds, values)
+    return f"""#include "elementwise.cuh"
+
+using I = {form.index};
+constexpr int R = {form.rank}, V = {form.vector}, U = {form.unroll};  // axes, elements of a vector, vectors of a thread
+
+__device__ __forceinline__ int left(I n) {{ return n < V ? int(n) : V; }}
+
+extern "C" __global__ void __launch_bounds__({THREADS})
+    {name}({", ".join(parameters)}, const Axes<I, R, {len(inputs) + 1}> axes, I count, I size) {{
+  const I first = I(blockIdx.x) * (I(blockDim.x) * U) + threadIdx.x;
+  I at[U][R];
+  {(chr(10) + "  ").join(declared)}
+#pragma unroll
+  for (int u = 0; u < U; u++) {{
+    const I g = first + u * I(blockDim.x);
+    if (g < count) {{
+      const int n = {left};
+      unravel(axes, g, at[u]);
+      {(chr(10) + "      ").join(loads)}
+    }}
+  }}
+#pragma unroll
+  for (int u = 0; u < U; u++) {{
+    const I g = first + u * I(blockDim.x);
+    if (g < count) {{
+      const int n = {left};
+      {c_type(output)} y[V];
+#pragma unroll
+      for (int e = 0; e < V; e++) {{
+        {(chr(10) + "        ").join(steps)}
+      }}
+      store(y, n, out + offset(axes, at[u], {len(inputs)}));
+    }}
+  }}
+}}
+// headers: {sources.headers()}
+"""
+
+
+def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str]) -> list[str]:
+    """What computes ``y[e]`` from the inputs' elements, whose C++ is in ``values``.
+
+    In the block of a part its op's own names hold: `in_0` and `v_0` are none of them.
+    """
+    lines = [f"const {c_type(kind.storage)} in_{i} = {value};" for i, (kind, value) in enumerate(zip(kinds, values))]
+    known = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
+    known += [(kind, cuda_literal(data, kind)) for kind, data in chain.literals]
+    for number, part in enumerate(chain.parts):
+        given = [known[i] for i in part.operands]
+        kind = part.type_of([k for k, _ in given])
+        body = cuda_body(part.op, [k for k, _ in given], [v for _, v in given], f"v_{number}")
+        lines += [f"{c_type(kind.storage)} v_{number};  // {part.op.name}", f"{{ {body} }}"]
+        known.append((kind, f"v_{number}"))
+    return [*lines, f"y[e] = {known[-1][1]};"]

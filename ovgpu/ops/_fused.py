@@ -1,0 +1,139 @@
+"""Chains of elementwise ops that run as one: no value on the way is written to memory.
+
+The result is, bit for bit, that of the ops one after the other: every value on the way is rounded to its own element
+type (f16 and bf16 are computed in f32 and rounded between ops, see `_storage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import copysign, isfinite, isnan
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import Elementwise, same_layout
+from ovgpu.ops._op import Op, evaluate
+from ovgpu.symbolic import Spec, active
+from ovgpu.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An op of a chain. Its operands are numbers: of the chain's inputs, then its literals, then its parts."""
+
+    op: Elementwise
+    operands: tuple[int, ...]
+
+    def type_of(self, operands: Sequence[Type]) -> Type:
+        """The element type of the result."""
+        kind: Type = self.op.infer(*(Spec(k, ()) for k in operands))[0].type
+        return kind
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Elementwise ops in order; the last one gives the result. Equal chains share a kernel.
+
+    ``literals`` are numbers that are part of it: element types, and the bytes of one element.
+    """
+
+    inputs: int
+    literals: tuple[tuple[Type, bytes], ...]
+    parts: tuple[Part, ...]
+
+    @staticmethod
+    def of(op: Elementwise, inputs: int) -> Chain:
+        return Chain(inputs, (), (Part(op, tuple(range(inputs))),))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.inputs, self.literals, self.parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Where a part of a chain comes from: what an error or a check says of it."""
+
+    op: Elementwise
+    name: str
+    place: str
+
+
+@dataclass(frozen=True, eq=False)
+class Fused(Op):
+    """A chain of elementwise layers as one op; its inputs broadcast to its output from the last axis on.
+
+    ``layers``: one per part; ``ranks``: of the literals, which count in broadcasting.
+    """
+
+    chain: Chain
+    ranks: tuple[int, ...]
+    layers: tuple[Layer, ...]
+
+    name: ClassVar[str] = "Fused"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    exact = True  # its parts decode and encode
+    strided_outputs = True
+
+    def attributes(self) -> dict[str, Any]:
+        return {"layers": tuple(layer.name for layer in self.layers)}
+
+    @cached_property
+    def literals(self) -> tuple[np.ndarray[Any, Any], ...]:
+        return tuple(np.frombuffer(data, kind.storage).reshape((1,) * rank)
+                     for (kind, data), rank in zip(self.chain.literals, self.ranks))
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        """The specs of the parts, one after the other; errors and checks are located at their layers."""
+        values = [Spec(s.type, s.shape) for s in inputs]
+        values += [Spec(Type.of(x.dtype), x.shape, x) for x in self.literals]
+        table = active()
+        place = table.place
+        try:
+            for part, layer in zip(self.chain.parts, self.layers):
+                table.place = layer
+                values += part.op.infer(*(values[i] for i in part.operands))
+        except OpError as e:
+            raise e.at(layer.op.name, layer.place) from None
+        finally:
+            table.place = place
+        return (values[-1],)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        values = [*inputs, *map(xp.asarray, self.literals)]
+        for part, layer in zip(self.chain.parts, self.layers):
+            given = [values[i] for i in part.operands]
+            kind = part.type_of([Type.of(x.dtype) for x in given])
+            try:
+                values += evaluate(part.op, xp, given, [kind])
+            except OpError as e:
+                raise e.at(layer.op.name, layer.place) from None
+        return (values[-1],)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        """Every element is read by the thread that later writes in its place."""
+        return tuple(i for i, x in enumerate(inputs) if x is not None and same_layout(x, outputs[0]))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k.elementwise(self.chain, inputs, outputs[0])
+
+
+def cuda_literal(data: bytes, kind: Type) -> str:
+    """A number as C++: that of a float is a double of its value, and NVRTC has neither INFINITY nor NAN."""
+    value = np.frombuffer(data, kind.storage)[0]
+    if kind == Type.boolean:
+        return "true" if value else "false"
+    if kind.is_real():
+        number = float(value)
+        return repr(number) if isfinite(number) else f"({0 if isnan(number) else copysign(1, number)} / 0.0)"
+    if kind.is_signed():
+        return f"({int(value) + 1}ll - 1)"  # C++ has no literal for -2**63
+    return f"{int(value)}ull"

@@ -1,0 +1,140 @@
+"""Elementwise layers that feed each other become one: values on the way stay in registers.
+
+A layer joins its users when all of them are in the chain, so that nothing is computed twice and the chain still has
+one result. What is broadcast on the way may join too, unless computing it for every element of the result costs more
+than writing it down once. Numbers become literals of the code; of shape arithmetic, which the host lane does,
+everything stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._elementwise import Elementwise
+from ovgpu.ops._fused import Chain, Fused, Layer, Part
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._op import SMALL, is_own, op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.convert import Convert
+from ovgpu.passes._graph import users_of
+from ovgpu.symbolic import Sym, product
+from ovgpu.types import Type
+
+INPUTS = 12  # of a chain: every one of them takes registers and kernel arguments
+PARTS = 32
+GROWTH = 4  # elements of the result per element of a value that is dear to compute
+
+_TYPES = frozenset(getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
+_FUNCTION = re.compile(r"\b[a-z]\w*\(")
+
+
+def fuse_elementwise(model: Model) -> None:
+    """Fuses chains in the model and in its bodies, in place; ports' specs must be inferred."""
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                fuse_elementwise(body)
+    users = users_of(model)
+    hosted = hosted_ports(model)
+    place = {id(node): i for i, node in enumerate(model.ops)}
+    taken: set[int] = set()
+    for root in reversed(model.ops):
+        if id(root) not in taken and is_fusable(root, hosted):
+            group = _group(root, users, hosted, taken)
+            taken |= set(map(id, group))
+            if len(group) > 1:
+                _fuse(root, sorted(group, key=lambda node: place[id(node)]))
+    model.changed()
+
+
+def is_fusable(node: Node, hosted: set[int]) -> bool:
+    """Whether a kernel can be generated for the node, and its result is a tensor on the device."""
+    op = op_of(node)
+    if not isinstance(op, Elementwise) or type(op).cuda is not Elementwise.cuda or None in node.inputs:
+        return False
+    if not (is_own(type(op)) and _is_right_aligned(node)):
+        return False
+    spec = node.outputs[0].spec
+    if spec.shape is None or spec.value is not None:
+        return False
+    if id(node.outputs[0]) in hosted and not any(isinstance(d, Sym) for d in spec.shape) \
+            and product(spec.shape) <= SMALL:
+        return False
+    return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
+               for port in (*node.inputs, *node.outputs))
+
+
+def _is_right_aligned(node: Node) -> bool:
+    """Whether the inputs broadcast from the last axis on: by the op's rules, or because they are numbers."""
+    op: Any = node.op
+    if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
+        return True
+    return all(map(is_number, node.inputs[1:]))
+
+
+def is_number(port: Output | None) -> bool:
+    """Whether the port is a constant of one element, which becomes a literal."""
+    op: Any = None if port is None else port.node.op
+    return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
+
+
+def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: set[int]) -> list[Node]:
+    """The nodes that are computed along with ``root``, which is the first."""
+    group = [root]
+    members = {id(root)}
+    seen: set[int] = set()
+    for member in group:  # grows on the way
+        for source in member.inputs:
+            node = None if source is None else source.node
+            if node is None or id(node) in members | taken | seen or not is_fusable(node, hosted):
+                continue
+            if not all(id(user) in members for user in users.get(id(source), ())):
+                continue  # looked at again from the last of them
+            if len(group) < PARTS and _pays(node, root) and _inputs([*group, node]) <= INPUTS:
+                group.append(node)
+                members.add(id(node))
+            else:
+                seen.add(id(node))
+    return group
+
+
+def _pays(node: Node, root: Node) -> bool:
+    """Whether computing the node's value for every element of the result is no loss."""
+    mine, result = node.outputs[0].spec.shape or (), root.outputs[0].spec.shape or ()
+    if len(mine) == len(result) and all(map(equal, mine, result)):
+        return True
+    if any(isinstance(d, Sym) for d in (*mine, *result)):
+        return _is_cheap(node)
+    return _is_cheap(node) or bool(product(result) <= GROWTH * product(mine))
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether a value costs about as much to compute as to load."""
+    op: Any = node.op
+    return isinstance(op, Convert) or not _FUNCTION.search(op.cuda_expression(node.inputs[-1].spec.type))  # type: ignore[union-attr]
+
+
+def _inputs(group: Sequence[Node]) -> int:
+    made = {id(node.outputs[0]) for node in group}
+    return len({id(s) for node in group for s in node.inputs if id(s) not in made and not is_number(s)})
+
+
+def _fuse(root: Node, nodes: Sequence[Node]) -> None:
+    """Makes ``root``, the last of the nodes in order, compute all of them."""
+    numbers: dict[int, int] = {}
+    sources = {id(s): s for node in nodes for s in node.inputs if s is not None}
+    made = {id(node.outputs[0]) for node in nodes}
+    literals = [s for s in sources.values() if is_number(s)]
+    inputs = [s for s in sources.values() if id(s) not in made and not is_number(s)]
+    for port in (*inputs, *literals, *(node.outputs[0] for node in nodes)):
+        numbers[id(port)] = len(numbers)
+    parts = tuple(Part(op_of(node), tuple(numbers[id(s)] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
+    values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
+    chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
+    layers = tuple(Layer(op_of(node), node.friendly_name, node.place) for node in nodes)  # type: ignore[arg-type]
+    root.op, root.inputs = Fused(chain, tuple(v.ndim for v in values), layers), list(inputs)
