@@ -73,6 +73,11 @@ class CompiledModel:
         if self._private is not None:
             self._private._release_memory()
 
+    def memory_held(self) -> int:
+        """Bytes of the device's memory that this process has taken, for all models, in use or kept for later; 0 where
+        it is the host's."""
+        return self._compilation.backend.memory_held()
+
     def _request(self) -> InferRequest:
         if self._private is None:
             with self._lock:

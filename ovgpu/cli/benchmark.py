@@ -14,15 +14,18 @@ import numpy as np
 
 from ovgpu.cli._inputs import Array, Feed, fill, number_of, parse_shapes, port_name, static_shape
 from ovgpu.cli.flags import IGNORED, add_flags, given, layouts, requested_config
-from ovgpu.cli.measure import SEQUENCE, Limits, Measurement, Source, measure_async, measure_sync
+from ovgpu.cli.measure import SEQUENCE, Limits, Measurement, Source, measure_async, measure_sync, peak_memory
 from ovgpu.cli.report import Report, average, milliseconds, totals
 from ovgpu.core import CompiledModel, Core
 from ovgpu.ir import serialize
 from ovgpu.model import Model, Output
 from ovgpu.request import InferRequest
 from ovgpu.runtime.printing import bytes_text, counted
+from ovgpu.runtime.trace import Trace
 from ovgpu.types import PartialShape, Type
 
+TRACED = 100  # inferences of each request that --trace keeps
+PERCENTILES = (90, 95, 99)
 DURATION = 60  # seconds, where neither -t nor -niter says otherwise
 STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting device configuration",
          "Reading model files", "Resizing model to match image sizes and given batch", "Configuring input of the model",
@@ -100,12 +103,15 @@ class _Benchmark:
         self.step(f"Start inference {self.api}hronously" + ("" if sync else f", {len(requests)} inference requests")
                   + f", limits: {', '.join(limit_texts)}")
         self._warm_up(requests, sources)
-        found = (measure_sync(requests[0], sources[0], limits) if sync
-                 else measure_async(requests, sources, limits))
+        trace = _Recorder(requests, args.trace, self.compiled) if args.trace else None
+        found = (measure_sync(requests[0], sources[0], limits, trace) if sync
+                 else measure_async(requests, sources, limits, trace))
         self.step()
         self._configured(batch, len(requests), limits)
         self._results(found, batch)
         self._write(config, requests)
+        if trace is not None:
+            trace.save()
         self._print(found, batch, sources[0])
 
     # ---- before
@@ -293,6 +299,8 @@ class _Benchmark:
 
     def _print(self, found: Measurement, batch: str, source: Source) -> None:
         p = self.args.latency_percentile
+        info("Percentiles:      " + ", ".join(f"{q}%: {found.percentile(q):.3f}" for q in PERCENTILES) + " ms")
+        info(f"Memory:           {self._memory()}")
         info(f"Execution Devices:{self.compiled.get_property('EXECUTION_DEVICES')}")
         info(f"Count:            {found.iterations} iterations")
         info(f"Duration:         {found.seconds * 1000:.2f} ms")
@@ -305,6 +313,30 @@ class _Benchmark:
         info(f"Throughput:   {found.per_second * _number(batch):.2f} FPS")
         if source.stateful and source.feeds[0].tokens:
             info(f"Tokens:       {found.per_second * source.feeds[0].tokens:.2f} tokens/s")
+
+
+    def _memory(self) -> str:
+        """What the process has taken, on the host at its peak."""
+        taken = {"host": peak_memory(), "device": self.compiled.memory_held()}
+        return ", ".join(f"{where} {bytes_text(size)}" for where, size in taken.items() if size) or "unknown"
+
+
+class _Recorder:
+    """Keeps when the layers of the first inferences of each request ran."""
+
+    def __init__(self, requests: Sequence[InferRequest], path: str, compiled: CompiledModel) -> None:
+        self.requests, self.path = requests, path
+        self.trace = Trace(", ".join(compiled.get_property("EXECUTION_DEVICES")))
+        self.counts = [0] * len(requests)
+
+    def __call__(self, number: int) -> None:
+        self.counts[number] += 1
+        if self.counts[number] <= TRACED:
+            self.trace.add(self.requests[number].timeline(), number)
+
+    def save(self) -> None:
+        self.trace.save(self.path)
+        info(f"Trace of {counted(sum(min(n, TRACED) for n in self.counts), 'inference')} is stored to {self.path}")
 
 
 def _timed(what: str, key: str, report: Report, work: Any) -> Any:

@@ -62,6 +62,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="reports as JSON instead of CSV")
     add("-latency_percentile", "--latency_percentile", type=_percentile, default=50, metavar="P",
         help="which percentile to report instead of the median")
+    add("--trace", default="", metavar="FILE.json",
+        help="writes when each layer ran, for chrome://tracing or Perfetto; times every layer, as -pc does")
     add("-exec_graph_path", "--exec_graph_path", default="", metavar="FILE.xml", help="writes the model as it is run")
     add("-cdir", "--cache_dir", default="", metavar="FOLDER", help="sets the property CACHE_DIR")
     add("-dump_config", default="", metavar="FILE.json", help="writes the properties that were set")
@@ -124,6 +126,6 @@ def requested_config(args: argparse.Namespace) -> dict[str, Any]:
         config["INFERENCE_PRECISION_HINT"] = args.infer_precision.rpartition(":")[2]
     if args.cache_dir:
         config["CACHE_DIR"] = args.cache_dir
-    if args.perf_counts or args.perf_counts_sort or args.report_type in (AVERAGE, DETAILED):
+    if args.perf_counts or args.perf_counts_sort or args.trace or args.report_type in (AVERAGE, DETAILED):
         config["PERF_COUNT"] = True
     return config

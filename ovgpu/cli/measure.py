@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,21 +79,26 @@ class Source:
         return self.feeds[(self.count - 1) % len(self.feeds)].next()
 
 
-def measure_sync(request: InferRequest, source: Source, limits: Limits) -> Measurement:
-    """Inferences one after the other."""
+def measure_sync(request: InferRequest, source: Source, limits: Limits,
+                 watch: Callable[[int], None] | None = None) -> Measurement:
+    """Inferences one after the other; ``watch(0)`` is called after each."""
     found = Measurement()
     start = time.perf_counter()
     with _progress(limits) as advance:
         while not limits.reached(found.iterations, time.perf_counter() - start):
             request.infer(source.next(request), share_inputs=True, share_outputs=True)
             found.latencies.append(request.latency)
+            if watch is not None:
+                watch(0)
             advance(found.iterations, time.perf_counter() - start)
     found.seconds = time.perf_counter() - start
     return found
 
 
-def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits) -> Measurement:
-    """As many inferences at a time as there are requests. Raises what an inference raised."""
+def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits,
+                  watch: Callable[[int], None] | None = None) -> Measurement:
+    """As many inferences at a time as there are requests; ``watch`` is called with the number of each request that
+    has ended one. Raises what an inference raised."""
     found = Measurement()
     done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
     idle, started = list(range(len(requests))), 0
@@ -102,6 +108,8 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
         if error is not None:
             raise error
         found.latencies.append(requests[number].latency)
+        if watch is not None:
+            watch(number)
         idle.append(number)
 
     def finished(number: int, error: BaseException | None) -> None:
@@ -120,6 +128,16 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
             finish()
     found.seconds = time.perf_counter() - start
     return found
+
+
+def peak_memory() -> int:
+    """Bytes of host memory that this process has had at most; 0 where that cannot be told."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 @contextmanager

@@ -115,6 +115,9 @@ class Backend(Protocol):
         """Runs all calls of a recording at once; False if they are to be run one by one. Raises Uncaptured, once
         and before anything has run, if that will always be so."""
 
+    def memory_held(self) -> int:
+        """Bytes of the device's memory that this process has taken, in use or kept for later; 0 if it is the host's."""
+
     def clock(self) -> Clock:
         """What tells when the work given to the backend is done."""
 

@@ -12,6 +12,7 @@ import pytest
 import ovgpu
 from ovgpu.cli import main
 from ovgpu.cli._inputs import Feed, parse_shapes
+from ovgpu.cli.benchmark import TRACED
 from ovgpu.cli.flags import layouts
 from ovgpu.cli.measure import SEQUENCE, Limits, Source, measure_async, measure_sync
 from tests.harness.ir import Net
@@ -24,6 +25,8 @@ STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting dev
          "Configuring input of the model", "Loading the model to the device", "Querying optimal runtime parameters",
          "Creating infer requests and preparing input tensors", "Measuring performance", "Dumping statistics report")
 RESULTS = """\
+\\[ INFO \\] Percentiles:      90%: [\\d.]+, 95%: [\\d.]+, 99%: [\\d.]+ ms
+\\[ INFO \\] Memory:           host [\\d.]+ MB
 \\[ INFO \\] Execution Devices:\\['CPU'\\]
 \\[ INFO \\] Count:            {count} iterations
 \\[ INFO \\] Duration:         [\\d.]+ ms
@@ -193,6 +196,25 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
             main(["benchmark", *argv])
         assert stopped.value.code == 2
         capsys.readouterr()
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_trace(api: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, count = tmp_path / "trace.json", 1 if api == "sync" else 2
+    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", "6", "-api", api, "-nireq", str(count),
+                     "--trace", str(path))
+    assert f"[ INFO ] Trace of 6 inferences is stored to {path}" in text
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["tid"] for e in events} == set(range(count))
+    for place in (0, 1):  # host and device
+        assert [e["name"] for e in events if e["pid"] == place].count("relu") == 6
+
+
+def test_a_trace_keeps_the_first_inferences(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.json"
+    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", str(TRACED + 9), "-api", "sync",
+                     "--trace", str(path))
+    assert f"Trace of {TRACED} inferences" in text
 
 
 # ---- measuring

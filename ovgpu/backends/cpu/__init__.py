@@ -84,6 +84,9 @@ class CpuBackend:
     def replay(self, recording: Recording) -> bool:
         return False
 
+    def memory_held(self) -> int:
+        return 0
+
     def clock(self) -> Clock:
         return HostClock()
 

@@ -86,6 +86,9 @@ class CudaBackend:
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
 
+    def memory_held(self) -> int:
+        return int(self.cupy.get_default_memory_pool().total_bytes())
+
     def clock(self) -> Clock:
         return EventClock(self.stream)
 
