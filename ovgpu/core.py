@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ovgpu import devices, ir
+from ovgpu.backends.cuda import device as cuda
 from ovgpu.compilation import Compilation
 from ovgpu.compiled import CompiledModel
 from ovgpu.devices import register_backend, resolve
@@ -22,7 +23,8 @@ __all__ = ["CompiledModel", "Core", "compile_model", "register_backend"]
 class Core:
     """Reads models and compiles them for the devices there are: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
 
-    ``AUTO`` is the best of them, and ``AUTO:A,B`` the first of a list. DeviceError for a device that there is not.
+    ``AUTO`` is the best of them, and ``AUTO:A,B`` the first of a list. DeviceError for a device that there is not, or
+    that cannot be used; it says why.
     """
 
     def __init__(self, xml_config_file: str = "") -> None:
@@ -56,7 +58,7 @@ class Core:
         if not (config is None or isinstance(config, Mapping)) or not isinstance(device_name, (str, type(None))):
             raise TypeError("compile_model takes (model, device_name: str, config: dict), got "
                             f"{type(device_name).__name__} and {type(config).__name__}")
-        device = resolve("AUTO" if device_name is None else device_name)
+        device = self._chosen("AUTO" if device_name is None else device_name, config or {})
         if not isinstance(model, Model):
             if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
                 kind = type(model)
@@ -117,14 +119,28 @@ class Core:
             device = resolve(device_name)
         except RuntimeError:
             return {}
-        return {device: Version(f"ovgpu {device} backend")}
+        libraries = f" ({cuda.libraries()})" if devices.is_card(device) else ""
+        return {device: Version(f"ovgpu {device} backend{libraries}")}
 
     def _of(self, name: str) -> Settings:
         """The settings of a device, or of the core if it is not named."""
         if not name:
             return self._global
         device = resolve(name)
-        return self._settings.setdefault(device, Settings(device, self._global))
+        family = devices.family(device)
+        base = self._settings.setdefault(family, Settings(family, self._global))
+        if device == family or name in (family, "CUDA"):
+            return base
+        return self._settings.setdefault(device, Settings(device, base))
+
+    def _chosen(self, name: str, config: Mapping[str, Any]) -> str:
+        """The device that a name and properties mean: these may list what AUTO takes, or number the card."""
+        if name in devices.CHOOSING and config.get("MULTI_DEVICE_PRIORITIES"):
+            name += f":{config['MULTI_DEVICE_PRIORITIES']}"
+        if name in ("NVIDIA", "CUDA"):
+            number = config.get("DEVICE_ID", self._of(name)["DEVICE_ID"])
+            name += f".{number}" if number else ""
+        return resolve(name)
 
     # ---- what openvino's Core has plugins for
 

@@ -1,10 +1,17 @@
-"""Device names and the backends behind them: ``CPU`` (NumPy), ``NVIDIA[.n]`` (CUDA), and those that choose."""
+"""Device names and the backends behind them: ``CPU`` (NumPy), ``NVIDIA[.n]`` (CUDA), and those that choose.
+
+Cards are looked for when a device is asked for, never by importing ovgpu. One card is ``NVIDIA``, several are
+``NVIDIA.0``, ``NVIDIA.1``...; ``NVIDIA`` is then the first one, and ``CUDA`` another name of ``NVIDIA`` everywhere.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from ovgpu.backends.cpu import CpuBackend
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import DeviceError
 from ovgpu.runtime.backend import Backend
 
@@ -26,12 +33,41 @@ def unregister_backend(device: str) -> None:
 
 def available_devices() -> list[str]:
     """The devices that a model can be compiled for."""
-    return sorted(_backends)
+    numbers = [] if "NVIDIA" in _backends else card_numbers()
+    return sorted([*_backends, *(resolve(f"NVIDIA.{n}") for n in numbers)])
 
 
 def open_backend(device: str) -> Backend:
     """A backend for one compiled model. ``device`` is a name that `resolve` gave."""
-    return _backends[device]()
+    if device in _backends:
+        return _backends[device]()
+    return CudaBackend(card_number(device))
+
+
+def card_number(device: str) -> int:
+    """The number of the card that a name which `resolve` gave stands for."""
+    return int(device.partition(".")[2] or 0)
+
+
+def is_card(device: str) -> bool:
+    """Whether a name stands for one of NVIDIA's cards, and not for a backend registered by that name."""
+    return family(device) == "NVIDIA" not in _backends
+
+
+def card_numbers() -> list[int]:
+    """The numbers of the cards that can be used."""
+    try:
+        return [n for n in range(cuda.count()) if _usable(n)]
+    except DeviceError:
+        return []
+
+
+def family(name: str) -> str:
+    """A device's name without its number: ``CUDA.1`` is of the family ``NVIDIA``."""
+    if name in _backends:
+        return name
+    base = name.partition(".")[0]
+    return "NVIDIA" if base == "CUDA" else base
 
 
 def resolve(name: str) -> str:
@@ -41,30 +77,63 @@ def resolve(name: str) -> str:
     """
     kind, _, listed = name.partition(":")
     if kind in CHOOSING:
-        wanted = [n.strip().split("(")[0] for n in listed.split(",")] if listed else PREFERRED
-        for candidate in wanted:
-            if (found := _find(candidate)) is not None:
-                return found
-        raise DeviceError(f"No available device to filter {kind} plugin: none of {', '.join(wanted)} can be used")
-    found = _find(name)
-    if found is not None:
-        return found
-    base, _, number = name.partition(".")
+        return _choose(kind, listed)
+    base, number = family(name), "" if name in _backends else name.partition(".")[2]
+    registered = f"{base}.{number}" if number else base
+    if registered in _backends:
+        return registered
     if base == "CPU":
         raise DeviceError(f"CPU plugin supports only '' as device id, not '{number}'")
-    if base in ("NVIDIA", "CUDA"):
-        raise DeviceError(f'Device "{name}" is not available: the CUDA backend cannot be '
-                          "chosen in this version of ovgpu yet; use CPU or AUTO")
+    if base in _backends and number == "0":
+        return base
+    if base == "NVIDIA" and base not in _backends:
+        return _card(name, number)
     raise DeviceError(f'Device with "{name}" name is not registered in ovgpu: there are '
                       f'{", ".join(available_devices())} and AUTO')
 
 
-def _find(name: str) -> str | None:
-    """The registered device that a plain name means, if there is one; ``CUDA`` is another name of ``NVIDIA``."""
-    if name in _backends:
-        return name
-    base, _, number = name.partition(".")
-    base = "NVIDIA" if base == "CUDA" else base
-    if base != "CPU" and base in _backends and number in ("", "0"):
-        return base
-    return f"{base}.{number}" if f"{base}.{number}" in _backends else None
+def _choose(kind: str, listed: str) -> str:
+    """The first of the devices listed that there is; names behind a ``-`` are left out of those preferred."""
+    names = [n.strip().split("(")[0] for n in listed.split(",")] if listed else []
+    left_out = {family(n[1:]) for n in names if n.startswith("-")}
+    wanted = [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in left_out]
+    refused: dict[str, DeviceError] = {}
+    for name in wanted:
+        try:
+            found = resolve(name)
+        except DeviceError as e:
+            refused[name] = e
+            continue
+        _warn_of_idle_cards(kind, found, refused)
+        return found
+    raise DeviceError(f"No available device to filter {kind} plugin: " + "; ".join(map(str, refused.values())))
+
+
+def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:
+    """Without a card there is nothing to say; one that something small keeps from working should not go unnoticed."""
+    reasons = [str(e) for name, e in refused.items() if family(name) == "NVIDIA"]
+    try:
+        if reasons and cuda.count():
+            warnings.warn(f"{kind} takes {found}: {'; '.join(reasons)}", RuntimeWarning, stacklevel=5)
+    except DeviceError:
+        pass
+
+
+def _card(name: str, number: str) -> str:
+    """The name of a card that can be used."""
+    try:
+        if not number.isdecimal() and number:
+            raise DeviceError("GPUs are numbered, as in NVIDIA.0")
+        cuda.check(int(number or 0))
+        cards = cuda.count()
+    except DeviceError as e:
+        raise DeviceError(f'Device "{name}" cannot be used: {e}') from e.__cause__
+    return "NVIDIA" if cards == 1 else f"NVIDIA.{int(number or 0)}"
+
+
+def _usable(number: int) -> bool:
+    try:
+        cuda.check(number)
+    except DeviceError:
+        return False
+    return True

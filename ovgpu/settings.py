@@ -11,6 +11,8 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ovgpu import devices
+from ovgpu.backends.cuda import device as cuda
 from ovgpu.properties import CacheMode, hint, log
 from ovgpu.properties import device as device_properties
 from ovgpu.properties._property import PropertyEnum
@@ -64,16 +66,32 @@ _CAPABILITY = device_properties.Capability
 _TYPE = device_properties.Type
 _cpus = os.cpu_count() or 1
 
+# How many inferences run at a time for throughput, and at most: while a card computes for one request, the host
+# prepares others; it has eight queues for the work of streams.
+STREAMS = {"NVIDIA": (4, 8)}
+
 READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "SUPPORTED_PROPERTIES": lambda s: s.supported,
     "AVAILABLE_DEVICES": lambda s: [""],
     "FULL_DEVICE_NAME": lambda s: _processor() if s.device == "CPU" else s.device,
     "EXECUTION_DEVICES": lambda s: [s.device],
     "OPTIMIZATION_CAPABILITIES": lambda s: [_CAPABILITY.FP32, _CAPABILITY.FP16, _CAPABILITY.BF16, _CAPABILITY.INT8],
-    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, _cpus, 1),
-    "RANGE_FOR_STREAMS": lambda s: (1, _cpus),
+    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, s.most_streams[1], 1),
+    "RANGE_FOR_STREAMS": lambda s: (1, s.most_streams[1]),
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.device == "CPU" else _TYPE.DISCRETE,
     "DEVICE_ARCHITECTURE": lambda s: platform.machine(),
+}
+# Of cards; those of openvino's GPU device have its names.
+CARD: dict[str, Callable[[Settings], Any]] = {
+    "AVAILABLE_DEVICES": lambda s: [str(n) for n in devices.card_numbers()],
+    "FULL_DEVICE_NAME": lambda s: s.card.name,
+    "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.card.integrated else _TYPE.DISCRETE,
+    "DEVICE_ARCHITECTURE": lambda s: s.card.architecture,
+    "DEVICE_UUID": lambda s: s.card.uuid,
+    "GPU_DEVICE_TOTAL_MEM_SIZE": lambda s: s.card.memory,
+    "GPU_EXECUTION_UNITS_COUNT": lambda s: s.card.multiprocessors,
+    "GPU_UARCH_VERSION": lambda s: "{}.{}.0".format(*s.card.capability),
+    "GPU_MEMORY_STATISTICS": lambda s: cuda.memory(s.card.number),
 }
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
@@ -89,6 +107,7 @@ class Settings:
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
+        self._read_only = {**READ_ONLY, **CARD} if devices.is_card(device) else READ_ONLY
         self._base = base
         self._values: dict[str, Any] = {}
 
@@ -101,21 +120,35 @@ class Settings:
     def supported(self) -> dict[str, str]:
         """Names of the properties, each with ``RO`` or ``RW``."""
         if self.model_name is not None:
-            return dict.fromkeys([*COMPILED_ONLY, *READ_ONLY, *WRITABLE], "RO")
-        return {**dict.fromkeys(READ_ONLY, "RO"), **dict.fromkeys(WRITABLE, "RW")}
+            return dict.fromkeys([*COMPILED_ONLY, *self._read_only, *WRITABLE], "RO")
+        return {**dict.fromkeys(self._read_only, "RO"), **dict.fromkeys(WRITABLE, "RW")}
+
+    @property
+    def card(self) -> cuda.Card:
+        """The card that a device of the family NVIDIA stands for."""
+        return cuda.card(int(self._card_number))
+
+    @property
+    def _card_number(self) -> str:
+        return self.device.partition(".")[2] or self["DEVICE_ID"] or "0"
+
+    @property
+    def most_streams(self) -> tuple[int, int]:
+        """How many inferences run at a time for throughput, and at most."""
+        return STREAMS.get(devices.family(self.device), (_cpus, _cpus))
 
     @property
     def streams(self) -> int:
         """How many inferences should run at a time."""
         number: int = self["NUM_STREAMS"]
         if number == 0:
-            return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else _cpus
-        return number if number > 0 else _cpus if number == STREAM_POLICIES["AUTO"] else 1
+            return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else self.most_streams[0]
+        return number if number > 0 else self.most_streams[0] if number == STREAM_POLICIES["AUTO"] else 1
 
     def get(self, name: str) -> Any:
         """A property's value. RuntimeError that names those there are if it is unknown."""
         key = _key(name)
-        computed = READ_ONLY.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
+        computed = self._read_only.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
         if computed is not None:
             return computed(self)
         if key not in WRITABLE:
@@ -124,6 +157,8 @@ class Settings:
             return self.streams
         if key == "INFERENCE_NUM_THREADS":
             return self[key] or _cpus
+        if key == "DEVICE_ID" and devices.is_card(self.device):
+            return self._card_number
         value = self[key]
         return _text(value) if self.model_name is not None and key in TEXTS_WHEN_COMPILED else value
 
@@ -135,11 +170,13 @@ class Settings:
         converted = {}
         for name, value in values.items():
             key = _key(name)
-            if key in READ_ONLY or key in COMPILED_ONLY:
+            if key in self._read_only or key in COMPILED_ONLY:
                 raise RuntimeError(f"Unsupported property {key} by {self._owner}: it is read-only")
             if key not in WRITABLE:
                 raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
             converted[key] = _convert(key, value)
+        if self.device == "CPU" and converted.get("DEVICE_ID"):
+            raise RuntimeError(f"CPU plugin supports only '' as device id, not '{converted['DEVICE_ID']}'")
         self._values.update(converted)
 
     def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:
@@ -147,6 +184,8 @@ class Settings:
         settings = Settings(self.device)
         settings._values = {name: self[name] for name in WRITABLE}
         settings.update(values)
+        if devices.is_card(self.device):
+            settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
         settings.model_name = model_name
         return settings
 

@@ -1,24 +1,30 @@
-"""``ovgpu info``: what a model is made of, and what running it takes."""
+"""``ovgpu info``: the devices that there are; what a model is made of, and what running it takes."""
 
 from __future__ import annotations
 
 import argparse
+import platform
 from collections import Counter
 from typing import Any
 
+import numpy as np
+from rich.console import Console
 from rich.text import Text
 
+from ovgpu.backends.cuda import device
 from ovgpu.cli._inputs import parse_shapes, port_name, static_shape
 from ovgpu.cli._print import console, ports_table, table
 from ovgpu.core import Core
+from ovgpu.errors import DeviceError
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.graph import Constant
 from ovgpu.runtime.printing import bytes_text, counted
+from ovgpu.version import __version__
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("info", help="inputs, outputs, states and ops of a model; its plan")
-    parser.add_argument("model", help="the .xml file of the model")
+    parser = commands.add_parser("info", help="the devices; inputs, outputs, states and ops of a model; its plan")
+    parser.add_argument("model", nargs="?", help="the .xml file of the model; without one, the devices are told of")
     parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
                         help="shapes of dynamic inputs, for the plan")
@@ -27,6 +33,39 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.model is None:
+        _print_devices()
+    else:
+        _print_model(args)
+
+
+def _print_devices() -> None:
+    core, out = Core(), console()
+    out.print(f"ovgpu {__version__}, Python {platform.python_version()}, NumPy {np.__version__}")
+    out.print(f"[bold]CPU[/]  {core.get_property('CPU', 'FULL_DEVICE_NAME')}", soft_wrap=True)
+    try:
+        cards = device.count()
+    except DeviceError as e:
+        out.print("[bold]NVIDIA[/]  cannot be used:", Text(str(e)), soft_wrap=True)
+        return
+    for number in range(cards):
+        _print_card(out, f"NVIDIA.{number}", number)
+    out.print(f"driver {device.driver()}; {device.libraries()}", soft_wrap=True)
+
+
+def _print_card(out: Console, name: str, number: int) -> None:
+    card, memory = device.card(number), device.memory(number)
+    out.print(f"[bold]{name}[/] ", Text(f"{card.name}, {card.architecture}, "
+                                        f"{counted(card.multiprocessors, 'multiprocessor')}, "
+                                        f"{bytes_text(memory['free'])} of {bytes_text(memory['total'])} free"),
+              soft_wrap=True)
+    try:
+        device.check(number)
+    except DeviceError as e:
+        out.print("    cannot be used:", Text(str(e)), soft_wrap=True)
+
+
+def _print_model(args: argparse.Namespace) -> None:
     core, out = Core(), console()
     model = core.read_model(args.model)
     nodes = list(all_nodes(model))

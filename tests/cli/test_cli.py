@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 import ovgpu
+from ovgpu.backends.cuda import rt
 from ovgpu.cli import demo, main
 from ovgpu.cli.ops import forms, where
 from ovgpu.ops import registry
+from tests.emulator import blas_emu, cupy_emu
+from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
 from tests.runtime import models
 
@@ -115,6 +118,25 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
     for row in ("0 x f32 [1,8]", "0 add f32 [1,8]", "s f32 [1,8]", "Add opset1 1", "ReadValue opset6 1"):
         assert row in text, row
     assert "Plan" not in text
+
+
+def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rt.bind(cupy_emu, blas_emu)
+    try:
+        with emulated_devices(2):
+            text = words(output(capsys, "info"))
+            for number in (0, 1):
+                assert f"NVIDIA.{number} ovgpu emulated device, sm_90, 132 multiprocessors, 80.0 GB of" in text
+            assert "driver" in text and "CUDA 13.0; CuPy 14.2.0, CUDA 13.0, NVRTC 13.0, cuBLAS 13.0.0" in text
+            monkeypatch.setattr(blas_emu, "get_property", lambda part: 1 // 0)
+            text = words(output(capsys, "info"))
+            assert "cannot be used: cuBLAS cannot be loaded: ZeroDivisionError" in text and "NVRTC 13.0" in text
+        with emulated_devices(0):
+            text = words(output(capsys, "info"))
+            assert text.startswith(f"ovgpu {ovgpu.__version__}") and "\nCPU" in output(capsys, "info")
+            assert "NVIDIA cannot be used: CUDA finds no NVIDIA GPU" in text
+    finally:
+        rt.bind(None, None)
 
 
 def test_info_with_a_plan(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
+from ovgpu.ops._xp import Adapter
 from ovgpu.runtime.backend import Call, Clock, Eager, Recording
 from ovgpu.types import Type
 
@@ -24,15 +25,17 @@ class CudaBackend:
     name = "NVIDIA"
     fuses = True
 
-    def __init__(self) -> None:
-        self.cupy = rt.cupy()
-        self.xp = CupyAdapter(self.cupy)
-        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+    def __init__(self, number: int = 0) -> None:
+        self.cupy, self.number = rt.cupy(), number
+        self.xp: Adapter = CupyAdapter(self.cupy)
+        self.device = self.cupy.cuda.Device(number)
+        with errors.translated(), self.device:
+            self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.blas = Blas(self.stream)
         self.graphs = Graphs(self.stream)
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend()
+        return CudaBackend(self.number)
 
     def allocate(self, nbytes: int) -> Any:
         return self.cupy.cuda.alloc(max(nbytes, 1))

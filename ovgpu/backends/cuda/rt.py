@@ -7,6 +7,8 @@ from typing import Any
 
 from ovgpu.errors import DeviceError
 
+INSTALL = 'pip install "ovgpu[cuda13]" (for NVIDIA drivers from 580 on) or "ovgpu[cuda12]" (from 525 on)'
+
 _cupy: Any = None
 _cublas: Any = None
 
@@ -21,10 +23,7 @@ def cupy() -> Any:
     """CuPy. DeviceError with what to install if it is not there."""
     global _cupy
     if _cupy is None:
-        try:
-            _cupy = import_module("cupy")
-        except ImportError as e:
-            raise DeviceError(f'CUDA needs CuPy: pip install "ovgpu[cuda13]" or "ovgpu[cuda12]" ({e})') from None
+        _cupy = _import("cupy", "CuPy")
     return _cupy
 
 
@@ -32,8 +31,17 @@ def cublas() -> Any:
     """NVIDIA's low-level cuBLAS bindings: unlike CuPy's, they may be called while a stream is captured."""
     global _cublas
     if _cublas is None:
-        try:
-            _cublas = import_module("nvmath.bindings.cublas")
-        except ImportError as e:
-            raise DeviceError(f'CUDA needs nvmath: pip install "ovgpu[cuda13]" or "ovgpu[cuda12]" ({e})') from None
+        _cublas = _import("nvmath.bindings.cublas", "nvmath-python")
     return _cublas
+
+
+def _import(module: str, project: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name != module.partition(".")[0]:
+            raise DeviceError(f"{project} is installed, but a module that it needs is not: {e}. {INSTALL}") from None
+        raise DeviceError(f"{project} is not installed: {INSTALL}") from None
+    except Exception as e:  # CuPy wraps what went wrong into a page of advice
+        reason = e.__cause__ or e
+        raise DeviceError(f"{project} is installed, but cannot be imported: {type(reason).__name__}: {reason}") from e

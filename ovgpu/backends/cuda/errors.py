@@ -1,0 +1,87 @@
+"""What CUDA and its libraries raise, in ovgpu's words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from ovgpu.backends.cuda import rt
+from ovgpu.errors import DeviceError
+
+OUT_OF_MEMORY = 2
+# cudaError_t and CUresult, which agree: after one of these, every call of the process fails. An uncorrectable error
+# of memory or NVLink; illegal address, timeout, destroyed context, assertion, hardware stack, illegal instruction,
+# misaligned address, invalid address space, invalid program counter, launch failure.
+STICKY = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
+LINES = 12  # of a compiler's log
+
+
+def explained(error: BaseException) -> str | None:
+    """What went wrong, if this is an exception of CUDA's libraries."""
+    cuda = rt.cupy().cuda
+    status = getattr(error, "status", None)
+    of_cuda = isinstance(error, (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError))
+    if isinstance(error, cuda.memory.OutOfMemoryError) or (of_cuda and status == OUT_OF_MEMORY):
+        return _out_of_memory(str(error))
+    if isinstance(error, cuda.compiler.CompileException):
+        return f"a kernel does not compile:\n{log(error)}"
+    if of_cuda and status in STICKY:
+        return (f"the device failed: {error}. This process cannot use CUDA any more, it has to be started anew; with "
+                "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails")
+    if of_cuda:
+        return f"CUDA refused: {error}"
+    if type(error).__name__ == "cuBLASError":  # of a module that need not be there
+        return f"cuBLAS refused: {error}"
+    return None
+
+
+def log(error: Exception) -> str:
+    """The first lines of what the compiler says."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    more = [f"... and {len(lines) - LINES} lines more"] if len(lines) > LINES else []
+    return "\n".join(lines[:LINES] + more)
+
+
+def _out_of_memory(message: str) -> str:
+    text = f"out of memory on the device: {message.rstrip('.')}"
+    with contextlib.suppress(Exception):
+        free, total = rt.cupy().cuda.runtime.memGetInfo()
+        text += f"; {free:,} of {total:,} bytes are free"
+    return text
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """What CUDA raises in the block becomes DeviceError."""
+    try:
+        yield
+    except Exception as e:
+        text = explained(e)
+        if text is None:
+            raise
+        raise DeviceError(text) from e
+
+
+class Active:
+    """A context in which a device and a stream are this thread's current ones: what CuPy allocates and computes is
+    theirs. What CUDA raises in it becomes DeviceError. It may be entered again inside, and by several threads."""
+
+    def __init__(self, device: Any, stream: Any) -> None:
+        self.device, self.stream = device, stream
+
+    def __enter__(self) -> Self:
+        with translated():
+            self.device.__enter__()
+        self.stream.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stream.__exit__(kind, error, trace)
+        with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):  # the first error counts
+            self.device.__exit__(kind, error, trace)
+        text = None if error is None else explained(error)
+        if text is not None:
+            raise DeviceError(text) from error
