@@ -6,6 +6,7 @@ from ovgpu.model import Model
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
+from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.norm import scale_norms
 from ovgpu.passes.recurrent import recurrent_layers
 
@@ -19,5 +20,6 @@ def prepare(model: Model, fuse: bool = False) -> Model:
     fold_constants(model)
     scale_norms(model)
     if fuse:
+        reshape_early(model)
         fuse_elementwise(model)
     return model

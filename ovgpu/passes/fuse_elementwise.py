@@ -14,22 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node, Output
-from ovgpu.ops._elementwise import Elementwise
+from ovgpu.model import Model, Node
 from ovgpu.ops._fused import Chain, Fused, Layer, Part
 from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import SMALL, is_own, op_of
+from ovgpu.ops._op import op_of
 from ovgpu.ops._view import equal
 from ovgpu.ops.convert import Convert
-from ovgpu.passes._graph import users_of
+from ovgpu.passes._graph import is_fusable, is_number, users_of
 from ovgpu.symbolic import Sym, product
-from ovgpu.types import Type
 
 INPUTS = 12  # of a chain: every one of them takes registers and kernel arguments
 PARTS = 32
 GROWTH = 4  # elements of the result per element of a value that is dear to compute
 
-_TYPES = frozenset(getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
 _FUNCTION = re.compile(r"\b[a-z]\w*\(")
 
 
@@ -50,37 +47,6 @@ def fuse_elementwise(model: Model) -> None:
             if len(group) > 1:
                 _fuse(root, sorted(group, key=lambda node: place[id(node)]))
     model.changed()
-
-
-def is_fusable(node: Node, hosted: set[int]) -> bool:
-    """Whether a kernel can be generated for the node, and its result is a tensor on the device."""
-    op = op_of(node)
-    if not isinstance(op, Elementwise) or type(op).cuda is not Elementwise.cuda or None in node.inputs:
-        return False
-    if not (is_own(type(op)) and _is_right_aligned(node)):
-        return False
-    spec = node.outputs[0].spec
-    if spec.shape is None or spec.value is not None:
-        return False
-    if id(node.outputs[0]) in hosted and not any(isinstance(d, Sym) for d in spec.shape) \
-            and product(spec.shape) <= SMALL:
-        return False
-    return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
-               for port in (*node.inputs, *node.outputs))
-
-
-def _is_right_aligned(node: Node) -> bool:
-    """Whether the inputs broadcast from the last axis on: by the op's rules, or because they are numbers."""
-    op: Any = node.op
-    if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
-        return True
-    return all(map(is_number, node.inputs[1:]))
-
-
-def is_number(port: Output | None) -> bool:
-    """Whether the port is a constant of one element, which becomes a literal."""
-    op: Any = None if port is None else port.node.op
-    return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
 
 
 def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: set[int]) -> list[Node]:

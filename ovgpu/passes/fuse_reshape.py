@@ -1,0 +1,95 @@
+"""Reshapes between elementwise layers move before them, so that the layers meet and fuse.
+
+``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``: the Reshape of a tensor that lies
+dense costs nothing, and an operand that is broadcast along all but the last axis does not notice it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.graph import Constant
+from ovgpu.passes._graph import is_fusable, users_of
+from ovgpu.symbolic import Int, Spec
+
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+
+
+def reshape_early(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                reshape_early(body)
+    users, hosted = users_of(model), hosted_ports(model)
+    for node in reversed(model.ops):
+        pending = [node]
+        while pending:
+            reshape = pending.pop()
+            if any(is_fusable(user, hosted) for user in users.get(id(reshape.outputs[0]), ())):
+                pending += _swap(reshape, users, hosted)
+    model.changed()
+
+
+def _swap(reshape: Node, users: dict[int, list[Node]], hosted: set[int]) -> list[Node]:
+    """Makes a Reshape of an elementwise layer that layer, of operands that are reshaped by the nodes returned."""
+    source = reshape.inputs[0] if reshape.op.name in RESHAPES else None
+    if source is None or not is_fusable(source.node, hosted) or users[id(source)] != [reshape]:
+        return []
+    spec = reshape.outputs[0].spec
+    if spec.shape is None or spec.value is not None:
+        return []
+    layer = source.node
+    operands = {id(s): _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}
+    if any(found is None for found in operands.values()):
+        return []
+    for port in {id(s): s for s in layer.inputs if s is not None}.values():
+        found = operands[id(port)]
+        assert found is not None
+        users[id(port)] = [*(u for u in users[id(port)] if u is not layer), *([found] if found.inputs else [])]
+        users[id(found.outputs[0])] = [reshape]
+    reshape.op, reshape.friendly_name, reshape.layer_id = layer.op, layer.friendly_name, layer.layer_id
+    reshape.inputs = [operands[id(s)].outputs[0] for s in layer.inputs]  # type: ignore[union-attr]
+    users[id(source)] = []
+    return [node for node in operands.values() if node is not None and node.inputs]
+
+
+def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
+    """The node that gives an operand of the reshaped layer; None if there is none that costs nothing."""
+    shape, old, new = port.spec.shape or (), before.shape or (), after.shape or ()
+    op: Any = port.node.op
+    if isinstance(op, Constant):
+        kept = _kept(shape, old, new)
+        if kept is None:
+            return None
+        constant = Constant(element_type=op.element_type, value=op.value.reshape(shape[len(shape) - kept :]))
+        node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
+        node.outputs[0].spec = constant.infer()[0]
+        return node
+    if len(shape) != len(old) or not all(map(equal, shape, old)) or not _is_dense(port):
+        return None
+    node = Node(reshape.op, [port, *reshape.inputs[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
+    node.model = reshape.model
+    node.outputs[0].spec = Spec(port.spec.type, after.shape)
+    return node
+
+
+def _kept(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) -> int | None:
+    """How many of a constant's axes count: none if it is a number, or the last one, if that is the last one of the
+    tensor before and after. None if there are others."""
+    if all(d == 1 for d in shape):
+        return 0
+    alike = all(tuple(s[-1:]) == tuple(shape[-1:]) for s in (old, new))  # of symbols, those that are the same
+    return 1 if alike and all(d == 1 for d in shape[:-1]) else None
+
+
+def _is_dense(port: Output) -> bool:
+    """Whether the tensor lies in memory of its own, behind reshapes."""
+    while port.node.op.name in (*RESHAPES, "Identity") and port.node.inputs[0] is not None:
+        port = port.node.inputs[0]
+    return type(op_of(port.node)).view is Op.view
