@@ -29,6 +29,7 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.model import Model
+from ovgpu.ops._fused import Fused
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
@@ -153,10 +154,9 @@ def generated_code(executor: Executor) -> dict[str, str]:
         for binding in kept.values():
             for call in binding.flat:
                 kernel: Any = getattr(call, "func", None)
-                operation = getattr(kernel, "operation", None)  # cupy.ElementwiseKernel has it
-                if operation is not None:
-                    params = ", ".join(p.name for p in kernel.params if p.name != "_ind")
-                    found[f"kernel {kernel.name}({params})"] = operation
+                source = getattr(kernel, "source", None)
+                if source is not None:
+                    found[f"kernel {kernel.name}"] = source
     for child in executor.children.values():
         found.update({f"{name} (in a body)": source for name, source in generated_code(child).items()})
     return found
@@ -288,6 +288,10 @@ def _find(program: Program, layer: str) -> _Target | None:
         for position, step in enumerate(segment.steps):
             if any(_has(body.model, layer) for body in step.bodies):
                 return _Target(number, position, (), step)
+    for step in program.steps:
+        if isinstance(step.op, Fused) and any(part.name == layer for part in step.op.layers):
+            raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
+                        "set OVGPU_STOP_AT before the model is compiled, and they are apart")
     if program.rest is not None and _has(program.rest.model, layer):
         return None
     near = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)

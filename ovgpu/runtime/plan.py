@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ovgpu.ops._fused import Fused
 from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
@@ -62,7 +63,8 @@ class BodyPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One row. ``number`` is None for a view, which is no step: it takes no time and moves nothing."""
+    """One row. ``number`` is None for a view, which is no step: it takes no time and moves nothing. ``fused``: the
+    layers that a step computes, if there are several; ``layer`` is the last one of them."""
 
     number: int | None
     segment: int
@@ -77,6 +79,7 @@ class PlanStep:
     bytes_written: int = 0
     calls: int | None = 0
     bodies: tuple[BodyPlan, ...] = ()
+    fused: tuple[str, ...] = ()
 
     @property
     def bytes_moved(self) -> int:
@@ -251,6 +254,7 @@ class _Planner:
 
     def _step(self, number: int, position: int, step: Step) -> PlanStep:
         segment = self.program.segments[number]
+        fused = tuple(layer.name for layer in step.op.layers) if isinstance(step.op, Fused) else ()
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)
         bodies = tuple(self._bodies(number, step))
@@ -267,7 +271,7 @@ class _Planner:
                     and segment.buffers[buffer].first == position)
         name = step.name or self.program.values[step.outputs[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
-                        read, written, calls, bodies)
+                        read, written, calls, bodies, fused)
 
     def _view(self, number: int, view: Free) -> PlanStep:
         inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)

@@ -82,6 +82,9 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         cells += [Text(step.layer)] if wide else []
         cells += [Text(shapes_text(step.inputs, step.outputs)), Text(places), moved]
         table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")
+        if step.fused:
+            text = Text(f"{indent}fused: {', '.join(step.fused)}")
+            table.add_row("", "", "", *([""] if wide else []), text, style="dim")
         for body in step.bodies:
             times = "?" if body.trips is None else str(body.trips)
             title = Text(f"{indent}  {body.name} × {times}", "bold magenta")
