@@ -1,30 +1,30 @@
 // The scheduler of the host execution: fibers, barriers, shared memory, faults, device address space.
-#include "cuda_emu_context.h"
-#include "cuda_emu.h"
-
+#include <algorithm>
 #include <csignal>
 #include <cstdarg>
-#include <sched.h>
+#include <ctime>
+#include <memory>
 #include <sys/mman.h>
-#include <thread>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
+#include "cuda_emu_context.h"
+
+#include "cuda_emu.h"  // after the standard headers, which use the names of its macros
+
 namespace emu {
 
-// ---- one OS thread's state -------------------------------------------------------------------------------
-static const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kSignalStackBytes = 64 * 1024;
 constexpr size_t kStaticSharedLimit = 48 * 1024;
 constexpr size_t kSharedLimit = 227 * 1024;
-constexpr unsigned kMaxThreads = 1024;
-constexpr unsigned kMaxIdleTurns = 1u << 22;
-
-struct Fiber {
-  Context context;
-  char* stack;
-};
+constexpr unsigned kMaxBlocks = 256;           // that run at the same time
+constexpr unsigned kMaxFibers = 256 * 256;     // that exist at the same time
+constexpr unsigned kGuardedFibers = 8 * 1024;  // each guard page costs two of the 65530 mappings of a process
+constexpr unsigned kMaxSharedArrays = 64;
+constexpr unsigned kMaxIdleRounds = 10000;
+constexpr uint64_t kCanary = 0x5AFE57ACC0FFEE42;
 
 struct LaunchConfig {
   unsigned grid[3];
@@ -33,6 +33,7 @@ struct LaunchConfig {
   uint64_t max_dynamic_shared;
   unsigned order;  // of the threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
+  double seconds;  // of processor time; a kernel that takes longer fails
 };
 
 struct LaunchError {
@@ -42,149 +43,279 @@ struct LaunchError {
   uint64_t address;
 };
 
-// Blocks that arrived, over all generations: the n-th barrier is open once n * blocks have come.
-struct GridBarrier {
-  uint64_t blocks;
-  uint64_t arrived;
-};
-
 using Kernel = void (*)(void** arguments);
 
-struct Worker;
-__thread Block* block = nullptr;
-static __thread Worker* worker = nullptr;
+// ---- memory of one OS thread -----------------------------------------------------------------------------
+static const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 
-static char* map_with_guard(size_t bytes, bool guard_below) {
-  char* base = static_cast<char*>(
-      mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  if (base == MAP_FAILED) return nullptr;
-  mprotect(guard_below ? base : base + bytes, kPage, PROT_NONE);
-  return guard_below ? base + kPage : base;
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+static void* reserve(size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return base == MAP_FAILED ? nullptr : base;
 }
 
-struct Worker {
-  Block state{};
+static void commit(void* address, size_t bytes) {
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
+    std::perror("CUDA emulator: mprotect");
+    std::abort();
+  }
+}
+
+// Shared memory and stacks lie far from each other and from all else: a wrong index meets inaccessible memory.
+struct Arena {
+  size_t margin;
+  size_t bytes;
+  char* base;
+  char* shared;  // per block that runs: static arrays, a gap, dynamic memory that ends at a gap
+  char* stacks;
+  const size_t dynamic_bytes = round_up(kSharedLimit, kPage);
+  const size_t shared_stride = kStaticSharedLimit + dynamic_bytes + 2 * kPage;
+  const size_t stack_stride = kStackBytes + kPage;
+
+  Arena() {
+    const size_t inner = kMaxBlocks * shared_stride + kMaxFibers * stack_stride + kPage;
+    for (margin = size_t{1} << 36;; margin >>= 2) {
+      bytes = 3 * margin + inner;
+      base = static_cast<char*>(reserve(bytes));
+      if (base != nullptr) break;
+      if (margin < kPage) {
+        std::perror("CUDA emulator: mmap");
+        std::abort();
+      }
+    }
+    shared = base + margin;
+    stacks = shared + kMaxBlocks * shared_stride + margin;
+  }
+  ~Arena() { munmap(base, bytes); }
+};
+
+struct Fiber {
+  Context context;
+  char* stack;
+  bool guarded;  // by a page below the stack; else by a word at its end
+
+  bool intact() const { return guarded || std::memcmp(stack, &kCanary, sizeof(kCanary)) == 0; }
+};
+
+// A block that runs: one at a time, or all of a cooperative grid.
+struct Run {
+  Block block{};
   std::vector<Thread> threads;
+  char* static_shared;
+  char* dynamic_end;  // first byte of a gap
+  size_t static_used = 0;
+  size_t static_touched = kStaticSharedLimit;
+  unsigned array_count = 0;
+  const void* keys[kMaxSharedArrays];
+  size_t offsets[kMaxSharedArrays];
+  bool done = false;
+};
+
+struct Worker {
+  Arena arena;
+  std::vector<std::unique_ptr<Run>> runs;
+  Run* run = nullptr;
   std::vector<unsigned> order;  // of the lanes of the running warp
   std::vector<unsigned> warp_order;
-  std::vector<Fiber*> fibers;  // all ever made
+  std::vector<unsigned> run_order;
+  std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> free;
   Context scheduler;
   Kernel kernel = nullptr;
   void** arguments = nullptr;
   const LaunchConfig* config = nullptr;
   LaunchError* error = nullptr;
-  GridBarrier* grid_barrier = nullptr;
-  const bool* stop = nullptr;  // another block of the cooperative grid has failed
-  size_t cursor = 0;           // position in `order` of the running thread
+  size_t cursor = 0;             // position in `order` of the running thread
   bool failed = false;
-  unsigned idle_turns = 0;
+  bool progress = false;         // somebody did more than poll
+  volatile bool in_kernel = false;  // a fault, or the end of the time, may abandon what runs
+  volatile bool expired = false;
   uint64_t random = 0;
-
-  char* static_shared;
-  size_t static_used = 0;
-  size_t static_touched = 0;
-  std::vector<std::pair<const void*, size_t>> static_arrays;
-  const size_t dynamic_bytes = (kSharedLimit + kPage - 1) / kPage * kPage;
-  char* dynamic_end;  // first byte of the guard page
   char* signal_stack;
+  stack_t previous_stack{};
+  timer_t timer;
+  bool has_timer;
 
-  Worker() {
-    static_shared = map_with_guard(kStaticSharedLimit, false);
-    dynamic_end = map_with_guard(dynamic_bytes, false) + dynamic_bytes;
-    signal_stack = map_with_guard(kSignalStackBytes, true);
-    static_touched = kStaticSharedLimit;
-    stack_t alternate{};
-    alternate.ss_sp = signal_stack;
-    alternate.ss_size = kSignalStackBytes;
-    sigaltstack(&alternate, nullptr);
-  }
-
-  ~Worker() {
-    stack_t none{};
-    none.ss_flags = SS_DISABLE;
-    sigaltstack(&none, nullptr);
-    for (Fiber* fiber : fibers) {
-      munmap(fiber->stack - kPage, kStackBytes + kPage);
-      delete fiber;
-    }
-    munmap(static_shared, kStaticSharedLimit + kPage);
-    munmap(dynamic_end - dynamic_bytes, dynamic_bytes + kPage);
-    munmap(signal_stack - kPage, kSignalStackBytes + kPage);
-    worker = nullptr;
-  }
-
+  Worker();
+  ~Worker();
+  void set_time(double seconds);
+  Run& take_run(unsigned index);
   Fiber* take_fiber();
+  void free_fibers();
   unsigned next_random(unsigned limit);
   void arrange(std::vector<unsigned>& items, unsigned first, unsigned count);
-  void run_fiber(Fiber* fiber);
+  void fail_at(const Thread& thread, const char* format, ...) __attribute__((format(printf, 3, 4)));
+  void switch_to(Thread& thread);
   void run_warp(unsigned warp);
   bool release_collectives(unsigned first, unsigned last);
-  void release_barrier();
-  void begin_block(unsigned x, unsigned y, unsigned z);
-  bool run_block(unsigned x, unsigned y, unsigned z);
+  bool release_barrier();
+  bool release_grid(unsigned count);
+  void begin_block(Run& run, uint64_t index);
+  void advance(Run& run);
+  bool run_blocks(uint64_t first, unsigned count);
 };
 
+__thread Block* block = nullptr;
+static __thread Worker* worker = nullptr;
+
 // ---- failing ---------------------------------------------------------------------------------------------
-static void leave_kernel() {
+static void describe(const char* format, va_list values) {
+  LaunchError& error = *worker->error;
+  vsnprintf(error.message, sizeof(error.message), format, values);
+  const uint3 thread = block->thread->index;
+  const uint3 index = block->index;
+  error.block[0] = index.x, error.block[1] = index.y, error.block[2] = index.z;
+  error.thread[0] = thread.x, error.thread[1] = thread.y, error.thread[2] = thread.z;
   worker->failed = true;
+}
+
+// Called in a kernel, or in a signal handler that has interrupted one: the fiber is never resumed.
+void fail(const char* format, ...) {
+  worker->in_kernel = false;
+  va_list values;
+  va_start(values, format);
+  describe(format, values);
+  va_end(values);
   Context abandoned;
   switch_context(abandoned, worker->scheduler);
   std::abort();
 }
 
-void fail(const char* format, ...) {
-  LaunchError& error = *worker->error;
+void Worker::fail_at(const Thread& thread, const char* format, ...) {
+  block->thread = const_cast<Thread*>(&thread);
   va_list values;
   va_start(values, format);
-  vsnprintf(error.message, sizeof(error.message), format, values);
+  describe(format, values);
   va_end(values);
-  const uint3 thread = block->thread->index;
-  const uint3 index = block->index;
-  error.block[0] = index.x, error.block[1] = index.y, error.block[2] = index.z;
-  error.thread[0] = thread.x, error.thread[1] = thread.y, error.thread[2] = thread.z;
-  leave_kernel();
-  __builtin_unreachable();
 }
 
+static const int kFaults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+static const int kTime = SIGRTMIN + 5;
 static struct sigaction previous_actions[32];
-static const int kSignals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 
-static void on_fault(int signal, siginfo_t* info, void* context) {
-  if (worker == nullptr || block == nullptr) {  // not ours: hand over to whoever was there before
-    const struct sigaction& previous = previous_actions[signal];
-    if (previous.sa_flags & SA_SIGINFO) {
-      previous.sa_sigaction(signal, info, context);
-    } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-      previous.sa_handler(signal);
-    } else {
-      std::signal(signal, SIG_DFL);
-    }
+// Not a kernel's: whoever was there before gets it when the instruction runs again, once; then it ends the process.
+static void hand_over(int signal, bool sent) {
+  static volatile sig_atomic_t seen[32];
+  struct sigaction other = previous_actions[signal];
+  if (seen[signal]++) {
+    other = {};
+    other.sa_handler = SIG_DFL;
+  }
+  sigaction(signal, &other, nullptr);
+  if (sent) raise(signal);
+}
+
+static void on_fault(int signal, siginfo_t* info, void*) {
+  const bool sent = info->si_code <= 0;  // by a process, not by an instruction
+  if (sent || worker == nullptr || !worker->in_kernel) {
+    hand_over(signal, sent);
     return;
   }
   worker->error->address = reinterpret_cast<uint64_t>(info->si_addr);
   if (signal == SIGILL) fail("array index out of bounds");
   if (signal == SIGFPE) fail("integer division by zero");
+  const Arena& arena = worker->arena;
   const char* address = static_cast<const char*>(info->si_addr);
-  for (const Fiber* fiber : worker->fibers) {
-    if (address < fiber->stack && address >= fiber->stack - kPage) fail("stack overflow of a thread");
-  }
-  if (address >= worker->dynamic_end && address < worker->dynamic_end + kPage) {
+  const char* stack = block->thread->fiber->stack;
+  if (address < stack && address >= stack - kPage) fail("stack overflow of a thread");
+  if (address >= worker->run->dynamic_end && address < worker->run->dynamic_end + kPage) {
     fail("access past the end of dynamic shared memory");
   }
+  if (address >= arena.base && address < arena.stacks - arena.margin / 2) fail("illegal access of shared memory");
+  if (address >= arena.base && address < arena.base + arena.bytes) fail("illegal access of a thread's own memory");
   fail("illegal memory access at %p", info->si_addr);
 }
 
-static void install_handlers() {
-  for (int signal : kSignals) {
-    struct sigaction current;
-    sigaction(signal, nullptr, &current);
-    if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) continue;
-    previous_actions[signal] = current;
-    struct sigaction ours{};
-    ours.sa_sigaction = on_fault;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigaction(signal, &ours, nullptr);
+static void on_time(int, siginfo_t*, void*) {
+  if (worker == nullptr) return;
+  worker->expired = true;
+  if (worker->in_kernel) fail("still runs after %g seconds: an endless loop?", worker->config->seconds);
+}
+
+static void install_handler(int signal, void (*handler)(int, siginfo_t*, void*)) {
+  struct sigaction current;
+  sigaction(signal, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == handler) return;
+  if (signal < 32) previous_actions[signal] = current;
+  struct sigaction ours{};
+  ours.sa_sigaction = handler;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigaction(signal, &ours, nullptr);
+}
+
+// ---- one OS thread's state -------------------------------------------------------------------------------
+Worker::Worker() {
+  signal_stack = static_cast<char*>(reserve(kSignalStackBytes + kPage)) + kPage;
+  commit(signal_stack, kSignalStackBytes);
+  stack_t alternate{};
+  alternate.ss_sp = signal_stack;
+  alternate.ss_size = kSignalStackBytes;
+  sigaltstack(&alternate, &previous_stack);
+  sigevent event{};
+  event.sigev_notify = SIGEV_THREAD_ID;
+  event.sigev_signo = kTime;
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+  event.sigev_notify_thread_id = static_cast<int>(syscall(SYS_gettid));
+  has_timer = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0;
+}
+
+Worker::~Worker() {
+  if (has_timer) timer_delete(timer);
+  sigaltstack(&previous_stack, nullptr);
+  munmap(signal_stack - kPage, kSignalStackBytes + kPage);
+  worker = nullptr;
+}
+
+// Fires again and again: the first time may be while the scheduler runs. Zero stops it.
+void Worker::set_time(double seconds) {
+  if (!has_timer) return;
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(seconds);
+  when.it_value.tv_nsec = static_cast<long>((seconds - static_cast<double>(when.it_value.tv_sec)) * 1e9);
+  when.it_interval.tv_nsec = seconds > 0 ? 100000000 : 0;
+  timer_settime(timer, 0, &when, nullptr);
+}
+
+Run& Worker::take_run(unsigned index) {
+  if (index == runs.size()) {
+    runs.push_back(std::make_unique<Run>());
+    Run& fresh = *runs.back();
+    fresh.static_shared = arena.shared + index * arena.shared_stride;
+    fresh.dynamic_end = fresh.static_shared + kStaticSharedLimit + kPage + arena.dynamic_bytes;
+    commit(fresh.static_shared, kStaticSharedLimit);
+    commit(fresh.dynamic_end - arena.dynamic_bytes, arena.dynamic_bytes);
+  }
+  return *runs[index];
+}
+
+Fiber* Worker::take_fiber() {
+  if (!free.empty()) {
+    Fiber* fiber = free.back();
+    free.pop_back();
+    return fiber;
+  }
+  if (fibers.size() == kMaxFibers) return nullptr;
+  char* start = arena.stacks + fibers.size() * arena.stack_stride;
+  const bool guarded = fibers.size() < kGuardedFibers;
+  commit(guarded ? start + kPage : start, guarded ? kStackBytes : arena.stack_stride);
+  fibers.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = fibers.back().get();
+  fiber->stack = start + kPage;
+  fiber->guarded = guarded;
+  if (!guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
+  return fiber;
+}
+
+// Those that a failed launch has abandoned, too.
+void Worker::free_fibers() {
+  if (free.size() == fibers.size()) return;
+  free.clear();
+  for (const auto& fiber : fibers) {
+    if (!fiber->guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
+    free.push_back(fiber.get());
   }
 }
 
@@ -193,7 +324,9 @@ static void park(State state, int site) {
   Thread* thread = block->thread;
   thread->state = state;
   thread->site = site;
+  worker->in_kernel = false;
   switch_context(thread->fiber->context, worker->scheduler);
+  worker->in_kernel = true;
 }
 
 void wait_block(int site) {
@@ -216,38 +349,32 @@ void wait_warp(unsigned mask, int site) {
   park(State::AtWarpCollective, site);
 }
 
+// The block's first thread waits for all of them; cooperative_groups.h has block barriers around it.
 void wait_grid() {
-  if (worker->grid_barrier == nullptr) fail("grid barrier in a launch that is not cooperative");
-  if (block->thread != block->threads) return;
-  GridBarrier& barrier = *worker->grid_barrier;
-  const uint64_t turn = __atomic_fetch_add(&barrier.arrived, 1, __ATOMIC_SEQ_CST) / barrier.blocks;
-  while (__atomic_load_n(&barrier.arrived, __ATOMIC_SEQ_CST) < (turn + 1) * barrier.blocks) idle();
+  if (!worker->config->cooperative) fail("grid barrier in a launch that is not cooperative");
+  if (block->thread == block->threads) park(State::AtGridBarrier, 0);
 }
 
-void idle() {
-  if (worker->stop != nullptr) {
-    if (__atomic_load_n(worker->stop, __ATOMIC_RELAXED)) fail("another block of the grid has failed");
-  } else if (++worker->idle_turns > kMaxIdleTurns) {
-    fail("waits for another block in a launch that is not cooperative");
-  }
-  sched_yield();
-}
+void idle() { park(State::Idle, 0); }
 
 void* shared_array(const void* key, size_t bytes) {
-  Worker& w = *worker;
-  for (const auto& [known, offset] : w.static_arrays) {
-    if (known == key) return w.static_shared + offset;
+  Run& run = *worker->run;
+  const LaunchConfig& config = *worker->config;
+  for (unsigned i = 0; i < run.array_count; ++i) {
+    if (run.keys[i] == key) return run.static_shared + run.offsets[i];
   }
-  const size_t offset = (w.static_used + 15) & ~size_t{15};
+  const size_t offset = round_up(run.static_used, 16);
   if (offset + bytes > kStaticSharedLimit) fail("static shared memory exceeds 48 KB");
-  const size_t total = offset + bytes + w.config->dynamic_shared;
+  if (run.array_count == kMaxSharedArrays) fail("more than %u shared arrays", kMaxSharedArrays);
+  const size_t total = offset + bytes + config.dynamic_shared;
   if (total > kSharedLimit) fail("static and dynamic shared memory exceed 227 KB");
-  if (total > kStaticSharedLimit && w.config->max_dynamic_shared < w.config->dynamic_shared) {
+  if (total > kStaticSharedLimit && config.max_dynamic_shared < config.dynamic_shared) {
     fail("shared memory exceeds 48 KB; set max_dynamic_shared_size_bytes");
   }
-  w.static_used = offset + bytes;
-  w.static_arrays.emplace_back(key, offset);
-  return w.static_shared + offset;
+  run.static_used = offset + bytes;
+  run.keys[run.array_count] = key;
+  run.offsets[run.array_count++] = offset;
+  return run.static_shared + offset;
 }
 
 // ---- scheduler -------------------------------------------------------------------------------------------
@@ -260,10 +387,12 @@ static void start(Thread& thread, Fiber* fiber) {
 static void fiber_main() {
   for (;;) {
     Fiber* self = block->thread->fiber;
+    worker->in_kernel = true;
     worker->kernel(worker->arguments);
+    worker->in_kernel = false;
     block->thread->state = State::Done;
     const size_t next = worker->cursor + 1;
-    if (next < worker->order.size() && block->threads[worker->order[next]].state == State::Fresh) {
+    if (next < worker->order.size() && block->threads[worker->order[next]].state == State::Fresh && !worker->expired) {
       worker->cursor = next;
       start(block->threads[worker->order[next]], self);
       continue;
@@ -272,20 +401,6 @@ static void fiber_main() {
     switch_context(self->context, worker->scheduler);
     std::abort();
   }
-}
-
-Fiber* Worker::take_fiber() {
-  Fiber* fiber;
-  if (free.empty()) {
-    fiber = new Fiber{};
-    fiber->stack = map_with_guard(kStackBytes, true);
-    fibers.push_back(fiber);
-  } else {
-    fiber = free.back();
-    free.pop_back();
-  }
-  prepare_context(fiber->context, fiber->stack, kStackBytes, fiber_main);
-  return fiber;
 }
 
 unsigned Worker::next_random(unsigned limit) {
@@ -301,11 +416,27 @@ void Worker::arrange(std::vector<unsigned>& items, unsigned first, unsigned coun
   }
 }
 
-void Worker::run_fiber(Fiber* fiber) { switch_context(scheduler, fiber->context); }
+void Worker::switch_to(Thread& thread) {
+  const bool polled = thread.state == State::Idle;
+  block->thread = &thread;
+  if (thread.state == State::Fresh) {
+    Fiber* fresh = take_fiber();
+    if (fresh == nullptr) return fail_at(thread, "more than %u threads at the same time", kMaxFibers);
+    start(thread, fresh);
+    prepare_context(fresh->context, fresh->stack, kStackBytes, fiber_main);
+  }
+  Fiber* fiber = thread.fiber;
+  switch_context(scheduler, fiber->context);
+  progress |= !polled || thread.state != State::Idle;
+  if (failed) return;
+  if (!fiber->intact()) fail_at(*block->thread, "stack overflow of a thread");
+  if (expired) fail_at(*block->thread, "still runs after %g seconds: an endless loop?", config->seconds);
+}
 
 // Lets a group of lanes go on when all the lanes it names are at the same collective.
 bool Worker::release_collectives(unsigned first, unsigned last) {
   bool released = false;
+  Thread* threads = run->threads.data();
   for (unsigned i = first; i < last; ++i) {
     Thread& thread = threads[i];
     if (thread.state != State::AtWarpCollective) continue;
@@ -330,85 +461,108 @@ bool Worker::release_collectives(unsigned first, unsigned last) {
   return released;
 }
 
+// Every thread runs until it waits for more than its warp; those that polled get one turn.
 void Worker::run_warp(unsigned warp) {
   const unsigned first = warp * 32;
-  const unsigned last = first + 32 < state.count ? first + 32 : state.count;
-  for (;;) {
+  const unsigned last = std::min(first + 32, run->block.count);
+  Thread* threads = run->threads.data();
+  for (bool first_turn = true;; first_turn = false) {
     arrange(order, first, last - first);
     for (cursor = 0; cursor < order.size() && !failed; ++cursor) {
       Thread& thread = threads[order[cursor]];
-      if (thread.state == State::Fresh) {
-        start(thread, take_fiber());
-        run_fiber(thread.fiber);
-      } else if (thread.state == State::Ready) {
-        state.thread = &thread;
-        run_fiber(thread.fiber);
-      }
+      const bool runs = thread.state == State::Fresh || thread.state == State::Ready;
+      if (runs || (first_turn && thread.state == State::Idle)) switch_to(thread);
     }
-    if (failed || release_collectives(first, last)) {
-      if (failed) return;
-      continue;
-    }
-    for (unsigned i = first; i < last; ++i) {
-      if (threads[i].state != State::AtWarpCollective) continue;
-      state.thread = &threads[i];
-      snprintf(error->message, sizeof(error->message),
-               "line %d: warp collective with mask 0x%08x that some of its lanes never reach (divergent)",
-               threads[i].site, threads[i].mask);
-      failed = true;
-      return;
-    }
-    return;
+    if (failed) return;
+    if (!release_collectives(first, last)) break;
+  }
+  for (unsigned i = first; i < last; ++i) {
+    if (threads[i].state == State::Idle || threads[i].state == State::AtGridBarrier) return;  // may come later
+  }
+  for (unsigned i = first; i < last; ++i) {
+    if (threads[i].state != State::AtWarpCollective) continue;
+    return fail_at(threads[i], "line %d: warp collective with mask 0x%08x that some of its lanes never reach (divergent)",
+                   threads[i].site, threads[i].mask);
   }
 }
 
-void Worker::release_barrier() {
-  state.votes = 0;
+// Whether all threads that are not done were at the block's barrier, and go on.
+bool Worker::release_barrier() {
   const Thread* waiting = nullptr;
-  Thread* done = nullptr;
-  for (unsigned i = 0; i < state.count; ++i) {
-    Thread& thread = threads[i];
+  const Thread* done = nullptr;
+  for (const Thread& thread : run->threads) {
     if (thread.state == State::Done) {
       done = &thread;
-      continue;
+    } else if (thread.state != State::AtBlockBarrier) {
+      return false;
+    } else if (waiting != nullptr && thread.site != waiting->site) {
+      fail_at(thread, "divergent barrier: threads wait at the __syncthreads of lines %d and %d", waiting->site,
+              thread.site);
+      return false;
+    } else {
+      waiting = &thread;
     }
-    if (waiting != nullptr && thread.site != waiting->site) {
-      state.thread = &thread;
-      snprintf(error->message, sizeof(error->message),
-               "divergent barrier: threads wait at the __syncthreads of lines %d and %d", waiting->site, thread.site);
-      failed = true;
-      return;
-    }
-    waiting = &thread;
-    state.votes += static_cast<int>(thread.offered[0]);
-    thread.state = State::Ready;
   }
   if (waiting != nullptr && done != nullptr) {
-    state.thread = done;
-    snprintf(error->message, sizeof(error->message),
-             "divergent barrier: the __syncthreads of line %d is not reached by every thread of the block",
-             waiting->site);
-    failed = true;
+    fail_at(*done, "divergent barrier: the __syncthreads of line %d is not reached by every thread of the block",
+            waiting->site);
+    return false;
   }
+  if (waiting == nullptr) {
+    run->done = true;
+    return false;
+  }
+  run->block.votes = 0;
+  for (Thread& thread : run->threads) {
+    run->block.votes += static_cast<int>(thread.offered[0]);
+    thread.state = State::Ready;
+  }
+  return true;
 }
 
-void Worker::begin_block(unsigned x, unsigned y, unsigned z) {
+// Whether all blocks were at the grid's barrier, and go on.
+bool Worker::release_grid(unsigned count) {
+  const Run* done = nullptr;
+  const Run* waiting = nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (runs[i]->done) {
+      done = runs[i].get();
+    } else if (runs[i]->threads[0].state == State::AtGridBarrier) {
+      waiting = runs[i].get();
+    } else {
+      return false;
+    }
+  }
+  if (waiting == nullptr) return false;
+  if (done != nullptr) {
+    block = const_cast<Block*>(&done->block);
+    fail_at(done->threads[0], "a grid barrier is not reached by every block");
+    return false;
+  }
+  for (unsigned i = 0; i < count; ++i) runs[i]->threads[0].state = State::Ready;
+  return true;
+}
+
+void Worker::begin_block(Run& run, uint64_t index) {
+  const unsigned* grid = config->grid;
   const unsigned* size = config->block;
-  state.index = {x, y, z};
+  Block& state = run.block;
+  state.index = {static_cast<unsigned>(index % grid[0]), static_cast<unsigned>(index / grid[0] % grid[1]),
+                 static_cast<unsigned>(index / grid[0] / grid[1])};
   state.block_dim = dim3(size[0], size[1], size[2]);
-  state.grid_dim = dim3(config->grid[0], config->grid[1], config->grid[2]);
+  state.grid_dim = dim3(grid[0], grid[1], grid[2]);
   state.count = size[0] * size[1] * size[2];
-  const size_t in_use = (config->dynamic_shared + 15) & ~uint64_t{15};
-  state.dynamic_shared = dynamic_end - in_use;
+  const size_t in_use = round_up(config->dynamic_shared, 16);
+  state.dynamic_shared = run.dynamic_end - in_use;
   std::memset(state.dynamic_shared, 0xFB, in_use);
-  std::memset(static_shared, 0xFB, static_touched);
-  static_used = 0;
-  static_arrays.clear();
-  threads.resize(state.count);
-  state.threads = threads.data();
-  free = fibers;
+  std::memset(run.static_shared, 0xFB, run.static_touched);
+  run.static_used = 0;
+  run.array_count = 0;
+  run.done = false;
+  run.threads.resize(state.count);
+  state.threads = run.threads.data();
   for (unsigned i = 0; i < state.count; ++i) {
-    Thread& thread = threads[i];
+    Thread& thread = run.threads[i];
     thread.index = {i % size[0], i / size[0] % size[1], i / size[0] / size[1]};
     thread.lane = i % 32;
     thread.warp = i / 32;
@@ -418,90 +572,80 @@ void Worker::begin_block(unsigned x, unsigned y, unsigned z) {
   }
 }
 
-bool Worker::run_block(unsigned x, unsigned y, unsigned z) {
-  begin_block(x, y, z);
-  failed = false;
-  idle_turns = 0;
-  random = config->order * 2654435761u + x + 131u * y + 17161u * z;
-  block = &state;
-  for (bool all_done = false; !failed && !all_done;) {
-    arrange(warp_order, 0, (state.count + 31) / 32);
+// Runs a block until it is done, or waits for other blocks.
+void Worker::advance(Run& next) {
+  run = &next;
+  block = &next.block;
+  do {
+    arrange(warp_order, 0, (next.block.count + 31) / 32);
     for (unsigned warp : warp_order) {
       run_warp(warp);
-      if (failed) break;
+      if (failed) return;
     }
-    if (failed) break;
-    release_barrier();
-    all_done = true;
-    for (unsigned i = 0; i < state.count; ++i) all_done &= threads[i].state == State::Done;
-  }
-  if (failed) {
-    const uint3 thread = state.thread->index;
-    error->block[0] = x, error->block[1] = y, error->block[2] = z;
-    error->thread[0] = thread.x, error->thread[1] = thread.y, error->thread[2] = thread.z;
-  }
-  static_touched = static_used;
-  block = nullptr;
-  return !failed;
+  } while (release_barrier());
+  if (next.done) next.static_touched = next.static_used;
 }
 
-static void bind(Worker& w, Kernel kernel, void** arguments, const LaunchConfig* config, LaunchError* error) {
-  worker = &w;
-  w.kernel = kernel;
-  w.arguments = arguments;
-  w.config = config;
-  w.error = error;
-  w.grid_barrier = nullptr;
-  w.stop = nullptr;
-}
-
-// One OS thread per block, so that blocks may wait for each other.
-static bool run_cooperative(Kernel kernel, void** arguments, const LaunchConfig* config, LaunchError* error) {
-  const unsigned* grid = config->grid;
-  const unsigned count = grid[0] * grid[1] * grid[2];
-  std::vector<LaunchError> errors(count);
-  std::vector<std::thread> blocks;
-  GridBarrier barrier{count, 0};
-  bool stop = false;
-  for (unsigned i = 0; i < count; ++i) {
-    blocks.emplace_back([&, i] {
-      Worker own;
-      bind(own, kernel, arguments, config, &errors[i]);
-      own.grid_barrier = &barrier;
-      own.stop = &stop;
-      const bool ok = own.run_block(i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]);
-      if (!ok) __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
-    });
+// Runs blocks that may wait for each other.
+bool Worker::run_blocks(uint64_t first, unsigned count) {
+  free_fibers();
+  for (unsigned i = 0; i < count; ++i) begin_block(take_run(i), first + i);
+  random = config->order * 2654435761u + first;
+  unsigned idle_rounds = 0;
+  for (unsigned left = count; left > 0;) {
+    progress = false;
+    left = 0;
+    arrange(run_order, 0, count);
+    for (unsigned i : run_order) {
+      if (!runs[i]->done) advance(*runs[i]);
+      if (failed) return false;
+      left += !runs[i]->done;
+    }
+    progress |= release_grid(count);
+    if (failed) return false;
+    idle_rounds = progress ? 0 : idle_rounds + 1;
+    if (idle_rounds < kMaxIdleRounds || left == 0) continue;
+    const char* text = config->cooperative ? "waits for what no thread of the grid does"
+                                           : "waits for another block in a launch that is not cooperative";
+    for (const Thread& thread : run->threads) {
+      if (thread.state == State::Done) continue;
+      fail_at(thread, "%s", text);
+      return false;
+    }
   }
-  for (std::thread& one : blocks) one.join();
-  const LaunchError* worst = nullptr;
-  for (const LaunchError& one : errors) {
-    if (one.message[0] == 0) continue;
-    if (worst == nullptr || std::strstr(worst->message, "another block")) worst = &one;
-  }
-  if (worst != nullptr) *error = *worst;
-  return worst == nullptr;
+  return true;
 }
 
 extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* config, LaunchError* error) {
-  install_handlers();
-  if (config->cooperative) return run_cooperative(kernel, arguments, config, error) ? 0 : 1;
   static thread_local Worker own;
-  bind(own, kernel, arguments, config, error);
+  for (int signal : kFaults) install_handler(signal, on_fault);
+  install_handler(kTime, on_time);
+  own.kernel = kernel;
+  own.arguments = arguments;
+  own.config = config;
+  own.error = error;
+  own.failed = own.expired = own.in_kernel = false;
+  worker = &own;
+  own.set_time(config->seconds);
   const unsigned* grid = config->grid;
   const uint64_t count = static_cast<uint64_t>(grid[0]) * grid[1] * grid[2];
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t linear = config->order == 1 ? count - 1 - i : i;
-    if (!own.run_block(linear % grid[0], linear / grid[0] % grid[1], linear / grid[0] / grid[1])) return 1;
+  bool ok = true;
+  if (config->cooperative) {
+    ok = own.run_blocks(0, static_cast<unsigned>(count));
+  } else {
+    for (uint64_t i = 0; i < count && ok; ++i) ok = own.run_blocks(config->order == 1 ? count - 1 - i : i, 1);
   }
-  return 0;
+  own.set_time(0);
+  for (auto& run : own.runs) {
+    if (!run->done) run->static_touched = kStaticSharedLimit;
+  }
+  worker = nullptr;
+  block = nullptr;
+  return ok ? 0 : 1;
 }
 
 // ---- device address space --------------------------------------------------------------------------------
-extern "C" void* emu_reserve(uint64_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return base == MAP_FAILED ? nullptr : base;
-}
+extern "C" void* emu_reserve(uint64_t bytes) { return reserve(bytes); }
 
 extern "C" int emu_commit(void* address, uint64_t bytes) {
   if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) return -1;

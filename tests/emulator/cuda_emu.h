@@ -1,5 +1,5 @@
-// CUDA C++ on the host: kernels compile with g++ unmodified; a block runs on one OS thread, a CUDA thread
-// is a fiber that runs until it finishes or reaches a barrier. The scheduler is in cuda_emu.cc.
+// CUDA C++ on the host: kernels compile with g++ unmodified; a launch runs on one OS thread, a CUDA thread
+// is a fiber that runs until it finishes or waits for others. The scheduler is in cuda_emu.cc.
 #pragma once
 
 #include <cmath>
@@ -30,7 +30,8 @@
 
 namespace emu {
 
-enum class State : uint8_t { Fresh, Ready, AtBlockBarrier, AtWarpCollective, Done };
+// An idle thread polls memory: it goes on once every other thread has had its turn.
+enum class State : uint8_t { Fresh, Ready, AtBlockBarrier, AtWarpCollective, AtGridBarrier, Idle, Done };
 
 struct Fiber;
 

@@ -22,13 +22,14 @@ from .elementwise import ElementwiseKernel
 from .interchange import from_dlpack, from_interface
 from .kernel import RawKernel, RawModule
 from .ndarray import check_dtype, ndarray, upload
-from .state import CaptureError, EmulatorError, counters, thread_order
+from .state import CaptureError, EmulatorError, counters, thread_order, time_limit
 from .stream import enqueue
 
 __version__ = "14.2.0"
 __all__ = [
     "CaptureError", "ElementwiseKernel", "EmulatorError", "RawKernel", "RawModule", "counters", "cuda",
-    "devices", "from_dlpack", "memory_limit", "ndarray", "thread_order",
+    "devices", "from_dlpack", "memory_limit", "ndarray",
+    "thread_order", "time_limit",
 ]  # fmt: skip
 
 is_emulated = True

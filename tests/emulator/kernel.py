@@ -13,7 +13,7 @@ import numpy as np
 from . import device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
-from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order
+from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order, current_time_limit
 from .stream import Stream, enqueue, get_current_stream
 from .toolchain import compile_library, include_folders, included_text, runtime
 
@@ -31,6 +31,7 @@ class _Config(ctypes.Structure):
         ("max_dynamic_shared", ctypes.c_uint64),
         ("order", ctypes.c_uint),
         ("cooperative", ctypes.c_uint),
+        ("seconds", ctypes.c_double),
     )
 
 
@@ -89,8 +90,9 @@ class KernelNode:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
         config = _Config(
-            self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative
-        )
+            self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
+            current_time_limit(),
+        )  # fmt: skip
         error = _Error()
         if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
             raise CUDARuntimeError(

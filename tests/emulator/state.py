@@ -88,3 +88,21 @@ def thread_order(order: int | str) -> Iterator[None]:
         yield
     finally:
         _order = previous
+
+
+_seconds = 60.0
+
+
+def current_time_limit() -> float:
+    return _seconds
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Within the block, a kernel may take so much processor time; it then fails."""
+    global _seconds
+    previous, _seconds = _seconds, seconds
+    try:
+        yield
+    finally:
+        _seconds = previous
