@@ -49,9 +49,9 @@ def _layer(node: Node, used: set[Output]) -> dict[Output, Output]:
         return {}
     op: Any = node.op
     maps = [m for m in op.outputs if node.outputs[m.port] in used]
-    if not maps or not all(_is_state(body, step, m) for m in maps):
+    if not maps or not all(_is_state(body, step, m) for m in maps) or (frames := _frames(body, step)) is None:
         return {}
-    y, *finals = _sequence(body, step)
+    y, *finals = _sequence(body, step, frames)
     found = {}
     for m in maps:
         old = node.outputs[m.port]
@@ -80,28 +80,29 @@ def _shape(body: Body, m: OutputMap) -> Sequence[Int]:
     return () if source is None or source.spec.shape is None else source.spec.shape
 
 
-def _sequence(body: Body, step: Step) -> tuple[Output, ...]:
-    """y [N, 1, T, H] and the last states [N, 1, H]."""
+def _sequence(body: Body, step: Step, frames: Output) -> tuple[Output, ...]:
+    """y [N, 1, T, H] and the last states [N, 1, H] of frames [N, T, D]."""
     g = body.graph
     initial = [body.initial(s) for s in step.states]
     states = [g.add(Unsqueeze(), s, g.constant([1])) if s is not None and s.spec.rank == 2
               else g.add(Reshape(), s, g.constant([-1, 1, step.hidden])) for s in initial]
     weights = [None if m is None else g.add(Unsqueeze(), m, g.constant([0])) for m in (step.w, step.r, step.b)]
     op = step.sequence(direction="reverse" if step.x.reverse else "forward", **step.attributes)
-    outputs: tuple[Output, ...] = g.add(op, _frames(body, step), *states, None, *weights, outputs=1 + len(states))
+    outputs: tuple[Output, ...] = g.add(op, frames, *states, None, *weights, outputs=1 + len(states))
     return outputs
 
 
-def _frames(body: Body, step: Step) -> Output:
-    """All slices as x [N, T, D]."""
-    g, source, axis = body.graph, step.x.source, step.x.axis
-    shape = source.spec.shape or ()
+def _frames(body: Body, step: Step) -> Output | None:
+    """All slices as x [N, T, D], if D is known where that matters."""
+    g, source, shape, axis = body.graph, step.x.source, step.x.shape, step.x.axis
     if len(shape) == 3 and axis < 2 and equal(shape[2], step.features):
         return source if axis else g.add(Transpose(), source, g.constant([1, 0, 2]))
+    if step.columns is None:
+        return None
     if axis:
         order = [axis, *(i for i in range(len(shape)) if i != axis)]
         source = g.add(Transpose(), source, g.constant(order))
-    steps_first = g.add(Reshape(special_zero=True), source, g.constant([0, -1, step.features]))
+    steps_first = g.add(Reshape(special_zero=True), source, g.constant([0, -1, step.columns]))
     frames: Output = g.add(Transpose(), steps_first, g.constant([1, 0, 2]))
     return frames
 

@@ -22,9 +22,11 @@ RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
 
 @dataclass(frozen=True)
 class Slices:
-    """A tensor around the loop whose slices of extent 1 along an axis, ``trips`` of them, enter one by one."""
+    """A tensor around the loop, of a shape but for the extent of ``axis``, whose ``trips`` slices of extent 1 along
+    that axis enter one by one."""
 
     source: Output
+    shape: tuple[Int, ...]
     axis: int
     reverse: bool
     trips: Int
@@ -97,14 +99,15 @@ class Body:
             return None
         number = int(axis.reshape(-1)[0]) % len(source.spec.shape)
         whole = equal(source.spec.shape[number], self.trips)
-        return Slices(source, number, False, self.trips) if whole else None
+        return Slices(source, source.spec.shape, number, False, self.trips) if whole else None
 
     def _sliced(self, m: InputMap) -> Slices | None:
         source = self.loop.inputs[m.port]
         if source is None or source.spec.shape is None or m.axis is None or m.part_size != 1 or abs(m.stride) != 1:
             return None
-        axis = m.axis % len(source.spec.shape)
-        extent = source.spec.shape[axis]
+        shape = source.spec.shape
+        axis = m.axis % len(shape)
+        extent = shape[axis]
         if not equal(m.trips(extent), self.trips):
             return None
         low, high = (m.start, m.end) if m.stride > 0 else (m.end, m.start)
@@ -113,7 +116,7 @@ class Body:
                 return None
             bounds = (v if v >= 0 else extent + 1 + v for v in (low, high))
             source = self.graph.cut(source, axis, *bounds)
-        return Slices(source, axis, m.stride < 0, self.trips)
+        return Slices(source, shape, axis, m.stride < 0, self.trips)
 
     def hoisted(self, port: Output) -> Output | None:
         """A port computed from constants and invariant inputs alone, computed around the loop instead."""

@@ -21,6 +21,7 @@ from ovgpu.ops.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNS
 from ovgpu.ops.reshape import Reshape
 from ovgpu.ops.slicing import sliced
 from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, unwrapped
+from ovgpu.symbolic import Int
 
 ATTRIBUTES = ("hidden_size", "activations", "activations_alpha", "activations_beta", "clip")
 Kind = tuple[str, float, float]  # an activation with its alpha and beta
@@ -30,12 +31,14 @@ Gates = tuple[type[Recurrent], dict[str, Any], Sequence["Linear"], Sequence["Lin
 @dataclass(frozen=True)
 class Step:
     """What a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
-    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop."""
+    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop. ``features`` is D as the
+    frames have it, ``columns`` as w has it."""
 
     sequence: Any
     attributes: dict[str, Any]
     x: Slices
-    features: int
+    features: Int
+    columns: int | None
     hidden: int
     states: tuple[Output, ...]
     new: tuple[Output, ...]
@@ -61,28 +64,32 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
     results = tuple(node.outputs[: op.states])
     if states[0] is not h or any(body.carried.get(s) is not r for s, r in zip(states, results)):
         return None
-    x, features, hidden = body.slices(_given(node.inputs[0])), _width(node.inputs[0]), _width(new)
+    x, frame, hidden = body.slices(_given(node.inputs[0])), _given(node.inputs[0]).spec.shape, _width(new)
     weights = [None if s is None else body.hoisted(s) for s in node.inputs[1 + op.states :]]
-    if x is None or features is None or hidden is None or len(weights) < 2 or None in weights:
+    if x is None or not frame or hidden is None or len(weights) < 2 or None in weights:
         return None
+    columns = _width(node.inputs[1 + op.states])
     if isinstance(op, LSTMCell1):
-        if op.input_forget or len(weights) > 3:
+        joined = len(weights) == 2 and _rank(node.inputs[4]) == 1
+        if op.input_forget or len(weights) > 3 or columns is None:
             return None
-        weights = _ordered(body, op, weights, features, len(node.inputs) == 5 and _rank(node.inputs[4]) == 1)
+        columns -= hidden if joined else 0
+        weights = _ordered(body, op, weights, columns if joined else None)
     w, r, b, *_ = (*weights, None)
     attributes = {name: getattr(op, name) for name in ATTRIBUTES}
     if isinstance(op, GRU):
         attributes["linear_before_reset"] = op.linear_before_reset
     sequence = LSTMSequence if isinstance(op, LSTM) else GRUSequence if isinstance(op, GRU) else RNNSequence
     assert w is not None and r is not None
-    return Step(sequence, attributes, x, features, hidden, states, results, w, r, b)
+    return Step(sequence, attributes, x, frame[-1], columns, hidden, states, results, w, r, b)
 
 
-def _ordered(body: Body, op: LSTMCell1, weights: list[Any], features: int, joined: bool) -> list[Any]:
-    """Weights of an LSTMCell-1 as those of LSTMCell-4: W and R apart, the gates in the order f, i, c, o."""
+def _ordered(body: Body, op: LSTMCell1, weights: list[Any], columns: int | None) -> list[Any]:
+    """Weights of an LSTMCell-1 as those of LSTMCell-4: W and R apart if W has its ``columns`` in a joined matrix, the
+    gates in the order f, i, c, o."""
     g = body.graph
-    if joined:
-        lengths = g.constant([features, -1])
+    if columns is not None:
+        lengths = g.constant([columns, -1])
         weights = [*g.add(VariadicSplit(), weights[0], g.constant(1), lengths, outputs=2), *weights[1:]]
     if op.weights_format == "fico":
         return weights
@@ -356,7 +363,8 @@ class _Maths:
             bias = joined(totals)
         w, r = joined([gate.matrix("x") for gate in given]), joined([gate.matrix("h") for gate in recurrent])
         before, after = zip(*states)
-        return Step(sequence, {**attributes, "hidden_size": hidden}, x, features, hidden, before, after, w, r, bias)
+        attributes = {**attributes, "hidden_size": hidden}
+        return Step(sequence, attributes, x, features, features, hidden, before, after, w, r, bias)
 
 
 def _attributes(*kinds: Kind) -> dict[str, Any]:
