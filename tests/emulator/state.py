@@ -40,7 +40,8 @@ class Counters:
 
     launches: int = 0  # kernels and library calls started one by one
     graph_launches: int = 0
-    graph_kernels: int = 0  # kernels and library calls in the graphs launched
+    graph_nodes: int = 0  # of the graphs launched
+    graph_kernels: int = 0  # those that are kernels or library calls
     allocs: int = 0
     h2d_bytes: int = 0
     d2h_bytes: int = 0

@@ -234,6 +234,7 @@ class Graph:
         check_null_stream(stream)
         _check_device(stream)
         counters.graph_launches += 1
+        counters.graph_nodes += len(self.nodes)
         counters.graph_kernels += self.launches
         for node in self.nodes:
             node.run()
