@@ -14,7 +14,8 @@ from ovgpu.passes import prepare
 from ovgpu.ports import PortList
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.build import build
-from ovgpu.runtime.program import Program
+from ovgpu.runtime.executor import Constants
+from ovgpu.runtime.program import Program, constants
 from ovgpu.settings import Settings
 from ovgpu.states import InitialPrograms
 from ovgpu.symbolic import Spec, Table, dims_of
@@ -38,7 +39,7 @@ class Compilation:
         self.backend, self.settings = backend, settings
         self.profiling = bool(settings["PERF_COUNT"])
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.name}"
-        self.constants: dict[int, Array] = {}
+        self.constants: Constants = {}
         self.lock = threading.RLock()
         self.initial = InitialPrograms(self.model)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
@@ -71,4 +72,12 @@ class Compilation:
             shape = op.shape if op.shape.rank.is_static else PartialShape.dynamic(rank)
             kind = Type.of(inputs[number].dtype) if op.element_type.is_dynamic() else op.element_type
             specs.append(Spec(kind, dims_of(shape, table, number)))
-        return build(self.model, specs, table)
+        program = build(self.model, specs, table, uploads=self.backend.remote, downloads=self.backend.remote)
+        self._load(program)
+        return program
+
+    def _load(self, program: Program) -> None:
+        """Brings a program's constants to the device."""
+        new = {key: source for key, source in constants(program).items() if key not in self.constants}
+        for (key, source), array in zip(new.items(), self.backend.constants(list(new.values()))):
+            self.constants[key] = source, array  # the source as well, so that its id stays its own

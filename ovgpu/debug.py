@@ -201,8 +201,8 @@ class _Watch:
         assert self.target is not None
         if self.target.inside is not None:
             return Error(f"cannot stop at layer '{self.layer}': the body of '{self.target.inside.name}' did not run")
-        download = self.executor.backend.download
-        return Stopped(self.layer, [np.array(download(self._array(i))) for i in self.target.values])
+        to_host = self.executor.backend.to_host
+        return Stopped(self.layer, [np.array(to_host(self._array(i))) for i in self.target.values])
 
     def _enter(self, step: Step, number: int) -> None:
         """Runs a step with bodies one body at a time; raises `Stopped` when the layer in one of them is done."""

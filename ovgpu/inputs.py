@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
 from ovgpu.ports import ConstOutput, PortList
 from ovgpu.results import OVDict
-from ovgpu.tensor import Tensor
+from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type, pack, unpack
 
 SMALL = 65536  # bytes: copying less than this costs less than binding steps to another array
@@ -102,8 +103,14 @@ class InputSlot:
             raise Error(f"[Parameter] Failed to set tensor for input with precision: "
                         f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
                         f"{self._kind.get_type_name()} ({self.port.node.place})")
+        self._check_host(tensor)
         self._check(tuple(tensor.shape))
         self._tensor, self._lent = tensor, None
+
+    def _check_host(self, given: Any) -> None:
+        if on_device(given):
+            raise Error(f"[Parameter] the array is on a CUDA device, the model on the CPU: copy it to the host first "
+                        f"({self.port.node.place})")
 
     def _converted(self, value: Any) -> Array:
         """An array with the port's values: its dtype still has to be cast, but bits and strings are done."""
@@ -113,6 +120,7 @@ class InputSlot:
                                    or hasattr(value, "__dlpack__")):
             raise TypeError(f"Incompatible inputs of type: {type(value)}")
         else:
+            self._check_host(value)
             array = _as_array(value)
         if array.dtype == self._dtype and array.dtype != object:
             pass
@@ -144,10 +152,13 @@ class InputSlot:
         if self._kind is None or self._kind.packed:
             return None
         if self._own is None:
-            self._own = Tensor(self._kind, array.shape)
+            self._own = self._new_tensor(self._kind, array.shape)
         elif self._own._shape != array.shape:
             self._own.set_shape(array.shape)
         return self._own
+
+    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(kind, shape)
 
     def _check(self, shape: tuple[int, ...]) -> None:
         if shape == self._accepted or self._bounds is None:
@@ -173,7 +184,7 @@ class InputSlot:
                             f"({self.port.node.place})")
             else:
                 shape = [low if low == high else 0 for low, high in self._bounds or ((0, 0),)]
-                self._tensor = self._own = Tensor(self._kind, shape)
+                self._tensor = self._own = self._new_tensor(self._kind, tuple(shape))
         return self._tensor
 
     def read(self) -> Array:
@@ -183,17 +194,28 @@ class InputSlot:
         """
         array = self._lent
         if array is None:
-            if self._tensor is None and self.port.partial_shape.is_dynamic:
-                raise Error(f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
-                            f"dynamic ({self.port.node.place})")
-            tensor = self.tensor
-            array = tensor.array
-            self._check(array.shape)
-            if tensor is self._own:
+            array = self._bound()
+            if self._tensor is self._own:
                 self.private = True
                 return array
         self.private = array.nbytes <= SMALL or not array.flags.c_contiguous
         return self.staged(array) if self.private else array
+
+    def _bound(self) -> Array:
+        """The array of the tensor that is read."""
+        if self._tensor is None and self.port.partial_shape.is_dynamic:
+            raise Error(f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
+                        f"dynamic ({self.port.node.place})")
+        array: Array = self.tensor.array
+        self._check(array.shape)
+        return array
+
+    def order(self) -> None:
+        """Has inferences wait for what the owner of an array on a device has enqueued."""
+
+    def pair(self, array: Array) -> Pair:
+        """What `read` gave as the lane reads it, and as steps read it."""
+        return Pair(array, array)
 
     def staged(self, array: Array) -> Array:
         """A copy of the array in memory of the slot's own."""

@@ -9,20 +9,17 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
-from ovgpu.ops._xp import NUMPY
 from ovgpu.ports import ConstOutput
-from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type
 
 
 class OutputSlot:
-    """One output of a request. On the host an inference writes its tensor's memory directly."""
+    """One output of a request; an inference writes its tensor's memory directly."""
 
-    def __init__(self, port: ConstOutput, backend: Backend) -> None:
-        self.port, self._backend = port, backend
-        self._on_host = backend.xp is NUMPY
+    def __init__(self, port: ConstOutput) -> None:
+        self.port = port
         self._tensor: Tensor | None = None
         self.bound = False  # whether the tensor is the caller's
         self._array: Array | None = None  # what an inference writes, where that is not the tensor itself
@@ -35,7 +32,7 @@ class OutputSlot:
             extents = ([d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0])
             if kind.is_dynamic():
                 raise Error("[Result] the output has no element type before the first inference")
-            self._tensor = Tensor(kind, extents)
+            self._tensor = self._new_tensor(kind, tuple(extents))
         return self._tensor
 
     def bind(self, tensor: Tensor) -> None:
@@ -51,22 +48,34 @@ class OutputSlot:
         if tensor.size and not self.port.partial_shape.compatible(PartialShape(list(tensor.shape))):
             raise Error(f"[Result] Can't set the output tensor: the model output (shape={self.port.partial_shape}) "
                         f"and the tensor (shape={list(tensor.shape)}) are incompatible ({place})")
+        self._check_host(tensor)
         self._tensor, self.bound = tensor, True
+
+    def _check_host(self, tensor: Tensor) -> None:
+        if tensor.remote:
+            raise Error(f"[Result] the tensor is on a CUDA device, the model on the CPU ({self.port.node.place})")
 
     def place(self, shape: tuple[int, ...], kind: Type) -> Array:
         """The array for a result of this shape: the same one as last time if the shape is."""
-        if self._on_host and not kind.packed:
+        if not kind.packed:
             tensor = self._shaped(shape, kind)
             if tensor.is_continuous():
                 return tensor.array
         if self._array is None or self._array.shape != shape or self._array.dtype != kind.storage:
-            self._array = self._backend.xp.empty(shape, kind.storage)
+            self._array = np.empty(shape, kind.storage)
         return self._array
+
+    def host(self) -> Array | None:
+        """Where the result is to be downloaded to, if it is not computed on the host."""
+        return None
+
+    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(kind, shape)
 
     def _shaped(self, shape: tuple[int, ...], kind: Type) -> Tensor:
         tensor = self._tensor
         if tensor is None or (tensor.element_type is not kind and not self.bound):
-            tensor = self._tensor = Tensor(kind, shape)
+            tensor = self._tensor = self._new_tensor(kind, shape)
         if tensor._shape != shape:
             try:
                 tensor.set_shape(shape)
@@ -78,20 +87,31 @@ class OutputSlot:
     def keep(self, result: Array) -> None:
         """Brings a result, written by `place` or not, into the tensor."""
         tensor = self._tensor
-        if self._on_host and tensor is not None and result is tensor._array:
-            return
-        kind = self.port.element_type
-        kind = Type.of(result.dtype) if kind.is_dynamic() else kind
+        if tensor is None or result is not tensor._array:
+            self._fill(result)
+
+    def _fill(self, result: Array) -> None:
+        """Copies a result on the host into the tensor."""
+        kind = self._kind_of(result)
         tensor = self._shaped(tuple(result.shape), kind)
-        host = self._backend.download(result)
         if kind.packed:
-            tensor.copy_from(Tensor.from_array(host, kind))
+            tensor.copy_from(Tensor.from_array(result, kind))
         else:
-            np.copyto(tensor.array, host)
+            np.copyto(tensor.array, result)
+
+    def _kind_of(self, result: Array) -> Type:
+        kind = self.port.element_type
+        return Type.of(result.dtype) if kind.is_dynamic() else kind
+
+    address: tuple[int, ...] = ()
+    """Where on a device results are written, if the caller has decided that."""
+
+    def order(self) -> None:
+        """Has inferences wait for those who still read the last result on a device."""
 
     def overlaps(self, array: Array) -> bool:
         """Whether an inference that reads the array might write over it."""
-        return self._on_host and self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
+        return self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool) -> Any:
         """The output as an array: openvino's view of the tensor's bits, or a copy of it; texts are always copied."""
@@ -112,3 +132,6 @@ class RequestMemory:
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
         return self._variables[name].write(shape, kind)
+
+    def host(self, number: int) -> Array | None:
+        return self._outputs[number].host()

@@ -25,6 +25,7 @@ from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
 from ovgpu.tensor import Tensor
+from ovgpu.transfers import addresses, slots
 
 if TYPE_CHECKING:
     from ovgpu.compiled import CompiledModel
@@ -40,12 +41,10 @@ class InferRequest:
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
         self._backend = compilation.backend.for_request()
-        self._inputs = [InputSlot(port) for port in compilation.inputs]
-        self._outputs = [OutputSlot(port, self._backend) for port in compilation.outputs]
+        self._inputs, self._outputs = slots(compilation.inputs, compilation.outputs, self._backend)
         self._variables = Variables(compilation.initial.infos, self._backend)
         self._memory = RequestMemory(self._outputs, self._variables)
         self._initial = InitialValues(compilation.initial, self._backend, compilation.constants, compilation.lock)
-        self._uploaded: list[Any] = [None] * len(self._inputs)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
@@ -77,6 +76,7 @@ class InferRequest:
         try:
             self._future = None
             self._set_inputs(inputs, share_inputs)
+            self._order()
             self._run()
             return self._results(share_outputs, decode_strings)
         finally:
@@ -99,6 +99,7 @@ class InferRequest:
         self._acquire()
         try:
             self._set_inputs(inputs, share_inputs)
+            self._order()
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._cancelled = False
@@ -176,25 +177,46 @@ class InferRequest:
         for number, value in numbered(self._compilation.inputs, inputs):
             self._inputs[number].set(value, share)
 
+    def _order(self) -> None:
+        """Has the inference wait for what this thread has enqueued on arrays on the device."""
+        if self._backend.remote:
+            for slot in self._inputs:
+                slot.order()
+            for output in self._outputs:
+                output.order()
+
     def _run(self) -> None:
         start = time.perf_counter()
-        arrays = self._read_inputs()
+        if not self._backend.remote:
+            self._infer()
+        else:
+            with self._backend.active():
+                try:
+                    self._infer()
+                except BaseException:
+                    self._backend.abandon()
+                    raise
+        self._latency = (time.perf_counter() - start) * 1000
+
+    def _infer(self) -> None:
+        arrays, key = self._read_inputs(), self._variables.key
         executor = self._last = self._executor(arrays)
-        arrays = self._uploaded = [self._backend.upload(x, old) for x, old in zip(arrays, self._uploaded)]
+        if self._backend.remote:
+            pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
+            executor.hosts, arrays = [pair.host for pair in pairs], [pair.device for pair in pairs]
+            key = (*key, *addresses(pairs, self._outputs))
         states = self._states(executor, arrays)
         if self._profiler is not None:
             self._profiler.begin()
         if DEBUG.value or STOP_AT.value or NVTX.value:
-            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory,
-                                  self._variables.key)
+            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory, key)
         else:
-            results = executor.run(arrays, states, self._memory, self._variables.key)
+            results = executor.run(arrays, states, self._memory, key)
         self._backend.synchronize()
         for slot, result in zip(self._outputs, results):
             slot.keep(result)
         if states or executor.program.assigns or executor.program.rest is not None:
             self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
-        self._latency = (time.perf_counter() - start) * 1000
 
     def _read_inputs(self) -> list[Array]:
         """The inputs as arrays that no output overlaps."""
@@ -220,7 +242,7 @@ class InferRequest:
         variables = self._variables.all
         states: dict[str, Any] = {name: variables[name].current for name in executor.program.states}
         if any(value is None for value in states.values()):
-            initial = self._initial.find(arrays)
+            initial = self._initial.find(arrays, executor.hosts)
             states = {name: variables[name].begin(initial(name)) if value is None else value
                       for name, value in states.items()}
         return states
@@ -384,7 +406,8 @@ class InferRequest:
             arrays.append(slot.zeros(given.get(number, slot.port.partial_shape)))
         program = self._compilation.program(arrays)
         executor = Executor(program, self._backend, self._compilation.constants)
-        arrays = [self._backend.upload(x, None) for x in arrays]
+        if self._backend.remote:
+            executor.hosts, arrays = arrays, [self._backend.constant(x) for x in arrays]
         executor.prepare(arrays, self._states(executor, arrays), self._memory)
         return plan_of(executor)
 

@@ -53,24 +53,27 @@ class InitialValues:
         self._executors: dict[int, Executor] = {}
         self._fixed: dict[str, Array] | None = None
 
-    def find(self, inputs: Sequence[Array] | None) -> Callable[[str], Array]:
-        """From a variable's id to its value for these inputs; what depends on inputs not given is zeros."""
+    def find(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
+        """From a variable's id to its value for these inputs, and what they are on the host if they are on a device;
+        what depends on inputs not given is zeros."""
         if self._fixed is None:
-            self._fixed = self._run(0, ())
+            self._fixed = self._run(0, (), None)
         found = dict(self._fixed)
         if inputs is not None and self._programs.names[1]:
-            found.update(self._run(1, inputs))
+            found.update(self._run(1, inputs, hosts))
         return lambda name: found[name] if name in found else self._zeros(name)
 
-    def _run(self, group: int, inputs: Sequence[Array]) -> dict[str, Array]:
+    def _run(self, group: int, inputs: Sequence[Array], hosts: Sequence[Array] | None) -> dict[str, Array]:
         names = self._programs.names[group]
         if not names:
             return {}
         with self._lock:
-            program = program_for(self._programs.models[group], inputs, self._programs.programs[group])
+            program = program_for(self._programs.models[group], inputs, self._programs.programs[group],
+                                  uploads=self._backend.remote)
         executor = self._executors.get(id(program))
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, self._constants)
+        executor.hosts = hosts
         return dict(zip(names, executor.run(inputs, {}, Fresh(self._backend))))
 
     def _zeros(self, name: str) -> Array:
@@ -102,7 +105,7 @@ class VariableState:
         value = self._variable.current
         if value is None:
             value = self._initial.find(None)(self.name)
-        host = np.array(self._variable.backend.download(value))
+        host = np.array(self._variable.backend.to_host(value))
         return Tensor.from_array(host, self._variable.type_of(value))
 
     @state.setter
@@ -110,7 +113,7 @@ class VariableState:
         """Sets the value from a Tensor or an array of the variable's type. Error if type or shape do not fit."""
         self._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
-        self._variable.set(self._variable.backend.upload(np.array(tensor.array), None))
+        self._variable.set(self._variable.backend.constant(np.array(tensor.array)))
 
     def reset(self) -> None:
         """Has the variable begin anew with its initial value."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import math
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
+
+CUDA = 2, 13  # DLPack's numbers of CUDA memory, and of that which the host shares
 
 
 class Tensor:
@@ -38,6 +40,11 @@ class Tensor:
     """All there is for `set_shape` to use: flat if contiguous, else in the shape it was given with."""
     _owned: bool
     """Whether `set_shape` may replace the memory by more."""
+
+    def __new__(cls, array: Any = None, *args: Any, **kwargs: Any) -> Self:
+        if cls is Tensor and of_device is not None and not isinstance(array, np.ndarray) and on_device(array):
+            return super().__new__(of_device)  # type: ignore[return-value]
+        return super().__new__(cls)
 
     def __init__(
         self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False
@@ -100,7 +107,11 @@ class Tensor:
     def _allocate(self, element_type: Type, shape: Shape) -> None:
         if element_type is Type.dynamic:
             raise RuntimeError("a tensor cannot have the dynamic element type")
-        self._hold(_zeros(element_type, shape), element_type, tuple(shape), owned=True)
+        self._hold(self._new(element_type, shape), element_type, tuple(shape), owned=True)
+
+    def _new(self, element_type: Type, shape: Shape) -> Array:
+        """New memory for a tensor of this type and shape."""
+        return _zeros(element_type, shape)
 
     def _convert(self, array: Array, shared: bool) -> None:
         stored, element_type = _as_storage(array)
@@ -143,6 +154,11 @@ class Tensor:
         self._hold(array, other._element_type, array.shape, owned=False)
 
     # --- type and shape ---
+
+    @property
+    def remote(self) -> bool:
+        """Whether the memory is a device's: then `data` is a copy."""
+        return False
 
     @property
     def element_type(self) -> Type:
@@ -211,7 +227,7 @@ class Tensor:
             if needed > memory.size:
                 if not self._owned:
                     raise RuntimeError(f"shape {extents} exceeds the shared memory")
-                memory = self._memory = _zeros(self._element_type, extents).reshape(-1)
+                memory = self._memory = self._new(self._element_type, extents).reshape(-1)
             self._array = memory[:needed] if packed else memory[:needed].reshape(extents)
         self._shape = tuple(extents)
 
@@ -319,6 +335,20 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor: shape{self.shape} type: {self._element_type.type_name}>"
+
+
+of_device: type[Tensor] | None = None
+"""The class of tensors in device memory, which `remote` defines: `Tensor` makes one where it is given such memory."""
+
+
+def on_device(source: Any) -> bool:
+    """Whether something is an array in CUDA memory."""
+    if isinstance(source, Tensor):
+        return source.remote
+    device = getattr(source, "__dlpack_device__", None)
+    if device is not None and not isinstance(source, type):
+        return device()[0] in CUDA
+    return hasattr(source, "__cuda_array_interface__")
 
 
 def _zeros(element_type: Type, shape: Shape) -> Array:

@@ -22,8 +22,8 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "compilation", "compiled", "devices", "inputs", "outputs", "ports", "queue", "request", "results",
-     "settings", "states", "version", "debug"},
+    {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
+     "queue", "remote", "request", "results", "settings", "states", "transfers", "version", "debug"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}

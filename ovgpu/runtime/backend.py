@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -23,8 +24,18 @@ class Eager(partial[Any]):
         return Counts(1, 1)
 
 
+class Transfer:
+    """A call that copies between the host's memory and the device's."""
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+    def counts(self) -> Counts:
+        return Counts(1, 0)
+
+
 class Counts(NamedTuple):
-    """What the host starts, a captured graph counting as one, and what the device runs: kernels and copies."""
+    """What the host starts, a captured graph counting as one, and the kernels that the device runs."""
 
     launches: int
     kernels: int
@@ -35,7 +46,7 @@ def counts(calls: Sequence[Call], captured: bool) -> Counts:
     launches = kernels = 0
     for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
         run = list(group)
-        its = [call.counts() if isinstance(call, Eager) else Counts(1, 1) for call in run]
+        its = [call.counts() if isinstance(call, (Eager, Transfer)) else Counts(1, 1) for call in run]
         kernels += sum(c.kernels for c in its)
         launches += 1 if captured and not eager else sum(c.launches for c in its)
     return Counts(launches, kernels)
@@ -76,6 +87,11 @@ class Backend(Protocol):
     name: str
     xp: Adapter
     fuses: bool  # whether it runs a chain of elementwise ops as one step
+    remote: bool
+    """Whether its memory is not the host's: inputs are uploaded, and results downloaded."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """In it, what this thread asks of the array library itself goes to the backend's device and stream."""
 
     def for_request(self) -> Backend:
         """The backend of one request, with a stream of its own where there are streams."""
@@ -95,11 +111,20 @@ class Backend(Protocol):
     def constant(self, value: Any) -> Array:
         """A host array as a constant of the device, aligned for its type."""
 
-    def upload(self, value: Any, previous: Array | None) -> Array:
-        """A host array on the device, in ``previous`` if that has its shape and type."""
+    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
+        """Host arrays as constants of the device, in as few blocks of memory as that takes."""
 
-    def download(self, array: Array) -> Any:
-        """A device array on the host."""
+    def to_host(self, array: Array) -> Any:
+        """A device array on the host, once all work given so far is done."""
+
+    def pinned(self, nbytes: int) -> Any:
+        """Bytes of host memory that the device reads and writes by itself."""
+
+    def upload(self, source: Any, target: Array) -> Sequence[Call]:
+        """The calls that copy a contiguous host array to the device. It is in pinned memory if they are captured."""
+
+    def download(self, source: Array, target: Any) -> Sequence[Call]:
+        """The calls that copy a contiguous device array to one on the host, likewise."""
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
@@ -121,6 +146,9 @@ class Backend(Protocol):
     def clock(self) -> Clock:
         """What tells when the work given to the backend is done."""
 
+    def abandon(self) -> None:
+        """Waits likewise after an error, and raises no other: then nothing uses the inference's memory any more."""
+
     def synchronize(self) -> None:
         """Waits until all work given so far is done."""
 
@@ -136,3 +164,6 @@ class Fresh:
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
         raise AssertionError("neither a body nor an initial value sets a variable")
+
+    def host(self, number: int) -> None:
+        return None

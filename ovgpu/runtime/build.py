@@ -19,7 +19,21 @@ from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
 from ovgpu.runtime.hosts import CONTROL, Hosts
 from ovgpu.runtime.placement import Placed, place_all
-from ovgpu.runtime.program import Body, Copy, Free, HostInput, HostNode, Memory, Program, Rest, Segment, Step, Value
+from ovgpu.runtime.program import (
+    Body,
+    Copy,
+    Download,
+    Free,
+    HostInput,
+    HostNode,
+    Memory,
+    Program,
+    Rest,
+    Segment,
+    Step,
+    Upload,
+    Value,
+)
 from ovgpu.runtime.subgraph import subgraph
 from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
@@ -27,20 +41,24 @@ from ovgpu.types import Type
 UNRANKED = View((), ())  # of a variable whose rank only its current value tells
 
 
-def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None) -> Program:
+def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None, *,
+          uploads: bool = False, downloads: bool = False) -> Program:
     """The program of ``model`` for parameters like ``specs``.
 
     ``layouts`` is given for the body of a loop that is unrolled: strides of its inputs and results, and which
-    results have memory of their own first. Without it everything is dense.
+    results have memory of their own first. Without it everything is dense. ``uploads``, ``downloads``: whether steps
+    bring the inputs that others read to the device, and the results to the host.
     """
-    return Builder(model, specs, table, layouts or control.Layouts()).run()
+    return Builder(model, specs, table, layouts or control.Layouts(), uploads, downloads).run()
 
 
 class Builder:
     """Builds one program; `run` once. `placement` reads and fills ``placed``, ``outputs`` and ``variables``."""
 
-    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts) -> None:
+    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts,
+                 uploads: bool = False, downloads: bool = False) -> None:
         self.model, self.table, self.layouts = model, table, layouts
+        self.uploads, self.downloads = uploads, downloads
         self.program = Program([], [], [], [], {}, {}, set(), source=model.source)
         self.values = self.program.values
         self.hosts = Hosts(model, table)
@@ -72,6 +90,8 @@ class Builder:
         else:
             self._cut_rest(nodes)
         self._close()
+        if self.uploads:
+            self._upload()
         finish(self.program, self.checks, self._source)
         return self.program
 
@@ -413,6 +433,9 @@ class Builder:
             source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
             self.program.assigns[variable] = self._settle(self._use(source), self.variables.get(variable), -1)
+        for number, value in enumerate(self.program.results):
+            if self.downloads and self.values[value].root == self.outputs.get(number):
+                self._append(Step(Download(), "download", (value,), ()))
 
     def _settle(self, value: int, target: int | None, number: int) -> int:
         """The value in the place that was meant for it, copied there if it is not."""
@@ -425,6 +448,19 @@ class Builder:
             return value
         self._append(Step(Copy(), "copy", (value,), (target,)))
         return target
+
+    def _upload(self) -> None:
+        """Puts the uploads of inputs that steps read at the beginning of the first segment."""
+        used = {self.values[i].root for step in self.program.steps for i in step.inputs if i >= 0}
+        if self.program.rest is not None:
+            used.update(self.values[i].root for i in self.program.rest.inputs)
+        steps = [Step(Upload(), "upload", (-1,), (i,), node=parameter)
+                 for i, parameter in zip(self.program.inputs, self.model.parameters)
+                 if i in used and self.values[i].type != Type.string]
+        self.program.segments[0].steps[:0] = steps
+        for view in self.program.views:
+            if view.segment == 0:
+                view.position += len(steps)
 
     def _append(self, step: Step) -> None:
         for i in step.outputs:

@@ -319,6 +319,9 @@ class _Places:
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
         raise AssertionError("a body has no variables")
 
+    def host(self, number: int) -> None:
+        return None
+
 
 def _twice(maps: Sequence[OutputMap], m: OutputMap) -> bool:
     return next(o for o in maps if o.result == m.result and o.axis is not None) is not m
@@ -355,7 +358,8 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
     return step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
 
-def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program]) -> Program:
+def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,
+                uploads: bool = False, downloads: bool = False) -> Program:
     """The program of a model for arrays of these ranks and types; dynamic in every extent that was."""
     from ovgpu.runtime.build import build
 
@@ -370,5 +374,5 @@ def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any,
             kind = Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type
             specs.append(Spec(kind, dims_of(shape, table, number)))
         # of a copy: inference writes to the ports, and other requests may be building from the same model
-        program = programs[key] = build(model.clone(), specs, table)
+        program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
     return program

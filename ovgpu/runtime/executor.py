@@ -34,10 +34,12 @@ Constants = dict[int, tuple[Any, Array]]
 
 
 class Memory(Protocol):
-    """Who gives a program the memory of its outputs and of its variables' new values."""
+    """Who gives a program the memory of its outputs and of its variables' new values, and says where on the host an
+    output just given is to be downloaded to, if it is."""
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
     def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array: ...
+    def host(self, number: int) -> Array | None: ...
 
 
 @dataclass(slots=True)
@@ -61,7 +63,9 @@ class Executor:
 
     def __init__(self, program: Program, backend: Backend, constants: Constants) -> None:
         self.program, self.backend = program, backend
-        self.arrays: list[Any] = [None] * (len(program.values) + 1)  # -1, an absent input, is None
+        # by value id, then the inputs as the lane reads them; -1, an absent input, is None
+        self.arrays: list[Any] = [None] * (len(program.values) + len(program.inputs) + 1)
+        self.hosts: Sequence[Array] | None = None  # the inputs on the host, where a device has copies of them
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
@@ -84,10 +88,7 @@ class Executor:
         Afterwards `assigned` gives the variables' new values.
         """
         A = self.arrays
-        for i, array in zip(self.program.inputs, inputs, strict=True):
-            A[i] = array
-        for name, i in self.program.states.items():
-            A[i] = states[name]
+        self._take(inputs, states)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
                 binding = self._bound(number, segment, memory, key)
@@ -100,12 +101,18 @@ class Executor:
 
     def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory) -> None:
         """Binds the first segment as `run` would, without running anything."""
-        for i, array in zip(self.program.inputs, inputs, strict=True):
-            self.arrays[i] = array
-        for name, i in self.program.states.items():
-            self.arrays[i] = states[name]
+        self._take(inputs, states)
         if self.program.segments:
             self._bound(0, self.program.segments[0], memory, None)
+
+    def _take(self, inputs: Sequence[Array], states: dict[str, Array]) -> None:
+        A = self.arrays
+        for i, array in zip(self.program.inputs, inputs, strict=True):
+            A[i] = array
+        for number in self.program.host_parameters:
+            A[len(self.program.values) + number] = (inputs if self.hosts is None else self.hosts)[number]
+        for name, i in self.program.states.items():
+            A[i] = states[name]
 
     def assigned(self) -> dict[str, Array]:
         """The new values of the variables, after `run`."""
@@ -126,8 +133,7 @@ class Executor:
     def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None) -> Binding:
         """A binding of a program of one segment to given arrays; derived from ``base``, kept by the caller."""
         A = self.arrays
-        for i, array in zip(self.program.inputs, inputs, strict=True):
-            A[i] = array
+        self._take(inputs, {})
         segment = self.program.segments[0]
         for i in segment.given:  # the lane reads the strides of a part of the caller's tensor
             value = self.program.values[i]
@@ -198,7 +204,7 @@ class Executor:
                                 else place(arena, offsets[buffer] + offset, shape, strides, kind))
         self._publish(segment, binding)
         for position in todo_steps:
-            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts)
+            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts, memory)
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
@@ -245,10 +251,13 @@ class Executor:
             self.arenas[number] = self.backend.allocate(layout.nbytes)
         return layout
 
-    def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> Sequence[Call]:
+    def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any],
+                   memory: Memory) -> Sequence[Call]:
         if step.kind == "eager":
             return ()
         A = self.arrays
+        if step.kind in ("upload", "download"):
+            return self._transfer(step, memory)
         if step.kind == "copy" and not step.host:
             return self.backend.copy(A[step.inputs[0]], A[step.outputs[0]])
         inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
@@ -259,6 +268,16 @@ class Executor:
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
         except Error as e:
             raise _located(e, step) from e.__cause__
+
+    def _transfer(self, step: Step, memory: Memory) -> Sequence[Call]:
+        """The calls that upload an input or download a result, unless it is where it is wanted."""
+        number = step.outputs[0] if step.kind == "upload" else step.inputs[0]
+        array, source = self.arrays[number], self.program.values[number].source
+        if step.kind == "upload":
+            given = array if self.hosts is None else self.hosts[source]
+            return () if given is array else self.backend.upload(given, array)
+        wanted = memory.host(source)
+        return () if wanted is None else self.backend.download(array, wanted)
 
     def _inputs(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any]) -> list[Array | None]:
         A = self.arrays
@@ -330,7 +349,8 @@ class Executor:
         assert rest is not None
         inputs = [self.arrays[i] for i in rest.inputs]
         ranks = tuple(x.ndim for x in inputs)
-        child = self.child(("rest", ranks), control.program_for(rest.model, inputs, rest.programs))
+        child = self.child(("rest", ranks), control.program_for(rest.model, inputs, rest.programs,
+                                                                      downloads=self.backend.remote))
         self.children["rest"] = child
         child.observe = self.observe
         return child.run(inputs, {}, memory, key)

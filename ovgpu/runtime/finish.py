@@ -42,8 +42,9 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         known = max((_available(program, source, a) for x in (check.a, check.b) for a in atoms(x)), default=0)
         if known < len(by_segment):
             by_segment[known].append(check)
+    on_host = {i: len(values) + number for number, i in enumerate(program.inputs)}
     for segment, its_checks in zip(program.segments, by_segment):
-        compile_lane(segment, its_checks, partial(source, segment))
+        compile_lane(segment, its_checks, partial(source, segment), on_host)
 
 
 def _ids(step: Step) -> Iterable[int]:

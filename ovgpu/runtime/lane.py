@@ -1,13 +1,13 @@
 """The host lane: one generated Python function per segment that fills the segment's slots.
 
 ``lane(arrays) -> (slots, hosts)``: ``arrays`` are the program's arrays by value id (what earlier segments and the
-caller made); ``slots`` are ints, ``hosts`` the host tensors that symbols cannot express. It checks what inference
-could not, and raises `OpError` at the node concerned.
+caller made), then the inputs as they are on the host; ``slots`` are ints, ``hosts`` the host tensors that symbols
+cannot express. It checks what inference could not, and raises `OpError` at the node concerned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from ovgpu.runtime.program import HostInput, HostNode, Segment
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
 
 
-def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]]) -> None:
+def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
+                 on_host: Mapping[int, int]) -> None:
     """Generates ``segment.lane``. ``source`` says what an outside atom is: ("shape", value id, axis),
-    ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element)."""
+    ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
+    ``on_host`` says where, among the arrays, the numbers of a value that is an input are."""
     names: dict[str, Any] = {"fetch": fetch, "evaluate_host": evaluate_host, "host_array": host_array,
                              "fail": fail, "checks": checks, **HELPERS}
     done: set[int] = set()
@@ -32,7 +34,7 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
             host(number)
             return f"int(h{number}.flat[{element}])"
         if kind == "item":
-            return f"int(fetch(A[{number}]).reshape(-1)[{element}])"
+            return f"int(fetch(A[{on_host.get(number, number)}]).reshape(-1)[{element}])"
         if kind == "strides":
             value, itemsize = number
             return f"A[{value}].strides[{element}] // {itemsize}"
@@ -44,7 +46,7 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
         if given is None:
             return "None"
         if isinstance(given, int):
-            return f"fetch(A[{given}])"
+            return f"fetch(A[{on_host.get(given, given)}])"
         if given.lane >= 0:
             host(given.lane)
             return f"h{given.lane}"

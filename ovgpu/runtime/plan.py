@@ -18,7 +18,7 @@ from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
 from ovgpu.runtime.memory import Layout, lay_out
-from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value
+from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ovgpu.runtime.executor import Executor
 
-Kind = Literal["bound", "copy", "eager", "control", "host", "view"]
+Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
 Slots = Sequence["tuple[int, ...] | None"]
 
 PICKS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # read of input 0 no more than they write
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def kernels(self) -> int:
-        """Kernels and copies that the device runs at each inference, in graphs or not; an eager step counts as one."""
+        """Kernels that the device runs at each inference, in graphs or not; an eager step counts as one."""
         return sum(c.kernels for c in self.counts) + self._evaluated
 
     @property
@@ -242,7 +242,7 @@ class _Planner:
             source=program.source,
             steps=tuple(numbered),
             arenas=tuple(None if a is None else a.nbytes for a in self.layouts),
-            constants=sum(constants(program).values()),
+            constants=sum(int(array.nbytes) for array in constants(program).values()),
             state=sum(self._operand(v).nbytes or 0 for v in program.states.values()),
             slots=tuple(tuple((str(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
                         for segment, known in zip(program.segments, self.slots)),
@@ -269,7 +269,7 @@ class _Planner:
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
         in_place = (buffer is not None and segment.buffers[buffer].shares >= 0
                     and segment.buffers[buffer].first == position)
-        name = step.name or self.program.values[step.outputs[0]].name
+        name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
                         read, written, calls, bodies, fused)
 
@@ -361,13 +361,3 @@ class _Planner:
         if None in sizes:
             return None
         return lay_out(segment.buffers, sizes, [isinstance(b.nbytes, Sym) for b in segment.buffers])  # type: ignore[arg-type]
-
-
-def constants(program: Program) -> dict[int, int]:
-    """Bytes of every constant of a program and of its bodies, each once."""
-    found = {id(v.source): int(v.source.nbytes) for v in program.values if v.memory == "constant" and v.is_root}
-    for step in program.steps:
-        for body in step.bodies:
-            if body.program is not None:
-                found.update(constants(body.program))
-    return found

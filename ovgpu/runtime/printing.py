@@ -12,7 +12,8 @@ from rich.text import Text
 
 from ovgpu.runtime.plan import Operand, Plan
 
-STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim"}
+STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim",
+          "upload": "cyan", "download": "cyan"}
 NARROW = 100  # columns; below, layers and calls are left out
 
 

@@ -69,10 +69,11 @@ class Body:
 
 @dataclass(slots=True)
 class Step:
-    """One op on values. Kinds: bound (writes its outputs), eager (`evaluate`, own results), copy, and loop."""
+    """One op on values. Kinds: bound (writes its outputs), eager (`evaluate`, own results), copy, control, and the
+    upload of an input or download of a result, where the device's memory is not the host's."""
 
     op: Op
-    kind: Literal["bound", "copy", "eager", "control"]
+    kind: Literal["bound", "copy", "eager", "control", "upload", "download"]
     inputs: tuple[int, ...]  # value ids; -1 where absent or on the host only
     outputs: tuple[int, ...]
     workspace: tuple[int, ...] = ()
@@ -186,6 +187,16 @@ class Rest:
     programs: dict[tuple[Any, ...], Program] = field(default_factory=dict)
 
 
+def constants(program: Program) -> dict[int, np.ndarray[Any, Any]]:
+    """The constants of a program and of the bodies whose programs are known, each once, by `id`."""
+    found = {id(v.source): v.source for v in program.values if v.memory == "constant" and v.is_root}
+    for step in program.steps:
+        for body in step.bodies:
+            if body.program is not None:
+                found.update(constants(body.program))
+    return found
+
+
 class Copy(Op):
     """A copy that the planner inserts: where memory must be dense, or a value is wanted in a second place."""
 
@@ -205,3 +216,19 @@ class Copy(Op):
 
     def attributes(self) -> dict[str, Any]:
         return {}
+
+
+class Upload(Op):
+    """An input's way from the host to the device."""
+
+    name = "Upload"
+    version = "ovgpu"
+
+    def attributes(self) -> dict[str, Any]:
+        return {}
+
+
+class Download(Upload):
+    """A result's way from the device to the host."""
+
+    name = "Download"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ class CpuBackend:
     name = "CPU"
     fuses = False
     xp = NUMPY
+    remote = False
 
     def for_request(self) -> CpuBackend:
         return self
@@ -75,11 +77,23 @@ class CpuBackend:
         np.copyto(aligned, value)
         return aligned
 
-    def upload(self, value: Any, previous: Array | None) -> Array:
-        return value
+    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
+        return [self.constant(value) for value in values]
 
-    def download(self, array: Array) -> Any:
+    def to_host(self, array: Array) -> Any:
         return array
+
+    def pinned(self, nbytes: int) -> Any:
+        return self.allocate(nbytes)
+
+    def upload(self, source: Any, target: Array) -> Sequence[Call]:
+        return () if source is target else self.copy(source, target)
+
+    def download(self, source: Array, target: Any) -> Sequence[Call]:
+        return self.upload(source, target)
+
+    def active(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def replay(self, recording: Recording) -> bool:
         return False
@@ -91,6 +105,9 @@ class CpuBackend:
         return HostClock()
 
     def synchronize(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
+from ovgpu.backends.cuda.transfer import PinnedCopy, pinned, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
-from ovgpu.ops._xp import Adapter
+from ovgpu.ops._xp import NUMPY, Adapter
 from ovgpu.runtime.backend import Call, Clock, Eager, Recording
 from ovgpu.types import Type
 
@@ -23,6 +25,7 @@ class CudaBackend:
     """See `ovgpu.runtime.backend.Backend`. One per request: it has a stream and a cuBLAS handle of its own."""
 
     name = "NVIDIA"
+    remote = True
     fuses = True
 
     def __init__(self, number: int = 0) -> None:
@@ -33,6 +36,10 @@ class CudaBackend:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.blas = Blas(self.stream)
         self.graphs = Graphs(self.stream)
+
+    def active(self) -> AbstractContextManager[Any]:
+        stream: AbstractContextManager[Any] = self.stream
+        return stream
 
     def for_request(self) -> CudaBackend:
         return CudaBackend(self.number)
@@ -52,17 +59,27 @@ class CudaBackend:
         return self.cupy.ndarray(shape, array.dtype, memptr=array.data + offset, strides=strides)
 
     def constant(self, value: Any) -> Array:
-        return self.upload(value, None)
+        if value.dtype == object:  # strings stay on the host
+            return value
+        array = self.xp.empty(value.shape, value.dtype)
+        array.set(np.asarray(value, order="C"), stream=self.stream)
+        return array
 
-    def upload(self, value: Any, previous: Array | None) -> Array:
-        if previous is None or previous.shape != value.shape or previous.dtype != value.dtype:
-            previous = self.xp.empty(value.shape, value.dtype)
-        previous.set(np.asarray(value, order="C"), stream=self.stream)
-        return previous
+    def constants(self, values: Sequence[Any]) -> Sequence[Array]:
+        found = iter(slab([value for value in values if value.dtype != object], self.stream))
+        return [value if value.dtype == object else next(found) for value in values]
 
-    def download(self, array: Array) -> np.ndarray[Any, Any]:
-        host: np.ndarray[Any, Any] = array.get(stream=self.stream)
-        return host
+    def to_host(self, array: Array) -> Any:
+        return array if isinstance(array, np.ndarray) else array.get(stream=self.stream)
+
+    def pinned(self, nbytes: int) -> Any:
+        return pinned(nbytes)
+
+    def upload(self, source: Any, target: Array) -> Sequence[Call]:
+        return [PinnedCopy(source, target, True, self.stream)] if target.nbytes else ()
+
+    def download(self, source: Array, target: Any) -> Sequence[Call]:
+        return [PinnedCopy(target, source, False, self.stream)] if source.nbytes else ()
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
@@ -76,7 +93,19 @@ class CudaBackend:
         launcher.copy(source, target)
         return launcher.calls
 
+    def convert(self, source: Array, target: Array) -> None:
+        """Copies a device array of any layout and type into another of its shape."""
+        if source.dtype != target.dtype:
+            with self.stream:
+                self.cupy.copyto(target, source, casting="unsafe")
+            return
+        for call in self.copy(source, target):
+            call()
+
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
+        if Type.string in types or any(x is not None and x.dtype == object for x in inputs):
+            given = [None if x is None else self.to_host(x) for x in inputs]
+            return [self.constant(x) for x in evaluate(op, NUMPY, given, types)]
         with self.stream:
             return evaluate(op, self.xp, inputs, types)
 
@@ -97,3 +126,7 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         self.stream.synchronize()
+
+    def abandon(self) -> None:
+        with suppress(Exception):  # what went wrong is told already
+            self.stream.synchronize()

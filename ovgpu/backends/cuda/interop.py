@@ -1,0 +1,134 @@
+"""Arrays of other libraries in device memory: CuPy's, torch's, and whatever speaks DLPack or the CUDA array
+interface. They are used where they are, after the work that their owner has enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.errors import Error
+from ovgpu.ops._op import Array
+
+LEGACY, PER_THREAD = 1, 2  # the default streams, as the CUDA array interface names them
+
+
+def adopt(owner: Any) -> Array:
+    """A CuPy array in the memory of another library's array, which it keeps alive.
+
+    Raises: Error for a type that CuPy does not have, or an array that its library does not hand out.
+    """
+    cupy = rt.cupy()
+    if isinstance(owner, cupy.ndarray):
+        return owner
+    try:
+        if hasattr(owner, "__dlpack__"):
+            return cupy.from_dlpack(owner)
+        given = owner.__cuda_array_interface__
+        shape, dtype = tuple(given["shape"]), np.dtype(given["typestr"])
+        return _array(given["data"][0], shape, given.get("strides"), dtype, owner)
+    except (BufferError, TypeError, ValueError, RuntimeError) as e:
+        raise Error(f"an array of {type(owner).__module__}.{type(owner).__name__} cannot be used: {e}") from e
+
+
+def borrowed(array: Array) -> Array:
+    """An array in the same memory that does not keep it alive."""
+    return _array(array.data.ptr, array.shape, array.strides, array.dtype, None, array.data.device_id)
+
+
+def _array(address: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any], owner: Any,
+           device: int = -1) -> Array:
+    cupy = rt.cupy()
+    span = prod(shape) * dtype.itemsize if strides is None else dtype.itemsize + sum(
+        (n - 1) * abs(s) for n, s in zip(shape, strides))
+    memory = cupy.cuda.UnownedMemory(address, span if 0 not in shape else 0, owner, device)
+    return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0), strides=strides)
+
+
+def order(owner: Any, stream: Any) -> None:
+    """Has a stream wait for the work that the owner's library has enqueued on the array."""
+    if hasattr(owner, "__dlpack__"):
+        owner.__dlpack__(stream=stream.ptr)
+        return
+    cuda = rt.cupy().cuda
+    number = owner.__cuda_array_interface__.get("stream")
+    if number is not None:
+        default = {LEGACY: cuda.Stream.null, PER_THREAD: cuda.Stream.ptds}.get(number)
+        stream.wait_event((default or cuda.ExternalStream(number)).record())
+
+
+@contextmanager
+def _work(*owners: Any) -> Iterator[Any]:
+    """A stream for work that begins after what the owners of arrays have enqueued, and is done at the end."""
+    cuda = rt.cupy().cuda
+    with cuda.Stream(non_blocking=True) as stream:
+        for owner in owners:
+            if owner is not None:
+                order(owner, stream)
+        yield stream
+        stream.synchronize()
+
+
+def to_host(array: Array, owner: Any) -> np.ndarray[Any, Any]:
+    """A copy on the host."""
+    with rt.cupy().cuda.Device(array.data.device_id), _work(owner) as stream:
+        host: np.ndarray[Any, Any] = array.get(stream=stream)
+        return host
+
+
+def to_device(host: np.ndarray[Any, Any], device: int) -> Array:
+    """A copy of a contiguous host array on the device."""
+    with rt.cupy().cuda.Device(device), _work() as stream:
+        array = empty(host.shape, host.dtype)
+        array.set(host, stream=stream)
+        return array
+
+
+def copied(array: Array, owner: Any) -> Array:
+    """A contiguous copy on the same device."""
+    with rt.cupy().cuda.Device(array.data.device_id):
+        target = empty(array.shape, array.dtype)
+    copy(array, target, owner, None)
+    return target
+
+
+def copy(source: Array, target: Array, *owners: Any) -> None:
+    """Copies between arrays of one shape and type on one device."""
+    if target.size:
+        with rt.cupy().cuda.Device(target.data.device_id), _work(*owners) as stream:
+            launcher = Launcher(stream, None)
+            launcher.copy(source, target)
+            for call in launcher.calls:
+                call()
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array of any dtype: CuPy's own have kernels for few."""
+    cupy = rt.cupy()
+    return cupy.ndarray(shape, dtype, memptr=cupy.cuda.alloc(max(prod(shape) * dtype.itemsize, 1)))
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Array:
+    """An array of zeros of any dtype."""
+    with rt.cupy().cuda.Device(device), _work() as stream:
+        array = empty(shape, dtype)
+        if array.nbytes:
+            array.data.memset_async(0, array.nbytes, stream)
+        return array
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays may have memory in common."""
+    (first, last), (other_first, other_last) = _span(a), _span(b)
+    return first < other_last and other_first < last
+
+
+def _span(array: Array) -> tuple[int, int]:
+    reach = [(n - 1) * s for n, s in zip(array.shape, array.strides)]
+    begin = array.data.ptr + sum(r for r in reach if r < 0)
+    return begin, (array.data.ptr + sum(r for r in reach if r > 0) + array.itemsize) if array.size else begin

@@ -1,0 +1,171 @@
+"""Tensors in device memory, and where they come from: openvino's RemoteTensor and RemoteContext."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu import tensor as host
+from ovgpu.backends.cuda import CudaBackend, interop
+from ovgpu.mirror import Mirror, MirroredTensor
+from ovgpu.tensor import Tensor
+from ovgpu.types import Array, Shape, Type
+
+
+class RemoteTensor(Tensor):
+    """A tensor in the memory of a CUDA device. `Tensor` makes one of whatever is in such memory:
+
+    - `Tensor(array)`: a copy of a CuPy array, a torch tensor, anything with `__dlpack__` or
+      `__cuda_array_interface__`; with ``shared_memory=True`` its own memory
+    - `Tensor(remote)`, `Tensor(remote, begin, end)`: another tensor's memory, or a region of it
+
+    `RemoteContext.create_tensor` gives new memory. ``data`` is a read-only copy on the host; CuPy and torch take the
+    tensor itself by DLPack, in place. Bind it to a request with `set_tensor`: inferences then read or write it
+    where it is.
+
+    Raises: RuntimeError for memory to share that is not C-contiguous, or a type that is none here.
+    """
+
+    __slots__ = ("_moves", "_producer")
+    _producer: Any
+    """The object that the memory came from: it knows what has been enqueued on it."""
+    _moves: bool
+    """Whether the first to ask for the data on the host brings the tensor there."""
+
+    def __init__(self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False) -> None:
+        if isinstance(shape, bool):
+            shape, shared_memory = None, shape
+        self._moves = False
+        if isinstance(array, RemoteTensor):
+            self._producer = array._producer
+            self._share(array) if shape is None else self._region(array, Shape(shape), Shape(type))
+            return
+        if shape is not None:
+            raise TypeError("the memory of a device array is taken as it is: give neither shape nor type")
+        adopted = interop.adopt(array)
+        kind = Type.of(adopted.dtype)
+        if shared_memory and not adopted.flags.c_contiguous:
+            raise RuntimeError("memory to share must be C-contiguous")
+        self._producer = array if shared_memory else None
+        self._hold(adopted if shared_memory else interop.copied(adopted, array), kind, tuple(adopted.shape),
+                   owned=False)
+
+    @classmethod
+    def of(cls, array: Any, kind: Type, *, producer: Any = None, owned: bool = False,
+           moves: bool = False) -> RemoteTensor:
+        """A tensor of a CuPy array of ``kind.storage``; one that is ``owned`` may get more memory."""
+        tensor = cls.__new__(cls)
+        tensor._producer, tensor._moves = producer, moves
+        tensor._hold(array, kind, tuple(array.shape), owned=owned)
+        return tensor
+
+    def _new(self, element_type: Type, shape: Shape) -> Array:
+        found: Array = interop.zeros(tuple(shape), element_type.storage, self._array.data.device_id)
+        return found
+
+    @property
+    def remote(self) -> bool:
+        return not isinstance(self._array, np.ndarray)
+
+    @property
+    def device_array(self) -> Any:
+        """The memory as a CuPy array of ``element_type.storage``."""
+        return self._array
+
+    @property
+    def producer(self) -> Any:
+        """The object that knows what has been enqueued on the memory."""
+        return self._array if self._producer is None else self._producer
+
+    @property
+    def array(self) -> Any:
+        """The elements on the host, in their storage type."""
+        if not self.remote:
+            return self._array
+        found = interop.to_host(self._array, self.producer)
+        if self._moves:
+            self._hold(found, self._element_type, self._shape, owned=False)
+        else:
+            found.flags.writeable = False
+        return found
+
+    @property
+    def data(self) -> Array:
+        """A copy on the host, as `Tensor.data` shows it; read-only, unless the tensor is itself a copy of a state."""
+        view: Array = self.array.view(self._element_type.to_dtype())
+        return view
+
+    def copy_from(self, source: Any) -> None:
+        """Take over the elements and the shape of a tensor, array or list of the same element type, on either side.
+
+        Raises: RuntimeError if the types differ or the memory does not suffice, TypeError otherwise.
+        """
+        if not isinstance(source, Tensor):
+            source = Tensor(source)
+        if source.element_type is not self._element_type:
+            mine, theirs = self._element_type.type_name, source.element_type.type_name
+            raise RuntimeError(f"Tensor element types are not equal: {theirs} into {mine}")
+        self.set_shape(source.shape)
+        if isinstance(source, RemoteTensor) and source.remote:
+            interop.copy(source._array, self._array, source.producer, self.producer)
+        else:
+            uploaded = interop.to_device(np.ascontiguousarray(source.array), self._array.data.device_id)
+            interop.copy(uploaded, self._array, self.producer)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._array.__cuda_array_interface__
+        return found
+
+    def get_device_name(self) -> str:
+        """The device that the memory belongs to."""
+        return f"NVIDIA.{self._array.device.id}"
+
+    def get_params(self) -> dict[str, Any]:
+        """The address of the memory, as ``MEM_HANDLE``."""
+        return {"MEM_HANDLE": self._array.data.ptr}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return RemoteTensor.of(interop.copied(self._array, self.producer), self._element_type)
+
+    def __repr__(self) -> str:
+        return f"<RemoteTensor: shape{self.shape} type: {self._element_type.type_name}>"
+
+
+host.of_device = RemoteTensor
+
+
+class RemoteContext:
+    """Memory of a CUDA device; see `Core.get_default_context`."""
+
+    def __init__(self, device: str, backend: CudaBackend) -> None:
+        self._device, self._backend = device, backend
+
+    def get_device_name(self) -> str:
+        return self._device
+
+    def get_params(self) -> dict[str, Any]:
+        """Nothing that a program needs: memory is handed over by DLPack."""
+        return {}
+
+    def create_tensor(self, type: Any, shape: Any, properties: Any = None) -> RemoteTensor:
+        """A tensor of zeros on the device, which grows when an inference's result needs more. RuntimeError for packed
+        types and strings."""
+        kind = Type(type)
+        if kind.packed or kind is Type.string:
+            raise RuntimeError(f"a tensor of {kind.type_name} cannot be on a device")
+        if properties:
+            raise RuntimeError("memory of others is taken as it is: Tensor(array, shared_memory=True)")
+        array = interop.zeros(tuple(Shape(shape)), kind.storage, self._backend.stream.device_id)
+        return RemoteTensor.of(array, kind, owned=True)
+
+    def create_host_tensor(self, type: Any, shape: Any) -> Tensor:
+        """A tensor of zeros on the host, in pinned memory."""
+        kind = Type(type)
+        if kind.packed or kind is Type.string:
+            return Tensor(kind, shape)
+        return MirroredTensor.of(Mirror(self._backend, True), kind, tuple(Shape(shape)))
+
+    def __repr__(self) -> str:
+        return f"<RemoteContext: {self._device}>"

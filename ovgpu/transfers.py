@@ -1,0 +1,239 @@
+"""Inputs and outputs of a request on a device whose memory is not the host's.
+
+The request's own tensors lie in pinned memory: an inference uploads and downloads by itself, as steps of its plan.
+What the caller lends is copied into pinned memory first, unless it is on the device: then it is used where it is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cuda import CudaBackend, interop
+from ovgpu.errors import Error
+from ovgpu.inputs import InputSlot
+from ovgpu.mirror import Block, Mirror, MirroredTensor, Pair
+from ovgpu.ops._op import Array
+from ovgpu.outputs import OutputSlot
+from ovgpu.ports import ConstOutput
+from ovgpu.remote import RemoteTensor
+from ovgpu.runtime.backend import Backend
+from ovgpu.tensor import Tensor, on_device
+from ovgpu.types import Type
+
+ADDRESSES = 8  # of device arrays that are not the request's own, per input or output
+
+
+class Addresses:
+    """Arrays in memory of others, which they do not keep: the same one each time for the same place."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Any, Array | None] = OrderedDict()
+
+    def array(self, given: Array, at_once: bool) -> Array | None:
+        """The array for the place of a contiguous one. Unless ``at_once``, None when the place is new: what is bound
+        to a place, a graph among it, is made for those that come again."""
+        key = given.data.ptr, given.shape, given.dtype
+        found = self._known.get(key)
+        if found is None:
+            if at_once or key in self._known:
+                found = interop.borrowed(given)
+            self._known[key] = found
+            if len(self._known) > ADDRESSES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return found
+
+
+def slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
+          backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
+    """The inputs and outputs of a request."""
+    if isinstance(backend, CudaBackend):
+        return [RemoteInput(port, backend) for port in inputs], [RemoteOutput(port, backend) for port in outputs]
+    return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
+
+
+def addresses(pairs: Sequence[Pair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
+    """What bindings differ by: where the device arrays of the caller are."""
+    found = [pair.device.data.ptr for pair in pairs if pair.host is pair.device and pair.host.dtype != object]
+    return (*found, *(address for output in outputs for address in output.address))
+
+
+class RemoteInput(InputSlot):
+    """One input of a request."""
+
+    def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
+        super().__init__(port)
+        self._backend = backend
+        dynamic = port.partial_shape.is_dynamic
+        self._lending = Mirror(backend, dynamic)  # for arrays on the host
+        self._inbox = Block(backend.allocate, backend.dense, dynamic)  # for arrays on the device that are copied
+        self._received: Array | None = None  # what was last copied there
+        self._producer: Any = None  # of an array on the device
+        self._addresses = Addresses()
+
+    def set(self, value: Any, share: bool) -> None:
+        """Takes a value, see `InputSlot.set`. An array on the device is used where it is if it is shared, contiguous
+        and of the right type, else copied. Error for an array on another device."""
+        if isinstance(value, (np.ndarray, Tensor)) or not on_device(value):
+            super().set(value, share)
+            self._producer = None
+            return
+        array = interop.adopt(value)
+        self._check_device(array)
+        if self._kind is not None and self._kind.packed:
+            return self.set(interop.to_host(array, value), share)
+        if array.ndim == 0 and self._bounds:
+            array = array.reshape((1,) * len(self._bounds))
+        self._check(array.shape)
+        self._tensor, self._lent, self._producer = None, array, value
+        if not share or array.dtype != (self._dtype or array.dtype):
+            self.order()
+            self._lent, self._producer = self.staged(array), None
+
+    def bind(self, tensor: Tensor) -> None:
+        if tensor.remote:
+            self._check_device(tensor._array)
+        super().bind(tensor)
+        self._producer = None
+
+    def _check_host(self, tensor: Tensor) -> None:
+        pass
+
+    def _check_device(self, array: Array) -> None:
+        if array.data.device_id != self._backend.stream.device_id:
+            raise Error(f"[Parameter] the array is on CUDA device {array.data.device_id}, the model on "
+                        f"{self._backend.stream.device_id} ({self.port.node.place})")
+
+    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
+        if kind.packed or kind is Type.string:
+            return super()._new_tensor(kind, shape)
+        return MirroredTensor.of(Mirror(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that is read."""
+        if self._tensor is None and self._lent is not None and not isinstance(self._lent, np.ndarray):
+            self._tensor = RemoteTensor.of(self._lent, Type.of(self._lent.dtype), producer=self._producer)
+        return super().tensor
+
+    def order(self) -> None:
+        if isinstance(self._tensor, RemoteTensor) and self._tensor.remote:
+            interop.order(self._tensor.producer, self._backend.stream)
+        elif self._producer is not None:
+            interop.order(self._producer, self._backend.stream)
+
+    def read(self) -> Array:
+        """The input as an array, on the host or on the device. Raises as `InputSlot.read`."""
+        if self._lent is not None:
+            return self._lent
+        if self._tensor is not None and self._tensor.remote:
+            self._check(self._tensor._shape)
+            array: Array = self._tensor._array
+            return array
+        return self._bound()
+
+    def pair(self, array: Array) -> Pair:
+        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read."""
+        if not isinstance(array, np.ndarray):
+            device = array if array is self._received else self._placed(array)
+            return Pair(device, device)
+        if array.dtype == object:
+            return Pair(array, array)
+        if self._lent is None and isinstance(self._tensor, MirroredTensor) and self._tensor is self._own:
+            return self._tensor.pair()
+        pair = self._lending.pair(array.shape, self._kind or Type.of(array.dtype))
+        np.copyto(pair.host, array)
+        return pair
+
+    def _placed(self, array: Array) -> Array:
+        found = None
+        if array.flags.c_contiguous:
+            found = self._addresses.array(array, at_once=self._lent is None)
+        return self.staged(array) if found is None else found
+
+    def staged(self, array: Array) -> Array:
+        """A copy, in the input's type, of an array on the device in memory of the slot's own."""
+        kind = self._kind or Type.of(array.dtype)
+        received = self._received = self._inbox.array(tuple(array.shape), kind)
+        self._backend.convert(array, received)
+        return received
+
+
+class RemoteOutput(OutputSlot):
+    """One output of a request: computed on the device, and downloaded if its tensor is on the host."""
+
+    def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
+        super().__init__(port)
+        self._backend = backend
+        self._mirror = Mirror(backend, port.partial_shape.is_dynamic)
+        self._host: Array | None = None
+        self._addresses = Addresses()
+
+    def bind(self, tensor: Tensor) -> None:
+        if tensor.remote and tensor._array.data.device_id != self._backend.stream.device_id:
+            raise Error(f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
+                        f"{self._backend.stream.device_id} ({self.port.node.place})")
+        super().bind(tensor)
+        self._mirror = Mirror(self._backend, self.port.partial_shape.is_dynamic)  # the other is the last tensor's
+
+    def _check_host(self, tensor: Tensor) -> None:
+        pass
+
+    def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
+        if kind.packed or kind is Type.string:
+            return super()._new_tensor(kind, shape)
+        return MirroredTensor.of(self._mirror, kind, shape)
+
+    @property
+    def address(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self._tensor._array.data.ptr,) if self._tensor is not None and self._tensor.remote else ()
+
+    def order(self) -> None:
+        if isinstance(self._tensor, RemoteTensor) and self._tensor.remote:
+            interop.order(self._tensor.producer, self._backend.stream)
+
+    def place(self, shape: tuple[int, ...], kind: Type) -> Array:
+        self._host = None
+        if self._tensor is not None and self._tensor.remote:
+            array = self._shaped(shape, kind)._array
+            if array.flags.c_contiguous:
+                self._array = self._addresses.array(array, at_once=True)
+            else:
+                self._array = self._mirror.pair(shape, kind).device
+        else:
+            if not (kind.packed or self.bound):
+                self._shaped(shape, kind)
+            self._host, self._array = self._mirror.pair(shape, kind)
+        return self._array
+
+    def host(self) -> Array | None:
+        return self._host
+
+    def keep(self, result: Array) -> None:
+        placed = result is self._array
+        tensor = self._tensor
+        if tensor is not None and tensor.remote:
+            if not placed or not tensor.is_continuous():
+                self._shaped(tuple(result.shape), self._kind_of(result))
+                self._backend.convert(result, tensor._array)
+                self._backend.synchronize()
+        elif not placed:
+            self._fill(self._backend.to_host(result))
+        elif not isinstance(tensor, MirroredTensor) or self.bound:
+            assert self._host is not None
+            self._fill(self._host)
+
+    def overlaps(self, array: Array) -> bool:
+        tensor = self._tensor
+        if tensor is None or not tensor.remote or isinstance(array, np.ndarray):
+            return False
+        return interop.overlap(tensor._memory, array)
+
+    def value(self, share: bool, decode_strings: bool) -> Any:
+        """As `OutputSlot.value`; what was left on the device is a CuPy array."""
+        tensor = self.tensor
+        return tensor._array if tensor.remote else super().value(share, decode_strings)
