@@ -27,7 +27,7 @@ def reshape_early(model: Model) -> None:
             if isinstance(body, Model):
                 reshape_early(body)
     users, hosted = users_of(model), hosted_ports(model)
-    for node in reversed(model.ops):
+    for node in model.ops:  # as they were: of two Reshapes in a row, the first moves first
         pending = [node]
         while pending:
             reshape = pending.pop()
