@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ovgpu.ops._strided import Axes, strides_of
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
 _TYPES = {"float32": "CUDA_R_32F", "float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float64": "CUDA_R_64F"}
+
+# Handles of requests that are gone, by device: destroying one would wait for the device, and spoil a capture.
+_idle: dict[tuple[int, int], list[Any]] = {}
 
 
 class Blas:
@@ -29,7 +33,12 @@ class Blas:
     @cached_property
     def handle(self) -> Any:
         """Made when a product is recorded: not every model has one."""
-        handle = self.cublas.create()
+        idle = _idle.setdefault((id(self.cublas), rt.cupy().cuda.Device().id), [])
+        try:
+            handle = idle.pop()
+        except IndexError:
+            handle = self.cublas.create()
+        finalize(self, idle.append, handle).atexit = False
         self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
         self.cublas.set_stream(handle, self.stream.ptr)
         self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it

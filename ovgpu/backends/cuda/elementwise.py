@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import rt, sources
+from ovgpu.backends.cuda import errors, rt, sources
 from ovgpu.ops._elementwise import cuda_body
 from ovgpu.ops._fused import Chain, cuda_literal
 from ovgpu.ops._op import Array
@@ -63,8 +63,9 @@ class Kernel:
     def function(self) -> Any:
         cupy = rt.cupy()
         if id(cupy) not in self._compiled:
-            module = cupy.RawModule(code=self.source, options=("-std=c++17", f"-I{sources.folder()}"))
-            self._compiled[id(cupy)] = module.get_function(self.name)
+            with errors.compiling(f"the generated kernel {self.name}"):
+                module = cupy.RawModule(code=self.source, options=("-std=c++17", f"-I{sources.folder()}"))
+                self._compiled[id(cupy)] = module.get_function(self.name)
         return self._compiled[id(cupy)]
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **named: Any) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ovgpu.backends.cuda import rt
-from ovgpu.errors import DeviceError
+from ovgpu.errors import DeviceError, OpError
 
 OUT_OF_MEMORY = 2
 # cudaError_t and CUresult, which agree: after one of these, every call of the process fails. An uncorrectable error
@@ -26,7 +26,7 @@ def explained(error: BaseException) -> str | None:
     if isinstance(error, cuda.memory.OutOfMemoryError) or (of_cuda and status == OUT_OF_MEMORY):
         return _out_of_memory(str(error))
     if isinstance(error, cuda.compiler.CompileException):
-        return f"a kernel does not compile:\n{log(error)}"
+        return f"a kernel does not compile:\n{_log(error)}"
     if of_cuda and status in STICKY:
         return (f"the device failed: {error}. This process cannot use CUDA any more, it has to be started anew; with "
                 "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails")
@@ -37,10 +37,21 @@ def explained(error: BaseException) -> str | None:
     return None
 
 
-def log(error: Exception) -> str:
+@contextlib.contextmanager
+def compiling(kernel: str) -> Iterator[None]:
+    """What the compiler says in the block becomes OpError that names the kernel."""
+    try:
+        yield
+    except rt.cupy().cuda.compiler.CompileException as e:
+        raise OpError(f"{kernel} does not compile:\n{_log(e)}") from e
+
+
+def _log(error: Exception) -> str:
     """The first lines of what the compiler says."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     more = [f"... and {len(lines) - LINES} lines more"] if len(lines) > LINES else []
+    if any("cannot open source file" in line for line in lines):
+        more.append(f"If it is one of CUDA's headers: {rt.INSTALL}")
     return "\n".join(lines[:LINES] + more)
 
 

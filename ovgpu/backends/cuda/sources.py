@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import errors, rt
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,8 @@ def function(file: str, expression: str, cooperative: bool = False) -> Any:
     cupy = rt.cupy()
     key = (id(cupy), file, expression, cooperative)
     if key not in _functions:
-        module = cupy.RawModule(code=source(file), options=("-std=c++17", f"-I{folder()}"),
-                                name_expressions=[expression], enable_cooperative_groups=cooperative)
-        _functions[key] = module.get_function(expression)
+        with errors.compiling(f"cuda_kernels/{file}, {expression},"):
+            module = cupy.RawModule(code=source(file), options=("-std=c++17", f"-I{folder()}"),
+                                    name_expressions=[expression], enable_cooperative_groups=cooperative)
+            _functions[key] = module.get_function(expression)
     return _functions[key]
