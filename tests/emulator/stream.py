@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from . import device, state
 from .state import CaptureError, CUDARuntimeError, counters
@@ -159,6 +159,12 @@ class Stream:
 
     def is_capturing(self) -> bool:
         return self.capture is not None
+
+    @staticmethod
+    def from_external(source: Any) -> Stream:
+        """cupy.cuda.Stream.from_external: the stream of an object that speaks CUDA's stream protocol."""
+        _, handle = source.__cuda_stream__()
+        return find_stream(handle)
 
 
 class ExternalStream(Stream):
