@@ -70,9 +70,10 @@ def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: se
 
 
 def _pays(node: Node, root: Node) -> bool:
-    """Whether computing the node's value for every element of the result is no loss."""
+    """Whether computing the node's value for every element of the result is no loss. An extent that only running
+    tells is taken for one that does not grow."""
     mine, result = node.outputs[0].spec.shape or (), root.outputs[0].spec.shape or ()
-    if len(mine) == len(result) and all(map(equal, mine, result)):
+    if len(mine) == len(result) and all(isinstance(m, Sym) or equal(m, r) for m, r in zip(mine, result)):
         return True
     if any(isinstance(d, Sym) for d in (*mine, *result)):
         return _is_cheap(node)
