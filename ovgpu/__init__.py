@@ -31,6 +31,7 @@ from ovgpu.model import Input, Model, Node, Output, OVAny, RTMap, get_batch, set
 from ovgpu.ops import Op, op
 from ovgpu.ports import ConstOutput
 from ovgpu.queue import AsyncInferQueue
+from ovgpu.remote import RemoteContext, RemoteTensor
 from ovgpu.request import InferRequest
 from ovgpu.results import OVDict
 from ovgpu.runtime.profile import ProfilingInfo
@@ -64,6 +65,8 @@ __all__ = [
     "PartialShape",
     "ProfilingInfo",
     "RTMap",
+    "RemoteContext",
+    "RemoteTensor",
     "Shape",
     "Spec",
     "Strides",

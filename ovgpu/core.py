@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ovgpu import devices, ir
+from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.compilation import Compilation
 from ovgpu.compiled import CompiledModel
 from ovgpu.devices import register_backend, resolve
 from ovgpu.model import Model
 from ovgpu.ops._unsupported import Unsupported
+from ovgpu.remote import RemoteContext
 from ovgpu.settings import Settings
 from ovgpu.tensor import Tensor
 from ovgpu.version import Version
@@ -158,11 +160,19 @@ class Core:
         """Forgets the properties set for a device."""
         self._settings.pop(resolve(device_name), None)
 
-    def create_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises RuntimeError: device memory is handed over through DLPack, not remote contexts."""
-        raise RuntimeError("remote contexts are not supported")
+    def get_default_context(self, device_name: str) -> RemoteContext:
+        """What makes tensors in a device's memory. RuntimeError for the CPU, whose tensors are on the host."""
+        device = resolve(device_name)
+        backend = devices.open_backend(device)
+        if not isinstance(backend, CudaBackend):
+            raise RuntimeError(f"{device} has no remote context: its tensors are on the host")
+        return RemoteContext(device, backend)
 
-    get_default_context = create_context
+    def create_context(self, device_name: str, params: Mapping[str, Any] | None = None) -> RemoteContext:
+        """`get_default_context`: CUDA's primary context is shared by all. RuntimeError for ``params``."""
+        if params:
+            raise RuntimeError("a remote context takes no parameters: arrays of CuPy and torch are shared by DLPack")
+        return self.get_default_context(device_name)
 
     def __repr__(self) -> str:
         return f"<Core: available plugins[{', '.join(self.available_devices)}]>"

@@ -114,13 +114,14 @@ class InputSlot:
 
     def _converted(self, value: Any) -> Array:
         """An array with the port's values: its dtype still has to be cast, but bits and strings are done."""
+        if not isinstance(value, np.ndarray):
+            self._check_host(value)
         if isinstance(value, np.ndarray):
             array = value
         elif value is None or not (isinstance(value, (*SIMPLE, list, tuple, np.generic)) or hasattr(value, "__array__")
                                    or hasattr(value, "__dlpack__")):
             raise TypeError(f"Incompatible inputs of type: {type(value)}")
         else:
-            self._check_host(value)
             array = _as_array(value)
         if array.dtype == self._dtype and array.dtype != object:
             pass

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Backend, Fresh
@@ -16,6 +14,7 @@ from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variable, VariableInfo, Variables
 from ovgpu.runtime.subgraph import needed, subgraph
 from ovgpu.tensor import Tensor
+from ovgpu.transfers import arrived, snapshot
 
 
 class InitialPrograms:
@@ -100,20 +99,29 @@ class VariableState:
 
     @property
     def state(self) -> Tensor:
-        """A copy of the value. Where it is not set: the initial value, or zeros if that depends on inputs."""
+        """A copy of the value. Where it is not set: the initial value, or zeros if that depends on inputs.
+
+        The copy of a device's variable is on the device until its data are asked for.
+        """
         self._check_idle()
-        value = self._variable.current
-        if value is None:
-            value = self._initial.find(None)(self.name)
-        host = np.array(self._variable.backend.to_host(value))
-        return Tensor.from_array(host, self._variable.type_of(value))
+        backend = self._variable.backend
+        with backend.active():
+            value = self._variable.current
+            if value is None:
+                value = self._initial.find(None)(self.name)
+            return snapshot(value, self._variable.type_of(value), backend)
 
     @state.setter
     def state(self, value: Any) -> None:
-        """Sets the value from a Tensor or an array of the variable's type. Error if type or shape do not fit."""
+        """Sets the value from a Tensor or an array of the variable's type, on the host or the device. Error if type or
+        shape do not fit."""
         self._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
-        self._variable.set(self._variable.backend.constant(np.array(tensor.array)))
+        backend = self._variable.backend
+        array = arrived(tensor, backend)
+        with backend.active():
+            self._variable.set(array)
+            backend.synchronize()  # the tensor may change from now on
 
     def reset(self) -> None:
         """Has the variable begin anew with its initial value."""

@@ -298,7 +298,7 @@ class Tensor:
             mine, theirs = self._element_type.type_name, source._element_type.type_name
             raise RuntimeError(f"Tensor element types are not equal: {theirs} into {mine}")
         self.set_shape(source._shape)
-        self._array[...] = source._array
+        self._array[...] = source.array if source.remote else source._array
 
     def copy_to(self, target_tensor: Tensor) -> None:
         """Give elements and shape to another tensor of the same element type; see `copy_from`."""

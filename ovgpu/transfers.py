@@ -57,9 +57,30 @@ def slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
 
 
 def addresses(pairs: Sequence[Pair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
-    """What bindings differ by: where the device arrays of the caller are."""
-    found = [pair.device.data.ptr for pair in pairs if pair.host is pair.device and pair.host.dtype != object]
+    """What bindings differ by: where inputs are read, and where results are written that the caller has a place for."""
+    found = [0 if pair.device.dtype == object else pair.device.data.ptr for pair in pairs]
     return (*found, *(address for output in outputs for address in output.address))
+
+
+def snapshot(array: Array, kind: Type, backend: Backend) -> Tensor:
+    """A copy of an array of the backend's as a tensor; on a device it stays there until its data are asked for."""
+    if not backend.remote or kind.packed or array.dtype == object:
+        return Tensor.from_array(np.array(backend.to_host(array)), kind)
+    copy = backend.xp.empty(array.shape, array.dtype)
+    for call in backend.copy(array, copy):
+        call()
+    backend.synchronize()
+    return RemoteTensor.of(copy, kind, moves=True)
+
+
+def arrived(tensor: Tensor, backend: Backend) -> Array:
+    """A tensor's elements where the backend can copy them: its own memory if that is there."""
+    if (isinstance(tensor, RemoteTensor) and tensor.remote and isinstance(backend, CudaBackend)
+            and tensor._array.data.device_id == backend.stream.device_id):
+        interop.order(tensor.producer, backend.stream)
+        return tensor._array
+    with backend.active():
+        return backend.constant(np.array(tensor.array))
 
 
 class RemoteInput(InputSlot):
@@ -177,8 +198,10 @@ class RemoteOutput(OutputSlot):
         if tensor.remote and tensor._array.data.device_id != self._backend.stream.device_id:
             raise Error(f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
                         f"{self._backend.stream.device_id} ({self.port.node.place})")
+        own = self._tensor is not None and not self.bound
         super().bind(tensor)
-        self._mirror = Mirror(self._backend, self.port.partial_shape.is_dynamic)  # the other is the last tensor's
+        if own:  # which keeps its memory
+            self._mirror = Mirror(self._backend, self.port.partial_shape.is_dynamic)
 
     def _check_host(self, tensor: Tensor) -> None:
         pass

@@ -101,7 +101,7 @@ def test_reading_a_state_is_the_only_thing_that_brings_it_to_the_host(emulated: 
     _, device = requests(ir, emulated)
     for _, inputs in zip(range(4), random_inputs(*shapes)):
         device.infer(inputs)
-    _, counters = counted(lambda: [s.state for s in device.query_state()])
+    _, counters = counted(lambda: [s.state.data for s in device.query_state()])
     assert counters.d2h_bytes == 6 * 48 * 4 and counters.graph_launches == 0
 
 

@@ -15,8 +15,6 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
 
-LEGACY, PER_THREAD = 1, 2  # the default streams, as the CUDA array interface names them
-
 
 def adopt(owner: Any) -> Array:
     """A CuPy array in the memory of another library's array, which it keeps alive.
@@ -44,32 +42,43 @@ def borrowed(array: Array) -> Array:
 def _array(address: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[Any], owner: Any,
            device: int = -1) -> Array:
     cupy = rt.cupy()
+    if 0 in shape:
+        return empty(shape, dtype)
     span = prod(shape) * dtype.itemsize if strides is None else dtype.itemsize + sum(
         (n - 1) * abs(s) for n, s in zip(shape, strides))
-    memory = cupy.cuda.UnownedMemory(address, span if 0 not in shape else 0, owner, device)
+    memory = cupy.cuda.UnownedMemory(address, span, owner, device)
     return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0), strides=strides)
 
 
+class _Stream:
+    """A stream by its number, as CUDA libraries hand them to each other."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._number
+
+
 def order(owner: Any, stream: Any) -> None:
-    """Has a stream wait for the work that the owner's library has enqueued on the array."""
-    if hasattr(owner, "__dlpack__"):
+    """Has a stream wait for the work that the owner's library has enqueued on the array, from this thread."""
+    cupy = rt.cupy()
+    if isinstance(owner, cupy.ndarray):
+        stream.wait_event(cupy.cuda.get_current_stream().record())
+    elif hasattr(owner, "__dlpack__"):
         owner.__dlpack__(stream=stream.ptr)
-        return
-    cuda = rt.cupy().cuda
-    number = owner.__cuda_array_interface__.get("stream")
-    if number is not None:
-        default = {LEGACY: cuda.Stream.null, PER_THREAD: cuda.Stream.ptds}.get(number)
-        stream.wait_event((default or cuda.ExternalStream(number)).record())
+    elif (number := owner.__cuda_array_interface__.get("stream")) is not None:
+        stream.wait_event(cupy.cuda.Stream.from_external(_Stream(number)).record())
 
 
 @contextmanager
 def _work(*owners: Any) -> Iterator[Any]:
     """A stream for work that begins after what the owners of arrays have enqueued, and is done at the end."""
-    cuda = rt.cupy().cuda
-    with cuda.Stream(non_blocking=True) as stream:
-        for owner in owners:
-            if owner is not None:
-                order(owner, stream)
+    stream = rt.cupy().cuda.Stream(non_blocking=True)
+    for owner in owners:
+        if owner is not None:
+            order(owner, stream)
+    with stream:
         yield stream
         stream.synchronize()
 

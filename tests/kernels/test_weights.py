@@ -1,0 +1,121 @@
+"""Constants on the device: uploaded once, when the model is compiled, in one block of memory."""
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import CudaBackend, transfer
+from tests.api import nets
+from tests.emulator import cupy_emu as cp
+from tests.emulator import memory
+from tests.harness.ir import Net
+from tests.models.spec import spec_tensor_iterator
+
+RNG = np.random.default_rng(3)
+WEIGHTS = [RNG.uniform(-1, 1, shape).astype(np.float32) for shape in ((3, 7), (1, 7), (7, 5), (5,))]
+
+
+def mlp() -> Net:
+    net = Net("mlp")
+    x = net.parameter("f32", (-1, 3), "x")
+    for weight, bias in (WEIGHTS[:2], WEIGHTS[2:]):
+        x = net.layer("MatMul", "opset1", [x, net.const(weight)], {"transpose_a": False, "transpose_b": False})
+        x = net.layer("Add", "opset1", [x, net.const(bias)])
+    net.result(x)
+    return net
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The sizes of all copies from the host to the device."""
+    sizes: list[int] = []
+    run = memory.MemcpyNode.run
+
+    def noted(node: Any) -> None:
+        if node.kind == memory.H2D:
+            sizes.append(node.nbytes)
+        run(node)
+
+    monkeypatch.setattr(memory.MemcpyNode, "run", noted)
+    yield sizes
+
+
+def test_compiling_uploads_them_once(emulated: str, uploads: list[int]) -> None:
+    core = ov.Core()
+    model = core.read_model(*mlp().build())
+    cp.counters.reset()
+    compiled = core.compile_model(model, emulated)
+    assert len(uploads) == 1 and cp.counters.allocs <= 2
+    held = sum(-(-w.nbytes // 256) * 256 for w in WEIGHTS)
+    assert held - 256 < uploads[0] <= held
+    x = RNG.uniform(-1, 1, (2, 3)).astype(np.float32)
+    wanted = (x @ WEIGHTS[0] + WEIGHTS[1]) @ WEIGHTS[2] + WEIGHTS[3]
+    for request in (compiled.create_infer_request(), compiled.create_infer_request()):
+        for _ in range(3):
+            np.testing.assert_allclose(request.infer([x])[0], wanted, rtol=1e-5)
+    assert uploads[1:] == [x.nbytes] * 6
+    constants = [array for _, array in compiled._compilation.constants.values()]
+    assert len({array.data.mem.ptr for array in constants}) == 1
+    assert all((array.data.ptr - array.data.mem.ptr) % 256 == 0 for array in constants)
+
+
+def test_those_of_bodies_as_well(emulated: str, uploads: list[int]) -> None:
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(*spec_tensor_iterator(3)), emulated)
+    at_compile = len(uploads)
+    inputs = [RNG.uniform(-1, 1, shape).astype(np.float32) for shape in ((1, 25, 512), (1, 256), (1, 256))]
+    request = compiled.create_infer_request()
+    for _ in range(2):
+        request.infer(inputs)
+    assert sorted(uploads[at_compile:]) == sorted([x.nbytes for x in inputs] * 2)
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 256, 1000, 1 << 20])
+def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, uploads: list[int]) -> None:
+    monkeypatch.setattr(transfer, "CHUNK", chunk)
+    values = [RNG.integers(0, 255, n).astype(kind) for n, kind in (
+        (1, np.uint8), (300, np.uint8), (0, np.float32), (77, np.float32), (3, ml_dtypes.bfloat16), (40, np.int64))]
+    values += [np.array(3.5), np.array([True, False]), np.arange(24.0).reshape(4, 6).T, np.arange(9)[::-2]]
+    found = backend.constants(values)
+    for value, array in zip(values, found, strict=True):
+        np.testing.assert_array_equal(array.get(), value)
+        assert (array.shape, array.dtype) == (value.shape, value.dtype) and array.flags.c_contiguous
+    assert max(uploads) <= chunk
+
+
+def test_no_constants(backend: CudaBackend, uploads: list[int]) -> None:
+    assert list(backend.constants([])) == [] and not uploads
+    (empty,) = backend.constants([np.zeros((2, 0), np.float32)])
+    assert empty.shape == (2, 0) and not uploads
+
+
+def test_a_mapped_file_is_read_where_it_lies(emulated: str, tmp_path: Path, uploads: list[int]) -> None:
+    xml, weights = mlp().build()
+    (tmp_path / "m.xml").write_bytes(xml)
+    (tmp_path / "m.bin").write_bytes(weights)
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(tmp_path / "m.xml"), emulated)
+    x = RNG.uniform(-1, 1, (4, 3)).astype(np.float32)
+    wanted = (x @ WEIGHTS[0] + WEIGHTS[1]) @ WEIGHTS[2] + WEIGHTS[3]
+    np.testing.assert_allclose(compiled([x])[0], wanted, rtol=1e-5)
+    assert len(uploads) == 2
+
+
+def test_the_slab_goes_with_the_model(emulated: str) -> None:
+    core = ov.Core()
+    gc.collect()
+    before = memory.used_bytes()
+    compiled = core.compile_model(core.read_model(*nets.classifier()), emulated)
+    request = compiled.create_infer_request()
+    request.infer([np.ones((1, 3, 4, 4), np.float32)])
+    assert memory.used_bytes() > before
+    del request, compiled
+    gc.collect()
+    assert memory.used_bytes() == before
