@@ -59,7 +59,9 @@ class Uncaptured(Exception):
 class Recording(Protocol):
     """A list of calls that will run many times; what a backend keeps with it to run them faster."""
 
-    flat: list[Call]
+    @property
+    def flat(self) -> list[Call]: ...
+
     runs: int
     graph: Any
     number: int  # the call in `flat` that is being run, or that stands first in what is being run
@@ -81,6 +83,23 @@ class Clock(Protocol):
         """Ends the innermost range."""
 
 
+class Slicing(Protocol):
+    """Brings the parts of sliced and concatenated tensors to and from fixed addresses, by the number of the iteration
+    that runs, which is in the device's memory: calls that serve every iteration."""
+
+    def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
+        """The iteration number as an array; None if there is none of that type."""
+
+    def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
+              parts: Sequence[Array]) -> Sequence[Call] | None:
+        """The calls before the first of ``trips`` iterations. ``first`` and ``second`` are the parts of iterations 0
+        and 1 where they lie in the whole tensors, those that are read before those that are written; ``parts``
+        are where the first iteration finds them. None if they lie too irregularly."""
+
+    def advance(self, parts: Sequence[Array]) -> Sequence[Call]:
+        """The calls after an iteration, which has read and written ``parts``."""
+
+
 class Backend(Protocol):
     """Memory, arrays on it, and the calls that run an op on arrays."""
 
@@ -92,6 +111,8 @@ class Backend(Protocol):
 
     def active(self) -> AbstractContextManager[Any]:
         """In it, what this thread asks of the array library itself goes to the backend's device and stream."""
+    replays: bool
+    """Whether it runs recordings faster than call by call."""
 
     def for_request(self) -> Backend:
         """The backend of one request, with a stream of its own where there are streams."""
@@ -135,6 +156,9 @@ class Backend(Protocol):
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         """The op's results in memory of their own."""
+
+    def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
+        """For so many sliced and concatenated tensors of a loop; None if the device does not move their parts."""
 
     def replay(self, recording: Recording) -> bool:
         """Runs all calls of a recording at once; False if they are to be run one by one. Raises Uncaptured, once

@@ -1,17 +1,15 @@
 """TensorIterator, Loop and If inside a program.
 
 Where the number of iterations is known from shapes and the lane, and the body's shapes do not change, iterations
-are bound ahead: a slice is a view, a concatenated result is written in its place, a back edge hands over arrays,
-and the calls of all iterations stand in the caller's list. Otherwise the body is run iteration by iteration by
-the op's own `evaluate`.
+are bound ahead (`iterations`), or, if they are many, a few that serve as all of them (`repeat`). Otherwise the body is
+run iteration by iteration by the op's own `evaluate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
-from math import prod
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,17 +17,19 @@ import numpy as np
 from ovgpu.model import Model, Node
 from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides, equal
-from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, no_value
+from ovgpu.ops.control_flow import If, InputMap, Loop, TensorIterator
+from ovgpu.runtime import repeat
 from ovgpu.runtime.backend import Call, Eager, Fresh
+from ovgpu.runtime.iterations import Iterations, Maps
 from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
 from ovgpu.types import PartialShape, Type
 
 if TYPE_CHECKING:
-    from ovgpu.runtime.executor import Binding, Executor
+    from ovgpu.runtime.executor import Executor
 
 TRIPS = -1  # the key, among a step's host inputs, of the number of iterations
-UNROLLED = 2000  # calls; a loop with more is bound iteration by iteration as it runs
+UNROLLED = 2000  # calls; of a loop with more, not every iteration is bound ahead
 
 Build = Callable[[Model, Sequence[Spec], Table, Any], Program]
 
@@ -90,23 +90,34 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     assert isinstance(op, (TensorIterator, Loop))
     if op.trips(specs) is None:
         return None
-    layouts = Layouts(
+    back = [(b.result, b.parameter) for b in op.back_edges]
+    joined = tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None))
+
+    def body_of(model: Model, layouts: Layouts) -> Body | None:
+        while True:
+            body = _static_body(model, op.inputs, specs, layouts, back, getattr(op, "current_iteration", None), build)
+            if body is None or body.program is None:
+                return None
+            inputs = _carried_strides(body.program, layouts, back)
+            if inputs == layouts.inputs:
+                return body
+            layouts = replace(layouts, inputs=inputs)
+
+    @cache
+    def dense() -> Program | None:
+        # of a copy: inference writes to the ports
+        body = body_of(op.body.clone(), Layouts(first=joined, is_body=True))
+        return None if body is None else body.program
+
+    body = body_of(op.body, Layouts(
         inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
-        outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in op.outputs if m.axis is not None},
-        first=tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None)),
+        outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in reversed(op.outputs)
+                 if m.axis is not None},  # written to the first of several
+        first=joined,
         keeps=True,
         is_body=True,
-    )
-    counter = getattr(op, "current_iteration", None)
-    back = [(b.result, b.parameter) for b in op.back_edges]
-    while True:
-        body = _static_body(op.body, op.inputs, specs, layouts, back, counter, build)
-        if body is None or body.program is None:
-            return None
-        inputs = _carried_strides(body.program, layouts, back)
-        if inputs == layouts.inputs:
-            return (body,)
-        layouts = replace(layouts, inputs=inputs)
+    ))
+    return None if body is None else (replace(body, dense=dense),)
 
 
 def _carried_strides(program: Program, layouts: Layouts, back: Sequence[tuple[int, int]]
@@ -173,172 +184,38 @@ def _strides(shape: tuple[Int, ...] | None) -> tuple[int | None, ...]:
 
 def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
          count: Any) -> Sequence[Call]:
-    """The calls of a control step whose bodies are static."""
-    op = step.op
+    """The calls of a control step whose bodies are static.
+
+    Where recordings are replayed, trip counts beyond the first few of a loop are not unrolled, since each would be a
+    recording of its own.
+    """
+    op, backend = step.op, executor.backend
     if isinstance(op, If):
         taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
-        branch = _Iterations(executor, step, 0 if taken else 1,
-                             op.then_inputs if taken else op.else_inputs,
-                             op.then_outputs if taken else op.else_outputs, (), None)
-        return branch.calls(inputs, outputs, 1)
+        maps = Maps(op.then_inputs, op.then_outputs) if taken else Maps(op.else_inputs, op.else_outputs)
+        return Iterations(_child(executor, step, 0 if taken else 1), maps).calls(inputs, outputs, 1) or ()
     assert isinstance(op, (TensorIterator, Loop))
-    loop = _Iterations(executor, step, 0, op.inputs, op.outputs,
-                       [(b.result, b.parameter) for b in op.back_edges], getattr(op, "current_iteration", None))
-    n = int(count.reshape(-1)[0])
-    steps = len(loop.child.program.steps)
-    if n * max(1, steps) > UNROLLED:
-        return [Eager(loop.run, list(inputs), list(outputs), n)]
-    return loop.calls(inputs, outputs, n)
+    maps = Maps(op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges],
+                getattr(op, "current_iteration", None))
+    loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
+    found: Sequence[Call] | None = None
+    if backend.replays:
+        unrolled = executor.loops.setdefault(id(step), repeat.Known()).unrolled
+        if n in unrolled or len(unrolled) < repeat.KEPT:
+            found = loop.calls(inputs, outputs, n, UNROLLED)
+        if found is not None:
+            unrolled.add(n)
+        else:
+            found = repeat.calls(executor, step, maps, inputs, outputs, n)
+    elif n * max(1, len(loop.child.program.steps)) <= UNROLLED:
+        found = loop.calls(inputs, outputs, n)
+    return [Eager(loop.run, list(inputs), list(outputs), n)] if found is None else found
 
 
-class Calls(list[Call]):
-    """The calls of all iterations; ``parts`` says where those of each begin, and what they belong to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[tuple[int, Sequence[Step], Binding]] = []
-
-
-def culprit(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
-    """The step, in bodies as well, that call ``number`` belongs to; ``calls`` are those of each step."""
-    for step, its in zip(steps, calls):
-        if number < len(its):
-            for start, inner, binding in reversed(its.parts if isinstance(its, Calls) else []):
-                if start <= number < start + len(binding.flat):
-                    return culprit(inner, binding.calls, number - start)
-            return step
-        number -= len(its)
-    return steps[-1]
-
-
-class _Iterations:
-    """Binds the iterations of one control step."""
-
-    def __init__(self, executor: Executor, step: Step, branch: int, inputs: Sequence[InputMap],
-                 outputs: Sequence[OutputMap], back: Sequence[tuple[int, int]], counter: int | None) -> None:
-        program = step.bodies[branch].program
-        assert program is not None
-        self.child = executor.child((id(step), branch), program)
-        self.backend = executor.backend
-        self.inputs, self.outputs, self.back, self.counter = inputs, outputs, back, counter
-        self.spare: dict[tuple[int, int], Array] = self.child.spare
-        self.used: set[tuple[int, int] | None] = set()  # spares that this iteration reads
-        self.written: dict[int, tuple[int, int]] = {}  # result -> the spare that this iteration writes it to
-
-    def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
-        found = Calls()
-        for binding in self._bindings(inputs, outputs, n):
-            found.parts.append((len(found), self.child.program.segments[0].steps, binding))
-            found += binding.flat
-        found += self._last(inputs, outputs, n)
-        return found
-
-    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> None:
-        segment = self.child.program.segments[0]
-        for binding in self._bindings(inputs, outputs, n):
-            self.child.run_flat(segment, binding)
-        for call in self._last(inputs, outputs, n):
-            call()
-
-    def _bindings(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> Iterable[Binding]:
-        program = self.child.program
-        carried: dict[int, Array] = {}
-        held: dict[int, tuple[int, int] | None] = {}  # parameter -> the spare that its value is in
-        binding = None
-        self.results: list[Array] = []
-        for i in range(n):
-            given: list[Any] = [None] * len(program.inputs)
-            for m in self.inputs:
-                given[m.parameter] = carried[m.parameter] if m.parameter in carried else _slice(inputs[m.port], m, i)
-            if self.counter is not None:
-                value = program.values[program.inputs[self.counter]]
-                shape = tuple(1 for _ in value.view.shape)
-                given[self.counter] = self.backend.constant(np.full(shape, i, value.type.storage))
-            self.used, self.written = set(held.values()), {}
-            binding = self.child.bind(given, _Places(self, outputs, i, n), binding)
-            self.results = [self.child.arrays[v] for v in program.results]
-            carried = {parameter: self.results[result] for result, parameter in self.back}
-            held = {parameter: self._holder(program.results[result], held) for result, parameter in self.back}
-            yield binding
-
-    def _holder(self, value: int, held: dict[int, tuple[int, int] | None]) -> tuple[int, int] | None:
-        """The spare that a result is in: the one it was written to, or that of a parameter it is a view of."""
-        values = self.child.program.values
-        root = values[values[value].root]
-        if root.memory == "input":
-            return held.get(root.source)
-        return self.written.get(root.source) if root.memory == "output" else None
-
-    def _last(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
-        """Copies of last values that are not in their place, because they are something else's as well."""
-        found: list[Call] = []
-        initial = {m.parameter: inputs[m.port] for m in self.inputs if m.axis is None}
-        for m in self.outputs:
-            if m.axis is None:
-                if not n and dict(self.back).get(m.result) not in initial:
-                    raise no_value(m)
-                value = self.results[m.result] if n else initial[dict(self.back)[m.result]]
-                if value is not outputs[m.port]:
-                    found += self.backend.copy(value, outputs[m.port])
-            elif _twice(self.outputs, m):
-                found += self.backend.copy(outputs[next(o.port for o in self.outputs if o.result == m.result)],
-                                           outputs[m.port])
-        return found
-
-    def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
-               n: int) -> Array:
-        """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or a spare buffer that
-        holds no value which this iteration reads."""
-        for m in self.outputs:
-            if m.result == number and m.axis is not None:
-                return _slice(outputs[m.port], m, i, n)
-        if i == n - 1:
-            for m in self.outputs:
-                if m.result == number:
-                    return outputs[m.port]
-        key = self.written[number] = next((number, k) for k in count() if (number, k) not in self.used)
-        spare = self.spare.get(key)
-        if spare is None or spare.shape != shape:
-            block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
-            spare = self.spare[key] = self.backend.dense(block, shape, kind)
-        return spare
-
-
-@dataclass(frozen=True)
-class _Places:
-    """`executor.Memory` for one iteration."""
-
-    loop: _Iterations
-    outputs: Sequence[Array]
-    i: int
-    n: int
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self.loop.memory(self.outputs, number, shape, kind, self.i, self.n)
-
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
-        raise AssertionError("a body has no variables")
-
-    def host(self, number: int) -> None:
-        return None
-
-
-def _twice(maps: Sequence[OutputMap], m: OutputMap) -> bool:
-    return next(o for o in maps if o.result == m.result and o.axis is not None) is not m
-
-
-def _slice(array: Any, m: InputMap | OutputMap, i: int, n: int = 0) -> Array:
-    """The part of iteration ``i``: a view. For outputs the axis has exactly ``n`` parts."""
-    if m.axis is None:
-        return array
-    axis = m.axis % array.ndim
-    if isinstance(m, OutputMap):
-        part = array.shape[axis] // n
-        begin = (n - 1 - i if m.stride < 0 else i) * part
-    else:
-        part = m.part_size
-        begin = m.begin(array.shape[axis], i)
-    return array[(slice(None),) * axis + (slice(begin, begin + part),)]
+def _child(executor: Executor, step: Step, branch: int) -> Executor:
+    program = step.bodies[branch].program
+    assert program is not None
+    return executor.child((id(step), branch), program)
 
 
 # ---- iterations run one by one

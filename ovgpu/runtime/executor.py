@@ -22,15 +22,24 @@ import numpy as np
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
 from ovgpu.runtime import control
-from ovgpu.runtime.backend import Backend, Call, Uncaptured
+from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
+from ovgpu.runtime.iterations import culprit
 from ovgpu.runtime.memory import Layout, lay_out
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
+from ovgpu.runtime.repeat import Known
 from ovgpu.symbolic import Sym, atoms
 from ovgpu.types import Type
 
 KEPT = 8  # bindings per segment
 Constants = dict[int, tuple[Any, Array]]
 """A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
+
+
+class Recorded(Recording, Protocol):
+    """A recording that tells the calls of each step."""
+
+    @property
+    def calls(self) -> Sequence[Sequence[Call]]: ...
 
 
 class Memory(Protocol):
@@ -80,6 +89,7 @@ class Executor:
         self.children: dict[Any, Executor] = {}  # of bodies, and of what follows a result of unknown rank
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
+        self.loops: dict[int, Known] = {}  # by the id of their steps
         self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
 
     def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
@@ -301,27 +311,31 @@ class Executor:
                     except Exception as e:
                         raise _failed(e, step) from e
             return
+        self.replay(segment.steps, binding)
+
+    def replay(self, steps: Sequence[Step], recording: Recorded) -> None:
+        """Runs a recording of calls of these steps, faster than one by one if the backend can."""
         replayed = False
         try:
-            replayed = self.backend.replay(binding)
+            replayed = self.backend.replay(recording)
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
-            reason = _failed(e.__cause__, control.culprit(segment.steps, binding.calls, binding.number))
+            reason = _failed(e.__cause__, culprit(steps, recording.calls, recording.number))
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
-            raise _failed(e, control.culprit(segment.steps, binding.calls, binding.number)) from e
+            raise _failed(e, culprit(steps, recording.calls, recording.number)) from e
         if not replayed:
-            self.run_flat(segment, binding)
+            self.run_flat(steps, recording)
 
-    def run_flat(self, segment: Segment, binding: Binding) -> None:
-        """Runs the calls of a binding one by one; raises one clear exception that names the step that failed."""
-        rest = iter(binding.flat)
+    def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
+        """Runs the calls of a recording one by one; raises one clear exception that names the step that failed."""
+        rest = iter(recording.flat)
         try:
             for call in rest:
                 call()
         except Exception as e:
-            number = len(binding.flat) - length_hint(rest) - 1
-            raise _failed(e, control.culprit(segment.steps, binding.calls, number)) from e
+            number = len(recording.flat) - length_hint(rest) - 1
+            raise _failed(e, culprit(steps, recording.calls, number)) from e
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
         if self.observe is not None:

@@ -61,10 +61,12 @@ class HostInput:
 
 @dataclass(slots=True)
 class Body:
-    """What a step needs of an op's body: its program, and the body for those that are built later."""
+    """What a step needs of an op's body: its program, and the body for those that are built later. ``dense`` builds
+    the program whose inputs and results lie densely in memory of their own."""
 
     model: Model
     program: Program | None
+    dense: Callable[[], Program | None] | None = None
 
 
 @dataclass(slots=True)

@@ -500,6 +500,8 @@ SCENARIOS = [
            expected(lambda i, x: (True, [A]), [], [(0, None), (0, 0)], X[0])),
     *[valued(f"concatenated-along-axis-{axis}", looped(doubling, [ONES], [(0, axis), (0, None)]),
              *(expected(double, [ONES], [(0, axis), (0, None)], x) for x in X[:2])) for axis in (1, -1, -2)],
+    valued("concatenated-along-two-axes", looped(doubling, [ONES], [(0, 0), (0, 1), (0, None)]),
+           *(expected(double, [ONES], [(0, 0), (0, 1), (0, None)], x) for x in X[:2])),
     valued("concatenated-in-reverse", looped(doubling, [ONES], [(0, 0)], out={"start": -1, "end": 0, "stride": -1}),
            *(Infer([np.concatenate([((ONES * 2 + x) * 2 + x) * 2 + x, (ONES * 2 + x) * 2 + x, ONES * 2 + x])], x=x)
              for x in X[:2])),

@@ -39,6 +39,7 @@ class CpuBackend:
     fuses = False
     xp = NUMPY
     remote = False
+    replays = False
 
     def for_request(self) -> CpuBackend:
         return self
@@ -94,6 +95,9 @@ class CpuBackend:
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def slicing(self, incoming: int, outgoing: int) -> None:
+        return None
 
     def replay(self, recording: Recording) -> bool:
         return False

@@ -13,6 +13,7 @@ from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
+from ovgpu.backends.cuda.slicing import PARTS, Slicing
 from ovgpu.backends.cuda.transfer import PinnedCopy, pinned, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
@@ -27,6 +28,7 @@ class CudaBackend:
     name = "NVIDIA"
     remote = True
     fuses = True
+    replays = True
 
     def __init__(self, number: int = 0) -> None:
         self.cupy, self.number = rt.cupy(), number
@@ -114,6 +116,9 @@ class CudaBackend:
         for out, result in zip(outputs, self.evaluate(op, inputs, types)):
             for call in self.copy(result, out):
                 call()
+
+    def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
+        return Slicing(self.cupy, self.stream, incoming, outgoing) if incoming + outgoing <= PARTS else None
 
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
