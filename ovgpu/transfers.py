@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import CudaBackend, interop
-from ovgpu.errors import Error
+from ovgpu.errors import Error, OpError
 from ovgpu.inputs import InputSlot
 from ovgpu.mirror import Block, Mirror, MirroredTensor, Pair
 from ovgpu.ops._op import Array
@@ -91,14 +91,20 @@ class RemoteInput(InputSlot):
         self._backend = backend
         dynamic = port.partial_shape.is_dynamic
         self._lending = Mirror(backend, dynamic)  # for arrays on the host
-        self._inbox = Block(backend.allocate, backend.dense, dynamic)  # for arrays on the device that are copied
+        self._inbox: Block[Array] = Block(backend.allocate, backend.dense, dynamic)  # for copies of those on the device
         self._received: Array | None = None  # what was last copied there
         self._producer: Any = None  # of an array on the device
         self._addresses = Addresses()
 
     def set(self, value: Any, share: bool) -> None:
         """Takes a value, see `InputSlot.set`. An array on the device is used where it is if it is shared, contiguous
-        and of the right type, else copied. Error for an array on another device."""
+        and of the right type, else copied. Error for an array on another device, or if there is no memory for it."""
+        try:
+            self._set(value, share)
+        except MemoryError as e:
+            raise self._exhausted(e) from e
+
+    def _set(self, value: Any, share: bool) -> None:
         if isinstance(value, (np.ndarray, Tensor)) or not on_device(value):
             super().set(value, share)
             self._producer = None
@@ -106,7 +112,7 @@ class RemoteInput(InputSlot):
         array = interop.adopt(value)
         self._check_device(array)
         if self._kind is not None and self._kind.packed:
-            return self.set(interop.to_host(array, value), share)
+            return self._set(interop.to_host(array, value), share)
         if array.ndim == 0 and self._bounds:
             array = array.reshape((1,) * len(self._bounds))
         self._check(array.shape)
@@ -158,7 +164,17 @@ class RemoteInput(InputSlot):
         return self._bound()
 
     def pair(self, array: Array) -> Pair:
-        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read."""
+        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read. OpError
+        if there is no memory for it."""
+        try:
+            return self._pair(array)
+        except MemoryError as e:
+            raise self._exhausted(e) from e
+
+    def _exhausted(self, error: MemoryError) -> OpError:
+        return OpError(str(error)).at("Parameter", self.port.node.place)
+
+    def _pair(self, array: Array) -> Pair:
         if not isinstance(array, np.ndarray):
             device = array if array is self._received else self._placed(array)
             return Pair(device, device)

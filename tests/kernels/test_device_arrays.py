@@ -220,6 +220,21 @@ def test_one_array_as_input_and_output(compiled: Any) -> None:
         np.testing.assert_array_equal(array.get(), wanted)
 
 
+def test_regions(compiled: Any) -> None:
+    """Memory that is not contiguous is copied, within the device."""
+    request = compiled(nets.one()).create_infer_request()
+    source, target = cp.zeros((4, 6), np.float32), cp.zeros((4, 6), np.float32)
+    request.set_input_tensor(ov.Tensor(ov.Tensor(source, True), [1, 2], [3, 5]))
+    request.set_output_tensor(ov.Tensor(ov.Tensor(target, True), [2, 3], [4, 6]))
+    for n in range(4):
+        source[1:3, 2:5] = cp.asarray(n * X)
+        _, counters = counted(request.infer)
+        wanted = np.zeros((4, 6), np.float32)
+        wanted[2:, 3:] = np.abs(n * X)
+        np.testing.assert_array_equal(target.get(), wanted)
+        assert (counters.h2d_bytes, counters.d2h_bytes) == (0, 0)
+
+
 def test_results_stay_on_the_device(emulated: str) -> None:
     """A tensor of the context takes on the shape of the result, and is downloaded when it is asked for its data."""
     core = ov.Core()

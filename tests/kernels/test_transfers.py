@@ -188,6 +188,15 @@ def test_values_that_the_host_reads_stay_there(compiled: Any) -> None:
     assert [step.layer for step in request.plan().steps if step.kind == "upload"] == ["x"]
 
 
+def test_values_that_the_host_reads_may_be_on_the_device(compiled: Any) -> None:
+    request = compiled(shaped_by_values().build()).create_infer_request()
+    for n, shape in enumerate([(3, 2), (3, 2), (6, 1), (3, 2)]):
+        given = cp.asarray(np.array(shape))
+        found, counters = counted(lambda: request.infer([n * X, given]))  # noqa: B023
+        np.testing.assert_array_equal(found[0], (n * X).reshape(shape))
+        assert counters.h2d_bytes == 24
+
+
 def test_two_results_of_one_value_and_an_input_as_result(compiled: Any) -> None:
     net = Net("twice")
     x = net.parameter("f32", (2, 3), "x")

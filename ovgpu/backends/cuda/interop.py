@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -26,12 +27,20 @@ def adopt(owner: Any) -> Array:
         return owner
     try:
         if hasattr(owner, "__dlpack__"):
-            return cupy.from_dlpack(owner)
+            with _waiting(cupy):
+                return cupy.from_dlpack(owner)
         given = owner.__cuda_array_interface__
         shape, dtype = tuple(given["shape"]), np.dtype(given["typestr"])
         return _array(given["data"][0], shape, given.get("strides"), dtype, owner)
     except (BufferError, TypeError, ValueError, RuntimeError) as e:
         raise Error(f"an array of {type(owner).__module__}.{type(owner).__name__} cannot be used: {e}") from e
+
+
+@cache
+def _waiting(cupy: Any) -> Any:
+    """A stream that no work is given: `from_dlpack` has the current one wait for the owner's, and that would be the
+    default stream, on which everything waits."""
+    return cupy.cuda.Stream(non_blocking=True)
 
 
 def borrowed(array: Array) -> Array:
