@@ -174,13 +174,22 @@ def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any
     np.subtract(scores, highest, scores)
     np.exp(scores, scores)
     np.add.reduce(scores, axis=-1, out=total, keepdims=True)
-    np.matmul(scores, v, out)
-    np.divide(out, total, out)
+    result = _dense(out, scaled)
+    np.matmul(scores, v, result)
+    np.divide(result, total, result)
+    if result is not out:
+        np.copyto(out, result)
+
+
+def _dense(out: Any, scaled: Any) -> Any:
+    """Where a product is divided without NumPy's buffers: the output, or the queries' memory, needed no longer."""
+    free = scaled.shape == out.shape and scaled.flags.writeable and not out.flags.c_contiguous
+    return scaled if free else out
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, workspace: Sequence[Any],
            k: Any = call) -> None:
-    """Attention of scaled queries, all at once; ``k`` does the calls, or records them.
+    """Attention of scaled queries, which it may overwrite, all at once; ``k`` does the calls, or records them.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
     out [..., L, Ev], column: S ones; workspace: scores, two statistics per row, an index, flat.
@@ -199,8 +208,11 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.subtract, sink, highest, highest)
         k(np.exp, highest, highest)
         k(np.add, total, highest, total)
-    k(np.matmul, scores, v, out)
-    k(np.divide, out, total, out)
+    result = _dense(out, q)
+    k(np.matmul, scores, v, result)
+    k(np.divide, result, total, result)
+    if result is not out:
+        k(np.copyto, out, result)
 
 
 def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any) -> None:

@@ -2,6 +2,7 @@
 
 A result of the model, a variable's new value or a part of a Concat claims the step that computes it; that step then
 writes there, and no copy is needed. What cannot be claimed (a parameter, a view, a second use) is copied later.
+A Reshape of a transposed tensor claims likewise: attention writes its heads side by side.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Placed:
 
 
 def place_all(b: Builder, nodes: Sequence[Node]) -> None:
-    """Decides for results first, then variables, then the parts of every Concat, the last one first."""
+    """Decides for results first, then variables, then Concats and Reshapes, the last one first."""
     for number in b.layouts.order(len(b.model.results)):
         _place_result(b, number, b.model.results[number])
     for sink in b.model.sinks:
@@ -39,6 +40,8 @@ def place_all(b: Builder, nodes: Sequence[Node]) -> None:
     for node in reversed(nodes):
         if node.op.name == "Concat" and b.is_bound(node):
             _place_parts(b, node)
+        elif node.op.name == "Reshape" and b.is_bound(node):
+            _place_turned(b, node)
 
 
 def _place_result(b: Builder, number: int, result: Node) -> None:
@@ -79,6 +82,14 @@ def _place_parts(b: Builder, concat: Node) -> None:
         length = source.spec.shape[axis]
         _claim(b, source, Placed(placed.root, placed.view.slice(axis, start, length)))
         start = start + length
+
+
+def _place_turned(b: Builder, reshape: Node) -> None:
+    port, source = reshape.outputs[0], reshape.inputs[0]
+    if id(port) in b.placed or source is None or source.node.op.name != "Transpose":
+        return
+    value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
+    _claim(b, port, Placed(value, b.values[value].view))
 
 
 def _claim(b: Builder, port: Output, placed: Placed) -> None:

@@ -217,11 +217,6 @@ def compiled(net: Net, device: str) -> Any:
     return core.compile_model(core.read_model(*net.build()), device)
 
 
-def layers(net: Net, device: str) -> list[tuple[str, ...]]:
-    """The layers of every step that has several."""
-    return [step.fused for step in compiled(net, device).plan().steps if step.fused]
-
-
 FLOATS, KINDS = ("f32", "f16", "bf16"), ("f32", "f16", "bf16", "f64", "i32", "i64", "u8", "boolean")
 FLOAT_OPS: dict[str, tuple[int, dict[str, Any]]] = {
     "Relu": (1, {}), "Abs": (1, {}), "Tanh": (1, {}), "Sigmoid": (1, {}), "Negative": (1, {}), "Floor": (1, {}),
