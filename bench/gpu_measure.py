@@ -61,8 +61,8 @@ class Flush:
         self.runtime.memsetAsync(self.memory.ptr, 1, self.size, self.stream.ptr)
 
 
-def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float,
-                   flush: Callable[[], object] | None = None, least: int = 5) -> list[float]:
+def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, least: int = 5,
+                   flush: Callable[[], object] | None = None) -> list[float]:
     """Device time of one launch, sampled for about ``seconds``.
 
     Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH`; with it, which
@@ -92,7 +92,7 @@ def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float,
     return samples
 
 
-def host_seconds(run: Callable[[], object], seconds: float, least: int = 5) -> list[float]:
+def host_seconds(run: Callable[[], object], seconds: float, least: int) -> list[float]:
     """Wall-clock time of each call of something that waits for its results."""
     samples: list[float] = []
     until = time.perf_counter() + seconds

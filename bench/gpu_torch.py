@@ -251,6 +251,11 @@ class Peer:
                 self.module(torch.from_numpy(prompt).to(self.device), torch.zeros(1, dtype=torch.int64).to(self.device))
             self.position = prompt.shape[1]
 
+    def call(self) -> None:
+        """One inference, inputs and outputs on the device; waits for it."""
+        self.launch()
+        self.timer.synchronize()
+
     def launch(self) -> None:
         import torch
 

@@ -7,21 +7,29 @@ from collections.abc import Iterator
 import pytest
 
 from ovgpu import devices
-from ovgpu.backends.cuda import CudaBackend, rt
-from tests.emulator import blas_emu, cupy_emu
+from ovgpu.backends.cuda import CudaBackend
+from tests.harness import cuda
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--device") == "cuda":
+        for item in items:
+            if item.path.name.startswith("test_broken"):
+                item.add_marker(pytest.mark.skip(reason="kernels are broken on the emulator alone"))
 
 
 @pytest.fixture(scope="module")
-def emulated() -> Iterator[str]:
-    """A device name: the CUDA backend bound to the emulator. Other tests do not see the device."""
-    rt.bind(cupy_emu, blas_emu)
-    devices.register_backend("EMULATED", CudaBackend)
-    yield "EMULATED"
-    devices.unregister_backend("EMULATED")
-    rt.bind(None, None)
+def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A device name: the CUDA backend on the emulator, or on a card (``--device``). Other tests do not see it."""
+    with cuda.bound(request.config.getoption("--device")):
+        devices.register_backend("EMULATED", CudaBackend)
+        yield "EMULATED"
+        devices.unregister_backend("EMULATED")
 
 
 @pytest.fixture(scope="module")
-def backend(emulated: str) -> CudaBackend:
-    """A backend on the emulated device, to record kernels with."""
-    return CudaBackend()
+def backend(emulated: str) -> Iterator[CudaBackend]:
+    """A backend on the emulated device, to record kernels with. Arrays are made and read on its stream."""
+    found = CudaBackend()
+    with found.active():
+        yield found

@@ -1,0 +1,105 @@
+"""CuPy itself in the emulator's place, on a machine with a GPU: `pytest --device cuda`.
+
+Tests that ask for the fixture `emulated` then run on the card, and nothing else about them changes: what they call
+`cupy_emu` is CuPy. The order of threads is the card's own, and what only the emulator can count equals whatever it is
+compared with.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from ovgpu.backends.cuda import rt
+
+
+class Card(ModuleType):
+    """CuPy, with the names besides that tests use of the emulator."""
+
+    is_emulated = False
+
+    def __init__(self, cupy: Any) -> None:
+        super().__init__("cupy")
+        self._cupy = cupy
+        self.cuda = _Namespace(cupy.cuda, Stream=_streams(cupy.cuda.Stream))
+        self.counters = uncounted()
+        self.CaptureError = cupy.cuda.runtime.CUDARuntimeError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cupy, name)
+
+    @staticmethod
+    def thread_order(order: int | str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def uncounted() -> Any:
+    """Counters that equal every number."""
+    from tests.emulator.state import Counters
+
+    class Uncounted(Counters):
+        def reset(self) -> None:
+            pass
+
+    return Uncounted(**{field.name: ANY for field in fields(Counters)})
+
+
+class _Namespace(SimpleNamespace):
+    """A module's names, some of them replaced."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        super().__init__(_module=module, **names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _streams(base: Any) -> Any:
+    """Streams of tests, which wait for the null stream's work and it for theirs: where arrays are made and read."""
+
+    class Stream(base):  # type: ignore[misc]
+        def __init__(self, non_blocking: bool = False) -> None:
+            super().__init__(non_blocking=False)
+
+        def end_capture(self) -> Any:
+            return _Namespace(super().end_capture(), node_count=ANY)
+
+    return Stream
+
+
+@contextmanager
+def bound(where: str) -> Iterator[None]:
+    """Within the block the CUDA backend runs on the "emulator", or on the card ("cuda")."""
+    from tests.emulator import blas_emu, cupy_emu
+
+    try:
+        if where == "cuda":
+            rt.bind(None, None)
+            with renamed(Card(rt.cupy())):
+                yield
+        else:
+            rt.bind(cupy_emu, blas_emu)
+            yield
+    finally:
+        rt.bind(None, None)
+
+
+@contextmanager
+def renamed(real: Card) -> Iterator[None]:
+    """Within the block, what tests have imported as the emulator is the card."""
+    from tests.emulator import cupy_emu, state
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "counters", real.counters)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("tests.") and not name.startswith("tests.emulator"):
+                for key, value in list(vars(module).items()):
+                    if value is cupy_emu:
+                        patch.setattr(module, key, real)
+        yield
