@@ -1,323 +1,7 @@
-// The scheduler of the host execution: fibers, barriers, shared memory, faults, device address space.
-#include <algorithm>
-#include <csignal>
-#include <cstdarg>
-#include <ctime>
-#include <memory>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#include <vector>
-
-#include "cuda_emu_context.h"
-
-#include "cuda_emu.h"  // after the standard headers, which use the names of its macros
+// The scheduler of the host execution: fibers, barriers, shared memory; and the address space of devices.
+#include "cuda_emu_worker.h"
 
 namespace emu {
-
-constexpr size_t kStackBytes = 64 * 1024;
-constexpr size_t kSignalStackBytes = 64 * 1024;
-constexpr size_t kStaticSharedLimit = 48 * 1024;
-constexpr size_t kSharedLimit = 227 * 1024;
-constexpr unsigned kMaxBlocks = 256;           // that run at the same time
-constexpr unsigned kMaxFibers = 256 * 256;     // that exist at the same time
-constexpr unsigned kGuardedFibers = 8 * 1024;  // each guard page costs two of the 65530 mappings of a process
-constexpr unsigned kMaxSharedArrays = 64;
-constexpr unsigned kMaxIdleRounds = 10000;
-constexpr uint64_t kCanary = 0x5AFE57ACC0FFEE42;
-
-struct LaunchConfig {
-  unsigned grid[3];
-  unsigned block[3];
-  uint64_t dynamic_shared;
-  uint64_t max_dynamic_shared;
-  unsigned order;  // of the threads between two barriers: 0 ascending, 1 descending, else a seed
-  unsigned cooperative;
-  double seconds;  // of processor time; a kernel that takes longer fails
-};
-
-struct LaunchError {
-  char message[256];
-  unsigned block[3];
-  unsigned thread[3];
-  uint64_t address;
-};
-
-using Kernel = void (*)(void** arguments);
-
-// ---- memory of one OS thread -----------------------------------------------------------------------------
-static const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-
-static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-static void* reserve(size_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return base == MAP_FAILED ? nullptr : base;
-}
-
-static void commit(void* address, size_t bytes) {
-  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
-    std::perror("CUDA emulator: mprotect");
-    std::abort();
-  }
-}
-
-// Shared memory and stacks lie far from each other and from all else: a wrong index meets inaccessible memory.
-struct Arena {
-  size_t margin;
-  size_t bytes;
-  char* base;
-  char* shared;  // per block that runs: static arrays, a gap, dynamic memory that ends at a gap
-  char* stacks;
-  const size_t dynamic_bytes = round_up(kSharedLimit, kPage);
-  const size_t shared_stride = kStaticSharedLimit + dynamic_bytes + 2 * kPage;
-  const size_t stack_stride = kStackBytes + kPage;
-
-  Arena() {
-    const size_t inner = kMaxBlocks * shared_stride + kMaxFibers * stack_stride + kPage;
-    for (margin = size_t{1} << 36;; margin >>= 2) {
-      bytes = 3 * margin + inner;
-      base = static_cast<char*>(reserve(bytes));
-      if (base != nullptr) break;
-      if (margin < kPage) {
-        std::perror("CUDA emulator: mmap");
-        std::abort();
-      }
-    }
-    shared = base + margin;
-    stacks = shared + kMaxBlocks * shared_stride + margin;
-  }
-  ~Arena() { munmap(base, bytes); }
-};
-
-struct Fiber {
-  Context context;
-  char* stack;
-  bool guarded;  // by a page below the stack; else by a word at its end
-
-  bool intact() const { return guarded || std::memcmp(stack, &kCanary, sizeof(kCanary)) == 0; }
-};
-
-// A block that runs: one at a time, or all of a cooperative grid.
-struct Run {
-  Block block{};
-  std::vector<Thread> threads;
-  char* static_shared;
-  char* dynamic_end;  // first byte of a gap
-  size_t static_used = 0;
-  size_t static_touched = kStaticSharedLimit;
-  unsigned array_count = 0;
-  const void* keys[kMaxSharedArrays];
-  size_t offsets[kMaxSharedArrays];
-  bool done = false;
-};
-
-struct Worker {
-  Arena arena;
-  std::vector<std::unique_ptr<Run>> runs;
-  Run* run = nullptr;
-  std::vector<unsigned> order;  // of the lanes of the running warp
-  std::vector<unsigned> warp_order;
-  std::vector<unsigned> run_order;
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  std::vector<Fiber*> free;
-  Context scheduler;
-  Kernel kernel = nullptr;
-  void** arguments = nullptr;
-  const LaunchConfig* config = nullptr;
-  LaunchError* error = nullptr;
-  size_t cursor = 0;             // position in `order` of the running thread
-  bool failed = false;
-  bool progress = false;         // somebody did more than poll
-  volatile bool in_kernel = false;  // a fault, or the end of the time, may abandon what runs
-  volatile bool expired = false;
-  uint64_t random = 0;
-  char* signal_stack;
-  stack_t previous_stack{};
-  timer_t timer;
-  bool has_timer;
-
-  Worker();
-  ~Worker();
-  void set_time(double seconds);
-  Run& take_run(unsigned index);
-  Fiber* take_fiber();
-  void free_fibers();
-  unsigned next_random(unsigned limit);
-  void arrange(std::vector<unsigned>& items, unsigned first, unsigned count);
-  void fail_at(const Thread& thread, const char* format, ...) __attribute__((format(printf, 3, 4)));
-  void switch_to(Thread& thread);
-  void run_warp(unsigned warp);
-  bool release_collectives(unsigned first, unsigned last);
-  bool release_barrier();
-  bool release_grid(unsigned count);
-  void begin_block(Run& run, uint64_t index);
-  void advance(Run& run);
-  bool run_blocks(uint64_t first, unsigned count);
-};
-
-__thread Block* block = nullptr;
-static __thread Worker* worker = nullptr;
-
-// ---- failing ---------------------------------------------------------------------------------------------
-static void describe(const char* format, va_list values) {
-  LaunchError& error = *worker->error;
-  vsnprintf(error.message, sizeof(error.message), format, values);
-  const uint3 thread = block->thread->index;
-  const uint3 index = block->index;
-  error.block[0] = index.x, error.block[1] = index.y, error.block[2] = index.z;
-  error.thread[0] = thread.x, error.thread[1] = thread.y, error.thread[2] = thread.z;
-  worker->failed = true;
-}
-
-// Called in a kernel, or in a signal handler that has interrupted one: the fiber is never resumed.
-void fail(const char* format, ...) {
-  worker->in_kernel = false;
-  va_list values;
-  va_start(values, format);
-  describe(format, values);
-  va_end(values);
-  Context abandoned;
-  switch_context(abandoned, worker->scheduler);
-  std::abort();
-}
-
-void Worker::fail_at(const Thread& thread, const char* format, ...) {
-  block->thread = const_cast<Thread*>(&thread);
-  va_list values;
-  va_start(values, format);
-  describe(format, values);
-  va_end(values);
-}
-
-static const int kFaults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
-static const int kTime = SIGRTMIN + 5;
-static struct sigaction previous_actions[32];
-
-// Not a kernel's: whoever was there before gets it when the instruction runs again, once; then it ends the process.
-static void hand_over(int signal, bool sent) {
-  static volatile sig_atomic_t seen[32];
-  struct sigaction other = previous_actions[signal];
-  if (seen[signal]++) {
-    other = {};
-    other.sa_handler = SIG_DFL;
-  }
-  sigaction(signal, &other, nullptr);
-  if (sent) raise(signal);
-}
-
-static void on_fault(int signal, siginfo_t* info, void*) {
-  const bool sent = info->si_code <= 0;  // by a process, not by an instruction
-  if (sent || worker == nullptr || !worker->in_kernel) {
-    hand_over(signal, sent);
-    return;
-  }
-  worker->error->address = reinterpret_cast<uint64_t>(info->si_addr);
-  if (signal == SIGILL) fail("array index out of bounds");
-  if (signal == SIGFPE) fail("integer division by zero");
-  const Arena& arena = worker->arena;
-  const char* address = static_cast<const char*>(info->si_addr);
-  const char* stack = block->thread->fiber->stack;
-  if (address < stack && address >= stack - kPage) fail("stack overflow of a thread");
-  if (address >= worker->run->dynamic_end && address < worker->run->dynamic_end + kPage) {
-    fail("access past the end of dynamic shared memory");
-  }
-  if (address >= arena.base && address < arena.stacks - arena.margin / 2) fail("illegal access of shared memory");
-  if (address >= arena.base && address < arena.base + arena.bytes) fail("illegal access of a thread's own memory");
-  fail("illegal memory access at %p", info->si_addr);
-}
-
-static void on_time(int, siginfo_t*, void*) {
-  if (worker == nullptr) return;
-  worker->expired = true;
-  if (worker->in_kernel) fail("still runs after %g seconds: an endless loop?", worker->config->seconds);
-}
-
-static void install_handler(int signal, void (*handler)(int, siginfo_t*, void*)) {
-  struct sigaction current;
-  sigaction(signal, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == handler) return;
-  if (signal < 32) previous_actions[signal] = current;
-  struct sigaction ours{};
-  ours.sa_sigaction = handler;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigaction(signal, &ours, nullptr);
-}
-
-// ---- one OS thread's state -------------------------------------------------------------------------------
-Worker::Worker() {
-  signal_stack = static_cast<char*>(reserve(kSignalStackBytes + kPage)) + kPage;
-  commit(signal_stack, kSignalStackBytes);
-  stack_t alternate{};
-  alternate.ss_sp = signal_stack;
-  alternate.ss_size = kSignalStackBytes;
-  sigaltstack(&alternate, &previous_stack);
-  sigevent event{};
-  event.sigev_notify = SIGEV_THREAD_ID;
-  event.sigev_signo = kTime;
-#ifndef sigev_notify_thread_id
-#define sigev_notify_thread_id _sigev_un._tid
-#endif
-  event.sigev_notify_thread_id = static_cast<int>(syscall(SYS_gettid));
-  has_timer = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer) == 0;
-}
-
-Worker::~Worker() {
-  if (has_timer) timer_delete(timer);
-  sigaltstack(&previous_stack, nullptr);
-  munmap(signal_stack - kPage, kSignalStackBytes + kPage);
-  worker = nullptr;
-}
-
-// Fires again and again: the first time may be while the scheduler runs. Zero stops it.
-void Worker::set_time(double seconds) {
-  if (!has_timer) return;
-  itimerspec when{};
-  when.it_value.tv_sec = static_cast<time_t>(seconds);
-  when.it_value.tv_nsec = static_cast<long>((seconds - static_cast<double>(when.it_value.tv_sec)) * 1e9);
-  when.it_interval.tv_nsec = seconds > 0 ? 100000000 : 0;
-  timer_settime(timer, 0, &when, nullptr);
-}
-
-Run& Worker::take_run(unsigned index) {
-  if (index == runs.size()) {
-    runs.push_back(std::make_unique<Run>());
-    Run& fresh = *runs.back();
-    fresh.static_shared = arena.shared + index * arena.shared_stride;
-    fresh.dynamic_end = fresh.static_shared + kStaticSharedLimit + kPage + arena.dynamic_bytes;
-    commit(fresh.static_shared, kStaticSharedLimit);
-    commit(fresh.dynamic_end - arena.dynamic_bytes, arena.dynamic_bytes);
-  }
-  return *runs[index];
-}
-
-Fiber* Worker::take_fiber() {
-  if (!free.empty()) {
-    Fiber* fiber = free.back();
-    free.pop_back();
-    return fiber;
-  }
-  if (fibers.size() == kMaxFibers) return nullptr;
-  char* start = arena.stacks + fibers.size() * arena.stack_stride;
-  const bool guarded = fibers.size() < kGuardedFibers;
-  commit(guarded ? start + kPage : start, guarded ? kStackBytes : arena.stack_stride);
-  fibers.push_back(std::make_unique<Fiber>());
-  Fiber* fiber = fibers.back().get();
-  fiber->stack = start + kPage;
-  fiber->guarded = guarded;
-  if (!guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
-  return fiber;
-}
-
-// Those that a failed launch has abandoned, too.
-void Worker::free_fibers() {
-  if (free.size() == fibers.size()) return;
-  free.clear();
-  for (const auto& fiber : fibers) {
-    if (!fiber->guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
-    free.push_back(fiber.get());
-  }
-}
 
 // ---- what kernels call -----------------------------------------------------------------------------------
 static void park(State state, int site) {
@@ -378,6 +62,46 @@ void* shared_array(const void* key, size_t bytes) {
 }
 
 // ---- scheduler -------------------------------------------------------------------------------------------
+Run& Worker::take_run(unsigned index) {
+  if (index == runs.size()) {
+    runs.push_back(std::make_unique<Run>());
+    Run& fresh = *runs.back();
+    fresh.static_shared = arena.shared + index * arena.shared_stride;
+    fresh.dynamic_end = fresh.static_shared + kStaticSharedLimit + kPage + arena.dynamic_bytes;
+    commit(fresh.static_shared, kStaticSharedLimit);
+    commit(fresh.dynamic_end - arena.dynamic_bytes, arena.dynamic_bytes);
+  }
+  return *runs[index];
+}
+
+Fiber* Worker::take_fiber() {
+  if (!free.empty()) {
+    Fiber* fiber = free.back();
+    free.pop_back();
+    return fiber;
+  }
+  if (fibers.size() == kMaxFibers) return nullptr;
+  char* start = arena.stacks + fibers.size() * arena.stack_stride;
+  const bool guarded = fibers.size() < kGuardedFibers;
+  commit(guarded ? start + kPage : start, guarded ? kStackBytes : arena.stack_stride);
+  fibers.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = fibers.back().get();
+  fiber->stack = start + kPage;
+  fiber->guarded = guarded;
+  if (!guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
+  return fiber;
+}
+
+// Those that a failed launch has abandoned, too.
+void Worker::free_fibers() {
+  if (free.size() == fibers.size()) return;
+  free.clear();
+  for (const auto& fiber : fibers) {
+    if (!fiber->guarded) std::memcpy(fiber->stack, &kCanary, sizeof(kCanary));
+    free.push_back(fiber.get());
+  }
+}
+
 static void start(Thread& thread, Fiber* fiber) {
   thread.fiber = fiber;
   block->thread = &thread;
@@ -618,8 +342,7 @@ bool Worker::run_blocks(uint64_t first, unsigned count) {
 
 extern "C" int emu_launch(Kernel kernel, void** arguments, const LaunchConfig* config, LaunchError* error) {
   static thread_local Worker own;
-  for (int signal : kFaults) install_handler(signal, on_fault);
-  install_handler(kTime, on_time);
+  install_handlers();
   own.kernel = kernel;
   own.arguments = arguments;
   own.config = config;

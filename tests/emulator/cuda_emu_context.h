@@ -19,7 +19,7 @@ struct Context {
 extern "C" void emu_switch(void** save, void* load);
 asm(R"(
 .text
-.globl emu_switch
+.weak emu_switch
 .type emu_switch, @function
 emu_switch:
   pushq %rbp
@@ -40,9 +40,9 @@ emu_switch:
 .size emu_switch, .-emu_switch
 )");
 
-static void switch_context(Context& from, Context& to) { emu_switch(&from.stack_pointer, to.stack_pointer); }
+inline void switch_context(Context& from, Context& to) { emu_switch(&from.stack_pointer, to.stack_pointer); }
 
-static void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
+inline void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
   void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + size) & ~uintptr_t{15});
   *--top = nullptr;  // where a return address would be: the ABI's alignment at a function's entry
   *--top = reinterpret_cast<void*>(entry);
@@ -55,9 +55,9 @@ struct Context {
   ucontext_t state;
 };
 
-static void switch_context(Context& from, Context& to) { swapcontext(&from.state, &to.state); }
+inline void switch_context(Context& from, Context& to) { swapcontext(&from.state, &to.state); }
 
-static void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
+inline void prepare_context(Context& context, char* stack, size_t size, void (*entry)()) {
   getcontext(&context.state);
   context.state.uc_stack.ss_sp = stack;
   context.state.uc_stack.ss_size = size;

@@ -73,6 +73,12 @@ def test_compile_errors_show_the_line() -> None:
         toolchain.compile_library('#line 1 "kernel.cu"\n\nint f() { return missing; }')
 
 
+def test_functions_that_are_declared_only() -> None:
+    code = """extern "C" float missing(float); __attribute__((visibility("default"))) float f() { return missing(1); }"""
+    with pytest.raises(EmulatorError, match="undefined symbol: missing"):
+        toolchain.compile_library(code)
+
+
 def test_faults_outside_kernels_are_not_swallowed() -> None:
     code = f"""
 import ctypes, faulthandler

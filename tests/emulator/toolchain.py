@@ -23,8 +23,8 @@ FLAGS = (
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
 # The runtime has brought the standard libraries into the process: linking a kernel without them takes half the time.
-LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc")
-RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,--no-as-needed", "-lm")
+LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
+RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-z,defs,--no-as-needed", "-lm")
 
 
 class EmulatorError(RuntimeError):
@@ -96,9 +96,10 @@ def runtime() -> ctypes.CDLL:
 
     OVGPU_EMU_FLAGS adds compiler flags, such as -DOVGPU_EMU_UCONTEXT."""
     extra = os.environ.get("OVGPU_EMU_FLAGS", "").split()
-    sources = [(HERE / name).read_text() for name in ("cuda_emu.cc", "cuda_emu_context.h")]
-    target = cache_directory() / f"runtime-{_hash('runtime', RUNTIME_FLAGS, extra, sources)}.so"
-    _build(target, [compiler(), *RUNTIME_FLAGS, *extra, f"-I{HERE}", str(HERE / "cuda_emu.cc")])
+    sources = [HERE / "cuda_emu.cc", HERE / "cuda_emu_faults.cc"]
+    texts = [path.read_text() for path in (*sources, HERE / "cuda_emu_worker.h", HERE / "cuda_emu_context.h")]
+    target = cache_directory() / f"runtime-{_hash('runtime', RUNTIME_FLAGS, extra, texts)}.so"
+    _build(target, [compiler(), *RUNTIME_FLAGS, *extra, f"-I{HERE}", *map(str, sources)])
     library = ctypes.CDLL(str(target), mode=ctypes.RTLD_GLOBAL)
     library.emu_reserve.restype = ctypes.c_void_p
     library.emu_reserve.argtypes = [ctypes.c_uint64]
@@ -162,4 +163,7 @@ def compile_library(code: str, options: Sequence[str] = ()) -> ctypes.CDLL:
             _build(target, [compiler(), *FLAGS, *header, *paths, *defines, str(source), *LINK_FLAGS])
         finally:
             source.unlink(missing_ok=True)
-    return ctypes.CDLL(str(target))
+    try:
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise EmulatorError(f"a kernel calls what is not there: {error}") from None

@@ -1,0 +1,164 @@
+// What one OS thread needs to run kernels: its memory, the blocks and threads that exist, and how far they are.
+#pragma once
+
+#include <algorithm>
+#include <csignal>
+#include <cstdarg>
+#include <ctime>
+#include <memory>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
+
+#include "cuda_emu_context.h"
+
+#include "cuda_emu.h"  // after the standard headers, which use the names of its macros
+
+namespace emu {
+
+constexpr size_t kStackBytes = 64 * 1024;
+constexpr size_t kSignalStackBytes = 64 * 1024;
+constexpr size_t kStaticSharedLimit = 48 * 1024;
+constexpr size_t kSharedLimit = 227 * 1024;
+constexpr unsigned kMaxBlocks = 256;           // that run at the same time
+constexpr unsigned kMaxFibers = 256 * 256;     // that exist at the same time
+constexpr unsigned kGuardedFibers = 8 * 1024;  // each guard page costs two of the 65530 mappings of a process
+constexpr unsigned kMaxSharedArrays = 64;
+constexpr unsigned kMaxIdleRounds = 10000;
+constexpr uint64_t kCanary = 0x5AFE57ACC0FFEE42;
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  uint64_t dynamic_shared;
+  uint64_t max_dynamic_shared;
+  unsigned order;  // of the threads between two barriers: 0 ascending, 1 descending, else a seed
+  unsigned cooperative;
+  double seconds;  // of processor time; a kernel that takes longer fails
+};
+
+struct LaunchError {
+  char message[256];
+  unsigned block[3];
+  unsigned thread[3];
+  uint64_t address;
+};
+
+using Kernel = void (*)(void** arguments);
+
+// ---- memory of one OS thread -----------------------------------------------------------------------------
+inline const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+
+inline size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+inline void* reserve(size_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return base == MAP_FAILED ? nullptr : base;
+}
+
+inline void commit(void* address, size_t bytes) {
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
+    std::perror("CUDA emulator: mprotect");
+    std::abort();
+  }
+}
+
+// Shared memory and stacks lie far from each other and from all else: a wrong index meets inaccessible memory.
+struct Arena {
+  size_t margin;
+  size_t bytes;
+  char* base;
+  char* shared;  // per block that runs: static arrays, a gap, dynamic memory that ends at a gap
+  char* stacks;
+  const size_t dynamic_bytes = round_up(kSharedLimit, kPage);
+  const size_t shared_stride = kStaticSharedLimit + dynamic_bytes + 2 * kPage;
+  const size_t stack_stride = kStackBytes + kPage;
+
+  Arena() {
+    const size_t inner = kMaxBlocks * shared_stride + kMaxFibers * stack_stride + kPage;
+    for (margin = size_t{1} << 36;; margin >>= 2) {
+      bytes = 3 * margin + inner;
+      base = static_cast<char*>(reserve(bytes));
+      if (base != nullptr) break;
+      if (margin < kPage) {
+        std::perror("CUDA emulator: mmap");
+        std::abort();
+      }
+    }
+    shared = base + margin;
+    stacks = shared + kMaxBlocks * shared_stride + margin;
+  }
+  ~Arena() { munmap(base, bytes); }
+};
+
+struct Fiber {
+  Context context;
+  char* stack;
+  bool guarded;  // by a page below the stack; else by a word at its end
+
+  bool intact() const { return guarded || std::memcmp(stack, &kCanary, sizeof(kCanary)) == 0; }
+};
+
+// A block that runs: one at a time, or all of a cooperative grid.
+struct Run {
+  Block block{};
+  std::vector<Thread> threads;
+  char* static_shared;
+  char* dynamic_end;  // first byte of a gap
+  size_t static_used = 0;
+  size_t static_touched = kStaticSharedLimit;
+  unsigned array_count = 0;
+  const void* keys[kMaxSharedArrays];
+  size_t offsets[kMaxSharedArrays];
+  bool done = false;
+};
+
+struct Worker {
+  Arena arena;
+  std::vector<std::unique_ptr<Run>> runs;
+  Run* run = nullptr;
+  std::vector<unsigned> order;  // of the lanes of the running warp
+  std::vector<unsigned> warp_order;
+  std::vector<unsigned> run_order;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Fiber*> free;
+  Context scheduler;
+  Kernel kernel = nullptr;
+  void** arguments = nullptr;
+  const LaunchConfig* config = nullptr;
+  LaunchError* error = nullptr;
+  size_t cursor = 0;             // position in `order` of the running thread
+  bool failed = false;
+  bool progress = false;         // somebody did more than poll
+  volatile bool in_kernel = false;  // a fault, or the end of the time, may abandon what runs
+  volatile bool expired = false;
+  uint64_t random = 0;
+  char* signal_stack;
+  stack_t previous_stack{};
+  timer_t timer;
+  bool has_timer;
+
+  Worker();
+  ~Worker();
+  void set_time(double seconds);
+  Run& take_run(unsigned index);
+  Fiber* take_fiber();
+  void free_fibers();
+  unsigned next_random(unsigned limit);
+  void arrange(std::vector<unsigned>& items, unsigned first, unsigned count);
+  void fail_at(const Thread& thread, const char* format, ...) __attribute__((format(printf, 3, 4)));
+  void switch_to(Thread& thread);
+  void run_warp(unsigned warp);
+  bool release_collectives(unsigned first, unsigned last);
+  bool release_barrier();
+  bool release_grid(unsigned count);
+  void begin_block(Run& run, uint64_t index);
+  void advance(Run& run);
+  bool run_blocks(uint64_t first, unsigned count);
+};
+
+extern __thread Worker* worker;
+
+void install_handlers();
+
+}  // namespace emu
