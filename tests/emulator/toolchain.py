@@ -24,7 +24,9 @@ FLAGS = (
 )  # fmt: skip
 # The runtime has brought the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
-RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-z,defs,--no-as-needed", "-lm")
+RUNTIME_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-z,defs,--no-as-needed", "-lm",
+)  # fmt: skip
 
 
 class EmulatorError(RuntimeError):
