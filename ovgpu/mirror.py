@@ -11,7 +11,7 @@ import numpy as np
 
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Backend
-from ovgpu.runtime.memory import capacity
+from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
@@ -42,7 +42,7 @@ class Block:
     def _reserve(self, nbytes: int) -> None:
         if self._memory is None or nbytes > self._size:
             size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # what has grown will grow again
-            self._memory, self._size = self._allocate(size), size
+            self._memory, self._size = reserve(self._allocate, size, nbytes)
             self._arrays.clear()
 
 

@@ -405,10 +405,11 @@ class InferRequest:
                 raise RuntimeError(f"input {number} has the dynamic shape {slot.port.partial_shape}: give its shape")
             arrays.append(slot.zeros(given.get(number, slot.port.partial_shape)))
         program = self._compilation.program(arrays)
-        executor = Executor(program, self._backend, self._compilation.constants)
-        if self._backend.remote:
-            executor.hosts, arrays = arrays, [self._backend.constant(x) for x in arrays]
-        executor.prepare(arrays, self._states(executor, arrays), self._memory)
+        with self._backend.active():
+            executor = Executor(program, self._backend, self._compilation.constants)
+            if self._backend.remote:
+                executor.hosts, arrays = arrays, [self._backend.constant(x) for x in arrays]
+            executor.prepare(arrays, self._states(executor, arrays), self._memory)
         return plan_of(executor)
 
     def _release_memory(self) -> None:

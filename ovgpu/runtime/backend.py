@@ -157,6 +157,9 @@ class Backend(Protocol):
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         """The op's results in memory of their own."""
 
+    def explain(self, error: Exception) -> str:
+        """What went wrong, when a call raised something that is not ovgpu's own."""
+
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
         """For so many sliced and concatenated tensors of a loop; None if the device does not move their parts."""
 
@@ -175,6 +178,13 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Waits until all work given so far is done."""
+
+
+def explain(error: Exception) -> str:
+    """`Backend.explain` of what any library may raise."""
+    if isinstance(error, MemoryError):
+        return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ovgpu.ops._op import Array
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
 from ovgpu.runtime.iterations import culprit
-from ovgpu.runtime.memory import Layout, lay_out
+from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
 from ovgpu.runtime.repeat import Known
 from ovgpu.symbolic import Sym, atoms
@@ -163,8 +163,8 @@ class Executor:
             base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
         try:
             binding = self._derive(number, segment, slots, hosts, memory, base)
-        except MemoryError:
-            raise self._exhausted(segment, slots) from None
+        except MemoryError as e:
+            raise self._exhausted(segment, slots, e) from None
         if binding is not base:
             kept[full_key] = binding
             if len(kept) > KEPT:
@@ -218,7 +218,7 @@ class Executor:
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
-    def _exhausted(self, segment: Segment, slots: tuple[int, ...]) -> Error:
+    def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
         """What to raise when there is no memory for a segment: names the step with the largest result."""
         values = self.program.values
         sizes = {i: prod(segment.resolve(d, slots) for d in values[i].view.shape) * values[i].type.storage.itemsize
@@ -226,7 +226,9 @@ class Executor:
         largest = max(sizes, key=sizes.__getitem__)
         step = next(s for s in segment.steps if largest in s.outputs)
         shape = [segment.resolve(d, slots) for d in values[largest].view.shape]
-        return _located(OpError(f"out of memory: a result of shape {shape} takes {sizes[largest]} bytes"), step)
+        told = self.backend.explain(error).removeprefix("out of memory: ")
+        return _located(OpError(f"out of memory: a result of shape {shape} takes {sizes[largest]} bytes"
+                                + (f"; {told}" if told else "")), step)
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
                   told: bool) -> tuple[list[int], list[int]]:
@@ -254,11 +256,14 @@ class Executor:
         if layout is None or not all([slots[s] <= layout.capacities[i] for i, s in segment.sized]):
             sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
+            wanted = needed = lay_out(segment.buffers, sizes, dynamic)
             if layout is not None:  # what has grown will grow again: all that may, gets room for half as much more
                 sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
-            layout = self.layouts[number] = lay_out(segment.buffers, sizes, dynamic)
+                wanted = lay_out(segment.buffers, sizes, dynamic)
+            self.layouts[number] = self.arenas[number] = None  # the old one goes first, also if there is no new one
             self.bindings[number].clear()
-            self.arenas[number] = self.backend.allocate(layout.nbytes)
+            self.arenas[number], size = reserve(self.backend.allocate, wanted.nbytes, needed.nbytes)
+            layout = self.layouts[number] = wanted if size == wanted.nbytes else needed
         return layout
 
     def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any],
@@ -276,8 +281,10 @@ class Executor:
             if step.kind == "control":
                 return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
-        except Error as e:
-            raise _located(e, step) from e.__cause__
+        except MemoryError:
+            raise
+        except Exception as e:
+            raise self._failed(e, step) from (e.__cause__ if isinstance(e, Error) else e)
 
     def _transfer(self, step: Step, memory: Memory) -> Sequence[Call]:
         """The calls that upload an input or download a result, unless it is where it is wanted."""
@@ -309,7 +316,7 @@ class Executor:
                     try:
                         self.observe(step, calls)
                     except Exception as e:
-                        raise _failed(e, step) from e
+                        raise self._failed(e, step) from e
             return
         self.replay(segment.steps, binding)
 
@@ -320,10 +327,10 @@ class Executor:
             replayed = self.backend.replay(recording)
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
-            reason = _failed(e.__cause__, culprit(steps, recording.calls, recording.number))
+            reason = self._failed(e.__cause__, culprit(steps, recording.calls, recording.number))
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
-            raise _failed(e, culprit(steps, recording.calls, recording.number)) from e
+            raise self._failed(e, culprit(steps, recording.calls, recording.number)) from e
         if not replayed:
             self.run_flat(steps, recording)
 
@@ -335,7 +342,13 @@ class Executor:
                 call()
         except Exception as e:
             number = len(recording.flat) - length_hint(rest) - 1
-            raise _failed(e, culprit(steps, recording.calls, number)) from e
+            raise self._failed(e, culprit(steps, recording.calls, number)) from e
+
+    def _failed(self, error: Exception, step: Step) -> Exception:
+        """What to raise when a step failed: one clear exception that names op, layer and file."""
+        if isinstance(error, Error) and not isinstance(error, MemoryError):
+            return _located(error, step)
+        return OpError(self.backend.explain(error)).at(step.op.name, step.place)
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
         if self.observe is not None:
@@ -354,7 +367,7 @@ class Executor:
             else:
                 results = self.backend.evaluate(step.op, inputs, types)
         except Exception as e:
-            raise _failed(e, step) from e
+            raise self._failed(e, step) from e
         for i, result in zip(step.outputs, results):
             A[i] = result
 
@@ -387,12 +400,3 @@ def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: 
 
 def _located(error: Error, step: Step) -> Error:
     return error.at(step.op.name, step.place) if isinstance(error, OpError) else error
-
-
-def _failed(error: Exception, step: Step) -> Exception:
-    """What to raise when a step failed: one clear exception that names op, layer and file."""
-    if isinstance(error, Error):
-        return _located(error, step)
-    if isinstance(error, MemoryError):
-        return OpError(f"out of memory: {error}").at(step.op.name, step.place)
-    return OpError(f"{type(error).__name__}: {error}").at(step.op.name, step.place)

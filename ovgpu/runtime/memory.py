@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ovgpu.runtime.program import Buffer
 
@@ -65,6 +67,14 @@ def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[b
             offset, total = total, total + capacities[i]
         offsets[i] = offset
     return Layout(tuple(offsets), tuple(capacities), total)
+
+
+def reserve(allocate: Callable[[int], Any], wanted: int, needed: int) -> tuple[Any, int]:
+    """A block and its size: what is wanted, or what is needed where there is no room for more."""
+    if wanted > needed:
+        with suppress(MemoryError):
+            return allocate(wanted), wanted
+    return allocate(needed), needed
 
 
 def _release(free: list[tuple[int, int]], offset: int, size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Backend
-from ovgpu.runtime.memory import capacity
+from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.types import PartialShape, Type
 
 
@@ -81,8 +81,8 @@ class Variable:
         nbytes = prod(shape) * kind.storage.itemsize
         if self.blocks[block] is None or self.sizes[block] < nbytes:
             grown = self.blocks[block] is not None  # and will grow again
-            self.sizes[block] = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
-            self.blocks[block] = self.backend.allocate(self.sizes[block])
+            size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
+            self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
         array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
         return array
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,8 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import elementwise, sources
 from tests.api import nets
-from tests.emulator import cupy_emu
+from tests.emulator import blas_emu, cupy_emu, kernel
+from tests.emulator.device import memory_limit
 from tests.harness.ir import Net
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
@@ -26,6 +31,170 @@ def softmax() -> tuple[bytes, bytes]:
     x = net.parameter("f32", (2, 3), "x")
     net.result(net.layer("Softmax", "opset8", [x], {"axis": 1}, name="sm"))
     return net.build()
+
+
+# ---- memory
+
+
+def counting() -> tuple[bytes, bytes]:
+    """v becomes v + 1; y = softmax of x repeated n times, + v; x [1, 64]."""
+    net = Net("counting")
+    x, n = net.parameter("f32", (1, 64), "x"), net.parameter("i64", (2,), "n")
+    v = net.read_value("v", "f32", (1, 64))
+    net.assign("v", net.layer("Add", "opset1", [v, net.const(np.ones((1, 64), "f4"))]))
+    tiled = net.layer("Tile", "opset1", [x, n], name="tiled")
+    total = net.layer("CumSum", "opset3", [tiled, net.const(np.array(0))], {"exclusive": False, "reverse": False})
+    top = net.layer("ReduceMax", "opset1", [total, net.const(np.array([0]))], {"keep_dims": True}, name="top")
+    net.result(net.layer("Add", "opset1", [top, v]))
+    return net.build()
+
+
+ONES = np.ones((1, 64), np.float32)
+
+
+@contextmanager
+def little_memory(nbytes: int) -> Iterator[None]:
+    """Within the block so many bytes are free."""
+    with memory_limit(cupy_emu.get_default_memory_pool().used_bytes() + nbytes):
+        yield
+
+
+def test_no_memory_for_a_result(emulated: str) -> None:
+    """One error that names layer and bytes; the request goes on, its state as it was."""
+    request = compiled(emulated, counting()).create_infer_request()
+    for n in range(3):
+        assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
+    for _ in range(2):
+        with little_memory(1 << 20), pytest.raises(ov.OpError) as raised:
+            request.infer([ONES, [200_000, 1]])
+        assert re.match(r"\[\w+\] out of memory: a result of shape \[200000, 64\] takes 51200000 bytes; [\d,]+ bytes "
+                        r"were asked for, [\d,]+ of the device's [\d,]+ are free \(layer '", str(raised.value))
+    for n in range(3, 6):
+        assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
+    assert (request.infer([ONES, [3000, 1]])[0] == 6 + 3000).all()
+    (state,) = request.query_state()
+    assert (state.state.data == 7).all()
+
+
+def test_room_to_grow_is_given_up_for_a_result(emulated: str) -> None:
+    request = compiled(emulated, counting()).create_infer_request()
+    for _ in range(3):
+        request.infer([ONES, [2, 1]])
+    arena = 2 * 4000 * 64 * 4
+    with little_memory(arena + arena // 8):
+        assert (request.infer([ONES, [4000, 1]])[0] == 3 + 4000).all()
+
+
+def test_no_memory_for_an_input(emulated: str) -> None:
+    request = compiled(emulated, nets.one((-1, 64))).create_infer_request()
+    request.infer(-ONES)
+    for _ in range(2):
+        with little_memory(1 << 20), pytest.raises(ov.OpError, match=(
+                r"\[Parameter\] out of memory: 10,240,000 bytes were asked for, .* are free \(layer 'x'")):
+            request.infer(np.ones((40_000, 64), np.float32))
+        np.testing.assert_array_equal(request.infer(-ONES)[0], ONES)
+
+
+def test_no_memory_for_constants(emulated: str) -> None:
+    with little_memory(1 << 10), pytest.raises(ov.DeviceError, match=r"out of memory: [\d,]+ bytes were asked for"):
+        compiled(emulated, nets.slow())
+    compiled(emulated, nets.slow())
+
+
+def test_no_memory_for_a_state(emulated: str) -> None:
+    request = compiled(emulated, nets.total((-1, 64))).create_infer_request()
+    (state,) = request.query_state()
+    state.state = ov.Tensor(ONES)
+    with little_memory(1 << 20), pytest.raises(ov.DeviceError, match="out of memory"):
+        state.state = ov.Tensor(np.ones((40_000, 64), np.float32))
+    np.testing.assert_array_equal(request.infer(ONES)[0], 2 * ONES)
+
+
+def test_no_pinned_memory(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(emulated, nets.one((-1, 64))).create_infer_request()
+
+    def refuse(nbytes: int) -> Any:
+        raise cupy_emu.cuda.runtime.CUDARuntimeError(2, "cudaErrorMemoryAllocation: out of memory")
+
+    monkeypatch.setattr(cupy_emu.cuda, "alloc_pinned_memory", refuse)
+    with pytest.raises(ov.OpError, match=r"\[Parameter\] out of memory: no [\d,]+ bytes of pinned memory on the host"):
+        request.infer(ONES)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(request.infer(-ONES)[0], ONES)
+
+
+# ---- launches
+
+
+class Faulty:
+    """Stands for a function that fails, from its next call on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, status: int, text: str) -> None:
+        self.error = cupy_emu.cuda.runtime.CUDARuntimeError(status, text)
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+INVALID = (9, "cudaErrorInvalidConfiguration: invalid configuration argument")
+ILLEGAL = (700, "cudaErrorIllegalAddress: an illegal memory access was encountered")
+REFUSED = r"CUDA refused: cudaErrorInvalidConfiguration: invalid configuration argument"
+STICKY = (r"the device failed: cudaErrorIllegalAddress: an illegal memory access was encountered\. This process cannot "
+          r"use CUDA any more, it has to be started anew; with CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2")
+
+
+@pytest.mark.parametrize(("before", "what"), [(0, "run"), (1, "launch"), (1, "run"), (4, "run")])
+def test_a_launch_that_is_refused(before: int, what: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first inference, while it is captured, and when its graph is launched; nothing of it counts."""
+    request = compiled(emulated, nets.total((1, 64))).create_infer_request()
+    for n in range(before):
+        np.testing.assert_array_equal(request.infer(ONES)[0], (n + 1) * ONES)
+    Faulty(monkeypatch, kernel if what == "launch" else kernel.KernelNode, what, *INVALID)
+    with warnings.catch_warnings(), pytest.raises(ov.Error) as raised:
+        warnings.simplefilter("ignore")  # that it cannot be captured
+        request.infer(ONES)
+    # the value that the variable begins with is nobody's step
+    assert re.match(rf"\[(Add|Upload)\] {REFUSED} \(layer '" if before else f"{REFUSED}$", str(raised.value))
+    monkeypatch.undo()
+    for n in range(before, before + 4):
+        np.testing.assert_array_equal(request.infer(ONES)[0], (n + 1) * ONES)
+
+
+def test_an_illegal_address(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known only when the stream is waited for: no step is named, and nothing of the inference counts."""
+    request = compiled(emulated, nets.total((1, 64))).create_infer_request()
+    request.infer(ONES)
+    Faulty(monkeypatch, cupy_emu.cuda.Stream, "synchronize", *ILLEGAL)
+    with pytest.raises(ov.DeviceError, match="^" + STICKY):
+        request.infer(ONES)
+    with pytest.raises(ov.DeviceError, match="^" + STICKY):
+        compiled(emulated, nets.slow())
+    monkeypatch.undo()
+    np.testing.assert_array_equal(request.infer(ONES)[0], 2 * ONES)
+
+
+def test_an_illegal_address_in_a_step(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(emulated, nets.one((1, 64))).create_infer_request()
+    Faulty(monkeypatch, kernel, "launch", *ILLEGAL)
+    with pytest.raises(ov.OpError, match=r"^\[Abs\] " + STICKY + r".* \(layer '"):
+        request.infer(ONES)
+    Faulty(monkeypatch, cupy_emu.cuda.Device, "__enter__", *ILLEGAL)
+    with pytest.raises(ov.DeviceError, match="^" + STICKY):
+        request.infer(ONES)
+
+
+def test_a_product_that_is_refused(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(emulated, nets.slow(8)).create_infer_request()
+
+    def refuse(*_: Any) -> None:
+        raise blas_emu.cuBLASError(blas_emu.Status.EXECUTION_FAILED)
+
+    monkeypatch.setattr(blas_emu, "gemm_ex", refuse)
+    with pytest.raises(ov.OpError, match=r"^\[MatMul\] cuBLAS refused: .*EXECUTION_FAILED.* \(layer '"):
+        request.infer(np.ones((3, 8), np.float32))
+    monkeypatch.undo()
+    np.testing.assert_array_equal(request.infer(np.ones((3, 8), np.float32))[0], np.ones((3, 8)))
 
 
 # ---- kernels that do not compile

@@ -13,7 +13,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime.backend import Call, Clock, Recording
+from ovgpu.runtime.backend import Call, Clock, Recording, explain
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
 
@@ -95,6 +95,9 @@ class CpuBackend:
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def explain(self, error: Exception) -> str:
+        return explain(error)
 
     def slicing(self, incoming: int, outgoing: int) -> None:
         return None

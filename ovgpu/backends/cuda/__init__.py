@@ -18,7 +18,7 @@ from ovgpu.backends.cuda.transfer import PinnedCopy, pinned, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import NUMPY, Adapter
-from ovgpu.runtime.backend import Call, Clock, Eager, Recording
+from ovgpu.runtime.backend import Call, Clock, Eager, Recording, explain
 from ovgpu.types import Type
 
 
@@ -36,18 +36,19 @@ class CudaBackend:
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self._active = errors.Active(self.device, self.stream)
         self.blas = Blas(self.stream)
         self.graphs = Graphs(self.stream)
 
     def active(self) -> AbstractContextManager[Any]:
-        stream: AbstractContextManager[Any] = self.stream
-        return stream
+        return self._active
 
     def for_request(self) -> CudaBackend:
         return CudaBackend(self.number)
 
     def allocate(self, nbytes: int) -> Any:
-        return self.cupy.cuda.alloc(max(nbytes, 1))
+        with self._active:
+            return self.cupy.cuda.alloc(max(nbytes, 1))
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
@@ -63,19 +64,29 @@ class CudaBackend:
     def constant(self, value: Any) -> Array:
         if value.dtype == object:  # strings stay on the host
             return value
-        array = self.xp.empty(value.shape, value.dtype)
-        array.set(np.asarray(value, order="C"), stream=self.stream)
-        return array
+        with self._active:
+            array = self.xp.empty(value.shape, value.dtype)
+            array.set(np.asarray(value, order="C"), stream=self.stream)
+            self.stream.synchronize()  # requests on other streams share it
+            return array
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        found = iter(slab([value for value in values if value.dtype != object], self.stream))
+        with self._active:
+            found = iter(slab([value for value in values if value.dtype != object], self.stream))
         return [value if value.dtype == object else next(found) for value in values]
 
     def to_host(self, array: Array) -> Any:
-        return array if isinstance(array, np.ndarray) else array.get(stream=self.stream)
+        if isinstance(array, np.ndarray):
+            return array
+        with self._active:
+            return array.get(stream=self.stream)
 
     def pinned(self, nbytes: int) -> Any:
-        return pinned(nbytes)
+        with self._active:
+            try:
+                return pinned(nbytes)
+            except self.cupy.cuda.runtime.CUDARuntimeError as e:
+                raise errors.OutOfMemory(f"out of memory: no {nbytes:,} bytes of pinned memory on the host") from e
 
     def upload(self, source: Any, target: Array) -> Sequence[Call]:
         return [PinnedCopy(source, target, True, self.stream)] if target.nbytes else ()
@@ -97,12 +108,12 @@ class CudaBackend:
 
     def convert(self, source: Array, target: Array) -> None:
         """Copies a device array of any layout and type into another of its shape."""
-        if source.dtype != target.dtype:
-            with self.stream:
+        with self._active:
+            if source.dtype != target.dtype:
                 self.cupy.copyto(target, source, casting="unsafe")
-            return
-        for call in self.copy(source, target):
-            call()
+                return
+            for call in self.copy(source, target):
+                call()
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         if Type.string in types or any(x is not None and x.dtype == object for x in inputs):
@@ -117,6 +128,9 @@ class CudaBackend:
             for call in self.copy(result, out):
                 call()
 
+    def explain(self, error: Exception) -> str:
+        return errors.explained(error) or explain(error)
+
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
         return Slicing(self.cupy, self.stream, incoming, outgoing) if incoming + outgoing <= PARTS else None
 
@@ -124,7 +138,8 @@ class CudaBackend:
         return self.graphs.replay(recording)
 
     def memory_held(self) -> int:
-        return int(self.cupy.get_default_memory_pool().total_bytes())
+        with self._active:
+            return int(self.cupy.get_default_memory_pool().total_bytes())
 
     def clock(self) -> Clock:
         return EventClock(self.stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,10 @@ OUT_OF_MEMORY = 2
 # misaligned address, invalid address space, invalid program counter, launch failure.
 STICKY = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 LINES = 12  # of a compiler's log
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """There is not enough memory on the device."""
 
 
 def explained(error: BaseException) -> str | None:
@@ -38,6 +43,48 @@ def explained(error: BaseException) -> str | None:
 
 
 @contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """What CUDA raises in the block becomes DeviceError, OutOfMemory where that is it."""
+    try:
+        yield
+    except Exception as e:
+        found = _translation(e)
+        if found is None:
+            raise
+        raise found from e
+
+
+def _translation(error: BaseException) -> DeviceError | None:
+    text = explained(error)
+    if text is None:
+        return None
+    return OutOfMemory(text) if text.startswith("out of memory") else DeviceError(text)
+
+
+class Active:
+    """A context in which a device and a stream are this thread's current ones: what CuPy allocates and computes is
+    theirs. What CUDA raises in it is `translated`. It may be entered again inside, and by several threads."""
+
+    def __init__(self, device: Any, stream: Any) -> None:
+        self.device, self.stream = device, stream
+
+    def __enter__(self) -> Self:
+        with translated():
+            self.device.__enter__()
+        self.stream.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stream.__exit__(kind, error, trace)
+        with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):  # the first error counts
+            self.device.__exit__(kind, error, trace)
+        found = None if error is None else _translation(error)
+        if found is not None:
+            raise found from error
+
+
+@contextlib.contextmanager
 def compiling(kernel: str) -> Iterator[None]:
     """What the compiler says in the block becomes OpError that names the kernel."""
     try:
@@ -56,43 +103,9 @@ def _log(error: Exception) -> str:
 
 
 def _out_of_memory(message: str) -> str:
-    text = f"out of memory on the device: {message.rstrip('.')}"
+    asked = re.search(r"allocating ([\d,]+) bytes", message)
+    text = f"{asked[1]} bytes were asked for" if asked else message
     with contextlib.suppress(Exception):
         free, total = rt.cupy().cuda.runtime.memGetInfo()
-        text += f"; {free:,} of {total:,} bytes are free"
-    return text
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """What CUDA raises in the block becomes DeviceError."""
-    try:
-        yield
-    except Exception as e:
-        text = explained(e)
-        if text is None:
-            raise
-        raise DeviceError(text) from e
-
-
-class Active:
-    """A context in which a device and a stream are this thread's current ones: what CuPy allocates and computes is
-    theirs. What CUDA raises in it becomes DeviceError. It may be entered again inside, and by several threads."""
-
-    def __init__(self, device: Any, stream: Any) -> None:
-        self.device, self.stream = device, stream
-
-    def __enter__(self) -> Self:
-        with translated():
-            self.device.__enter__()
-        self.stream.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.stream.__exit__(kind, error, trace)
-        with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):  # the first error counts
-            self.device.__exit__(kind, error, trace)
-        text = None if error is None else explained(error)
-        if text is not None:
-            raise DeviceError(text) from error
+        text += f", {free:,} of the device's {total:,} are free"
+    return f"out of memory: {text}"
