@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -14,19 +14,57 @@ from ovgpu.ops._op import Array
 
 UNITS = 8  # hidden units of a block, one warp each
 REGISTERS = (2, 4, 8, 16, 32)  # per lane and gate, that rows of R take
+TOGETHER = 4  # sequences that share what is read of the weights
+DEPTH = 65535  # of a grid
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How the turns of a layer are launched: all at once by blocks that wait for each other, or one by one.
+
+    ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights.
+    """
+
+    together: bool
+    registers: int
+    sequences: int
+    grid: tuple[int, int, int]
+
+    @staticmethod
+    def of(units: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool) -> Launches:
+        """For so many turns; whether the kernel ``keeps`` rows of R in registers if they fit."""
+        across = -(-units // UNITS)
+        blocks = across * directions
+        spread = max(1, multiprocessors // blocks)
+        registers = next((n for n in REGISTERS if n * 32 >= units), 0)
+        if turns > 1 and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
+            return Launches(True, registers, 1, (across, directions, min(batch, spread)))
+        sequences = TOGETHER if batch > 1 else 1
+        groups = -(-batch // sequences)
+        if turns > 1 and blocks <= multiprocessors * resident(0, sequences):
+            return Launches(True, 0, sequences, (across, directions, min(groups, spread)))
+        return Launches(False, 0, sequences, (across, directions, min(groups, DEPTH)))
+
+
+def resident(registers: int, sequences: int) -> int:
+    """Blocks that certainly run on one multiprocessor at the same time: the kernel's launch bounds say so."""
+    return 1 if registers > 4 or sequences > 1 else 2
 
 
 def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
-           lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array]) -> Any:
+           lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
+           p: Array | None = None, order: Sequence[int] = range(4), coupled: bool = False) -> Any:
     """x [N, T, D], or if w is None its projections [P, N, T, G H]; w [P, G H, D], r [P, G H, H], b [P, rows];
-    states and finals [N, P, H], y [N, P, T, H]. NotImplemented for types and layouts that the kernel does not take."""
+    states and finals [N, P, H], y [N, P, T, H]; peepholes p [3 H], the place of each gate among those of the weights,
+    and whether i is 1 - f. NotImplemented for types and layouts that the kernel does not take."""
     kind = r.dtype
-    floats = [a for a in (x, w, r, b, *states, y, *finals) if a is not None]
-    if kind.name not in ("float32", "float16", "bfloat16") or any(a.dtype != kind for a in floats):
+    floats = [a for a in (x, w, r, b, p, *states, y, *finals) if a is not None]
+    if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
         return NotImplemented
     if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in floats):
         return NotImplemented
-    if not all(a is None or a.flags.c_contiguous for a in (w, r, b, lengths)):
+    apart = [0 if m is None else _apart(m) for m in (w, r)]
+    if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, p, lengths)):
         return NotImplemented
     batch, directions, hidden = states[0].shape
     steps = x.shape[-2]
@@ -36,29 +74,38 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     if isinstance(op, GRU):
         cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
     turns = steps * (2 if cell == "GRU" else 1)
-    across = -(-hidden // UNITS)
-    registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
-    if steps == 1 or across * directions > k.multiprocessors:
-        registers = 0
-    apart = min(batch, k.multiprocessors // (across * directions) if registers else 65535)  # blocks share the sequences
-    grid = (across, directions, apart)
-    f32 = np.dtype(np.float32)
-    state = k.scratch((2, directions, batch, hidden), f32)
-    kept = k.scratch((2, directions, batch, hidden), f32)
-    arrived = k.scratch((1,), np.dtype(np.uint32)) if registers else None
-    args = (x, w, r, b, states[0], states[-1] if len(states) > 1 else None, lengths, y, finals[0],
-            finals[-1] if len(finals) > 1 else None, state, kept, arrived, _strides(x, w is None, y, states, finals),
-            _activations(op), *map(np.int32, (batch, steps, x.shape[-1], hidden, sum(d << i for i, d in
-                                                                                  enumerate(reverses)))))
+    plan = Launches.of(hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8)
+    sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
+    state, kept = (k.scratch((2, directions, batch, hidden), sums) if turns > 1 else None for _ in range(2))
+    arrived = _counter(k) if plan.together else None
+    of_x = _strides(x, w is None, y, states, finals)
+    backwards = sum(d << i for i, d in enumerate(reverses))
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent<{k.c_type(kind)}, {counts}, {cell}, {registers}>"
-    if arrived is not None:
-        k.calls.append(partial(arrived.data.memset_async, 0, arrived.nbytes, k.stream))
-        k.kernel("recurrent.cu", kernel, grid, (32, UNITS), (*args, np.int32(0), np.int32(turns)), cooperative=True)
-        return None
-    for turn in range(turns):
-        k.kernel("recurrent.cu", kernel, grid, (32, UNITS), (*args, np.int32(turn), np.int32(turn + 1)))
+    kernel = f"recurrent<{k.c_type(kind)}, {counts}, {cell}, {plan.registers}, {plan.sequences}>"
+    for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
+        size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last, coupled, *order], np.int32)
+        k.kernel("recurrent.cu", kernel, plan.grid, (32, UNITS),
+                 (x, w, r, b, p, *_ends(states), lengths, y, *_ends(finals), state, kept,
+                  arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
     return None
+
+
+def _ends(states: Sequence[Array]) -> tuple[Array, Array | None]:
+    """h, and c if there is one."""
+    return states[0], states[1] if len(states) > 1 else None
+
+
+def _apart(m: Array) -> int | None:
+    """Elements from one row of m [P, rows, n] to the next; None if directions do not follow each other."""
+    apart: int = m.strides[1] // m.dtype.itemsize if m.shape[1] > 1 else m.shape[2]
+    return apart if len(m) == 1 or m.strides[0] == m.strides[1] * m.shape[1] else None
+
+
+def _counter(k: Any) -> Array:
+    """What the blocks of a launch count themselves with: zero before it, and after it again."""
+    counter = k.scratch((1,), np.dtype(np.uint32))
+    counter.data.memset_async(0, counter.nbytes, k.stream)
+    return counter
 
 
 def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array],
@@ -74,9 +121,9 @@ def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array]
     return np.array([s // item for s in (by_sequence, by_direction, by_step, *of_y, *both)], np.int64)
 
 
-def _activations(op: Recurrent) -> np.ndarray[Any, Any]:
+def _activations(op: Recurrent, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """The struct Activations."""
     kinds = list(ACTIVATIONS)
     given = [op.activation(i) for i in range(op.functions)] + [("sigmoid", 0.0, 0.0)] * (3 - op.functions)
     names, alphas, betas = zip(*given)
-    return np.array([*map(kinds.index, names), *alphas, *betas, op.clip if op.clips() else inf], np.float32)
+    return np.array([*map(kinds.index, names), *alphas, *betas, op.clip if op.clips() else inf], kind)

@@ -158,9 +158,11 @@ class LSTMCell1(LSTM, Cell):
         return super().numpy(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
-            return NotImplemented
-        return super().cuda(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
+        h, c, w, r, b, p, *_ = (*_separate(*inputs), None, None)
+        order = [self.weights_format.index(gate) for gate in "fico"]
+        return _recurrence.record(k, self, inputs[0][:, None], w[None], r[None], None if b is None else b[None],
+                                  [s[:, None] for s in (h, c)], None, [False], None, [s[:, None] for s in outputs],
+                                  p=p, order=order, coupled=self.input_forget)
 
 
 def _separate(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
@@ -269,13 +271,20 @@ class SequenceOfCells(_Layer):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         n, steps, features = x.shape
+        if steps == 0 and lengths is None:
+            for final, first in zip(outputs[1:], states):
+                k.copy(first, final)
+            return None
         if outputs[0].size == 0 or features == 0:
             return NotImplemented
-        width = self.gates * r.shape[2]
-        xw = workspace[0][: len(w) * n * steps * width].reshape(len(w), n, steps, width)
-        for d in range(len(w)):  # all steps of all sequences as one product
-            if not k.gemm(x, w[d].T, xw[d]):
-                return NotImplemented
+        # All steps of all sequences as one product; what is projected lies as x does, steps or sequences first.
+        flat = workspace[0][: len(w) * n * steps * self.gates * r.shape[2]]
+        steps_first = n > 1 and x.strides[1] > x.strides[0]
+        xw = flat.reshape(len(w), *((steps, n) if steps_first else (n, steps)), -1)
+        frames = x.swapaxes(0, 1) if steps_first else x
+        if not k.gemm(frames, w.swapaxes(1, 2)[:, None] if len(w) > 1 else w[0].T, xw if len(w) > 1 else xw[0]):
+            return NotImplemented
+        xw = xw.swapaxes(1, 2) if steps_first else xw
         return _recurrence.record(k, self, xw, None, r, b, states, lengths, self.reverses(), outputs[0], outputs[1:])
 
 

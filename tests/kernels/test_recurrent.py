@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops import _recurrence
 from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.recurrent import (
@@ -28,7 +30,7 @@ from .forms import judged
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
-TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 CELLS: list[tuple[type[Recurrent], type[Recurrent], dict[str, Any]]] = [
     (LSTMCell, LSTMSequence, {}),
     (LSTMCell, LSTMSequence, {"activations": ("hardsigmoid", "relu", "sigmoid"), "clip": 0.4,
@@ -61,7 +63,8 @@ def run(backend: CudaBackend, op: Any, shapes: list[tuple[int, ...]], kind: Any 
               else random.standard_normal(s).astype(kind) * kind.type(0.5) for _ in range(3)] for s in shapes]
     inputs = [cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
     results = [[np.asarray(y).astype(kind) for y in op.evaluate(
-        NUMPY, *(d[i] if d[i].dtype.kind == "i" else d[i].astype(np.float32) for d in draws))] for i in range(3)]
+        NUMPY, *(d[i] if d[i].dtype.kind == "i" or kind == np.float64 else d[i].astype(np.float32) for d in draws))]
+               for i in range(3)]
     found = [cupy_emu.empty(y.shape, kind) for y in results[0]] if outputs is None else outputs(results[0])
     workspace = []
     if steps:
@@ -87,23 +90,36 @@ def kernels(calls: list[Any]) -> int:
 def test_cells(cell: Any, _: Any, attributes: dict[str, Any], backend: CudaBackend) -> None:
     op = cell(**attributes)
     calls = run(backend, op, cell_inputs(op, 3, 37, 21))
-    assert len(calls) == kernels(calls) == (2 if cell is GRUCell and not op.linear_before_reset else 1)
+    assert len(calls) == kernels(calls) == 1
 
 
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("batch", [1, 2, 5, 9])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_cells_in_words(cell: Any, batch: int, kind: Any, backend: CudaBackend) -> None:
+    """Rows that are read 16 bytes at a time, some more than once by a lane; sequences share them four by four."""
+    run(backend, cell(), cell_inputs(cell(), batch, 264, 144), kind)
+
+
+@pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_cells_of_types(cell: Any, kind: Any, backend: CudaBackend) -> None:
     op = cell()
     run(backend, op, cell_inputs(op, 2, 9, 8), kind)
 
 
-def test_cells_of_old(backend: CudaBackend) -> None:
-    op = LSTMCell1()
-    run(backend, op, cell_inputs(op, 1, 5, 8))
-    run(backend, op, cell_inputs(op, 2, 5, 8)[:-1])  # without bias
-    launcher = Launcher(backend.stream, backend.blas)
-    for other in (LSTMCell1(weights_format="ifco"), LSTMCell1(input_forget=True)):
-        assert other.cuda(launcher, [None] * 6, [], ()) is NotImplemented
+@pytest.mark.parametrize("attributes", [
+    {}, {"weights_format": "ifco"}, {"weights_format": "iofc"}, {"input_forget": True},
+    {"input_forget": True, "weights_format": "icof"}], ids=str)
+def test_cells_of_old(attributes: dict[str, Any], backend: CudaBackend) -> None:
+    """LSTMCell-1: gates in other orders and coupled, without bias, with peepholes, and with W and R in one matrix."""
+    op = LSTMCell1(**attributes)
+    shapes = cell_inputs(op, 2, 5, 8)
+    for given in (shapes, shapes[:-1], [*shapes, (24,)]):
+        assert len(run(backend, op, given)) == 1
+    joined = [*shapes[:3], (32, 13), (32,)]
+    assert len(run(backend, op, joined)) == 1
+    run(backend, op, [(2, 8), *shapes[1:3], (32, 16), (32,)], np.float16)
 
 
 def test_cells_take_slices(backend: CudaBackend) -> None:
@@ -138,26 +154,78 @@ def test_cells_take_slices(backend: CudaBackend) -> None:
 @pytest.mark.parametrize(("_", "sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction: Any, backend: CudaBackend) -> None:
-    """One product per direction, and one launch for all steps after the counter of its barrier is zero."""
+    """One product, and one launch for all steps."""
     op = sequence(direction=direction, **attributes)
     calls = run(backend, op, sequence_inputs(op, 2, 5, 6, 11), steps=5)
-    assert kernels(calls) == 1 and len(calls) == len(op.reverses()) + 2
+    assert kernels(calls) == 1 and len(calls) == 2
 
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> None:
     op = sequence()
     run(backend, op, sequence_inputs(op, 3, 4, 5, 70), kind, steps=4, lengths=np.int64)
 
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
-def test_launches_for_each_step_where_blocks_do_not_run_together(sequence: Any, backend: CudaBackend,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("batch", "hidden", "launches"), [(1, 8, 1), (3, 5, 1), (2, 9, 0)])
+def test_one_multiprocessor(sequence: Any, batch: int, hidden: int, launches: int, backend: CudaBackend,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that all run together wait for each other; else there is a launch for each turn."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     op = sequence(direction="bidirectional")
-    calls = run(backend, op, sequence_inputs(op, 2, 3, 5, 9), steps=3)
-    assert kernels(calls) == (6 if sequence is GRUSequence else 3)
+    calls = run(backend, op, sequence_inputs(op, batch, 3, 5, hidden), steps=3)
+    assert kernels(calls) == (launches or (6 if sequence is GRUSequence else 3))
+
+
+@pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_weights_that_registers_cannot_hold(sequence: Any, batch: int, backend: CudaBackend,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recurrence, "REGISTERS", ())
+    op = sequence()
+    calls = run(backend, op, sequence_inputs(op, batch, 4, 5, 40), steps=4)
+    assert kernels(calls) == 1
+    assert f", 0, {4 if batch > 1 else 1}>" in calls[-1].func.name
+
+
+def test_plans_of_launches() -> None:
+    """(units, directions, batch, turns) on 132 multiprocessors."""
+    def plan(units: int, directions: int, batch: int, turns: int, keeps: bool = True) -> tuple[Any, ...]:
+        found = _recurrence.Launches.of(units, directions, batch, turns, 132, keeps)
+        return found.together, found.registers, found.sequences, found.grid
+
+    assert plan(256, 1, 1, 25) == (True, 8, 1, (32, 1, 1))
+    assert plan(512, 2, 1, 100) == (True, 16, 1, (64, 2, 1))
+    assert plan(512, 1, 9, 100) == (True, 16, 1, (64, 1, 2))
+    assert plan(1024, 1, 1, 100) == (True, 32, 1, (128, 1, 1))
+    assert plan(1024, 2, 1, 100) == (True, 0, 1, (128, 2, 1))
+    assert plan(2048, 1, 1, 100) == (True, 0, 1, (256, 1, 1))
+    assert plan(2048, 1, 8, 100) == (False, 0, 4, (256, 1, 2))
+    assert plan(512, 1, 1, 100, keeps=False) == (True, 0, 1, (64, 1, 1))
+    assert plan(512, 1, 1, 1) == (False, 0, 1, (64, 1, 1))
+    assert plan(512, 1, 6, 1) == (False, 0, 4, (64, 1, 2))
+
+
+@pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence])
+def test_without_lengths_and_bias(sequence: Any, backend: CudaBackend) -> None:
+    """All steps count; of no steps, the last state is the first."""
+    op = sequence(direction="reverse")
+    shapes = sequence_inputs(op, 2, 3, 5, 8)
+    for steps in (3, 0):
+        given = [np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)]
+        given[0] = given[0][:, :steps]
+        arrays: list[Any] = [*given[: 1 + op.states], None, *given[2 + op.states : -1], None]
+        wanted = op.evaluate(NUMPY, *arrays)
+        outputs = [cupy_emu.empty(y.shape, np.float32) for y in wanted]
+        workspace = [cupy_emu.empty((max(1, 2 * steps * op.gates * 8),), np.float32)]
+        launcher = Launcher(backend.stream, backend.blas)
+        device = [None if x is None else cupy_emu.asarray(x) for x in arrays]
+        assert op.cuda(launcher, device, outputs, workspace) is None
+        for call in launcher.calls:
+            call()
+        for found, want in zip(outputs, wanted):
+            np.testing.assert_allclose(found.get(), want, 2e-5, 2e-5)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
@@ -181,8 +249,8 @@ def test_sequences_of_swapped_axes(backend: CudaBackend) -> None:
 def test_declines(backend: CudaBackend) -> None:
     launcher = Launcher(backend.stream, backend.blas)
     op = LSTMCell()
-    doubles = [cupy_emu.empty(s, np.float64) for s in cell_inputs(op, 1, 4, 4)]
-    assert op.cuda(launcher, doubles, doubles[1:3], ()) is NotImplemented
+    integers = [cupy_emu.empty(s, np.int32) for s in cell_inputs(op, 1, 4, 4)]
+    assert op.cuda(launcher, integers, integers[1:3], ()) is NotImplemented
     empty = [cupy_emu.empty(s, np.float32) for s in cell_inputs(op, 0, 4, 4)]
     assert op.cuda(launcher, empty, empty[1:3], ()) is NotImplemented
 
@@ -198,8 +266,14 @@ test_cases = judged(tables)
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_kernels_compile_without_spills(architecture: str) -> None:
-    expressions = [f"recurrent<{t}, int, {cell}, {k}>" for t, k in (("float", 8), ("__half", 16), ("__nv_bfloat16", 0))
-                   for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")] + ["recurrent<float, long long, LSTM, 32>"]
+    expressions = [f"recurrent<{t}, int, {cell}, {k}, {b}>"
+                   for t, k, b in (("float", 2, 1), ("float", 8, 1), ("__half", 16, 1), ("float", 32, 1),
+                                   ("float", 0, 1), ("__nv_bfloat16", 0, 1), ("__half", 0, 4), ("float", 0, 4),
+                                   ("double", 0, 4))
+                   for cell in ("LSTM", "GRU", "GRU_LINEAR", "RNN")] + ["recurrent<__half, long long, LSTM, 32, 1>"]
     usage = nvrtc.compile_file("recurrent.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
+    for name, found in usage.items():
+        k, b = map(int, re.findall(r"Li(\d+)E", name)[-2:])
+        assert found.registers * 256 * _recurrence.resident(k, b) <= 65536
