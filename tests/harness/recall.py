@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import lzma
 import pickle
+import re
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,18 @@ def recall(parts: Iterable[Any], judge: Callable[[], T]) -> T:
         pytest.skip("needs openvino, or its judgement in the file that --expectations names")
     found = judged[key] = judge()
     return found
+
+
+def unjudged(folder: Path) -> list[str]:
+    """The test files of a folder that import openvino, themselves or through a file beside them; none of them where it
+    is installed."""
+    if find_spec("openvino") is not None:
+        return []
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in folder.glob("*.py")}
+    found = {name for name, text in texts.items() if re.search(r"^\s*(import|from) openvino\b", text, re.MULTILINE)}
+    beside = re.compile(rf"^from \.({'|'.join(found)}) import ", re.MULTILINE)
+    found |= {name for name, text in texts.items() if beside.search(text)}
+    return [f"{name}.py" for name in sorted(found) if name.startswith("test_")]
 
 
 def load(path: Path) -> None:
