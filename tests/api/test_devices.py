@@ -18,6 +18,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import device, rt
 from tests.emulator import blas_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
+from tests.harness.ir import Net
 
 from . import nets
 
@@ -304,7 +305,7 @@ def test_every_listed_property_can_be_read(cards: Any) -> None:
 def test_properties_of_all_cards_and_of_one(cards: Any) -> None:
     with cards(2):
         core = ov.Core()
-        core.set_property("NVIDIA.1", {"PERF_COUNT": True})
+        core.set_property("NVIDIA.1", {"PERF_COUNT": profiled})
         assert not core.get_property("NVIDIA", "PERF_COUNT") and not core.get_property("NVIDIA.0", "PERF_COUNT")
         core.set_property("CUDA", {"PERFORMANCE_HINT": "THROUGHPUT"})
         for name in ("NVIDIA", "NVIDIA.0", "NVIDIA.1"):
@@ -334,3 +335,68 @@ def test_what_cupy_cuts_off(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = SimpleNamespace(cudaGetDeviceProperties=lambda number: (0, told))
     monkeypatch.setattr(device, "import_module", lambda name: {"cuda.bindings.runtime": runtime}[name])
     assert device._uuid(0, b"") == whole.hex() and device._uuid(0, bytes(range(1, 17)))[:4] == "0102"
+
+
+# ---- running
+
+
+def used(number: int) -> int:
+    """Bytes in use on an emulated card."""
+    with cupy_emu.cuda.Device(number):
+        return int(cupy_emu.get_default_memory_pool().used_bytes())
+
+
+def averaging() -> tuple[bytes, bytes]:
+    """v becomes v + x @ ones, which is the result; x [n, 8], v [n, 8]."""
+    net = Net("averaging")
+    x = net.parameter("f32", (-1, 8), "x")
+    v = net.read_value("v", "f32", (-1, 8), net.const(np.zeros((1, 8), "f4")))
+    y = net.layer("MatMul", "opset1", [x, net.const(np.ones((8, 8), "f4"))],
+                  {"transpose_a": False, "transpose_b": False})
+    s = net.layer("Add", "opset1", [v, y])
+    net.assign("v", s)
+    net.result(s)
+    return net.build()
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_everything_happens_on_the_card_chosen(profiled: bool, cards: Any) -> None:
+    """Whichever thread asks for it; and that thread goes on with the card and the stream that it had."""
+    with cards(2):
+        before = used(0)
+        core, x = ov.Core(), np.ones((1, 8), np.float32)
+        model = core.compile_model(core.read_model(*averaging()), "NVIDIA.1", {"PERF_COUNT": profiled})
+        request = model.create_infer_request()
+        assert request.get_input_tensor().data.shape == (0, 8)
+        for n in range(1, 8):
+            request.start_async(x)
+            request.wait()
+            assert (request.results[0] == 8 * n).all()
+        (state,) = request.query_state()
+        assert (state.state.data == 56).all()
+        state.state = ov.Tensor(2 * x)
+        assert (request.infer(x)[0] == 10).all()
+        request.reset_state()
+        assert (request.infer(3 * x)[0] == 24).all() and request.profiling_info
+        assert "MatMul" in str(model.plan([1, 8]))
+        queue, found = ov.AsyncInferQueue(model, 3), []
+        queue.set_callback(lambda r, _: found.append(r.results[0]))
+        for _ in range(6):
+            queue.start_async(x)
+        queue.wait_all()
+        assert len(found) == 6 and {float(y.max()) % 8 for y in found} == {0}
+        assert used(0) == before and used(1) > 0
+        assert cupy_emu.cuda.Device().id == 0 and cupy_emu.cuda.get_current_stream().ptr == 0
+
+
+def test_two_cards_at_once(cards: Any) -> None:
+    with cards(2):
+        core, x = ov.Core(), np.ones((1, 8), np.float32)
+        model = core.read_model(*averaging())
+        requests = [core.compile_model(model, f"NVIDIA.{n}").create_infer_request() for n in (0, 1)]
+        for n in range(1, 6):
+            for request in requests:
+                request.start_async(x)
+            for request in requests:
+                request.wait()
+                assert (request.results[0] == 8 * n).all()
