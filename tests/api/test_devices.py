@@ -305,7 +305,7 @@ def test_every_listed_property_can_be_read(cards: Any) -> None:
 def test_properties_of_all_cards_and_of_one(cards: Any) -> None:
     with cards(2):
         core = ov.Core()
-        core.set_property("NVIDIA.1", {"PERF_COUNT": profiled})
+        core.set_property("NVIDIA.1", {"PERF_COUNT": True})
         assert not core.get_property("NVIDIA", "PERF_COUNT") and not core.get_property("NVIDIA.0", "PERF_COUNT")
         core.set_property("CUDA", {"PERFORMANCE_HINT": "THROUGHPUT"})
         for name in ("NVIDIA", "NVIDIA.0", "NVIDIA.1"):
