@@ -133,6 +133,9 @@ def _slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
     for step in segment.steps:
         for number in _host_numbers(step):
             segment.slot(number)
+        if step.kind == "upload":  # a shape that comes again finds its binding
+            for number in program.values[step.outputs[0]].view.shape:
+                segment.slot(number)
     for buffer in segment.buffers:
         segment.slot(buffer.nbytes)
 
@@ -177,7 +180,7 @@ def _dependencies(program: Program, segment: Segment, number: int, made: dict[in
     position_of = {v: i for i, v in enumerate(segment.values)}
     steps_of: dict[int, list[int]] = {}
     for position, step in enumerate(segment.steps):
-        for i in dict.fromkeys(_ids(step)):
+        for i in dict.fromkeys(_ids(step)) if step.kind != "eager" else ():  # which is not bound to arrays
             steps_of.setdefault(i, []).append(position)
         for expression in _host_numbers(step):
             if isinstance(expression, Sym):

@@ -274,3 +274,16 @@ def test_a_plan_before_the_first_inference(compiled: Any) -> None:
     plan = compiled(nets.one((-1, 3))).plan([[4, 3]])
     assert kinds(plan) == ["upload", "bound", "download"] and plan.steps[0].bytes_moved == 48
     assert cp.counters.captured_loads == 0
+
+
+def test_what_goes_before_a_result_of_unknown_shape_is_a_graph(compiled: Any) -> None:
+    """Its inputs are uploaded in it, for every shape that comes again."""
+    net = Net("around")
+    x = net.layer("Abs", "opset1", [net.parameter("f32", (-1, 3), "x")])
+    net.result(net.layer("NonZero", "opset3", [x], {"output_type": "i64"}))
+    net.result(net.layer("Relu", "opset1", [x]))
+    request = compiled(net.build()).create_infer_request()
+    for n, rows in enumerate((2, 4, 2, 4, 2, 4)):
+        given = (n + 1) * np.eye(rows, 3, dtype=np.float32)
+        _, counters = counted(lambda: request.infer([given]))  # noqa: B023
+        assert counters.graph_launches == (0 if n < 2 else 2)
