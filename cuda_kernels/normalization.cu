@@ -1,8 +1,8 @@
-// Normalisation over axes: less the mean, over the deviation, or over the Euclidean norm; then, for fused layers,
-// times a scale and plus a shift per normalised element. The output may lie where the input does.
+// Normalisation over axes: less the mean, over the deviation, the Euclidean norm or the root of the mean square; then,
+// for fused layers, times a scale and plus a shift per normalised element. The output may lie where the input does.
 #include "axes.cuh"
 
-enum Kind { CENTRE, MVN, L2, NONZERO };  // NONZERO: 1 wherever x is not 0
+enum Kind { CENTRE, MVN, L2, NONZERO, RMS };  // NONZERO: 1 wherever x is not 0
 enum Epsilon { INSIDE, OUTSIDE, BOUND };  // added to what the root is taken of, added to the root, or its lower bound
 
 // What elements are multiplied by, from the mean of their squares (of the sum of them, for L2).
@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   using A = typename Accumulator<T>::Type;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
   const unsigned long long start = (unsigned long long)row * n;
+  const A part_of_sum = A(1) / A(n);  // before there is much to keep in registers: a division may be a call
   A value[N][V];
   A sum = 0;
 #pragma unroll
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
-  if (KIND == MVN || KIND == L2) {
+  if (KIND == MVN || KIND == L2 || KIND == RMS) {
     A squares = 0;
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
     squares = fold_row(squares, Add());
-    factor = scale_of(KIND == L2 ? squares : squares / A(n), eps, mode);
+    factor = scale_of(KIND == L2 ? squares : squares * part_of_sum, eps, mode);
   }
 #pragma unroll
   for (int k = 0; k < N; k++) {
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     mean = fold_column(mean, Add(), scratch) / A(n);
   }
   A factor = 1;
-  if (KIND == MVN || KIND == L2) {
+  if (KIND == MVN || KIND == L2 || KIND == RMS) {
     A squares = 0;
 #pragma unroll 4
     for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {

@@ -33,6 +33,7 @@ class _MVN(Op):
     eps: float
 
     layout = "dense"
+    kind: ClassVar[Literal["MVN", "RMS"]] = "MVN"
 
     def eps_is_inside(self) -> bool:
         """Whether ``eps`` is added to the variance, or to its root."""
@@ -79,18 +80,19 @@ class _MVN(Op):
         block = int(block_rows(count, n))
         eps = self.eps if self.normalize_variance else None
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
+        block_of = mvn_block if self.kind == "MVN" else rms_block
         given = (rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside(),
                  *self.terms(inputs))
         if count <= block:
-            mvn_block(k, *given)
+            block_of(k, *given)
         else:
-            k(mvn_rows, *given)
+            k(norm_rows, block_of, *given)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         over = self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
-        kind = "MVN" if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
+        kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
         return normalize(k, kind, inputs[0], outputs[0], over, self.eps, mode, *self.terms(inputs))
 
 
@@ -101,7 +103,7 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
               shift: Any = None) -> Any:
     """Records one of normalization.cu's kernels; NotImplemented if there is none for these arrays.
 
-    kind: CENTRE, MVN, L2, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n] for the
+    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n] for the
     n elements along the axes ``over``, of the type of x, by which they are multiplied and to which they are added.
     """
     if not _axes.is_real(x):
@@ -130,13 +132,12 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     return None
 
 
-def mvn_rows(x: Any, out: Any, column: Any, statistics: Any, eps: float | None, inside: bool, scale: Any,
-             shift: Any) -> None:
-    """Normalises every row, some at a time, so that they stay in cache; see `mvn_block`."""
+def norm_rows(block_of: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:
+    """Normalises every row by ``block_of``, some at a time, so that they stay in cache; see `mvn_block`."""
     block = len(statistics)
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
-        mvn_block(call, x[rows], out[rows], column, statistics[: len(x) - start], eps, inside, scale, shift)
+        block_of(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
 
 
 def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
@@ -145,19 +146,24 @@ def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, 
 
     x, out: [M, N]; column: N ones; t: [M, 1]; scale, shift: [N], or None.
     """
-    n = x.shape[1]
     k(np.matmul, x, column, t)
-    k(np.divide, t, n, t)
+    k(np.divide, t, x.shape[1], t)
     k(np.subtract, x, t, out)
+    rms_block(k, out, out, column, t, eps, inside, scale, shift)
+
+
+def rms_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+              shift: Any) -> None:
+    """Divides every row by the root of its mean square, with ``eps``; arguments as those of `mvn_block`."""
     if eps is not None:
-        k(np.vecdot, out, out, t[:, 0])
-        k(np.divide, t, n, t)
+        k(np.vecdot, x, x, t[:, 0])
+        k(np.divide, t, x.shape[1], t)
         if inside:
             k(np.add, t, eps, t)
         k(np.sqrt, t, t)
         if not inside:
             k(np.add, t, eps, t)
-        k(np.divide, out, t, out)
+        k(np.divide, x, t, out)
     if scale is not None:
         k(np.multiply, out, scale, out)
     if shift is not None:
@@ -213,7 +219,7 @@ class ScaledMVN(_MVN):
     """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
 
     ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; either may be absent. What passes
-    make of MVN, Multiply and Add; computed in one type, and rounded once.
+    make of several layers; computed in one type, and rounded once.
     """
 
     rank: int
@@ -238,10 +244,28 @@ class ScaledMVN(_MVN):
         return inputs[1], inputs[2]
 
     def evaluate(self, xp: Any, x: Any, scale: Any = None, shift: Any = None) -> tuple[Any, ...]:
-        (result,) = super().evaluate(xp, x)
+        result = self.plain(xp, x)
         shape = x.shape[x.ndim - self.rank :]
         result = result if scale is None else result * scale.reshape(shape)
         return (result if shift is None else result + shift.reshape(shape),)
+
+    def plain(self, xp: Any, x: Any) -> Any:
+        """Without the scale and the shift."""
+        return super().evaluate(xp, x)[0]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScaledRMS(ScaledMVN):
+    """Divided by the root of the mean square over the last ``rank`` axes, then as `ScaledMVN`."""
+
+    name: ClassVar[str] = "RMS"
+    kind: ClassVar[Literal["MVN", "RMS"]] = "RMS"
+
+    def plain(self, xp: Any, x: Any) -> Any:
+        if x.size == 0:
+            return x.copy()
+        mean = xp.square(x).mean(axis=tuple(self.axes(x.ndim, None)), keepdims=True)
+        return x / (xp.sqrt(mean + self.eps) if self.inside else xp.sqrt(mean) + self.eps)
 
 
 @op("NormalizeL2", "opset1")

@@ -1,18 +1,38 @@
-"""Layer norms: MVN over the last axes, with the constants it is multiplied by and added to, becomes one layer."""
+"""Layer norms and RMS norms become one layer, with the constants that they are multiplied by and added to.
+
+A norm is an MVN over the last axes, or the layers that it is made of in models that have none::
+
+    (x - ReduceMean(x)) / Sqrt(ReduceMean(Power(x - ReduceMean(x), 2)) + eps)      x / Sqrt(ReduceMean(x * x) + eps)
+
+and other spellings of the same maths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDifference, Subtract
 from ovgpu.ops.graph import Constant
-from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN
+from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
+from ovgpu.ops.reduction import ReduceMean
 from ovgpu.passes._graph import users_of
 from ovgpu.symbolic import Sym
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Of ``x`` over its last axes, which have these extents."""
+
+    x: Output
+    extents: list[int]
+    eps: float
+    inside: bool = True
+    centred: bool = True
 
 
 def scale_norms(model: Model) -> None:
@@ -22,56 +42,153 @@ def scale_norms(model: Model) -> None:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 scale_norms(body)
-        if isinstance(node.op, (MVN, MVN6)):
-            _scale(node, users)
+        norm = _whole(node) if isinstance(node.op, (MVN, MVN6)) else _of_parts(node)
+        if norm is not None and norm.extents:
+            _rewrite(node, norm, users)
     model.changed()
 
 
-def _scale(norm: Node, users: dict[int, list[Node]]) -> None:
+def _rewrite(node: Node, norm: Norm, users: dict[int, list[Node]]) -> None:
     """Has the last of the layers that scale and shift a norm's result do it all."""
-    extents = _normalised(norm)
-    last, terms = norm, list[Output | None]()
+    last, terms = node, list[Output | None]()
     for ops in ((Multiply,), (Add, Subtract)):
-        found = _term(last, users, ops, extents)
+        found = _term(last, users, ops, norm.extents)
         terms.append(None if found is None else found[1])
         last = last if found is None else found[0]
-    if last is not norm:
-        op: Any = norm.op
-        last.inputs = [norm.inputs[0], *terms]
-        last.op = ScaledMVN(rank=len(extents), eps=op.eps, inside=op.eps_is_inside())
+    if last is node and isinstance(node.op, (MVN, MVN6)):
+        return
+    last.inputs = [norm.x, *terms]
+    cls = ScaledMVN if norm.centred else ScaledRMS
+    last.op = cls(rank=len(norm.extents), eps=norm.eps, inside=norm.inside)
 
 
-def _normalised(norm: Node) -> list[int]:
-    """The extents of the last axes, if just these are normalised over, to a variance of 1; else nothing."""
-    op: Any = norm.op
-    shape = norm.outputs[0].spec.shape
-    if shape is None or not op.normalize_variance:
-        return []
-    axes = [s.spec.value for s in norm.inputs[1:] if s is not None and isinstance(s.node.op, Constant)]
-    if len(axes) < len(norm.inputs) - 1:
-        return []
-    over = op.axes(len(shape), *(axes or [None]))
+# ---- what is a norm
+
+def _whole(node: Node) -> Norm | None:
+    op: Any = node.op
+    axes = [_constant(s) for s in node.inputs[1:]]
+    x, rank = node.inputs[0], node.outputs[0].spec.rank
+    if x is None or rank is None or not op.normalize_variance or any(a is None for a in axes):
+        return None
+    return Norm(x, _extents(x, op.axes(rank, *(axes or [None]))), op.eps, op.eps_is_inside())
+
+
+def _of_parts(node: Node) -> Norm | None:
+    """The norm whose last layer divides by the root of a mean square."""
+    for value, root in _quotients(node):
+        mean, eps = _plus_number(_square_of_root(root))
+        square = _mean(mean)
+        if square is None or eps is None or not node.outputs[0].spec.type.is_real():
+            continue
+        of, over = square
+        x = _centred(value, over)
+        if _is_square(of, value) or (x is not None and _is_distance(of, value)):
+            return Norm(value if x is None else x, _extents(value, over), eps, centred=x is not None)
+    return None
+
+
+def _quotients(node: Node) -> Iterator[tuple[Output, Output]]:
+    """(a, b) where the node computes a / b, if it may be that of a norm."""
+    for a, b in _operands(node, Divide, ordered=True):
+        yield a, b
+    for a, r in _operands(node, Multiply):
+        for one, b in _operands(r.node, Divide, ordered=True):
+            if _number(one) == 1:
+                yield a, b
+        for _, exponent in _operands(r.node, Power, ordered=True):
+            if _number(exponent) == -0.5:
+                yield a, r
+
+
+def _square_of_root(root: Output) -> Output | None:
+    """What the root is taken of."""
+    source = root.node.inputs[0] if root.node.inputs else None
+    if isinstance(root.node.op, Sqrt):
+        return source
+    return source if isinstance(root.node.op, Power) and abs(_number(root.node.inputs[1]) or 0) == 0.5 else None
+
+
+def _plus_number(port: Output | None) -> tuple[Output | None, float | None]:
+    for a, b in _operands(port.node, Add) if port is not None else ():
+        if (number := _number(b)) is not None:
+            return a, number
+    return None, None
+
+
+def _mean(port: Output | None) -> tuple[Output, list[int]] | None:
+    """What the mean is taken of, and over which axes."""
+    op: Any = None if port is None else port.node.op
+    if port is None or not isinstance(op, ReduceMean) or not op.keep_dims:
+        return None
+    x, axes = port.node.inputs[0], _constant(port.node.inputs[1])
+    if x is None or axes is None or x.spec.rank is None:
+        return None
+    return x, sorted(int(a) % x.spec.rank for a in np.atleast_1d(axes))
+
+
+def _centred(port: Output, over: list[int]) -> Output | None:
+    """x, if the port is x less its mean over these axes."""
+    for x, mean in _operands(port.node, Subtract, ordered=True):
+        if _mean(mean) == (x, over):
+            return x
+    return None
+
+
+def _is_square(port: Output, of: Output) -> bool:
+    squared = any(a is of and _number(b) == 2 for a, b in _operands(port.node, Power, ordered=True))
+    return squared or any(a is of and b is of for a, b in _operands(port.node, Multiply))
+
+
+def _is_distance(port: Output, difference: Output) -> bool:
+    """Whether the port is the SquaredDifference of the same two tensors."""
+    return any([a, b] == difference.node.inputs for a, b in _operands(port.node, SquaredDifference))
+
+
+def _operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
+    """The two operands of a node of that op, in either order unless they are ``ordered``."""
+    if isinstance(node.op, op) and len(node.inputs) == 2:
+        a, b = node.inputs
+        assert a is not None and b is not None
+        yield a, b
+        if not ordered:
+            yield b, a
+
+
+def _constant(port: Output | None) -> Any:
+    op: Any = None if port is None else port.node.op
+    return op.value if isinstance(op, Constant) else None
+
+
+def _number(port: Output | None) -> float | None:
+    value = _constant(port)
+    return float(value.reshape(())) if value is not None and value.size == 1 else None
+
+
+def _extents(x: Output, over: Sequence[int]) -> list[int]:
+    """The extents of these axes, if they are the last ones and known; else nothing."""
+    shape = x.spec.shape or ()
     extents = [shape[i] for i in over]
-    if over != list(range(len(shape) - len(over), len(shape))) or any(isinstance(d, Sym) for d in extents):
-        return []
-    return extents
+    last = list(over) == list(range(len(shape) - len(over), len(shape)))
+    return extents if last and not any(isinstance(d, Sym) for d in extents) else []
 
+
+# ---- what scales and shifts it
 
 def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
           extents: Sequence[int]) -> tuple[Node, Output] | None:
     """The only user of a norm's result, if it is one of these ops with a constant per normalised element; and that
     constant."""
     found = users.get(id(node.outputs[0]), [])
-    if len(found) != 1 or not isinstance(found[0].op, ops) or not extents:
+    if len(found) != 1 or not isinstance(found[0].op, ops):
         return None
     user = found[0]
     position = int(user.inputs[0] is node.outputs[0])  # of the other operand
     source = user.inputs[position]
-    if source is None or not isinstance(source.node.op, Constant) or (isinstance(user.op, Subtract) and not position):
-        return None
-    value: Any = source.node.op.value
     shape = user.outputs[0].spec.shape
-    if shape is None or value.ndim > len(shape):
+    value = _constant(source)
+    if source is None or value is None or shape is None or value.ndim > len(shape):
+        return None
+    if isinstance(user.op, Subtract) and not position:
         return None
     padded, kept = (1,) * (len(shape) - value.ndim) + value.shape, len(shape) - len(extents)
     if any(d != 1 for d in padded[:kept]) or any(d not in (1, e) for d, e in zip(padded[kept:], extents)):

@@ -140,7 +140,120 @@ def test_bodies() -> None:
     assert [n.op.version for n in inner.body.ops if n.op.name == "MVN"] == ["ovgpu"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("bert", 5), ("gpt2", 5)])
+@pytest.mark.parametrize(("name", "count"), [("bert", 5), ("gpt2", 5), ("llama", 5)])
 def test_stored_models(name: str, count: int) -> None:
     model = prepare(ov.Core().read_model(DATA / name / "model.xml"))
-    assert [n.op.version for n in model.ops if n.op.name == "MVN"] == ["ovgpu"] * count
+    assert [n.op.version for n in model.ops if n.op.name in ("MVN", "RMS")] == ["ovgpu"] * count
+
+
+# ---- norms that models spell out
+
+class Spelled(Net):
+    """A net of f32 layers, and the pieces that norms are made of."""
+
+    def op(self, type: str, *inputs: Port) -> Port:
+        attrs = {"keep_dims": True} if type.startswith("Reduce") else {}
+        port: Port = self.layer(type, "opset1", inputs, attrs)
+        return port
+
+    def number(self, value: float) -> Port:
+        return self.const(np.float32(value))
+
+    def mean(self, x: Port, *axes: int) -> Port:
+        return self.op("ReduceMean", x, self.const(np.array(axes or (-1,), np.int64)))
+
+    def plus_eps(self, x: Port, eps: float = 1e-2) -> Port:
+        return self.op("Add", x, self.number(eps))
+
+
+def centred(net: Spelled, x: Port) -> Port:
+    return net.op("Subtract", x, net.mean(x))
+
+
+def _torch(net: Spelled, x: Port) -> Port:
+    d = centred(net, x)
+    return net.op("Divide", d, net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", d, net.number(2))))))
+
+
+def _tensorflow(net: Spelled, x: Port) -> Port:
+    mean = net.mean(x)
+    variance = net.mean(net.op("SquaredDifference", x, mean))
+    root = net.op("Power", net.op("Add", net.number(1e-2), variance), net.number(-0.5))
+    return net.op("Multiply", root, net.op("Subtract", x, mean))
+
+
+def _reciprocal(net: Spelled, x: Port) -> Port:
+    d = centred(net, x)
+    root = net.op("Sqrt", net.plus_eps(net.mean(net.op("Multiply", d, d))))
+    return net.op("Multiply", d, net.op("Divide", net.number(1), root))
+
+
+def _rms(net: Spelled, x: Port) -> Port:
+    root = net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", x, net.number(2)))))
+    return net.op("Multiply", x, net.op("Divide", net.number(1), root))
+
+
+def _rms_of_two_axes(net: Spelled, x: Port) -> Port:
+    square = net.mean(net.op("Multiply", x, x), 2, -1)
+    return net.op("Divide", x, net.op("Power", net.plus_eps(square), net.number(0.5)))
+
+
+SPELLINGS = {"torch": (_torch, "MVN"), "tensorflow": (_tensorflow, "MVN"), "reciprocal": (_reciprocal, "MVN"),
+             "rms": (_rms, "RMS"), "rms-of-two-axes": (_rms_of_two_axes, "RMS")}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("device", ["CPU", "EMULATED"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_spelled_out(name: str, device: str, scaled: bool, emulated: str) -> None:
+    spell, op = SPELLINGS[name]
+    net = Spelled("norm")
+    y = spell(net, net.parameter("f32", (-1, 3, 4, 8), "x"))
+    net.result(term(net, term(net, y, random(8)), random(8, seed=2), "Add") if scaled else y)
+    found = [n.op.name for n in prepared(net).ops if n.op.name not in ("Parameter", "Result", "Constant")]
+    assert found == [op]
+    core, openvino = ov.Core(), judge.openvino().Core()
+    compiled = core.compile_model(core.read_model(*net.build()), device)
+    reference = openvino.compile_model(openvino.read_model(*net.build()), "CPU", judge.CONFIG)
+    for rows in (2, 600, 0):
+        x = random(rows, 3, 4, 8, seed=4)
+        np.testing.assert_allclose(compiled([x])[0], reference([x])[0], 1e-5, 1e-5)
+
+
+def _other_mean(net: Spelled, x: Port) -> Port:
+    d = net.op("Subtract", x, net.mean(x, 1))
+    return net.op("Divide", d, net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", d, net.number(2))))))
+
+
+def _other_value(net: Spelled, x: Port) -> Port:
+    square = net.op("Power", net.op("Exp", x), net.number(2))
+    return net.op("Divide", x, net.op("Sqrt", net.plus_eps(net.mean(square))))
+
+
+def _cube(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", x, net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", x, net.number(3))))))
+
+
+def _upside_down(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", x, net.number(2))))), x)
+
+
+def _channels(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", x, net.op("Sqrt", net.plus_eps(net.mean(net.op("Power", x, net.number(2)), 1))))
+
+
+def _no_root(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", x, net.plus_eps(net.mean(net.op("Power", x, net.number(2)))))
+
+
+@pytest.mark.parametrize("spell", [_other_value, _cube, _upside_down, _channels, _no_root], ids=lambda f: f.__name__)
+def test_what_is_no_norm_stays(spell: Any) -> None:
+    net = Spelled("norm")
+    net.result(spell(net, net.parameter("f32", SHAPE, "x")))
+    assert norms(net) == []
+
+
+def test_less_another_mean_it_is_an_rms_norm_of_that() -> None:
+    net = Spelled("norm")
+    net.result(_other_mean(net, net.parameter("f32", SHAPE, "x")))
+    assert [n.op.name for n in prepared(net).ops if isinstance(n.op, ScaledMVN)] == ["RMS"]
