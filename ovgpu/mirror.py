@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,19 +17,21 @@ from ovgpu.types import Shape, Type
 
 KEPT = 16  # shapes
 
+T = TypeVar("T")
 
-class Block:
+
+class Block(Generic[T]):
     """Memory for one tensor, which grows as needed. A shape has the same array each time, until it grows: steps are
     bound to arrays."""
 
-    def __init__(self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], Array],
+    def __init__(self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], T],
                  dynamic: bool) -> None:
         self._allocate, self._dense, self._dynamic = allocate, dense, dynamic
         self._memory: Any = None
         self._size = 0
-        self._arrays: OrderedDict[tuple[tuple[int, ...], Type], Array] = OrderedDict()
+        self._arrays: OrderedDict[tuple[tuple[int, ...], Type], T] = OrderedDict()
 
-    def array(self, shape: tuple[int, ...], kind: Type) -> Array:
+    def array(self, shape: tuple[int, ...], kind: Type) -> T:
         """The array of this shape and type."""
         found = self._arrays.get((shape, kind))
         if found is None:
@@ -54,19 +56,21 @@ class Pair(NamedTuple):
 
 
 class Mirror:
-    """Two blocks for one tensor, on either side."""
+    """Memory for one tensor on either side, which grows together: a copy between them is bound to both."""
 
     def __init__(self, backend: Backend, dynamic: bool) -> None:
-        self._host = Block(backend.pinned, _array, dynamic)
-        self._device = Block(backend.allocate, backend.dense, dynamic)
+        self._backend = backend
+        self._block = Block(self._allocate, self._dense, dynamic)
 
     def pair(self, shape: tuple[int, ...], kind: Type) -> Pair:
         """The arrays of this shape and type."""
-        return Pair(self._host.array(shape, kind), self._device.array(shape, kind))
+        return self._block.array(shape, kind)
 
+    def _allocate(self, nbytes: int) -> tuple[Any, Any]:
+        return self._backend.pinned(nbytes), self._backend.allocate(nbytes)
 
-def _array(memory: Array, shape: tuple[int, ...], kind: Type) -> Array:
-    return np.ndarray(shape, kind.storage, memory)
+    def _dense(self, memory: tuple[Any, Any], shape: tuple[int, ...], kind: Type) -> Pair:
+        return Pair(np.ndarray(shape, kind.storage, memory[0]), self._backend.dense(memory[1], shape, kind))
 
 
 class MirroredTensor(Tensor):
