@@ -1,20 +1,35 @@
 """What all tests share: the devices they run on."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.harness import cuda
 from tests.harness.recall import load
-
-DEVICES = ("CPU",)
+from tests.harness.replay import DEVICES, EMULATED
 
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     """The device under test."""
     name: str = request.param
+    if name == EMULATED:
+        request.getfixturevalue("emulated")
     return name
+
+
+@pytest.fixture(scope="module")
+def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A device name: the CUDA backend on the emulator, or on a card (``--device``). Other tests do not see it."""
+    from ovgpu import devices
+    from ovgpu.backends.cuda import CudaBackend
+
+    with cuda.bound(request.config.getoption("--device")):
+        devices.register_backend(EMULATED, CudaBackend)
+        yield EMULATED
+        devices.unregister_backend(EMULATED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -387,4 +387,4 @@ def copy(dst: int, src: int, nbytes: int, kind: int, stream: Stream | None = Non
 def fill(dst: int, value: int, nbytes: int, stream: Stream | None = None) -> None:
     """cudaMemsetAsync."""
     if nbytes:
-        enqueue(MemsetNode(dst, value & 0xFF, nbytes), stream)
+        enqueue(MemsetNode(dst, value & 0xFF, nbytes), stream, count=True)

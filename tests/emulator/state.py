@@ -38,10 +38,10 @@ class CaptureError(CUDARuntimeError):
 class Counters:
     """What the host asked of the device; work inside a graph counts as `graph_launches` alone."""
 
-    launches: int = 0  # kernels and library calls started one by one
+    launches: int = 0  # kernels, fills and library calls started one by one
     graph_launches: int = 0
     graph_nodes: int = 0  # of the graphs launched
-    graph_kernels: int = 0  # those that are kernels or library calls
+    graph_kernels: int = 0  # those that are launches, and no copies between host and device
     allocs: int = 0
     h2d_bytes: int = 0
     d2h_bytes: int = 0

@@ -25,7 +25,7 @@ class Capture:
     def __init__(self, origin: Stream) -> None:
         self.origin = origin
         self.nodes: list[Node] = []
-        self.launches = 0  # the nodes that are kernels and library calls
+        self.launches = 0  # the nodes that `Counters.launches` would count
         self.work: dict[int, int] = {origin.ptr: 0}  # nodes enqueued per stream
         self.joined: dict[int, dict[int, int]] = {origin.ptr: {}}  # per stream, what it has waited for
         self.invalid: str | None = None

@@ -9,7 +9,7 @@
     ]
     test_cases = check(CASES)
 
-Every case runs with static shapes and with dynamic ones, on every device of tests/conftest.py. An id that
+Every case runs with static shapes and with dynamic ones, on NumPy and on the emulated device. An id that
 is not given is made of types, shapes and attributes; random data are seeded by it. Ids are distinct per file.
 """
 from __future__ import annotations
@@ -18,19 +18,24 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
 from . import judge, values
-from .elements import as_logical, name_of
+from .elements import as_logical, is_float, name_of
 from .ir import Net, Variant
 from .judge import Value
+from .recall import recall
+from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare_all
 
 Array = np.ndarray[Any, Any]
+DRAWS = 3  # of the inputs of a case
+CAPTURED = 2  # the inference on a device that is the first to do nothing but replay: one runs, the next captures
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +88,8 @@ class Runnable(Protocol):
     def name(self) -> str: ...
     @property
     def variants(self) -> tuple[Variant, ...]: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
     def run(self, variant: Variant, device: str) -> None: ...
 
 
@@ -128,11 +135,22 @@ class Case:
     def judged(self) -> bool:
         return self.error is None
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return DEVICES if self.judged else DEVICES[:1]
+
+    @property
+    def group(self) -> str:
+        return f"{self.op} {self.version}"
+
     def arrays(self, draw: int = 0) -> list[Array]:
-        """The inputs; `draw` 1, 2, ... redraw the random parameters."""
+        """The inputs; `draw` 1, 2, ... redraw the random parameters, and move the elements of given floats."""
         seed = zlib.crc32(self.name.encode())
-        return [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw]))
-                for n, i in enumerate(self.inputs)]
+        arrays = [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw]))
+                  for n, i in enumerate(self.inputs)]
+        moved = draw and (self.expect is None or callable(self.expect))
+        return [np.roll(a, draw) if moved and i.fixed and not i.const and is_float(i.dtype) else a
+                for i, a in zip(self.inputs, arrays)]
 
     @cached_property
     def net(self) -> Net:
@@ -145,29 +163,39 @@ class Case:
         return net
 
     @cached_property
-    def expected(self) -> list[judge.Expected]:
-        arrays = self.arrays()
-        if self.oracle == "value" or self.expect is not None:
-            with np.errstate(all="ignore"):
-                wanted = self.expect(*arrays) if callable(self.expect) else self.expect
-            return [judge.Expected.of(a) for a in (wanted if isinstance(wanted, tuple | list) else [wanted])]
-        return judge.expected(*self.net.build(), self._parameters(arrays), self.oracle)
+    def expected(self) -> list[list[judge.Expected]]:
+        """The outputs for every draw of the inputs."""
+        drawn = [self.arrays(draw) for draw in range(DRAWS)]
+        if self.oracle != "value" and self.expect is None:
+            ir = self.net.build()
+            stateless = judge.Judge(*ir, self.oracle)
+            return recall([*ir, self.oracle, *chain.from_iterable(drawn)],
+                          lambda: [stateless.expect(self._parameters(arrays)) for arrays in drawn])
+        with np.errstate(all="ignore"):
+            wanted = [self.expect(*arrays) if callable(self.expect) else self.expect for arrays in drawn]
+        return [[judge.Expected.of(a) for a in (w if isinstance(w, tuple | list) else [w])] for w in wanted]
 
     def run(self, variant: Variant, device: str) -> None:
-        """Compares outputs, also after an inference with other values, or checks the error."""
+        """Compares outputs for changing inputs, or checks the error."""
         where = f"[{self.op}] {self.name} ({variant}, {device})"
-        first, other = self.arrays(), self.arrays(draw=1)
         if self.error is not None:
             with pytest.raises(Exception) as caught:
-                judge.infer(api(), compile(self.net, variant, device), self._parameters(first))
+                judge.infer(api(), compile(self.net, variant, device), self._parameters(self.arrays()))
             check_error(where, caught.value, self.op, self.error)
             return
-        wanted = self.expected
-        request = compile(self.net, variant, device)
-        compare_all(where, judge.infer(api(), request, self._parameters(first)), wanted, self.tol)
-        judge.infer(api(), request, self._parameters(other))
-        again = judge.infer(api(), request, self._parameters(first))
-        compare_all(f"{where} after other inputs", again, wanted, self.tol)
+        watch = self.watched(variant, device)
+        if device == EMULATED:
+            watch.close(self.group, self.name, variant)
+
+    def watched(self, variant: Variant, device: str) -> Watch:
+        """Compares outputs for changing inputs; on a device, what else than graphs that took."""
+        where = f"[{self.op}] {self.name} ({variant}, {device})"
+        wanted, request, watch = self.expected, compile(self.net, variant, device), Watch()
+        for run, draw in enumerate((*range(DRAWS), 0)):
+            infer = partial(judge.infer, api(), request, self._parameters(self.arrays(draw)))
+            found = watch.infer(request, infer) if device == EMULATED and run >= CAPTURED else infer()
+            compare_all(f"{where} run {run}", found, wanted[draw], self.tol)
+        return watch
 
     def _parameters(self, arrays: list[Array]) -> list[Value]:
         return [(a, i.dtype) for i, a in zip(self.inputs, arrays) if not i.const]
@@ -191,10 +219,10 @@ def check(cases: Sequence[Runnable]) -> Callable[..., None]:
         if case.name in seen:
             raise ValueError(f"two cases are called {case.name}: give one an id")
         seen.add(case.name)
-    rows = [pytest.param(case, variant, id=f"{case.name}-{variant}")
-            for case in cases for variant in case.variants]
+    rows = [pytest.param(case, variant, device, id=f"{case.name}-{variant}-{device}")
+            for case in cases for variant in case.variants for device in case.devices]
 
-    @pytest.mark.parametrize(("case", "variant"), rows)
+    @pytest.mark.parametrize(("case", "variant", "device"), rows, indirect=["device"])
     def test(case: Runnable, variant: Variant, device: str) -> None:
         case.run(variant, device)
 

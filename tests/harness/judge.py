@@ -93,12 +93,6 @@ class Plugin:
         return [_expected(a, kind, "f32") for (a, _), kind in zip(outputs, self.declared)]
 
 
-def by_plugin(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
-    """Outputs of a stateless model by OpenVINO's CPU plugin."""
-    plugin = Plugin(xml, weights)
-    return plugin.expect(infer(openvino(), plugin.request, inputs))
-
-
 def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
     """Outputs of a stateless model by OpenVINO's reference implementations."""
     ov, model = openvino(), core().read_model(xml, weights)
@@ -113,21 +107,37 @@ def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expect
     return [_expected(to_array(t), kind, kind) for t, kind in zip(outputs, _types(model), strict=True)]
 
 
-def expected(xml: bytes, weights: bytes, inputs: Sequence[Value], oracle: Oracle) -> list[Expected]:
-    """Outputs of a stateless model, its inputs in order.
+class Judge:
+    """Gives the outputs of a stateless model, inputs in order, for one set of inputs after another.
 
     "auto" asks the CPU plugin first, except where f64 comes in, which it would compute in f32.
     """
-    ways = {"cpu": [by_plugin], "evaluate": [evaluate]}.get(oracle, [by_plugin, evaluate])
-    if oracle == "auto" and any(kind == "f64" for _, kind in inputs):
-        ways.reverse()
-    refusals = []
-    for way in ways:
-        try:
-            return way(xml, weights, inputs)
-        except (RuntimeError, Refused) as error:
-            refusals.append(f"{way.__name__}: {str(error).strip()[-400:]}")
-    raise Refused("\n".join(refusals))
+
+    def __init__(self, xml: bytes, weights: bytes, oracle: Oracle = "auto") -> None:
+        self.ir, self.oracle = (xml, weights), oracle
+
+    @functools.cached_property
+    def plugin(self) -> Plugin:
+        return Plugin(*self.ir)
+
+    def expect(self, inputs: Sequence[Value]) -> list[Expected]:
+        ways = {"cpu": [self._by_plugin], "evaluate": [self._by_reference]}.get(
+            self.oracle, [self._by_plugin, self._by_reference])
+        if self.oracle == "auto" and any(kind == "f64" for _, kind in inputs):
+            ways.reverse()
+        refusals = []
+        for way in ways:
+            try:
+                return way(inputs)
+            except (RuntimeError, Refused) as error:
+                refusals.append(f"{way.__name__.removeprefix('_')}: {str(error).strip()[-400:]}")
+        raise Refused("\n".join(refusals))
+
+    def _by_plugin(self, inputs: Sequence[Value]) -> list[Expected]:
+        return self.plugin.expect(infer(openvino(), self.plugin.request, inputs))
+
+    def _by_reference(self, inputs: Sequence[Value]) -> list[Expected]:
+        return evaluate(*self.ir, inputs)
 
 
 def _types(model: Any) -> list[str]:

@@ -13,9 +13,9 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,12 @@ from .cases import api, check_error, compile, variants_of
 from .elements import as_logical, name_of
 from .ir import Net, Variant
 from .judge import Expected, Value
+from .recall import recall
+from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare, compare_all
 
 States = dict[str, np.ndarray[Any, Any]]
+PASSES = 3  # more on a device, until every buffer of a state has twice been the current one
 
 
 class Infer:
@@ -97,13 +100,25 @@ class Scenario:
     def judged(self) -> bool:
         return self.error is None
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return DEVICES if self.judged else DEVICES[:1]
+
+    @property
+    def group(self) -> str:
+        return "scenarios"
+
     @cached_property
     def expected(self) -> list[tuple[list[Expected], States]]:
         """Outputs and states that each step must show; what a step brings itself wins."""
+        return recall([*self.net.build(), self.oracle, *self._contents()], self._judged)
+
+    def _judged(self) -> list[tuple[list[Expected], States]]:
         xml, weights = self.net.build()
         stateful = any(kind == "ReadValue" for kind, _ in self.net.layers())
         assert not (stateful and self.oracle == "evaluate"), f"{self.id}: evaluate keeps no state"
         plugin = judge.Plugin(xml, weights) if stateful and self.oracle != "value" else None
+        stateless = judge.Judge(xml, weights, self.oracle)
         seen = []
         for step in self.steps:
             outputs, states = (step.expect, step.states) if isinstance(step, Infer) else ([], {})
@@ -112,7 +127,7 @@ class Scenario:
                 outputs, states = outputs or judged, _states(plugin.request, step) | states
             elif isinstance(step, Infer) and not outputs:
                 assert self.oracle != "value", f"{self.id}: an Infer lacks `expect`"
-                outputs = judge.expected(xml, weights, list(self._values(step).values()), self.oracle)
+                outputs = stateless.expect(list(self._values(step).values()))
             seen.append((outputs, states))
         return seen
 
@@ -126,10 +141,32 @@ class Scenario:
                     self._take(api(), request, step)
             check_error(where, caught.value, self.error_op, self.error)
             return
-        expected, request = self.expected, compile(self.net, variant, device)
-        for number, (step, (outputs, states)) in enumerate(zip(self.steps, expected, strict=True)):
+        watch = self.watched(variant, device)
+        if device == EMULATED:
+            watch.close(self.group, self.name, variant)
+
+    def watched(self, variant: Variant, device: str) -> Watch:
+        """Takes every step and compares; on a device, what else than graphs the last time of several took."""
+        where = f"{self.id} ({variant}, {device})"
+        request, watch = compile(self.net, variant, device), Watch()
+        self._pass(where, request)
+        if device == EMULATED:
+            for _ in range(PASSES):
+                request.reset_state()
+                self._pass(f"{where} again", request)
+            request.reset_state()
+            self._pass(f"{where} replayed", request, watch)
+        return watch
+
+    def _pass(self, where: str, request: Any, watch: Watch | None = None) -> None:
+        """Takes the steps, from the initial state."""
+        settled = False
+        for number, (step, (outputs, states)) in enumerate(zip(self.steps, self.expected, strict=True)):
             place = f"{where} step {number} {type(step).__name__}"
-            got = self._take(api(), request, step)
+            take = partial(self._take, api(), request, step)
+            infers = isinstance(step, Infer)
+            got = watch.infer(request, take, settled=settled) if watch and infers else take()
+            settled = infers
             compare_all(place, got, outputs, self.tol)
             found = _states(request, step)
             for name, value in states.items():
@@ -138,6 +175,21 @@ class Scenario:
                 value = value.reshape(found[name].shape) if one else value
                 wanted = Expected(value.astype(found[name].dtype), kind, kind)
                 compare(f"{place} state {name}", found[name], kind, wanted, self.tol)
+
+    def _contents(self) -> Iterator[Any]:
+        """All that the steps hold."""
+        for step in self.steps:
+            yield type(step).__name__
+            if isinstance(step, Infer):
+                for array, kind in self._values(step).values():
+                    yield from (array, kind)
+                yield from (expected.array for expected in step.expect)
+                for name, value in step.states.items():
+                    yield from (name, value)
+            else:
+                yield step.variable
+                if isinstance(step, SetState):
+                    yield from (np.asarray(step.value), step.type)
 
     def _values(self, step: Infer) -> dict[str, Value]:
         """The inputs in the order of the parameters, in their element types."""

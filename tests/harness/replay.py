@@ -1,0 +1,94 @@
+"""The emulated device, watched: what may not happen while a graph is replayed, and what the graph must hold."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+EMULATED = "EMULATED"
+DEVICES = ("CPU",)
+LIST = Path(__file__).parents[1] / "kernels" / "eager.json"
+Result = TypeVar("Result")
+
+
+@cache
+def eager() -> dict[str, Any]:
+    """What does more than launch graphs: for an op version, or for "scenarios", the names of the cases, or "all"."""
+    found: dict[str, Any] = json.loads(LIST.read_text())
+    return found
+
+
+def listed(group: str, name: str, variant: str) -> bool:
+    """Whether a case is one of those; some are in one variant only: "name (dynamic)"."""
+    names = eager().get(group, ())
+    return names == "all" or name in names or f"{name} ({variant})" in names
+
+
+class Watch:
+    """Inferences that are to do nothing but launch graphs; `seen` is what else has been asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def infer(self, request: Any, infer: Callable[[], Result], *, settled: bool = True) -> Result:
+        """Makes an inference. Unless it needs anything else, the kernels launched are those of the plan, all of them
+        in graphs; just after a change of the state (not ``settled``) that may take copies."""
+        from tests.emulator.state import counters
+
+        counters.reset()
+        before = len(self.seen)
+        with poisoned(self.seen):
+            try:
+                result = infer()
+            except Exception:
+                if len(self.seen) == before:
+                    raise
+        if len(self.seen) > before:
+            return infer()
+        plan = request.plan()
+        assert (counters.graph_launches, counters.graph_kernels) == (plan.launches, plan.kernels), counters
+        assert not settled or (counters.launches, counters.allocs) == (0, 0), f"beside the graphs: {counters}"
+        return result
+
+    def close(self, group: str, name: str, variant: str) -> None:
+        """Fails unless the list says the same."""
+        if listed(group, name, variant):
+            assert self.seen, f"{LIST.name} lists {name} ({variant}) of {group}, which launches graphs alone"
+        else:
+            assert not self.seen, f"{LIST.name} does not list {name} ({variant}) of {group}: it needs {self.seen[0]}"
+
+
+@contextmanager
+def poisoned(seen: list[str]) -> Iterator[None]:
+    """Within the block, whatever binds or evaluates raises, and is noted."""
+    from ovgpu.backends.cuda import CudaBackend
+    from ovgpu.runtime import control
+    from ovgpu.runtime.executor import Binding, Executor
+    from ovgpu.runtime.program import Segment
+
+    def run(executor: Executor, segment: Segment, binding: Binding) -> None:
+        if binding.flat:
+            seen.append(f"to run {segment.steps[0].op.name}")
+            raise AssertionError(seen[-1])
+
+    def poison(what: str, op_of: Callable[..., Any]) -> Callable[..., Any]:
+        def trip(*given: Any, **named: Any) -> Any:
+            op = op_of(*given)
+            seen.append(f"{what} {op.name} {op.version}")
+            raise AssertionError(seen[-1])
+        return trip
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudaBackend, "bind", poison("to bind", lambda _, op, *rest: op))
+        patch.setattr(CudaBackend, "evaluate", poison("to evaluate", lambda _, op, *rest: op))
+        patch.setattr(Executor, "_bind_step", poison("to bind", lambda _, segment, step, *rest: step.op))
+        patch.setattr(Executor, "_compute", poison("to evaluate", lambda _, step, *rest: step.op))
+        patch.setattr(Executor, "run_flat", run)
+        patch.setattr(control, "bind", poison("to bind", lambda _, step, *rest: step.op))
+        patch.setattr(control, "run", poison("to evaluate", lambda _, step, *rest: step.op))
+        yield
