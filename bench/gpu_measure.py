@@ -65,8 +65,8 @@ def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, l
                    flush: Callable[[], object] | None = None) -> list[float]:
     """Device time of one launch, sampled for about ``seconds``.
 
-    Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH`; with it, which
-    runs before each launch, a sample is one launch.
+    Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH`, and no less than what
+    the host takes to give one; with it, which runs before each launch, a sample is one launch.
     """
     for _ in range(3):
         launch()

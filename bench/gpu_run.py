@@ -51,9 +51,10 @@ class Ovgpu:
             self.flush = Flush(cupy, stream) if workload.bandwidth else None
         if workload.prompt is None:
             outputs = self.infer()
-            if device != "CPU":
-                self.resident = compiled.create_infer_request()
-                self._keep_on_device(outputs)
+            if device == "CPU":
+                return
+            self.resident = compiled.create_infer_request()
+            self._keep_on_device(outputs)
             for _ in range(3):  # graphs are captured at the second inference
                 self.infer()
                 self.call()
