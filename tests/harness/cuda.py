@@ -16,8 +16,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from ovgpu.backends.cuda import rt
-
 
 class Card(ModuleType):
     """CuPy, with the names besides that tests use of the emulator."""
@@ -76,6 +74,7 @@ def _streams(base: Any) -> Any:
 @contextmanager
 def bound(where: str) -> Iterator[None]:
     """Within the block the CUDA backend runs on the "emulator", or on the card ("cuda")."""
+    from ovgpu.backends.cuda import rt
     from tests.emulator import blas_emu, cupy_emu
 
     try:
