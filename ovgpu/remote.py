@@ -157,7 +157,7 @@ class RemoteContext:
             raise RuntimeError(f"a tensor of {kind.type_name} cannot be on a device")
         if properties:
             raise RuntimeError("memory of others is taken as it is: Tensor(array, shared_memory=True)")
-        array = interop.zeros(tuple(Shape(shape)), kind.storage, self._backend.stream.device_id)
+        array = interop.zeros(tuple(Shape(shape)), kind.storage, self._backend.number)
         return RemoteTensor.of(array, kind, owned=True)
 
     def create_host_tensor(self, type: Any, shape: Any) -> Tensor:

@@ -13,25 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
-from ovgpu.inputs import InputSlot, numbered
-from ovgpu.model import Output
+from ovgpu.inputs import numbered
 from ovgpu.ops._op import Array
-from ovgpu.outputs import OutputSlot, RequestMemory
-from ovgpu.ports import ConstOutput
+from ovgpu.outputs import RequestMemory
+from ovgpu.request_tensors import RequestTensors
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
-from ovgpu.tensor import Tensor
 from ovgpu.transfers import addresses, slots
 
 if TYPE_CHECKING:
     from ovgpu.compiled import CompiledModel
 
 
-class InferRequest:
+class InferRequest(RequestTensors):
     """Runs a compiled model. Create it with `CompiledModel.create_infer_request`.
 
     Raises RuntimeError "Infer Request is busy" when used while an inference is running. An inference that fails
@@ -68,6 +66,10 @@ class InferRequest:
         model's types. ``share_inputs`` reads arrays where they are, if type and layout allow, instead of copying
         them. ``share_outputs`` returns views of the output tensors, which the next inference overwrites, instead
         of copies. Outputs of strings are ``U`` arrays, or ``S`` arrays without ``decode_strings``.
+
+        On a CUDA device values may be arrays there, of CuPy, torch or whatever speaks DLPack or has
+        ``__cuda_array_interface__``; and an output that is bound to a `RemoteTensor` stays there: its result is the
+        tensor's memory as a CuPy array.
 
         Raises: RuntimeError for inputs that do not fit the model, and for what goes wrong in the inference;
         TypeError for what is no input at all.
@@ -271,94 +273,6 @@ class InferRequest:
         self._check_idle()
         self._variables.reset()
 
-    # ---- tensors
-
-    def get_tensor(self, name_or_port: Any) -> Tensor:
-        """The tensor of an input or output by port or tensor name; inferences write and read this very object."""
-        return self._slot(name_or_port).tensor
-
-    def set_tensor(self, name_or_port: Any, tensor: Tensor) -> None:
-        """Uses this tensor for an input or output, found by port or tensor name. An output's tensor is written
-        directly, and takes on the shape of the result."""
-        self._slot(name_or_port).bind(_tensor(tensor))
-
-    def set_tensors(self, tensors: Mapping[Any, Tensor]) -> None:
-        """`set_tensor` for every name, port or number (of an input) in the dict."""
-        for key, tensor in tensors.items():
-            (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
-                _tensor(tensor))
-
-    def _slot(self, key: Any) -> InputSlot | OutputSlot:
-        self._check_idle()
-        inputs, outputs = self._compilation.inputs, self._compilation.outputs
-        if not isinstance(key, (str, Output)):
-            raise TypeError(f"a tensor is found by port or name, got {type(key).__name__}")
-        number = inputs.find(key)
-        if number is not None:
-            return self._inputs[number]
-        number = outputs.find(key)
-        if number is None:
-            what = f"tensor name {key}" if isinstance(key, str) else repr(key)
-            raise RuntimeError(f"Port for {what} was not found. The model has {inputs} and {outputs}")
-        return self._outputs[number]
-
-    def get_input_tensor(self, index: int | None = None) -> Tensor:
-        """The tensor of the input of that number, or of the only one."""
-        self._check_idle()
-        return self._inputs[self._compilation.inputs.index_number(index)].tensor
-
-    def get_output_tensor(self, index: int | None = None) -> Tensor:
-        """The tensor of the output of that number, or of the only one."""
-        self._check_idle()
-        return self._outputs[self._compilation.outputs.index_number(index)].tensor
-
-    def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
-        """``set_input_tensor(tensor)`` for the only input, or ``set_input_tensor(index, tensor)``."""
-        self._check_idle()
-        index, tensor = _indexed("set_input_tensor", args, kwargs)
-        self._inputs[self._compilation.inputs.index_number(index)].bind(_tensor(tensor))
-
-    def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
-        """``set_output_tensor(tensor)`` for the only output, or ``set_output_tensor(index, tensor)``."""
-        self._check_idle()
-        index, tensor = _indexed("set_output_tensor", args, kwargs)
-        self._outputs[self._compilation.outputs.index_number(index)].bind(_tensor(tensor))
-
-    def set_input_tensors(self, tensors: Any) -> None:
-        """Tensors of inputs: a dict by number, or a list of one for the only input."""
-        if not isinstance(tensors, Mapping):
-            self._compilation.inputs.number()
-            if len(tensors) != 1:
-                raise RuntimeError(f"set_input_tensors: a batch of {len(tensors)} tensors is not supported")
-            tensors = dict(enumerate(tensors))
-        for index, tensor in tensors.items():
-            self.set_input_tensor(index, tensor)
-
-    def set_output_tensors(self, outputs: Mapping[int, Tensor]) -> None:
-        """Tensors of outputs by number."""
-        if not isinstance(outputs, Mapping):
-            raise TypeError(f"set_output_tensors takes a dict, got {type(outputs).__name__}")
-        for index, tensor in outputs.items():
-            self.set_output_tensor(index, tensor)
-
-    @property
-    def input_tensors(self) -> list[Tensor]:
-        self._check_idle()
-        return [slot.tensor for slot in self._inputs]
-
-    @property
-    def output_tensors(self) -> list[Tensor]:
-        self._check_idle()
-        return [slot.tensor for slot in self._outputs]
-
-    @property
-    def model_inputs(self) -> list[ConstOutput]:
-        return list(self._compilation.inputs)
-
-    @property
-    def model_outputs(self) -> list[ConstOutput]:
-        return list(self._compilation.outputs)
-
     # ---- what it does and costs
 
     @property
@@ -425,23 +339,3 @@ class InferRequest:
 
     def __repr__(self) -> str:
         return f"<InferRequest:\n{self._compilation.inputs.listing()}\n{self._compilation.outputs.listing()}>"
-
-
-def _indexed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, Any]:
-    """(index, tensor) of the two ways to call a setter."""
-    given = dict(kwargs)
-    if len(args) == 2:
-        given["index"], given["tensor"] = args
-    elif len(args) == 1:
-        given["index" if "tensor" in kwargs else "tensor"] = args[0]
-    if not {"tensor"} <= given.keys() <= {"index", "tensor"} or len(args) > 2:
-        raise TypeError(f"{name} takes (tensor) or (index, tensor)")
-    return given.get("index"), given["tensor"]
-
-
-def _tensor(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if hasattr(value, "get_byte_size"):  # openvino.Tensor
-        return Tensor(value, shared_memory=True)
-    raise TypeError(f"expected a Tensor, got {type(value).__name__}")

@@ -76,7 +76,7 @@ def snapshot(array: Array, kind: Type, backend: Backend) -> Tensor:
 def arrived(tensor: Tensor, backend: Backend) -> Array:
     """A tensor's elements where the backend can copy them: its own memory if that is there."""
     if (isinstance(tensor, RemoteTensor) and tensor.remote and isinstance(backend, CudaBackend)
-            and tensor._array.data.device_id == backend.stream.device_id):
+            and tensor._array.data.device_id == backend.number):
         interop.order(tensor.producer, backend.stream)
         return tensor._array
     with backend.active():
@@ -131,9 +131,9 @@ class RemoteInput(InputSlot):
         pass
 
     def _check_device(self, array: Array) -> None:
-        if array.data.device_id != self._backend.stream.device_id:
+        if array.data.device_id != self._backend.number:
             raise Error(f"[Parameter] the array is on CUDA device {array.data.device_id}, the model on "
-                        f"{self._backend.stream.device_id} ({self.port.node.place})")
+                        f"{self._backend.number} ({self.port.node.place})")
 
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
@@ -211,9 +211,9 @@ class RemoteOutput(OutputSlot):
         self._addresses = Addresses()
 
     def bind(self, tensor: Tensor) -> None:
-        if tensor.remote and tensor._array.data.device_id != self._backend.stream.device_id:
+        if tensor.remote and tensor._array.data.device_id != self._backend.number:
             raise Error(f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
-                        f"{self._backend.stream.device_id} ({self.port.node.place})")
+                        f"{self._backend.number} ({self.port.node.place})")
         own = self._tensor is not None and not self.bound
         super().bind(tensor)
         if own:  # which keeps its memory

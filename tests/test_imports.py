@@ -23,7 +23,7 @@ FLOORS = [
     {"runtime"},
     {"backends"},
     {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
-     "queue", "remote", "request", "results", "settings", "states", "transfers", "version", "debug"},
+     "queue", "remote", "request", "request_tensors", "results", "settings", "states", "transfers", "version", "debug"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}
