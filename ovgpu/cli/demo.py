@@ -40,7 +40,7 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
     """An LSTM in a TensorIterator, compared with a loop in NumPy; h and c are handed on from call to call."""
     compiled, took = _compile(core, lstm_loop(SEED), folder, device)
     _title(out, "1  A loop: TensorIterator with an LSTM cell in its body", compiled, took,
-           f"x [1,{STEPS},{FEATURES}], {HIDDEN} units: {STEPS} iterations, sliced and concatenated in place")
+           f"x [1,{STEPS},{FEATURES}], {HIDDEN} units: {STEPS} iterations, which become one LSTM sequence")
     random = np.random.default_rng(SEED)
     h = c = np.zeros((1, HIDDEN), np.float32)
     request = compiled.create_infer_request()

@@ -205,7 +205,7 @@ def test_demo(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert max(map(len, text.splitlines())) <= int(columns)
     flat = words(text)
     assert flat.count("✓") == 2 and "5 calls against a loop in plain NumPy: largest difference" in flat
-    assert "body × 25" in flat and "0 0 0 7" in flat and "after reset_state()" in flat and "4 5 6 7" not in flat
+    assert "LSTMSequence" in flat and "0 0 0 7" in flat and "after reset_state()" in flat and "4 5 6 7" not in flat
 
 
 def test_demo_checks_its_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
