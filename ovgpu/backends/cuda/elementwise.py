@@ -53,14 +53,13 @@ class Form:
 
 
 class Kernel:
-    """A generated kernel, compiled at its first use; `name` and `source` are for those who look."""
+    """A generated kernel, compiled once; `name` and `source` are for those who look."""
 
     def __init__(self, name: str, source: str) -> None:
         self.name, self.source = name, source
         self._compiled: dict[int, Any] = {}
 
-    @property
-    def function(self) -> Any:
+    def compile(self) -> Any:
         cupy = rt.cupy()
         if id(cupy) not in self._compiled:
             with errors.compiling(f"the generated kernel {self.name}"):
@@ -69,13 +68,14 @@ class Kernel:
         return self._compiled[id(cupy)]
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **named: Any) -> None:
-        self.function(grid, block, args, **named)
+        self.compile()(grid, block, args, **named)
 
 
 def launch(chain: Chain, inputs: Sequence[Array], output: Array) -> Launch:
     """The launch that writes ``output``, which is not empty, from inputs that broadcast to it."""
     form, axes, count = plan(inputs, output)
     kernel = _kernel(chain, tuple(x.dtype for x in inputs), output.dtype, form)
+    kernel.compile()  # so that an error is one of this step
     grid = (-(-count // (THREADS * form.unroll)),)
     arguments = (*inputs, output, axes.packed(form.rank), *axes.numbers(count, output.size))
     return kernel, grid, (THREADS,), arguments
