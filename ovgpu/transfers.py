@@ -116,10 +116,10 @@ class RemoteInput(InputSlot):
         if array.ndim == 0 and self._bounds:
             array = array.reshape((1,) * len(self._bounds))
         self._check(array.shape)
-        self._tensor, self._lent, self._producer = None, array, value
         if not share or array.dtype != (self._dtype or array.dtype):
-            self.order()
-            self._lent, self._producer = self.staged(array), None
+            interop.order(value, self._backend.stream)
+            array, value = self.staged(array), None
+        self._tensor, self._lent, self._producer = None, array, value
 
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote:

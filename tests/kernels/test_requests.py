@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import ovgpu as ov
 from tests.api import nets
+from tests.harness.ir import Net
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
@@ -68,6 +70,37 @@ def test_state(compiled: Any, init: Any) -> None:
     np.testing.assert_array_equal(first.infer(x)[0], begin + 1)
     first.reset_state()
     np.testing.assert_array_equal(first.infer(x)[0], begin + 1)
+
+
+MEETING = threading.Barrier(3, timeout=60)
+
+
+@ov.op("Meet", "request_tests")
+class Meet(ov.Op):
+    """Gives its input, once three inferences are here."""
+
+    def infer(self, x: Any) -> Any:
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        MEETING.wait()
+        return (x + 0,)
+
+
+def test_inferences_overlap(compiled: Any) -> None:
+    """On streams of their own: none waits for another to end."""
+    net = Net("meeting")
+    x = net.layer("Abs", "opset1", [net.parameter("f32", (2, 3), "x")])
+    net.result(net.layer("Meet", "request_tests", [x]))
+    model = compiled(net.build())
+    requests = [model.create_infer_request() for _ in range(3)]
+    assert len({request._backend.stream.ptr for request in requests}) == 3
+    for n in range(3):
+        for k, request in enumerate(requests):
+            request.start_async([(n + k) * X])
+        for k, request in enumerate(requests):
+            request.wait()
+            np.testing.assert_array_equal(request.get_output_tensor().data, np.abs((n + k) * X))
 
 
 def test_queue(compiled: Any) -> None:
