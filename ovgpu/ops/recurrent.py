@@ -253,19 +253,24 @@ class SequenceOfCells(_Layer):
             return NotImplemented
         n, steps, features = x.shape
         hidden = r.shape[2]
-        xw = workspace[0][: n * steps * self.gates * hidden].reshape(n, steps, -1)
+        flat = workspace[0][: n * steps * self.gates * hidden].reshape(n * steps, -1)
         gates = workspace[1].reshape(n, -1)
         active, *new = (s.reshape(n, -1) for s in workspace[2:])
+        # What is projected lies as x does, steps or sequences first.
+        steps_first = not x.flags.c_contiguous and x.swapaxes(0, 1).flags.c_contiguous
+        frames = x.swapaxes(0, 1) if steps_first else x
+        xw = flat.reshape(*frames.shape[:2], -1)
         for d, reverse in enumerate(self.reverses()):
             bias, extra = self.split_bias(None if b is None else b[d], hidden)
-            if x.flags.c_contiguous:  # all steps of all sequences as one product
-                k(np.matmul, x.reshape(-1, features), w[d].T, xw.reshape(n * steps, -1))
+            if frames.flags.c_contiguous:  # all steps of all sequences as one product
+                k(np.matmul, frames.reshape(-1, features), w[d].T, flat)
             else:
-                k(np.matmul, x, w[d].T, xw)
+                k(np.matmul, frames, w[d].T, xw)
             if bias is not None:
                 k(np.add, xw, bias, xw)
-            k(run_sequence, self.stepper(r[d], extra, gates), xw, [s[:, d] for s in states], lengths, reverse,
-              outputs[0][:, d], [s[:, d] for s in outputs[1:]], active, tuple(new))
+            k(run_sequence, self.stepper(r[d], extra, gates), xw.swapaxes(0, 1) if steps_first else xw,
+              [s[:, d] for s in states], lengths, reverse, outputs[0][:, d], [s[:, d] for s in outputs[1:]], active,
+              tuple(new))
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:

@@ -149,7 +149,7 @@ class _Maths:
         self._linear: dict[Output, Linear | None] = {}
 
     def step(self) -> Step | None:
-        if self.hidden is None or self.batch is None or not self._is_rows(self.h, self.hidden):
+        if self.batch is None or not self._is_rows(self.h, self.hidden) or self.new.spec.type.is_dynamic():
             return None
         for read in (self._lstm, self._gru, self._rnn):
             states: list[tuple[Output, Output]] = [(self.h, self.new)]
