@@ -88,7 +88,7 @@ static void install_handler(int signal, void (*handler)(int, siginfo_t*, void*))
   if (signal < 32) previous_actions[signal] = current;
   struct sigaction ours{};
   ours.sa_sigaction = handler;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
   sigaction(signal, &ours, nullptr);
 }
 
