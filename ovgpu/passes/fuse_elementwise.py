@@ -19,7 +19,7 @@ from ovgpu.ops._fused import Chain, Fused, Layer, Part
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops._view import equal
-from ovgpu.ops.convert import Convert
+from ovgpu.ops.convert import Convert, Identity
 from ovgpu.passes._graph import is_fusable, is_number, users_of
 from ovgpu.symbolic import Sym, product
 
@@ -36,6 +36,7 @@ def fuse_elementwise(model: Model) -> None:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 fuse_elementwise(body)
+    _skip_identities(model)
     users = users_of(model)
     hosted = hosted_ports(model)
     place = {id(node): i for i, node in enumerate(model.ops)}
@@ -47,6 +48,14 @@ def fuse_elementwise(model: Model) -> None:
             if len(group) > 1:
                 _fuse(root, sorted(group, key=lambda node: place[id(node)]))
     model.changed()
+
+
+def _skip_identities(model: Model) -> None:
+    """Has layers take what an Identity takes; a Result has the name of the tensor that it takes."""
+    for node in model.ops:
+        if node.op.name != "Result":
+            node.inputs = [s.node.inputs[0] if s is not None and isinstance(s.node.op, Identity) else s
+                           for s in node.inputs]
 
 
 def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: set[int]) -> list[Node]:

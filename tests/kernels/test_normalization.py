@@ -111,7 +111,8 @@ def test_scale_and_shift(over: tuple[int, ...]) -> None:
 def test_kernels_compile_for_devices() -> None:
     rows = [f"normalize_rows<{kind}, {what}, {v}, {n}>" for kind, what, v, n in (
         ("float", "MVN", 4, 1), ("float", "MVN", 4, 8), ("float", "MVN", 1, 16), ("float", "L2", 4, 4),
-        ("float", "CENTRE", 1, 8), ("float", "RMS", 4, 4), ("__half", "RMS", 8, 1), ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
+        ("float", "CENTRE", 1, 8), ("float", "RMS", 4, 4), ("__half", "RMS", 8, 1),
+        ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
     columns = [f"normalize_columns<{kind}, {what}>" for kind in ("float", "__half", "__nv_bfloat16", "double")
                for what in ("MVN", "L2")]
     for architecture in nvrtc.ARCHITECTURES:

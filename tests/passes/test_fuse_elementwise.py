@@ -100,6 +100,13 @@ def test_results_of_the_model_stay() -> None:
     assert net.done(a, net.op("c", "Abs", net.op("b", "Exp", a))) == ["Relu(a)", "Fused(b, c)"]
 
 
+def test_conversions_that_change_nothing_are_skipped() -> None:
+    net = Maker()
+    y = net.op("c", "Convert", net.op("a", "Relu", net.x(3, 4)), destination_type="f32")
+    y = net.op("d", "Convert", y, destination_type="f32")
+    assert net.done(net.op("b", "Exp", y)) == ["Fused(a, b)"]
+
+
 def test_who_asks_for_the_shape_needs_no_value() -> None:
     net = Maker()
     x = net.parameter("f32", (-1, 4))

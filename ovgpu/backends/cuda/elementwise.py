@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,10 +53,10 @@ class Form:
 
 
 class Kernel:
-    """A generated kernel, compiled once; `name` and `source` are for those who look."""
+    """A generated kernel, compiled once; `name`, `source` and `form` are for those who look."""
 
-    def __init__(self, name: str, source: str) -> None:
-        self.name, self.source = name, source
+    def __init__(self, name: str, source: str, form: Form) -> None:
+        self.name, self.source, self.form = name, source, form
         self._compiled: dict[int, Any] = {}
 
     def compile(self) -> Any:
@@ -71,21 +71,39 @@ class Kernel:
         self.compile()(grid, block, args, **named)
 
 
+class Laid(NamedTuple):
+    """How an array lies in memory; ``place`` is its address modulo 16."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    place: int
+
+
 def launch(chain: Chain, inputs: Sequence[Array], output: Array) -> Launch:
     """The launch that writes ``output``, which is not empty, from inputs that broadcast to it."""
-    form, axes, count = plan(inputs, output)
-    kernel = _kernel(chain, tuple(x.dtype for x in inputs), output.dtype, form)
-    kernel.compile()  # so that an error is one of this step
-    grid = (-(-count // (THREADS * form.unroll)),)
-    arguments = (*inputs, output, axes.packed(form.rank), *axes.numbers(count, output.size))
-    return kernel, grid, (THREADS,), arguments
-
-
-def plan(inputs: Sequence[Array], output: Array) -> tuple[Form, Axes, int]:
-    """The form of the kernel for these arrays, the axes in vectors, and how many vectors there are."""
     arrays = (*inputs, output)
+    laid = tuple([Laid(x.shape, x.strides, x.dtype, x.data.ptr % 16) for x in arrays])
+    kernel, grid, numbers = _planned(chain, laid)
+    kernel.compile()  # so that an error is one of this step
+    return kernel, grid, (THREADS,), (*arrays, *numbers)
+
+
+@lru_cache(maxsize=4096)
+def _planned(chain: Chain, arrays: tuple[Laid, ...]) -> tuple[Kernel, tuple[int, ...], tuple[Any, ...]]:
+    """The kernel, the grid and the arguments that are no arrays: the same for all layers of a kind."""
+    form, axes, count = plan(arrays)
+    *inputs, output = arrays
+    kernel = _kernel(chain, tuple(x.dtype for x in inputs), output.dtype, form)
+    numbers = axes.numbers(count, prod(output.shape))
+    return kernel, (-(-count // (THREADS * form.unroll)),), (axes.packed(form.rank), *numbers)
+
+
+def plan(arrays: Sequence[Laid]) -> tuple[Form, Axes, int]:
+    """The form of the kernel for inputs and an output, the axes in vectors, and how many vectors there are."""
+    output = arrays[-1]
     walk = strides_of(output)
-    order = sorted(range(output.ndim), key=lambda i: -abs(walk[i]))  # that of the output's memory
+    order = sorted(range(len(walk)), key=lambda i: -abs(walk[i]))  # that of the output's memory
     strides = [strides_of(x, output.shape) for x in arrays]
     axes = Axes.collapse([output.shape[i] for i in order], *([s[i] for i in order] for s in strides))
     if not axes.extents:
@@ -99,7 +117,7 @@ def plan(inputs: Sequence[Array], output: Array) -> tuple[Form, Axes, int]:
     return Form(len(extents), vector, unroll, axes.index, broadcast), axes, prod(extents)
 
 
-def _vector(axes: Axes, arrays: Sequence[Array]) -> int:
+def _vector(axes: Axes, arrays: Sequence[Laid]) -> int:
     """How many elements may be moved at once."""
     moved = [(x, s) for x, s in zip(arrays, axes.strides) if s[-1]]
     if not axes.strides[-1][-1] == 1 or any(s[-1] != 1 for _, s in moved):
@@ -108,7 +126,7 @@ def _vector(axes: Axes, arrays: Sequence[Array]) -> int:
     outer = [s for _, steps in moved for s in steps[:-1]]
     rows = axes.extents[-1] if len(axes.extents) > 1 else 0  # the end of a single row is guarded
     while vector > 1 and (any(n % vector for n in (rows, *outer))
-                          or any(x.data.ptr % (vector * x.dtype.itemsize) for x, _ in moved)):
+                          or any(x.place % (vector * x.dtype.itemsize) for x, _ in moved)):
         vector //= 2
     return vector
 
@@ -116,7 +134,7 @@ def _vector(axes: Axes, arrays: Sequence[Array]) -> int:
 @cache
 def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any], form: Form) -> Kernel:
     name = "_".join(["ovgpu", *dict.fromkeys(part.op.name.lower() for part in chain.parts)])[:80]
-    return Kernel(name, source(name, chain, inputs, output, form))
+    return Kernel(name, source(name, chain, inputs, output, form), form)
 
 
 def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:
