@@ -114,7 +114,7 @@ def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) 
     reasons = [str(e) for name, e in refused.items() if family(name) == "NVIDIA"]
     try:
         if reasons and cuda.count():
-            warnings.warn(f"{kind} takes {found}: {'; '.join(reasons)}", RuntimeWarning, stacklevel=5)
+            warnings.warn(f"{kind} takes {found}: {'; '.join(reasons)}", RuntimeWarning, stacklevel=6)
     except DeviceError:
         pass
 

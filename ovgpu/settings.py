@@ -175,8 +175,11 @@ class Settings:
             if key not in WRITABLE:
                 raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
             converted[key] = _convert(key, value)
-        if self.device == "CPU" and converted.get("DEVICE_ID"):
-            raise RuntimeError(f"CPU plugin supports only '' as device id, not '{converted['DEVICE_ID']}'")
+        number = converted.get("DEVICE_ID")
+        if number and self.device == "CPU":
+            raise RuntimeError(f"CPU plugin supports only '' as device id, not '{number}'")
+        if number and not number.isdecimal() and devices.is_card(self.device):
+            raise RuntimeError(f"Wrong value {number} for property key DEVICE_ID. Expected only numbers of GPUs")
         self._values.update(converted)
 
     def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:

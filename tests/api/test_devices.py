@@ -88,6 +88,9 @@ def test_cards_that_there_are_not(cards: Any, number: int, name: str, message: s
 def test_the_card_of_a_property_that_there_is_not(cards: Any) -> None:
     with pytest.raises(ov.DeviceError, match="there is one GPU"):
         compiled("NVIDIA", {"DEVICE_ID": "3"})
+    for config in ({"DEVICE_ID": "x"}, {"DEVICE_ID": "-1"}):
+        with pytest.raises(RuntimeError, match=r"Wrong value (x|-1) for property key DEVICE_ID"):
+            ov.Core().set_property("NVIDIA", config)
     with pytest.raises(RuntimeError, match="CPU plugin supports only '' as device id, not '1'"):
         compiled("CPU", {"DEVICE_ID": "1"})
 
@@ -174,8 +177,9 @@ def test_an_old_card(capability: tuple[int, int], version: int, message: str,
     with pytest.raises(ov.DeviceError, match=f"ovgpu emulated device has compute {message}$"):
         compiled("NVIDIA")
     assert ov.Core().available_devices == ["CPU"]
-    with pytest.warns(RuntimeWarning, match='AUTO takes CPU: Device "NVIDIA" cannot be used: .* has compute'):
+    with pytest.warns(RuntimeWarning, match='AUTO takes CPU: Device "NVIDIA" cannot be used: .* has compute') as warned:
         assert executes("AUTO") == ["CPU"]
+    assert warned[0].filename == __file__
 
 
 def test_no_nvrtc(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
