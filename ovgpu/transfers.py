@@ -119,6 +119,7 @@ class RemoteInput(InputSlot):
         if not share or array.dtype != (self._dtype or array.dtype):
             interop.order(value, self._backend.stream)
             array, value = self.staged(array), None
+            self._backend.synchronize()  # its owner may write to it from now on
         self._tensor, self._lent, self._producer = None, array, value
 
     def bind(self, tensor: Tensor) -> None:

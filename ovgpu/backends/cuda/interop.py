@@ -73,7 +73,7 @@ def order(owner: Any, stream: Any) -> None:
     """Has a stream wait for the work that the owner's library has enqueued on the array, from this thread."""
     cupy = rt.cupy()
     if isinstance(owner, cupy.ndarray):
-        stream.wait_event(cupy.cuda.get_current_stream().record())
+        stream.wait_event(cupy.cuda.get_current_stream(owner.data.device_id).record())
     elif hasattr(owner, "__dlpack__"):
         owner.__dlpack__(stream=stream.ptr)
     elif (number := owner.__cuda_array_interface__.get("stream")) is not None:
