@@ -56,6 +56,7 @@ def _skip_identities(model: Model) -> None:
         if node.op.name != "Result":
             node.inputs = [s.node.inputs[0] if s is not None and isinstance(s.node.op, Identity) else s
                            for s in node.inputs]
+    model.changed()
 
 
 def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: set[int]) -> list[Node]:
