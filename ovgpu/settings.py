@@ -86,8 +86,10 @@ CARD: dict[str, Callable[[Settings], Any]] = {
     "AVAILABLE_DEVICES": lambda s: [str(n) for n in devices.card_numbers()],
     "FULL_DEVICE_NAME": lambda s: s.card.name,
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.card.integrated else _TYPE.DISCRETE,
+    "OPTIMIZATION_CAPABILITIES": lambda s: [c for c in READ_ONLY["OPTIMIZATION_CAPABILITIES"](s)
+                                            if c != _CAPABILITY.BF16 or s.card.capability >= (8, 0)],
     "DEVICE_ARCHITECTURE": lambda s: s.card.architecture,
-    "DEVICE_UUID": lambda s: s.card.uuid,
+    "DEVICE_UUID": lambda s: cuda.uuid(s.card.number),
     "GPU_DEVICE_TOTAL_MEM_SIZE": lambda s: s.card.memory,
     "GPU_EXECUTION_UNITS_COUNT": lambda s: s.card.multiprocessors,
     "GPU_UARCH_VERSION": lambda s: "{}.{}.0".format(*s.card.capability),

@@ -173,6 +173,8 @@ def test_an_old_card(capability: tuple[int, int], version: int, message: str,
     fake(monkeypatch, getDeviceProperties=with_capability(*capability), runtimeGetVersion=lambda: version)
     if not message:
         assert ov.Core().available_devices == ["CPU", "NVIDIA"]
+        listed = ov.Core().get_property("NVIDIA", "OPTIMIZATION_CAPABILITIES")
+        assert ("BF16" in listed) is (capability >= (8, 0)) and "FP16" in listed
         return
     with pytest.raises(ov.DeviceError, match=f"ovgpu emulated device has compute {message}$"):
         compiled("NVIDIA")
@@ -332,13 +334,25 @@ def test_streams(cards: Any, config: dict[str, Any], streams: int, requests: int
     assert model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == requests == len(ov.AsyncInferQueue(model))
 
 
-def test_what_cupy_cuts_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cupy_cuts_off(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A UUID with a zero byte."""
+    given = cupy_emu.cuda.runtime.getDeviceProperties
+    fake(monkeypatch, getDeviceProperties=lambda number: {**given(number), "uuid": b""})
     whole = bytes(range(16))
     told = SimpleNamespace(uuid=SimpleNamespace(bytes=whole))
     runtime = SimpleNamespace(cudaGetDeviceProperties=lambda number: (0, told))
     monkeypatch.setattr(device, "import_module", lambda name: {"cuda.bindings.runtime": runtime}[name])
-    assert device._uuid(0, b"") == whole.hex() and device._uuid(0, bytes(range(1, 17)))[:4] == "0102"
+    assert ov.Core().get_property("NVIDIA", "DEVICE_UUID") == whole.hex()
+
+
+def test_a_card_that_does_not_answer(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> Any:
+        raise cupy_emu.cuda.runtime.CUDARuntimeError(46, "cudaErrorDevicesUnavailable: all are busy")
+
+    fake(monkeypatch, getDeviceProperties=refuse)
+    with pytest.raises(ov.DeviceError, match=r'^Device "NVIDIA" cannot be used: CUDA refused: cudaErrorDevicesUnav'):
+        compiled("NVIDIA")
+    assert ov.Core().available_devices == ["CPU"]
 
 
 # ---- running

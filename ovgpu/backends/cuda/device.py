@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import errors, rt
 from ovgpu.errors import DeviceError
 
 # Compute capability of the oldest card per version of CUDA: 13 compiles for no older one; before 7.0 the threads of
@@ -39,7 +39,6 @@ class Card:
     memory: int
     multiprocessors: int
     integrated: bool
-    uuid: str
 
     @property
     def architecture(self) -> str:
@@ -64,9 +63,10 @@ def card(number: int) -> Card:
     if number >= cards:
         there = "is one GPU, NVIDIA.0" if cards == 1 else f"are {cards} GPUs, NVIDIA.0 to NVIDIA.{cards - 1}"
         raise DeviceError(f"there {there}{_visible()}")
-    found = rt.cupy().cuda.runtime.getDeviceProperties(number)
+    with errors.translated():
+        found = rt.cupy().cuda.runtime.getDeviceProperties(number)
     return Card(number, found["name"].decode(), (found["major"], found["minor"]), found["totalGlobalMem"],
-                found["multiProcessorCount"], bool(found["integrated"]), _uuid(number, found["uuid"]))
+                found["multiProcessorCount"], bool(found["integrated"]))
 
 
 def check(number: int) -> None:
@@ -82,10 +82,18 @@ def check(number: int) -> None:
     cublas_version()
 
 
+def uuid(number: int) -> str:
+    """A card's UUID in 32 hexadecimal digits. CuPy cuts the bytes off at the first zero, NVIDIA's bindings do not."""
+    found: bytes = rt.cupy().cuda.runtime.getDeviceProperties(number)["uuid"]
+    if len(found) != 16:
+        found = import_module("cuda.bindings.runtime").cudaGetDeviceProperties(number)[1].uuid.bytes
+    return found.hex()
+
+
 def memory(number: int) -> dict[str, int]:
     """Bytes of a card's memory: all, free, used by arrays of this process, and held by it for further ones."""
     cupy = rt.cupy()
-    with cupy.cuda.Device(number):
+    with errors.translated(), cupy.cuda.Device(number):
         free, total = cupy.cuda.runtime.memGetInfo()
         pool = cupy.get_default_memory_pool()
         return {"total": total, "free": free, "used": pool.used_bytes(), "held": pool.total_bytes()}
@@ -126,13 +134,6 @@ def cublas_version() -> str:
         return ".".join(str(cublas.get_property(part)) for part in range(3))
     except Exception as e:
         raise DeviceError(f"cuBLAS cannot be loaded: {_line(e)}. {rt.INSTALL}") from e
-
-
-def _uuid(number: int, found: bytes) -> str:
-    """32 hexadecimal digits; CuPy cuts the bytes off at the first zero, NVIDIA's bindings do not."""
-    if len(found) != 16:
-        found = import_module("cuda.bindings.runtime").cudaGetDeviceProperties(number)[1].uuid.bytes
-    return found.hex()
 
 
 def _reason(runtime: Any, error: Any) -> str:
