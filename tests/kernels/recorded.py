@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda import CudaBackend, sources
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
@@ -73,7 +73,14 @@ def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[
     assert op.cuda is not None and op.cuda(launcher, given, outputs, ()) is not NotImplemented
     replay(backend, lambda: launcher.calls, [(x, d) for i, (x, d) in enumerate(zip(device, draws))
                                              if i not in op.host_inputs], outputs, wanted)
-    return [call.func.name for call in launcher.calls]
+    return [kernel_name(call) for call in launcher.calls]
+
+
+def kernel_name(call: Any) -> str:
+    """The expression of the kernel that a call launches, which CuPy knows by its mangled name; "" for other calls."""
+    function = call.func
+    return next((expression for (_, _, expression, _), known in sources._functions.items() if known is function),
+                getattr(function, "name", ""))
 
 
 def spec(x: Any, host: bool) -> Spec:
