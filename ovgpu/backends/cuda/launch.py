@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
+from ovgpu.ops.convert import Convert
 from ovgpu.runtime.backend import Call
+from ovgpu.types import Type
 
 
 class Launcher:
@@ -53,11 +55,12 @@ class Launcher:
         if not target.size:
             return
         found = copy.launches(source, target)
-        if found is None:
-            self.calls.append(partial(_copy_kernel(rt.cupy()), source, target, stream=self.stream))
-        else:
-            for launch in found:
-                self.kernel("copy.cu", *launch)
+        if found is None:  # more axes than copy.cu is compiled for: a generated kernel, of bits
+            bits = Type.of(np.dtype(f"u{target.dtype.itemsize}"))
+            self.elementwise(Convert(destination_type=bits), [source.view(bits.storage)], target.view(bits.storage))
+            return
+        for launch in found:
+            self.kernel("copy.cu", *launch)
 
     def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Device memory of this step alone: for the little that one of its launches leaves to the next."""
@@ -73,8 +76,3 @@ class Launcher:
 def _struct(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The numbers as one element: CuPy passes no more than one by value."""
     return np.ascontiguousarray(numbers).reshape(-1).view(np.dtype((np.void, numbers.nbytes)))
-
-
-@cache
-def _copy_kernel(cupy: Any) -> Any:
-    return cupy.ElementwiseKernel("T x", "T out", "out = x", "ovgpu_copy")
