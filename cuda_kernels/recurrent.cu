@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
   static_assert(K == 0 || B == 1, "rows in registers serve one sequence at a time");
   const int hidden = size.hidden, batch = size.batch, steps = size.steps;
   const int unit = blockIdx.x * blockDim.y + threadIdx.y, direction = blockIdx.y;
-  const bool exists = unit < hidden, leads = threadIdx.x == 0;
+  const bool exists = unit < hidden;
   const long long all = 1ll * gridDim.y * batch * hidden;
   long long row[G];
 #pragma unroll
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
         start[j] = h + n * stride.h + direction * stride.h_direction;
         now[j] = state + (step % 2) * all + (1ll * direction * batch + n) * hidden;
         reset[j] = kept + all + (1ll * direction * batch + n) * hidden;
-        if (!w && leads) {
+        if (!w && threadIdx.x == j) {
 #pragma unroll
           for (int g = 0; g < G; g++) in[j][g] = A(from[j][1ll * g * hidden + unit]);
         }
@@ -248,60 +248,65 @@ __global__ void __launch_bounds__(256, resident(K, B))
           }
         }
       }
+      // Lane j goes on with sequence j.
+      const int n = n0 + threadIdx.x;
+      if (threadIdx.x >= B || n >= batch) continue;
+      A to[G], of_x[G];
 #pragma unroll
       for (int j = 0; j < B; j++) {
-        const int n = n0 + j;
-        if (!leads || n >= batch) continue;
-        const A(&to)[G] = sum[j];
-        const long long at = (1ll * direction * batch + n) * hidden + unit;
-        const A before = step == 0 ? A(start[j][unit]) : __ldcg(now[j] + unit);
-        if (resets) {
-          kept[at] = gate(use, 0, to[0] + bias[0]);
-          kept[all + at] = gate(use, 0, to[1 % G] + bias[1]) * before;
-          continue;
+        if (threadIdx.x != j) continue;
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+          to[g] = sum[j][g];
+          of_x[g] = in[j][g];
         }
-        const bool active = !lengths || lengths[n] > t;
-        A after, cell = 0;
-        if (CELL == LSTM) {
-          const T* given = c + n * stride.c + direction * stride.c_direction;
-          const A old = step == 0 ? A(given[unit]) : kept[at];
-          A in_f = to[0] + bias[0], in_i = to[1 % G] + bias[1], in_o = to[3 % G] + bias[3];
-          if (K == 0 && p) {
-            in_f += A(p[unit]) * old;
-            in_i += A(p[hidden + unit]) * old;
-          }
-          const A forget = gate(use, 0, in_f), take = K == 0 && size.coupled ? 1 - forget : gate(use, 0, in_i);
-          cell = forget * old + take * gate(use, 1, to[2 % G] + bias[2]);
-          if (K == 0 && p) in_o += A(p[2 * hidden + unit]) * cell;
-          after = gate(use, 0, in_o) * activate(use, 2, cell);
-          if (!active) cell = old;
-          if (step < steps - 1) kept[at] = cell;
-        } else if (CELL == RNN) {
-          after = gate(use, 0, to[0] + bias[0]);
-        } else {
-          const A z = CELL == GRU ? kept[at] : gate(use, 0, in[j][0] + to[0] + bias[0]);
-          A candidate = to[2 % G] + bias[2];
-          if (CELL == GRU_LINEAR) {
-            const A open = gate(use, 0, in[j][1 % G] + to[1 % G] + bias[1]);
-            candidate = in[j][2 % G] + bias[2] + open * (to[2 % G] + bias[3]);
-          }
-          after = (1 - z) * gate(use, 1, candidate) + z * before;
+      }
+      const long long at = (1ll * direction * batch + n) * hidden + unit;
+      const A before = step == 0 ? A(h[n * stride.h + direction * stride.h_direction + unit])
+                                 : __ldcg(state + (step % 2) * all + at);
+      if (resets) {
+        kept[at] = gate(use, 0, to[0] + bias[0]);
+        kept[all + at] = gate(use, 0, to[1 % G] + bias[1]) * before;
+        continue;
+      }
+      const bool active = !lengths || lengths[n] > t;
+      A after, cell = 0;
+      if (CELL == LSTM) {
+        const A old = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : kept[at];
+        A in_f = to[0] + bias[0], in_i = to[1 % G] + bias[1], in_o = to[3 % G] + bias[3];
+        if (K == 0 && p) {
+          in_f += A(p[unit]) * old;
+          in_i += A(p[hidden + unit]) * old;
         }
-        if (!active) after = before;
-        if (step < steps - 1) state[((step + 1) % 2) * all + at] = after;
-        if (y) y[n * stride.y + direction * stride.y_direction + t * stride.y_step + unit] = T(active ? after : A(0));
-        if (step == steps - 1) {
-          const bool any = !lengths || lengths[n] > 0;
-          h_out[n * stride.h_out + direction * stride.h_out_direction + unit] = T(any ? after : A(0));
-          if (CELL == LSTM) {
-            c_out[n * stride.c_out + direction * stride.c_out_direction + unit] = T(any ? cell : A(0));
-          }
+        const A forget = gate(use, 0, in_f), take = K == 0 && size.coupled ? 1 - forget : gate(use, 0, in_i);
+        cell = forget * old + take * gate(use, 1, to[2 % G] + bias[2]);
+        if (K == 0 && p) in_o += A(p[2 * hidden + unit]) * cell;
+        after = gate(use, 0, in_o) * activate(use, 2, cell);
+        if (!active) cell = old;
+        if (step < steps - 1) kept[at] = cell;
+      } else if (CELL == RNN) {
+        after = gate(use, 0, to[0] + bias[0]);
+      } else {
+        const A z = CELL == GRU ? kept[at] : gate(use, 0, of_x[0] + to[0] + bias[0]);
+        A candidate = to[2 % G] + bias[2];
+        if (CELL == GRU_LINEAR) {
+          const A open = gate(use, 0, of_x[1 % G] + to[1 % G] + bias[1]);
+          candidate = of_x[2 % G] + bias[2] + open * (to[2 % G] + bias[3]);
         }
+        after = (1 - z) * gate(use, 1, candidate) + z * before;
+      }
+      if (!active) after = before;
+      if (step < steps - 1) state[((step + 1) % 2) * all + at] = after;
+      if (y) y[n * stride.y + direction * stride.y_direction + t * stride.y_step + unit] = T(active ? after : A(0));
+      if (step == steps - 1) {
+        const bool any = !lengths || lengths[n] > 0;
+        h_out[n * stride.h_out + direction * stride.h_out_direction + unit] = T(any ? after : A(0));
+        if (CELL == LSTM) c_out[n * stride.c_out + direction * stride.c_out_direction + unit] = T(any ? cell : A(0));
       }
     }
     if (arrived && turn < size.last - 1) ovgpu_grid_barrier(arrived, turn);
   }
-  if (arrived && leads && threadIdx.y == 0) {  // the last block to come leaves the counter as it was
+  if (arrived && threadIdx.x == 0 && threadIdx.y == 0) {  // the last block to come leaves the counter as it was
     const unsigned turns = size.last - size.first, blocks = gridDim.x * gridDim.y * gridDim.z;
     if (atomicAdd(arrived, 1u) == turns * blocks - 1) atomicExch(arrived, 0u);
   }

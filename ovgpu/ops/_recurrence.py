@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.ops._cells import ACTIVATIONS, GRU, LSTM, Recurrent
 from ovgpu.ops._op import Array
 
-UNITS = 8  # hidden units of a block, one warp each
+UNITS = 8  # hidden units of a block at most, one warp each
 REGISTERS = (2, 4, 8, 16, 32)  # per lane and gate, that rows of R take
 TOGETHER = 4  # sequences that share what is read of the weights
 DEPTH = 65535  # of a grid
@@ -22,28 +22,33 @@ DEPTH = 65535  # of a grid
 class Launches:
     """How the turns of a layer are launched: all at once by blocks that wait for each other, or one by one.
 
-    ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights.
+    ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights; a
+    block has so many ``units``.
     """
 
     together: bool
     registers: int
     sequences: int
+    units: int
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(units: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool) -> Launches:
+    def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool) -> Launches:
         """For so many turns; whether the kernel ``keeps`` rows of R in registers if they fit."""
-        across = -(-units // UNITS)
+        across = -(-hidden // UNITS)
         blocks = across * directions
         spread = max(1, multiprocessors // blocks)
-        registers = next((n for n in REGISTERS if n * 32 >= units), 0)
+        registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
         if turns > 1 and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
-            return Launches(True, registers, 1, (across, directions, min(batch, spread)))
+            return Launches(True, registers, 1, UNITS, (across, directions, min(batch, spread)))
         sequences = TOGETHER if batch > 1 else 1
         groups = -(-batch // sequences)
         if turns > 1 and blocks <= multiprocessors * resident(0, sequences):
-            return Launches(True, 0, sequences, (across, directions, min(groups, spread)))
-        return Launches(False, 0, sequences, (across, directions, min(groups, DEPTH)))
+            return Launches(True, 0, sequences, UNITS, (across, directions, min(groups, spread)))
+        units = UNITS
+        while units > 2 and blocks * (UNITS // units) * groups < multiprocessors:  # weights come faster to more of them
+            units //= 2
+        return Launches(False, 0, sequences, units, (-(-hidden // units), directions, min(groups, DEPTH)))
 
 
 def resident(registers: int, sequences: int) -> int:
@@ -84,7 +89,7 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     kernel = f"recurrent<{k.c_type(kind)}, {counts}, {cell}, {plan.registers}, {plan.sequences}>"
     for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
         size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last, coupled, *order], np.int32)
-        k.kernel("recurrent.cu", kernel, plan.grid, (32, UNITS),
+        k.kernel("recurrent.cu", kernel, plan.grid, (32, plan.units),
                  (x, w, r, b, p, *_ends(states), lengths, y, *_ends(finals), state, kept,
                   arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
     return None
