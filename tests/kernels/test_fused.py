@@ -28,7 +28,7 @@ from ovgpu.runtime.printing import as_text
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
-from tests.harness.ir import Net, Port
+from tests.harness.ir import Net, Port, feed, take
 from tests.kernels.forms import random
 from tests.models.transformer import Sizes, bert
 
@@ -385,3 +385,57 @@ def test_stopping_at_a_layer(emulated: str) -> None:
     model = compiled(residual(), emulated)
     with ov.STOP_AT("gelu"), pytest.raises(RuntimeError, match=r"'gelu': it is one step with 'sum'.*before"):
         model([x, x])
+
+
+def chained(net: Net, x: Port, bias: Port) -> Port:
+    """tanh(x + bias) * 0.5 + x"""
+    y = net.layer("Tanh", "opset1", [net.layer("Add", "opset1", [x, bias], name="plus")])
+    y = net.layer("Multiply", "opset1", [y, net.const(np.float32(0.5))])
+    port: Port = net.layer("Add", "opset1", [y, x], name="sum")
+    return port
+
+
+def agree(net: Net, emulated: str, *draws: Sequence[Array]) -> Any:
+    """Runs on the device, captured from the second inference on, equal those on the host; the model on the device."""
+    model, reference = compiled(net, emulated), compiled(net, "CPU")
+    for inputs in draws:
+        for found, expected in zip(model(inputs).to_tuple(), reference(inputs).to_tuple(), strict=True):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+    return model
+
+
+def test_in_the_body_of_a_loop(emulated: str) -> None:
+    body = Net("body")
+    xi, h = body.parameter("f32", (1, 8), "xi"), body.parameter("f32", (1, 8), "h")
+    r = body.result(chained(body, body.layer("Multiply", "opset1", [xi, h]), body.const(random((8,))(3))))
+    net = Net("loop")
+    x, h0 = net.parameter("f32", (-1, 8), "x"), net.parameter("f32", (1, 8), "h0")
+    every, last = net.tensor_iterator(body, [feed(x, xi, axis=0), feed(h0, h)], [take(r, axis=0), take(r)], [(r, h)])
+    net.result(every)
+    net.result(last)
+    model = agree(net, emulated, *[[random((n, 8))(i), random((1, 8))(9)] for i, n in enumerate((5, 5, 5, 3, 1))])
+    fused = [step.fused for step in model.plan().all_steps() if step.fused]
+    assert fused and all(layers[-1] == "sum" and len(layers) == 5 for layers in fused)
+
+
+def test_after_a_result_of_unknown_length(emulated: str) -> None:
+    net = Net("picked")
+    x = net.parameter("f32", (-1,), "x")
+    where = net.layer("NonZero", "opset3", [x], {"output_type": "i64"}, ["i64"])
+    picked = net.layer("Gather", "opset8", [x, where, net.const(np.int64(0))], {"batch_dims": 0})
+    net.result(chained(net, picked, net.const(np.float32(1))))
+    draws = [np.maximum(random((40,))(i), 0) for i in range(4)]
+    model = agree(net, emulated, *[[x] for x in (*draws, np.zeros(40, np.float32), draws[0])])
+    assert [step.fused[-1] for step in model.plan().all_steps() if step.fused] == ["sum"]
+
+
+def test_in_a_branch(emulated: str) -> None:
+    then, otherwise = Net("then"), Net("otherwise")
+    a, b = then.parameter("f32", (4, 8), "a"), otherwise.parameter("f32", (4, 8), "b")
+    first = then.result(chained(then, a, then.const(random((8,))(1))))
+    second = otherwise.result(otherwise.layer("Relu", "opset1", [b]))
+    net = Net("branch")
+    x, which = net.parameter("f32", (4, 8), "x"), net.parameter("boolean", (), "which")
+    net.result(net.if_(which, then, otherwise, [(x, a, b)], [(first, second)]))
+    agree(net, emulated, *[[random((4, 8))(i), np.array(i % 2 == 0)] for i in range(6)])
