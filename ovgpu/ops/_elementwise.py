@@ -25,6 +25,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, Workspace
+from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE, Tape, tiled, trace
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
 from ovgpu.types import Type
@@ -145,8 +146,8 @@ class Elementwise(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given = [x for x in inputs if x is not None]
-        if any(x.dtype.kind in "VO" and x.dtype.name != "bfloat16" for x in (*given, *outputs)):
-            return NotImplemented  # f8, 4-bit types and strings have no arithmetic
+        if not all(is_plain(x.dtype) for x in (*given, *outputs)):
+            return NotImplemented
         k.elementwise(self, self.align(given), outputs[0])
         return None
 

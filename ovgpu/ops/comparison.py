@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import (
     Binary,
@@ -18,6 +20,7 @@ from ovgpu.ops._elementwise import (
     pdpd_shape,
 )
 from ovgpu.ops._op import op
+from ovgpu.ops._storage import is_plain
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes
 from ovgpu.types import Type
 
@@ -231,6 +234,13 @@ class Select(Elementwise):
             return shape if cond is None else equal_shape(shape, cond)
         # The specification broadcasts cond one way; models (masks of two scalars) and OpenVINO use both ways.
         return None if cond is None else broadcast_shapes(then, otherwise, cond)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        cond, *rest = inputs
+        if not is_plain(outputs[0].dtype) and outputs[0].dtype.itemsize == 1:  # moved as bytes
+            *rest, out = (x.view(np.uint8) for x in (*rest, outputs[0]))
+            outputs = [out]
+        return super().cuda(k, [cond, *rest], outputs, workspace)
 
     def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
         if self.auto_broadcast != "pdpd":

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Unary, decide
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._storage import decode, encode, is_float
+from ovgpu.ops._storage import decode, encode, is_float, is_plain
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View
+from ovgpu.ops._xp import NUMPY
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
@@ -49,10 +55,68 @@ class Convert(Unary):
             return "x != 0"
         return "int(x)" if kind.is_real() and target.is_integral() and target.bitwidth < 32 else "x"
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, y = inputs[0], outputs[0]
+        if is_plain(x.dtype) and is_plain(y.dtype):
+            return super().cuda(k, inputs, outputs, workspace)
+        if x.dtype == object:
+            return NotImplemented
+        axes = Axes.collapse(y.shape, strides_of(x, y.shape), strides_of(y))
+        if not axes.rank:
+            return NotImplemented
+        source, target = Type.of(x.dtype), self.destination_type
+        form = f"{axes.index}, {axes.rank}>"
+        numbers: list[Any]
+        if not is_plain(x.dtype):
+            name, numbers = f"decode<{bits(y.dtype.itemsize)}, {form}", [_values(source, target)]
+        elif is_float(target):
+            name, numbers = f"encode<{k.c_type(x.dtype)}, {form}", [_steps(target)]
+        else:
+            mask = (1 << target.bitwidth) - 1
+            name, numbers = f"encode_low<{k.c_type(x.dtype)}, {form}", [_values(Type.u8, target), np.uint32(mask)]
+        if y.size:
+            k.kernel("convert.cu", name, blocks(y.size), (THREADS,),
+                     (x, y, *numbers, axes.packed(), *axes.numbers(y.size)))
+        return None
+
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         if x.dtype == object and self.destination_type != Type.string:
             return super().evaluate(xp, x)  # symbolic integers
         return (converted(xp, x, self.destination_type),)
+
+
+@cache
+def _values(source: Type, target: Type) -> np.ndarray[Any, Any]:
+    """What each of the 256 bytes of ``source`` becomes in ``target``, as bits."""
+    every = np.arange(256, dtype=np.uint8).view(source.storage)
+    with np.errstate(all="ignore"):
+        found: np.ndarray[Any, Any] = converted(NUMPY, every, target).view(f"u{target.storage.itemsize}")
+    return found
+
+
+@cache
+def _steps(target: Type) -> np.ndarray[Any, Any]:
+    """The struct Steps of ``cuda_kernels/convert.cu``: how floats are rounded to ``target``, found by bisection."""
+    def codes(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        floats = (keys ^ (keys >> 31 & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
+        with np.errstate(all="ignore"):
+            found: np.ndarray[Any, Any] = encode(floats, target).view(np.uint8)
+        return found
+
+    infinity = 0x7F800000
+    low, high = np.array([~infinity]), np.array([infinity])
+    first = codes(low)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        changes = codes(low) != codes(high)
+        low, high = low[changes], high[changes]
+    bounds = np.sort(high)
+    padding = 255 - len(bounds)
+    keys = np.append(bounds, [0x7FFFFFFF] * padding).astype(np.int32)
+    values = np.concatenate([first, codes(bounds), np.zeros(padding, np.uint8)])
+    nan = encode(np.array([np.nan], np.float32), target).view(np.uint8)
+    return np.concatenate([keys.view(np.uint8), values, nan, np.zeros(3, np.uint8)])
 
 
 @op("ConvertLike", "opset1")
@@ -104,6 +168,12 @@ class ConvertPromoteTypes(Op):
     def evaluate(self, xp: Any, a: Any, b: Any) -> tuple[Any, ...]:
         kind = self._common(Spec(_type_of(a), a.shape), Spec(_type_of(b), b.shape))
         return converted(xp, a, kind), converted(xp, b, kind)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        for x, y in zip(inputs, outputs):
+            if Convert(destination_type=Type.of(y.dtype)).cuda(k, [x], [y], []) is NotImplemented:
+                return NotImplemented
+        return None
 
 
 def _type_of(x: Any) -> Type:
