@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from math import prod
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Backend
-from ovgpu.runtime.memory import capacity, reserve
+from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
-
-KEPT = 16  # shapes
-
-T = TypeVar("T")
-
-
-class Block(Generic[T]):
-    """Memory for one tensor, which grows as needed. A shape has the same array each time, until it grows: steps are
-    bound to arrays."""
-
-    def __init__(self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], T],
-                 dynamic: bool) -> None:
-        self._allocate, self._dense, self._dynamic = allocate, dense, dynamic
-        self._memory: Any = None
-        self._size = 0
-        self._arrays: OrderedDict[tuple[tuple[int, ...], Type], T] = OrderedDict()
-
-    def array(self, shape: tuple[int, ...], kind: Type) -> T:
-        """The array of this shape and type."""
-        found = self._arrays.get((shape, kind))
-        if found is None:
-            self._reserve(prod(shape) * kind.storage.itemsize)
-            found = self._arrays[shape, kind] = self._dense(self._memory, shape, kind)
-            if len(self._arrays) > KEPT:
-                self._arrays.popitem(last=False)
-        return found
-
-    def _reserve(self, nbytes: int) -> None:
-        if self._memory is None or nbytes > self._size:
-            size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # what has grown will grow again
-            self._memory, self._size = reserve(self._allocate, size, nbytes)
-            self._arrays.clear()
 
 
 class Pair(NamedTuple):

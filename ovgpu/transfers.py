@@ -15,12 +15,13 @@ import numpy as np
 from ovgpu.backends.cuda import CudaBackend, interop
 from ovgpu.errors import Error, OpError
 from ovgpu.inputs import InputSlot
-from ovgpu.mirror import Block, Mirror, MirroredTensor, Pair
+from ovgpu.mirror import Mirror, MirroredTensor, Pair
 from ovgpu.ops._op import Array
 from ovgpu.outputs import OutputSlot
 from ovgpu.ports import ConstOutput
 from ovgpu.remote import RemoteTensor
 from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type
 

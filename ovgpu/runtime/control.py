@@ -2,7 +2,7 @@
 
 Where the number of iterations is known from shapes and the lane, and the body's shapes do not change, iterations
 are bound ahead (`iterations`), or, if they are many, a few that serve as all of them (`repeat`). Otherwise the body is
-run iteration by iteration by the op's own `evaluate`.
+run iteration by iteration (`stepwise`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ovgpu.ops._op import Array, Op
 from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops.control_flow import If, InputMap, Loop, TensorIterator
 from ovgpu.runtime import repeat
-from ovgpu.runtime.backend import Call, Eager, Fresh
+from ovgpu.runtime.backend import Call, Eager
 from ovgpu.runtime.iterations import Iterations, Maps
 from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
@@ -216,23 +216,6 @@ def _child(executor: Executor, step: Step, branch: int) -> Executor:
     program = step.bodies[branch].program
     assert program is not None
     return executor.child((id(step), branch), program)
-
-
-# ---- iterations run one by one
-
-def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """The results of a control step whose shapes or iterations only running tells."""
-    bodies = {id(body.model): number for number, body in enumerate(step.bodies)}
-
-    def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
-        programs = executor.body_programs.setdefault(id(model), {})
-        program = program_for(model, arrays, programs)
-        child = executor.child((id(step), bodies[id(model)], id(program)), program)
-        contiguous = executor.backend.xp.ascontiguousarray  # slices are not always
-        dense = [x if x.flags.c_contiguous else contiguous(x) for x in arrays]
-        return child.run(dense, {}, Fresh(executor.backend))
-
-    return step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
 
 def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,

@@ -21,8 +21,9 @@ import numpy as np
 
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
-from ovgpu.runtime import control
+from ovgpu.runtime import control, stepwise
 from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
+from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.iterations import culprit
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
@@ -90,6 +91,8 @@ class Executor:
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
         self.loops: dict[int, Known] = {}  # by the id of their steps
+        self.stepwise: dict[int, stepwise.Stepwise] = {}  # likewise
+        self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
         self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
 
     def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
@@ -157,7 +160,7 @@ class Executor:
     def _bound(self, number: int, segment: Segment, memory: Memory, key: Any) -> Binding:
         slots, hosts = segment.lane(self.arrays)
         kept = self.bindings[number]
-        full_key = (slots, key, *(h.tobytes() for h in hosts)) if hosts else (slots, key)
+        full_key = (slots, key, *(hosts[i].tobytes() for i in segment.told))
         base = kept.get(full_key)
         if base is None:
             base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
@@ -196,15 +199,16 @@ class Executor:
         todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
-            binding = Binding(slots, _copies(hosts), outside, layout, [None] * len(todo_values), [()] * len(todo_steps))
+            binding = Binding(slots, _told(segment, hosts), outside, layout, [None] * len(todo_values),
+                              [()] * len(todo_steps))
         else:
             changed = tuple(compress(count(), map(ne, base.slots, slots)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
-            told = bool(hosts) and any(a.tobytes() != b.tobytes() for a, b in zip(hosts, base.hosts))
+            told = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.told])
             if not changed and not moved and not told:
                 return base
             todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
-            binding = Binding(slots, _copies(hosts), outside, layout, list(base.arrays), list(base.calls))
+            binding = Binding(slots, _told(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
         arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
         place, view = self.backend.place, self.backend.view
         for position in todo_values:
@@ -363,13 +367,25 @@ class Executor:
         types = [values[i].type for i in step.outputs]
         try:
             if step.bodies:
-                results = control.run(self, step, inputs)
+                results = stepwise.run(self, step, inputs)
             else:
                 results = self.backend.evaluate(step.op, inputs, types)
         except Exception as e:
             raise self._failed(e, step) from e
         for i, result in zip(step.outputs, results):
-            A[i] = result
+            A[i] = self._settled(i, result)
+
+    def _settled(self, i: int, result: Array) -> Array:
+        """A value that an eager step has made, where later segments found one of its shape before: what is bound to
+        it, and captured, then serves again."""
+        used = any(any(segment.users.get(i, ())) for segment in self.program.segments)
+        if not self.backend.replays or not used or result.dtype == object:
+            return result
+        block = self.settled.setdefault(i, Block(self.backend.allocate, self.backend.dense, True))
+        target = block.array(tuple(result.shape), Type.of(result.dtype))
+        for call in self.backend.copy(result, target):
+            call()
+        return target
 
     def _run_rest(self, states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
         rest = self.program.rest
@@ -383,9 +399,9 @@ class Executor:
         return child.run(inputs, {}, memory, key)
 
 
-def _copies(hosts: Sequence[Any]) -> list[Any]:
-    """Host values that stay as they are: some are the caller's inputs, which the next inference overwrites."""
-    return [np.array(h) for h in hosts]
+def _told(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
+    """Copies of the host values that steps take: some are the caller's inputs, which the next inference overwrites."""
+    return [np.array(h) if i in segment.told else None for i, h in enumerate(hosts)]
 
 
 def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:

@@ -32,6 +32,7 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         _dependencies(program, segment, number, made)
         segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
                          if isinstance(b.nbytes, Sym)]
+        segment.told = sorted({h.lane for step in segment.steps for h in step.host.values() if h.lane >= 0})
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
         segment.given = {i: _geometry(values[i], segment) for i in given}
         segment.places = [_place(values[i], segment) for i in segment.values]

@@ -127,6 +127,7 @@ class Segment:
     slots: list[Int] = field(default_factory=list)  # the expressions; their numbers are the slots
     host_nodes: list[HostNode] = field(default_factory=list)
     fetches: set[int] = field(default_factory=set)  # value ids that the lane reads on the host
+    told: list[int] = field(default_factory=list)  # numbers of the host nodes whose results steps take
     lane: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
     lane_source: str = ""
     buffers: list[Buffer] = field(default_factory=list)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -67,13 +67,13 @@ class Watch:
 def poisoned(seen: list[str]) -> Iterator[None]:
     """Within the block, whatever binds or evaluates raises, and is noted."""
     from ovgpu.backends.cuda import CudaBackend
-    from ovgpu.runtime import control
-    from ovgpu.runtime.executor import Binding, Executor
-    from ovgpu.runtime.program import Segment
+    from ovgpu.runtime import control, stepwise
+    from ovgpu.runtime.executor import Executor, Recorded
+    from ovgpu.runtime.program import Step
 
-    def run(executor: Executor, segment: Segment, binding: Binding) -> None:
-        if binding.flat:
-            seen.append(f"to run {segment.steps[0].op.name}")
+    def run(executor: Executor, steps: Sequence[Step], recording: Recorded) -> None:
+        if recording.flat:
+            seen.append(f"to run {steps[0].op.name}")
             raise AssertionError(seen[-1])
 
     def poison(what: str, op_of: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,5 +90,5 @@ def poisoned(seen: list[str]) -> Iterator[None]:
         patch.setattr(Executor, "_compute", poison("to evaluate", lambda _, step, *rest: step.op))
         patch.setattr(Executor, "run_flat", run)
         patch.setattr(control, "bind", poison("to bind", lambda _, step, *rest: step.op))
-        patch.setattr(control, "run", poison("to evaluate", lambda _, step, *rest: step.op))
+        patch.setattr(stepwise, "run", poison("to evaluate", lambda _, step, *rest: step.op))
         yield

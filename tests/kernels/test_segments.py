@@ -1,0 +1,163 @@
+"""What running alone tells: the segments before and after it are graphs, and so are the bodies of its iterations."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.control_flow.test_loop import BOTH, ONES, X, looped, until
+from tests.harness.ir import Net, feed, take
+from tests.harness.layers import add, compare, convert, mul, nonzero, numbers, reduce, relu, scalar
+
+from .test_long_loops import Run, captures
+
+__all__ = ["captures"]
+
+
+def indices() -> Net:
+    """Twice the indices of what is above zero in relu(x) / 2: a segment before, and one after."""
+    net = Net()
+    x = mul(net, relu(net, net.parameter("f32", (2, 6), "x")), scalar(net, 0.5))
+    found = convert(net, nonzero(net, x), "f32")
+    net.result(reduce(net, "ReduceSum", mul(net, found, scalar(net, 2.0)), [0]))
+    net.result(x)
+    return net
+
+
+def flags(count: int) -> np.ndarray[Any, Any]:
+    """So many ones, and minus ones."""
+    x = -np.ones(12, np.float32)
+    x[:count] = 1
+    return np.random.default_rng(count).permutation(x).reshape(2, 6)
+
+
+def test_segments_around_a_data_dependent_result(emulated: str) -> None:
+    """Two graphs from the second inference on; what NonZero does by itself, and bringing its result to its place, is
+    the same each time."""
+    run = Run(indices(), emulated)
+    found = [run(flags(5)) for _ in range(5)]
+    plan = run.request.plan()
+    assert plan.captured == (True, True) and plan.count("eager") == 1 and plan.launches == 3
+    assert [c.graph_launches for c in found] == [0, 2, 2, 2, 2]
+    assert len({c.launches for c in found[1:]}) == 1
+
+
+def test_sizes_that_come_again_are_captured_once(emulated: str, captures: list[Any]) -> None:
+    """Four sizes in turn: every one has a graph, and keeps it."""
+    run = Run(indices(), emulated)
+    for count in (12, 3, 5, 7, 3, 5, 7, 12):
+        run(flags(count))
+    assert len(captures) == 1 + 4
+    found = [run(flags(count)) for count in (3, 5, 7, 12, 5, 3)]
+    assert all(c.graph_launches == 2 for c in found) and len(captures) == 1 + 4
+
+
+def test_sizes_that_never_come_again_are_not_captured(emulated: str, captures: list[Any]) -> None:
+    net, run = indices(), None
+    run = Run(net, emulated)
+    for count in range(12, 0, -1):
+        run(flags(count))
+    assert len(captures) == 1  # the segment before
+
+
+def test_a_condition_is_all_that_comes_back(emulated: str) -> None:
+    """Each iteration is one graph; a byte of its results is read."""
+    run = Run(looped(until(1e4), [ONES], [(0, None)], trips=-1), emulated)
+    x = np.abs(X[0])
+    for _ in range(3):
+        counters = run(x)
+    trips = _trips(x)
+    assert trips > 8 and (counters.graph_launches, counters.launches) == (1 + trips, 0)  # the first one uploads
+    assert counters.d2h_bytes == trips + ONES.nbytes and counters.h2d_bytes == x.nbytes and counters.allocs == 0
+
+
+def _trips(x: Any) -> int:
+    h, trips = ONES, 0
+    while trips == 0 or h.sum() < 1e4:
+        h, trips = h * 2 + x, trips + 1
+    return trips
+
+
+def test_changing_numbers_of_iterations_capture_nothing_new(emulated: str, captures: list[Any]) -> None:
+    """Bodies are bound for the first iteration, the odd and the even ones."""
+    run = Run(looped(until(1e4), [ONES], [(0, None)], trips=-1), emulated)
+    for n in range(2):
+        run(np.abs(X[n]))
+    assert len(captures) == 1 + 3  # the upload
+    for factor in (0.5, 7, 30, 1e3):
+        run(np.abs(X[0]) * np.float32(factor))
+    assert len(captures) == 1 + 3
+
+
+def test_concatenated_values_and_a_counter(emulated: str) -> None:
+    """A value kept for the end is copied, and the number of an iteration is given to it: nothing else."""
+    def body(b: Net, i: Any, p: Any) -> Any:
+        new = add(b, mul(b, p[1], scalar(b, 2)), convert(b, i, "f32"))
+        return compare(b, "Less", reduce(b, "ReduceSum", new, [0, 1]), scalar(b, 3e3)), [new]
+
+    run = Run(looped(body, [ONES], BOTH, trips=-1), emulated)
+    for n in range(3):
+        counters = run(X[n])
+    trips = run.request.get_output_tensor(1).shape[0] // 2
+    assert counters.graph_launches == 1 + trips > 6
+    assert counters.h2d_bytes == 24 + 8 * trips and counters.allocs <= trips + 1
+    assert counters.launches <= trips + 1  # copies of values, and their concatenation
+
+
+def test_slices_of_a_loop_with_a_condition(emulated: str) -> None:
+    net, body = Net(), Net()
+    x = net.parameter("f32", (8, 3), "x")
+    row, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
+    new = add(body, mul(body, row, row), h)
+    go = body.result(compare(body, "Less", reduce(body, "ReduceSum", new, [0, 1]), scalar(body, 200.0)))
+    new = body.result(new)
+    net.result(net.loop(scalar(net, 8, "i64"), net.const(np.array(True)), body,
+                        [feed(x, row, axis=0), feed(net.const(ONES[:1]), h)], [take(new)], [(new, h)],
+                        body_condition=go))
+    run = Run(net, emulated)
+    for scale in (1, 1, 1, 3, 3):
+        counters = run((numbers(8, 3) * scale).astype(np.float32))
+        assert counters.d2h_bytes <= 8 + 12  # a byte per iteration, and the result
+    assert counters.graph_launches == 1 + counters.launches <= 9  # a slice is copied to where the body reads it
+
+
+@pytest.mark.parametrize("go", [True, False])
+@pytest.mark.parametrize("on_device", [True, False])
+def test_branches_of_a_computed_condition(go: bool, on_device: bool, emulated: str) -> None:
+    """The branch that is taken and what follows it are one graph, and what computes the condition another if the
+    device does."""
+    net = Net()
+    x = net.parameter("f32", (2, 600), "x")
+    y = relu(net, add(net, x, scalar(net, 0.5))) if on_device else x  # too much for the host
+    condition = compare(net, "Greater", reduce(net, "ReduceSum", y, [0, 1]), scalar(net, 0.5 * on_device * 1200))
+    then, other = Net(), Net()
+    a, b = then.parameter("f32", (2, 600)), other.parameter("f32", (2, 600))
+    y = net.if_(condition, then, other, [(x, a, b)],
+                [(then.result(relu(then, mul(then, a, a))), other.result(mul(other, b, scalar(other, -3))))])
+    net.result(mul(net, y, y))
+    run = Run(net, emulated)
+    for n in range(4):
+        x = np.abs(numbers(2, 600, seed=n))
+        counters = run(x if go else -x)
+    assert (counters.graph_launches, counters.launches, counters.allocs) == (1 + on_device, 0, 0)
+    assert counters.d2h_bytes == on_device + x.nbytes and counters.h2d_bytes == x.nbytes
+
+
+def test_nested_loops_with_conditions(emulated: str) -> None:
+    """An inner loop until something holds, in an outer one until something else does; and its initial value is used
+    after it has run."""
+    def outer(b: Net, i: Any, p: Any) -> Any:
+        inner = Net()
+        ip = [inner.parameter("f32", (2, 3)) for _ in range(2)]
+        new = add(inner, mul(inner, ip[1], scalar(inner, 2)), ip[0])
+        go = inner.result(compare(inner, "Less", reduce(inner, "ReduceSum", new, [0, 1]), scalar(inner, 100.0)))
+        result = inner.result(new)
+        grown = b.loop(scalar(b, -1, "i64"), b.const(np.array(True)), inner, [feed(p[0], ip[0]), feed(p[1], ip[1])],
+                       [take(result)], [(result, ip[1])], body_condition=go)
+        after = add(b, mul(b, grown, scalar(b, 0.05)), p[1])
+        return compare(b, "Less", reduce(b, "ReduceSum", after, [0, 1]), scalar(b, 60.0)), [after]
+
+    run = Run(looped(outer, [ONES], BOTH, trips=-1), emulated)
+    for n in range(4):
+        run(np.abs(X[n]) + 1)
