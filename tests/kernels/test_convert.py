@@ -24,7 +24,8 @@ def test_steps_round_as_the_type_does(name: str) -> None:
     table = _steps(kind)
     bounds, codes = table[:1020].view(np.int32), table[1020:1276]
     rng = np.random.default_rng(3)
-    keys = np.concatenate([rng.integers(-(2**31), 2**31, 100_000), bounds, bounds.astype(np.int64) - 1]).astype(np.int32)
+    drawn = rng.integers(-(2**31), 2**31, 100_000)
+    keys = np.concatenate([drawn, bounds, bounds.astype(np.int64) - 1]).astype(np.int32)
     x = (keys ^ (keys >> 31 & 0x7FFFFFFF)).view(np.float32)
     keys, x = keys[~np.isnan(x)], x[~np.isnan(x)]
     with np.errstate(all="ignore"):
