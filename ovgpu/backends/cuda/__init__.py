@@ -59,10 +59,13 @@ class CudaBackend:
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
         if array.shape == shape and array.strides == strides and not offset:
             return array
+        if isinstance(array, np.ndarray):  # strings stay on the host
+            begin = array.reshape(-1)[offset // array.itemsize :]
+            return np.lib.stride_tricks.as_strided(begin, shape, strides)
         return self.cupy.ndarray(shape, array.dtype, memptr=array.data + offset, strides=strides)
 
     def constant(self, value: Any) -> Array:
-        if value.dtype == object:  # strings stay on the host
+        if value.dtype == object:
             return value
         with self._active:
             array = self.xp.empty(value.shape, value.dtype)
