@@ -123,6 +123,19 @@ CELLS = [
 test_cells = check(CELLS)
 
 
+def large(kind: str, version: str, n: int, linear: bool = False) -> Case:
+    """More weights than a cache near the core holds, for a few rows."""
+    size, rows = 192, GATES[kind] * 192
+    shapes = [*[(n, size)] * (3 if kind == "LSTM" else 2), *[(rows, size)] * 2, (rows + size * linear,)]
+    attrs = {"hidden_size": size} | (LINEAR if linear else {})
+    return Case(f"{kind}Cell", version, [In(s, low=-0.2, high=0.2) for s in shapes], attrs,
+                2 if kind == "LSTM" else 1, id=f"large_{n}{'_linear' if linear else ''}")
+
+
+test_large_cells = check([large("LSTM", "opset4", 2), large("LSTM", "opset4", 5), large("GRU", "opset3", 3),
+                          large("GRU", "opset3", 4, True)])
+
+
 def lstm_1(order: str = "fico", *, couple: bool = False) -> Callable[..., Any]:
     """LSTMCell-1 with what the plugin ignores."""
     def expect(x: Array, h: Array, c: Array, w: Array, r: Array, b: Array, *p: Array) -> list[Array]:
