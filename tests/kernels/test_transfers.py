@@ -1,6 +1,7 @@
 """What crosses between host and device at an inference, emulated: inputs and outputs, inside the graph."""
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import ovgpu as ov
 from ovgpu.runtime.plan import Plan
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
+from tests.emulator import memory
 from tests.harness.ir import Net
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
@@ -287,3 +289,17 @@ def test_what_goes_before_a_result_of_unknown_shape_is_a_graph(compiled: Any) ->
         given = (n + 1) * np.eye(rows, 3, dtype=np.float32)
         _, counters = counted(lambda: request.infer([given]))  # noqa: B023
         assert counters.graph_launches == (0 if n < 2 else 2)
+
+
+def test_memory_goes_with_the_request(compiled: Any) -> None:
+    model = compiled(nets.one((-1, 3)))
+    gc.collect()
+    before = memory.used_bytes(), len(memory._pinned)
+    request = model.create_infer_request()
+    for rows in (2, 2, 2, 5000, 5000, 5000, 2):
+        request.infer([np.ones((rows, 3), np.float32)])
+    request.infer([cp.asarray(X)])
+    assert memory.used_bytes() > before[0] and len(memory._pinned) > before[1]
+    del request
+    gc.collect()
+    assert (memory.used_bytes(), len(memory._pinned)) == before
