@@ -15,7 +15,7 @@ from tests.harness import Net
 from tests.harness.layers import numbers
 from tests.models.recurrent import lstm_sequence, lstm_state
 from tests.models.spec import spec_tensor_iterator
-from tests.passes.recurrent_nets import BACKWARDS, FEATURES, cell, looped, over_time
+from tests.passes.recurrent_nets import BACKWARDS, FEATURES, cell, looped, over_time, stateful
 from tests.passes.test_recurrent_maths import classic_gru, torch_lstm
 
 SPEC = [(1, 25, 512), (1, 256), (1, 256)]
@@ -30,6 +30,7 @@ MODELS: dict[str, tuple[Any, list[tuple[int, ...]], int]] = {
     "gru-time-first": (over_time(cell("GRUCell"), axis=0, batch=3), [(7, 3, FEATURES)], 2),
     "backwards": (over_time(cell("LSTMCell"), 2, BOTH, into=BACKWARDS), [(2, 7, FEATURES)], 2),
     "loop": (looped(cell("LSTMCell"), 2, axis=0), [(6, 2, FEATURES)], 2),
+    "between-states": (stateful(), [(1, 7, FEATURES)], 2),
     "lstm-in-maths": (over_time(torch_lstm(), 2, BOTH), [(2, 7, FEATURES)], 2),
     "gru-in-maths": (over_time(classic_gru("plain", True)), [(2, 7, FEATURES)], 2),
 }

@@ -84,6 +84,24 @@ def looped(step: Step, states: int = 1, *, batch: int = 2, axis: int = 1, trips:
     return net
 
 
+def stateful(batch: int = 1) -> Net:
+    """An LSTM over the frames of a chunk, whose states go on from chunk to chunk."""
+    net, body = Net(), Net()
+    x = net.parameter("f32", (batch, -1, FEATURES), "x")
+    xi = body.parameter("f32", (batch, 1, FEATURES))
+    inner = [body.parameter("f32", (batch, HIDDEN)) for _ in "hc"]
+    new = cell("LSTMCell")(body, squeeze(body, xi, [1]), inner)
+    back, every = [body.result(s) for s in new], body.result(unsqueeze(body, new[0], [1]))
+    first = [net.const(weights(batch, HIDDEN, seed=n)) for n in (1, 2)]
+    read = [net.read_value(name, "f32", (batch, HIDDEN), init) for name, init in zip("hc", first)]
+    y, *last = net.tensor_iterator(body, [feed(x, xi, axis=1), *map(feed, read, inner)],
+                                   [take(every, axis=1), *map(take, back)], list(zip(back, inner)), name="layer")
+    for name, value in zip("hc", last):
+        net.assign(name, value)
+    net.result(y)
+    return net
+
+
 def cell(kind: str, bias: bool = True, version: str | None = None, **attributes: Any) -> Step:
     """A cell op with constant weights."""
     gates = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[kind]
@@ -135,4 +153,4 @@ def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) ->
 
 
 __all__ = ["BACKWARDS", "FEATURES", "HIDDEN", "axes", "cell", "frames", "i64", "layers", "looped", "over_time",
-           "prepared", "same_as_step_by_step", "weights"]
+           "prepared", "same_as_step_by_step", "stateful", "weights"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from tests.harness import Infer, Net, Scenario, check, feed, take
+from tests.harness import Infer, Net, Reset, Scenario, check, feed, take
 from tests.harness.layers import add, concat, extent, i64, numbers, relu, reshape, squeeze, transpose, unsqueeze
 from tests.models.spec import spec_tensor_iterator
 
@@ -25,6 +25,7 @@ from .recurrent_nets import (
     over_time,
     prepared,
     same_as_step_by_step,
+    stateful,
     weights,
 )
 
@@ -155,6 +156,7 @@ FOUND = {
     "dynamic-batch": Scenario("", from_zero_of_the_batch(), [
         Infer(x=numbers(n, t, FEATURES) / 4) for n, t in ((1, 4), (3, 2), (2, 1))]),
     "stacked": Scenario("", stacked(), [Infer(x=numbers(2, n, HIDDEN) / 4) for n in (3, 1)]),
+    "between-states": Scenario("", stateful(2), [*frames(), Reset(), *frames(2, 1, (3,))]),
     # loops
     "loop": Scenario("", looped(LSTM, 2), frames(2, 1, (6,)), dynamic=False),
     "loop-time-first": Scenario("", looped(GRU, axis=0), frames(2, 0, (6,)), dynamic=False),
@@ -175,7 +177,7 @@ UNLIKE = ("against-the-slices", "backwards-and-against-the-slices", "wide-parts"
 test_results = check([s for s in named(FOUND) if s.id not in UNLIKE])
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [name for name, s in FOUND.items() if all(isinstance(i, Infer) for i in s.steps)])
 def test_the_same_as_step_by_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loop gives when it runs as it is written."""
     same_as_step_by_step(FOUND[name], monkeypatch)
