@@ -24,17 +24,17 @@ def users_of(model: Model) -> dict[int, list[Node]]:
 
 
 def is_fusable(node: Node, hosted: set[int]) -> bool:
-    """Whether a kernel can be generated for the node, and its result is a tensor on the device."""
-    op = op_of(node)
-    if not isinstance(op, Elementwise) or type(op).cuda is not Elementwise.cuda or None in node.inputs:
+    """Whether a kernel can be generated for the node, and its result is a tensor on the device.
+
+    The kernel is what `cuda_expression` says: `Elementwise.cuda` is overridden for types that have no arithmetic only.
+    """
+    op, spec = op_of(node), node.outputs[0].spec
+    if not isinstance(op, Elementwise) or not is_own(type(op)) or None in node.inputs or not _is_right_aligned(node):
         return False
-    if not (is_own(type(op)) and _is_right_aligned(node)):
-        return False
-    spec = node.outputs[0].spec
     if spec.shape is None or spec.value is not None:
         return False
-    if id(node.outputs[0]) in hosted and not any(isinstance(d, Sym) for d in spec.shape) \
-            and product(spec.shape) <= SMALL:
+    static = not any(isinstance(d, Sym) for d in spec.shape)
+    if id(node.outputs[0]) in hosted and static and product(spec.shape) <= SMALL:
         return False
     return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
                for port in (*node.inputs, *node.outputs))
