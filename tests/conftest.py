@@ -43,5 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """A worker that dies ends the run: xdist may wait for ever for the tests of one that it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
+    config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")
     if config.getoption("--expectations"):
         load(config.getoption("--expectations"))

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 
@@ -37,15 +36,31 @@ class Card(ModuleType):
         return nullcontext()
 
 
+class Uncounted(int):
+    """A number that was not counted: whatever is said of it is taken for true."""
+
+    __hash__ = int.__hash__
+
+    def _true(self, other: object) -> bool:
+        return True
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _true  # type: ignore[assignment]
+
+    def _uncounted(self, other: object) -> Uncounted:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _uncounted  # type: ignore[assignment]
+
+
 def uncounted() -> Any:
-    """Counters that equal every number."""
+    """Counters of such numbers."""
     from tests.emulator.state import Counters
 
-    class Uncounted(Counters):
+    class Idle(Counters):
         def reset(self) -> None:
             pass
 
-    return Uncounted(**{field.name: ANY for field in fields(Counters)})
+    return Idle(**{field.name: Uncounted() for field in fields(Counters)})
 
 
 class _Namespace(SimpleNamespace):
@@ -66,7 +81,7 @@ def _streams(base: Any) -> Any:
             super().__init__(non_blocking=False)
 
         def end_capture(self) -> Any:
-            return _Namespace(super().end_capture(), node_count=ANY)
+            return _Namespace(super().end_capture(), node_count=Uncounted())
 
     return Stream
 

@@ -14,6 +14,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path.name.startswith(("test_broken", "test_failures")):
                 item.add_marker(pytest.mark.skip(reason="faults are injected into the emulator alone"))
+            elif item.get_closest_marker("emulator"):
+                item.add_marker(pytest.mark.skip(reason="looks into the emulator"))
 
 
 @pytest.fixture(scope="module")

@@ -167,6 +167,7 @@ def test_one_capture_at_a_time(emulated: str, beside: Any) -> None:
     assert not failures and most == [1]
 
 
+@pytest.mark.emulator
 def test_the_mode_lets_other_threads_go_on(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
     begin = cp.cuda.Stream.begin_capture

@@ -116,6 +116,7 @@ def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, ca
     assert len(captures) <= 2 and run.nodes <= 250  # cycles for what few iterations are left, which 200 has once
 
 
+@pytest.mark.emulator
 def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[Any]) -> None:
     """Those after them use the cycle, so that captures come to an end."""
     run = Run(looped(counted, [ONES], [(0, 0)], trips="n"), emulated)
