@@ -127,7 +127,7 @@ def is_device(address: int) -> bool:
 
 
 def is_pinned(address: int, nbytes: int = 1) -> bool:
-    return any(start <= address and address + nbytes <= start + size for start, size in list(_pinned.items()))
+    return any(start <= address and address + nbytes <= start + size for start, size in _pinned.copy().items())
 
 
 def describe(address: int) -> str:
