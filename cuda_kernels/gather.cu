@@ -2,7 +2,7 @@
 #include "strided.cuh"
 
 // Operands of the axes, which are those of y: x, index, y. `extent` and `row` are the extent and stride of x along the
-// axis. Negative indices count from the end; those out of range give zeros.
+// axis. Indices out of range give zeros.
 template <typename T, typename Index, typename I, int R>
 __global__ void gather(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
                        const Axes<I, R, 3> axes, I size, I extent, I row) {
@@ -16,10 +16,9 @@ __global__ void gather(const T* __restrict__ x, const Index* __restrict__ index,
     if (i < size) {
       I at[R];
       unravel(axes, i, at);
-      long long chosen = static_cast<long long>(index[offset(axes, at, 1)]);
-      if (chosen < 0) chosen += extent;
+      const I chosen = located(index[offset(axes, at, 1)], extent);
       place[k] = offset(axes, at, 2);
-      if (0 <= chosen && chosen < extent) value[k] = x[offset(axes, at, 0) + static_cast<I>(chosen) * row];
+      if (chosen >= 0) value[k] = x[offset(axes, at, 0) + chosen * row];
     }
   }
 #pragma unroll

@@ -14,8 +14,8 @@ __global__ void onehot(const Index* __restrict__ index, const T* on, const T* of
     if (i >= size) return;
     I at[R];
     unravel(axes, i, at);
-    long long chosen = static_cast<long long>(index[offset(axes, at, 0)]);
-    if (normalizes && chosen < 0) chosen += depth;
+    const Index given = index[offset(axes, at, 0)];
+    const long long chosen = normalizes ? located(given, depth) : static_cast<long long>(given);
     y[i] = chosen == offset(axes, at, 1) ? marked : unmarked;
   }
 }

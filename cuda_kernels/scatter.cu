@@ -43,10 +43,7 @@ __global__ void scatter_elements(T* out, const Index* __restrict__ index, const 
   if (reduction == MEAN) count += offset(axes, at, 3);
 
   const auto target = [&](I j) -> I {
-    if (j >= updates) return -1;
-    long long i = static_cast<long long>(index[j * line.index]);
-    if (i < 0) i += line.length;
-    return 0 <= i && i < line.length ? static_cast<I>(i) : -1;
+    return j < updates ? located(index[j * line.index], line.length) : -1;
   };
   const bool replaces = reduction != NONE && !keeps;
   if (reduction == MEAN || replaces) {

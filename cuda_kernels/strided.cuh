@@ -45,6 +45,15 @@ __device__ __forceinline__ I offset(const Axes<I, R, N>& axes, const I (&at)[R],
   return sum;
 }
 
+// An index as it counts from the front of an axis, -1 if it is out of range. Below 0, it counts from the end.
+template <typename Index, typename I>
+__device__ __forceinline__ I located(Index index, I extent) {
+  constexpr bool SIGNED = static_cast<Index>(-1) < static_cast<Index>(1);
+  long long i = static_cast<long long>(index);  // negative also for the upper half of the unsigned
+  if (SIGNED && i < 0) i += extent;
+  return 0 <= i && i < extent ? static_cast<I>(i) : -1;
+}
+
 // Each thread takes ITEMS elements a block's width apart, so that it has several loads in flight.
 constexpr int ITEMS = 4;
 

@@ -12,19 +12,40 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._shapes import check_integers, constant_axis, constants, integers, normalize_axis, unknowns
+from ovgpu.ops._storage import decode, is_plain
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
 from ovgpu.ops._view import View
+from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Shape, Spec, Sym, bounds, maximum, same, unknown
 from ovgpu.types import Type
 
 LOOPED = 64  # batches of a gather that are worth a call each
+FARTHEST = np.uint64(2**63 - 1)
+
+
+def signed(xp: Any, indices: Any) -> Any:
+    """Indices of any integer type as i64; those too large for it stay out of every range."""
+    if indices.dtype == np.uint64:
+        indices = xp.minimum(indices, FARTHEST)
+    return decode(indices, xp).astype(np.int64)
+
+
+def readable(k: Any, indices: Any) -> Any:
+    """Indices in a type that kernels compute with: those of fewer than 8 bits are converted to i8."""
+    if is_plain(indices.dtype):
+        return indices
+    wide = k.scratch(indices.shape, np.dtype(np.int8))
+    found = Convert(destination_type=Type.i8).cuda(k, [indices], [wide], ())
+    return NotImplemented if found is NotImplemented else wide
 
 
 @op("Gather", "opset1")
 class Gather(Op):
     """``data, indices, axis -> data[:axis] + indices + data[axis + 1:]`` in shapes, data of any element type.
 
-    An index below 0 counts from the end; one that is out of range gives zeros.
+    An index below 0 counts from the end; one that is out of range gives zeros (empty strings). Indices are the
+    numbers that they are, also beyond 32 bits, of which OpenVINO's CPU plugin sees only the low ones. Before
+    opset 8 it gives zeros for most indices below 0, too, while its constant folding counts them from the end.
     """
 
     exact = True
@@ -63,7 +84,7 @@ class Gather(Op):
         shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
         if extent == 0:
             return (xp.zeros(shape, x.dtype),)
-        index = indices.astype(np.int64)
+        index = signed(xp, indices)
         index = xp.where(index < 0, index + extent, index)
         outside = (index < 0) | (index >= extent)
         index = xp.where(outside, 0, index)
@@ -120,6 +141,9 @@ class Gather(Op):
         (x, indices, axis), out = inputs, outputs[0]
         if not out.size:
             return None
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
         where, steps = normalize_axis(integers(axis)[0], x.ndim), strides_of(x)
         batch, index = self.batch(indices.ndim), strides_of(indices)
         axes = Axes.collapse(
@@ -205,7 +229,7 @@ class Gather8(Gather7):
 class OneHot(Op):
     """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the new axis', else off.
 
-    Indices below 0 or from ``depth`` on mark nothing.
+    Indices below 0 or from ``depth`` on mark nothing, also those beyond 32 bits (see Gather).
     """
 
     axis: int
@@ -236,7 +260,7 @@ class OneHot(Op):
 
     def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
         axis = normalize_axis(self.axis, indices.ndim + 1)
-        spread, classes = self.aligned(xp, indices, integers(depth)[0], axis)
+        spread, classes = self.aligned(xp, signed(xp, indices), integers(depth)[0], axis)
         hit = spread == classes
         if self.normalizes:
             hit |= spread == classes - classes.size
@@ -266,15 +290,19 @@ class OneHot(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
         axis, steps = normalize_axis(self.axis, out.ndim), strides_of(indices)
         axes = Axes.collapse(out.shape, (*steps[:axis], 0, *steps[axis:]), [int(i == axis) for i in range(out.ndim)])
         if not axes.rank:
             return NotImplemented
-        if out.size:
-            k.kernel("onehot.cu", f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
-                     f"{axes.rank}>", blocks(axes.size), (THREADS,),
-                     (indices, on, off, out, axes.packed(), *axes.numbers(axes.size, out.shape[axis]),
-                      np.bool_(self.normalizes)))
+        k.kernel("onehot.cu", f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
+                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
+                 (indices, on, off, out, axes.packed(), *axes.numbers(axes.size, out.shape[axis]),
+                  np.bool_(self.normalizes)))
         return None
 
 

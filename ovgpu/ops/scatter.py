@@ -10,10 +10,12 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import integers
+from ovgpu.ops._shapes import at_most, integers
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.indexing import readable, signed
 from ovgpu.ops.reduction import is_float
-from ovgpu.symbolic import Spec, same
+from ovgpu.symbolic import Int, Spec, same
 
 
 class _Scatter(Op):
@@ -36,7 +38,16 @@ class _Scatter(Op):
             found = int(axis.constant.reshape(-1)[0])
             if not -data.rank <= found < data.rank:
                 raise OpError(f"axis {found} is out of range for rank {data.rank}")
+            if data.shape is not None and indices.constant is not None and indices.constant.size:
+                self._check(indices.constant, data.shape[found])
         return (Spec(kind, data.shape),)
+
+    def _check(self, indices: Any, extent: Int) -> None:
+        """OpError, now or when run, if an index is out of range."""
+        numbers = signed(NUMPY, indices)
+        lowest, highest = int(numbers.min()), int(numbers.max())
+        at_most(-lowest, extent, f"index {lowest} is out of range for extent {{1}}")
+        at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
@@ -45,7 +56,7 @@ class _Scatter(Op):
                neutral: Any = 0) -> Any:
         """The launches; elements that are updated start from ``neutral`` unless ``keeps``.
 
-        Indices out of range, which `evaluate` refuses, are passed over: a kernel cannot raise.
+        Updates at indices out of range, which `evaluate` refuses, are passed over: a kernel cannot raise.
         """
         data, indices, updates, axis = inputs
         kind = out.dtype
@@ -55,6 +66,9 @@ class _Scatter(Op):
             return NotImplemented
         if not indices.size:
             return None
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
         where = integers(axis)[0] % data.ndim
         count = k.scratch(data.shape, np.dtype(np.int32)) if reduction == "mean" else out
         operands = [strides_of(x) for x in (out, indices, updates, count)]
@@ -78,17 +92,22 @@ class _Scatter(Op):
     def where(self, xp: Any, data: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
         """The index arrays of the elements to update. OpError if one lies outside."""
         number = int(np.asarray(axis).reshape(-1)[0]) % data.ndim
-        length = data.shape[number]
+        length, indices = data.shape[number], signed(xp, indices)
         if bool(((indices < -length) | (indices >= length)).any()):
-            raise OpError(f"an index is out of range for an axis of {length}")
+            raise OpError(f"an index is out of range for extent {length}")
         grid = list(xp.indices(indices.shape, dtype=np.int64))
-        grid[number] = xp.where(indices < 0, indices + length, indices).astype(np.int64)
+        grid[number] = xp.where(indices < 0, indices + length, indices)
         return tuple(grid)
 
 
 @op("ScatterElementsUpdate", "opset3")
 class ScatterElementsUpdate(_Scatter):
-    """``data, indices, updates, axis -> data`` with ``out[.., indices[i], ..] = updates[i]`` along the axis."""
+    """``data, indices, updates, axis -> data`` with ``out[.., indices[i], ..] = updates[i]`` along the axis.
+
+    Of updates of one element the last one stays. An index below 0 counts from the end; one that is out of range is
+    an error, except on a CUDA device, where indices that are computed there are not looked at before they are used:
+    those out of range update nothing. (OpenVINO's CPU plugin raises past the end, and is undefined before the start.)
+    """
 
     exact = True
 
@@ -103,7 +122,7 @@ class ScatterElementsUpdate(_Scatter):
 
 @op("ScatterElementsUpdate", "opset12")
 class ScatterElementsUpdate12(_Scatter):
-    """ScatterElementsUpdate-12: updates of one element are reduced, with the element if ``use_init_val``."""
+    """ScatterElementsUpdate-3, in which updates of one element are reduced, with the element if ``use_init_val``."""
 
     reduction: Literal["none", "sum", "prod", "min", "max", "mean"] = "none"
     use_init_val: bool = True

@@ -9,8 +9,11 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._op import evaluate
 from ovgpu.ops._strided import Axes
+from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.indexing import Gather, Gather8
+from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import axis, draws, replay, run_op
 
@@ -40,6 +43,37 @@ def test_types_of_indices(index: Any, backend: CudaBackend) -> None:
 def test_rows_are_moved_as_wide_as_they_can(columns: int, width: str, backend: CudaBackend) -> None:
     names = run_op(backend, Gather(), [draws((6, columns), np.float16), draws((5,), np.int64, -6, 6), axis(0)])
     assert names == [f"gather<{width}, long long, int, 2>"]
+
+
+FAR = {np.int8: [-128, 127, -3, 2], np.int64: [2**63 - 1, -(2**63), 2**32 + 1, -(2**32) - 1],
+       np.int32: [2**31 - 1, -(2**31), 3, -4], np.uint32: [2**32 - 1, 2**31, 3, 2],
+       np.uint64: [2**64 - 1, 2**63, 2**63 - 1, 2]}
+
+
+@pytest.mark.parametrize("index", FAR, ids=lambda i: np.dtype(i).name)
+def test_indices_far_out_of_range_give_zeros(index: Any, backend: CudaBackend) -> None:
+    x, far = draws((3, 4), np.float32, 1), np.array(FAR[index], index)
+    run_op(backend, Gather8(), [x, [far, far[::-1].copy(), far[:1].repeat(4)], axis(0)])
+    (found,) = evaluate(Gather8(), NUMPY, [x[0], far, axis(0)], [Type.f32])
+    for got, i in zip(found, FAR[index]):
+        assert got.tolist() == (x[0][i].tolist() if -3 <= i < 3 else [0] * 4)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_nothing_out_of_range_is_read(where: int, backend: CudaBackend) -> None:
+    """Memory around the data has other numbers, and belongs to the same allocation."""
+    memory = cupy_emu.asarray(np.full((5, 9), 7, np.float32))
+    x, indices = memory[1:4, 2:6], cupy_emu.asarray(np.arange(-9, 9))
+    extent = x.shape[where]
+    x[...] = 1
+    out = cupy_emu.empty((*x.shape[:where], 18, *x.shape[where + 1 :]), np.float32)
+    launcher = Launcher(backend.stream, backend.blas)
+    Gather8().cuda(launcher, [x, indices, axis(where)], [out], ())
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    inside = [float(-extent <= i < extent) for i in range(-9, 9)]
+    assert np.array_equal(np.moveaxis(out.get(), where, -1), np.broadcast_to(inside, (x.size // extent, 18)))
 
 
 def test_an_empty_axis_gives_zeros(backend: CudaBackend) -> None:

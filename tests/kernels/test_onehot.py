@@ -26,6 +26,16 @@ def test_negative_indices_from_the_end(kind: Any, backend: CudaBackend) -> None:
     run_op(backend, OneHot16(axis=1, negative_indices_mode="normalize"), inputs)
 
 
+@pytest.mark.parametrize("index", [np.int64, np.uint64, np.uint32], ids=lambda i: np.dtype(i).name)
+@pytest.mark.parametrize("mode", ["ignore_negative", "normalize"])
+def test_indices_far_out_of_range_mark_nothing(mode: Any, index: Any, backend: CudaBackend) -> None:
+    info = np.iinfo(index)
+    far = np.array([info.max, info.max - 2, info.min, info.max // 2 + 1], index)
+    names = run_op(backend, OneHot16(axis=1, negative_indices_mode=mode), [
+        [far, far + index(1), far // index(3)], axis(5), draws((), np.float32, 1), draws((), np.float32, 0, 1)])
+    assert len(names) == 1
+
+
 def test_other_layouts(backend: CudaBackend) -> None:
     inputs = [draws((6, 7), np.int8, -3, 8), axis(5), draws((), np.int32), draws((), np.int32)]
     run_op(backend, OneHot(axis=1), inputs, lambda x: x.T[::-2] if x.ndim else x)

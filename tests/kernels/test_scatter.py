@@ -73,14 +73,52 @@ def test_not_a_number_stays(backend: CudaBackend) -> None:
         run_op(backend, ScatterElementsUpdate12(reduction=reduction), inputs)
 
 
-def test_indices_out_of_range_are_passed_over(backend: CudaBackend) -> None:
-    data, updates = cupy_emu.asarray(np.zeros(4, np.float32)), cupy_emu.asarray(np.ones(5, np.float32))
-    out, indices = cupy_emu.empty(4, np.float32), cupy_emu.asarray(np.array([-5, -4, 1, 4, 2**40]))
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("repeats", [1, 7], ids=["threads", "warps"])
+@pytest.mark.parametrize("indices", [
+    np.array([-5, -4, 1, 4, 2**40, -(2**63), 2**63 - 1]), np.array([2**64 - 1, 0, 1, 2**63, 4], np.uint64),
+    np.array([127, -128, 0, 1, -5], np.int8)], ids=lambda i: str(i.dtype))
+def test_indices_out_of_range_are_passed_over(indices: Any, repeats: int, reduction: Any, backend: CudaBackend) -> None:
+    """What lies around the data, in the same allocation, stays as it is."""
+    memory = cupy_emu.asarray(np.full(12, 7, np.float32))
+    data, out = cupy_emu.asarray(np.full(4, 6, np.float32)), memory[4:8]
+    given = np.tile(indices, repeats)
+    updates = cupy_emu.asarray(np.full(given.size, 2 if reduction in ("none", "mean") else 1, np.float32))
     launcher = Launcher(backend.stream, backend.blas)
-    ScatterElementsUpdate().cuda(launcher, [data, indices, updates, axis(0)], [out], ())
+    op = ScatterElementsUpdate12(reduction=reduction)
+    assert op.cuda(launcher, [data, cupy_emu.asarray(given), updates, axis(0)], [out], ()) is None
     for call in launcher.calls:
         call()
-    assert out.get().tolist() == [1, 1, 0, 0]
+    backend.synchronize()
+    updated = {"none": 2, "sum": 6 + repeats, "prod": 6, "min": 1, "max": 6, "mean": (6 + 2 * repeats) / (repeats + 1)}
+    want = np.full(12, 7, np.float32)
+    want[4:8] = np.float32([updated[reduction]] * 2 + [6] * 2)
+    assert memory.get().tolist() == want.tolist()
+
+
+def scattered(device: str, indices: Any, const: bool, extent: int = 4) -> Any:
+    """What a compiled model makes of four elements 0 and updates 1."""
+    net = Net()
+    x = net.parameter("f32", (-1,), "x")
+    i = net.const(indices) if const else net.parameter("i64", (len(indices),), "i")
+    ones = net.const(np.ones(len(indices), np.float32), "f32")
+    net.result(net.layer("ScatterElementsUpdate", "opset3", [x, i, ones, net.const(0)]))
+    core = ovgpu.Core()
+    request = core.compile_model(core.read_model(*net.build()), device).create_infer_request()
+    feeds = {"x": np.zeros(extent, np.float32)} | ({} if const else {"i": np.asarray(indices, np.int64)})
+    return request.infer(feeds)[0].tolist()
+
+
+@pytest.mark.parametrize("index", [4, -5, 2**40])
+def test_what_a_device_makes_of_indices_out_of_range(index: int, emulated: str) -> None:
+    """Those of the model are an error on every device, computed ones only where they are looked at."""
+    for device in ("CPU", emulated):
+        assert scattered(device, [0, -1], True) == [1, 0, 0, 1]
+        with pytest.raises(ovgpu.OpError, match=rf"\[ScatterElementsUpdate\] index {index} is out of range"):
+            scattered(device, [0, index], True)
+    with pytest.raises(ovgpu.OpError, match=r"\[ScatterElementsUpdate\] an index is out of range for extent 4"):
+        scattered("CPU", [0, index], False)
+    assert scattered(emulated, [0, index], False) == [1, 0, 0, 0]
 
 
 def test_other_layouts(backend: CudaBackend) -> None:

@@ -83,6 +83,12 @@ EIGHT = [
     gather((7, 3), [2, 9, -8, 7], 0, "opset8", id="out of range on both sides"),
     gather((7, 3), [2**62, -(2**63), 2**63 - 1], 0, "opset8", expect=lambda x, *_: 0 * x[:3],
            id="far out of range"),  # the plugin sees the low 32 bits, the reference crashes
+    gather((7, 3), given(np.array([2**64 - 1, 2**63, 2**32 + 1, 6], np.uint64)), 0, "opset8",
+           expect=lambda x, *_: np.stack([*[0 * x[6]] * 3, x[6]]), id="far out of range, unsigned"),  # likewise
+    gather((7, 3), given([-1, -8, 6, 7], "i4"), 0, "opset8",
+           expect=lambda x, *_: np.stack([x[6], 0 * x[6], x[6], 0 * x[6]]), id="i4 indices"),
+    gather((7, 3), given([15, 7, 6, 0], "u4"), 0, "opset8",
+           expect=lambda x, *_: np.stack([0 * x[6], 0 * x[6], x[6], x[0]]), id="u4 indices"),
     gather((7, 3), const([-1]), 0, "opset8", id="last row"),
     gather((2, 5, 3), const(-1), 1, "opset8", id="last constant"),
     gather((2, 5), [[0, -1], [-5, -6]], 1, "opset8", batch=1, id="batched negative in the plugin"),
@@ -126,6 +132,10 @@ ONE_HOT = [
 ]
 ONE_HOT_16 = [
     one_hot([0, -1, -3, -4, 2, 3], 3, mode="normalize", version="opset16", rankless=True),
+    one_hot(given(np.array([2**64 - 1, 2**32 + 1, 1], np.uint64)), 3, mode="normalize", version="opset16",
+            expect=lambda *_: np.float32([[2, 2, 2], [2, 2, 2], [2, 5, 2]]), id="far out of range, unsigned"),
+    one_hot(given([-1, 2, -4, 7], "i4"), 3, mode="normalize", version="opset16",
+            expect=lambda *_: np.float32([[2, 2, 5], [2, 2, 5], [2, 2, 2], [2, 2, 2]]), id="i4 indices"),
     one_hot([[0, -5], [-2, 2]], 3, axis=1, mode="normalize", version="opset16"),
     one_hot([0, -1, -3, -4, 2, 3], 3, mode="ignore_negative", version="opset16"),
     one_hot([0, -1, 2], 3, mode="last", version="opset16", error="'last' is not one of"),

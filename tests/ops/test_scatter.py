@@ -52,11 +52,25 @@ REDUCED = [
     for initial in (True, False)
 ]
 
+FEW_BITS = [
+    Case(*version, [In((5, 2), low=1), In((2, 2), "u4", data=[[0, 4], [3, 1]]), In((2, 2), low=1), const(0)], attrs,
+         expect=lambda x, i, u, _: np.stack([[u[0, 0], x[0, 1]], [x[1, 0], u[1, 1]], x[2], [u[1, 0], x[3, 1]],
+                                             [x[4, 0], u[0, 1]]]), id="u4-indices")
+    for version, attrs in ((OLD, {}), (NEW, {"reduction": "sum", "use_init_val": False}))
+]
+
 ERRORS = [
     Case(*NEW, [In((5, 7)), In((2, 7), "i64", data=np.zeros((2, 7))), In((2, 7)), const(2)], error="axis 2"),
     Case(*NEW, [In((5, 7)), In((2,), "i64", data=np.zeros(2)), In((2, 7)), const(0)], error="rank"),
     Case(*OLD, [In((5, 7)), In((2, 7), "i64", data=np.zeros((2, 7))), In((3, 7)), const(0)], error="differ"),
-    Case(*OLD, [In((5, 7)), In((2, 7), "i64", data=np.full((2, 7), 5)), In((2, 7)), const(0)], error="out of range"),
+    Case(*OLD, [In((5, 7)), In((2, 7), "i64", data=np.full((2, 7), 5)), In((2, 7)), const(0)], error="index is out of",
+         id="past the end"),
+    Case(*OLD, [In((5, 7)), In((2, 7), "i64", data=np.full((2, 7), -6)), In((2, 7)), const(0)], error="index is out of",
+         id="before the start"),
+    Case(*NEW, [In((5, 7)), In((2, 7), "i64", const=True, data=np.full((2, 7), 5)), In((2, 7)), const(0)],
+         error="index 5 is out of range for extent 5"),
+    Case(*NEW, [In((5, 7)), In((2, 7), "i32", const=True, data=np.full((2, 7), -6)), In((2, 7)), const(0)],
+         error="index -6 is out of range for extent 5"),
 ]
 
-test_cases = check(plain(OLD) + plain(NEW) + REDUCED + ERRORS)
+test_cases = check(plain(OLD) + plain(NEW) + REDUCED + FEW_BITS + ERRORS)
