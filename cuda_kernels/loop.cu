@@ -49,7 +49,9 @@ extern "C" __global__ void next_iteration(Iteration* at, const Whole* wholes, co
     if (slice >= 0 && slice < at->trips) {
       const Whole whole = wholes[which];
       unsigned char* const strided = whole.first + slice * whole.step;
-      unsigned char* const part = parts.at[which];
+      unsigned char* part = parts.at[0];
+#pragma unroll
+      for (int k = 1; k < PARTS; k++) part = k == which ? parts.at[k] : part;  // an index would copy all to the stack
       const unsigned long long bits = reinterpret_cast<unsigned long long>(strided) |
                                       reinterpret_cast<unsigned long long>(part) | whole.pitch | whole.row;
       if (bits % 16 == 0) {

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model
+from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
@@ -148,8 +149,9 @@ class _Iterating(Op):
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
 
-    def _infer_body(self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None) -> list[Spec]:
-        """Specs of the body's results that hold for every iteration."""
+    def _infer_body(self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None,
+                    most: int | None = None) -> list[Spec]:
+        """Specs of the body's results that hold for every iteration; there are at most ``most``."""
         given: list[Spec | None] = [None] * len(self.body.parameters)
         for m in self.inputs:
             spec = specs[m.port]
@@ -158,7 +160,10 @@ class _Iterating(Op):
             given[m.parameter] = Spec(spec.type, _part(spec.shape, m))
         if counter is not None:
             op: Any = self.body.parameters[counter].op
-            given[counter] = Spec(op.element_type, (1,) if len(op.shape) else ())
+            shape = (1,) if len(op.shape) else ()
+            decides = id(self.body.parameters[counter].outputs[0]) in hosted_ports(self.body)
+            value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
+            given[counter] = Spec(op.element_type, shape, value)
         for number, spec in enumerate(given):
             if spec is None:
                 name = self.body.parameters[number].friendly_name
@@ -369,8 +374,10 @@ class Loop(_Iterating):
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         _one(specs[0], "trip count", False)
         _one(specs[1], "execution condition", True)
+        limit = specs[0].constant if specs[0] is not None else None
+        most = None if limit is None else int(limit.reshape(-1)[0])
         with _Inside() as inside:
-            results = self._infer_body(specs, self.current_iteration)
+            results = self._infer_body(specs, self.current_iteration, most)
         return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:

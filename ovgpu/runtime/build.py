@@ -62,6 +62,9 @@ class Builder:
         self.program = Program([], [], [], [], {}, {}, set(), source=model.source)
         self.values = self.program.values
         self.hosts = Hosts(model, table)
+        if layouts.counter is not None:
+            counter, count = layouts.counter
+            self.hosts.bounds[id(model.parameters[counter].outputs[0])] = 0, count - 1
         self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[int, int] = {}  # id(port) -> value

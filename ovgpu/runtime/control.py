@@ -22,7 +22,7 @@ from ovgpu.runtime import repeat
 from ovgpu.runtime.backend import Call, Eager
 from ovgpu.runtime.iterations import Iterations, Maps
 from ovgpu.runtime.program import Body, Program, Step
-from ovgpu.symbolic import Int, Spec, Sym, Table, dims_of
+from ovgpu.symbolic import Int, Spec, Sym, Table, bounds, dims_of
 from ovgpu.types import PartialShape, Type
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Layouts:
     first: tuple[int, ...] = ()
     keeps: bool = False
     is_body: bool = False
+    counter: tuple[int, int] | None = None  # the parameter that gets the iteration number, and how many there may be
 
     def order(self, count: int) -> Iterable[int]:
         return [*self.first, *(i for i in range(count) if i not in self.first)]
@@ -88,14 +89,17 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
             return None
         return tuple(b for b in bodies if b is not None)
     assert isinstance(op, (TensorIterator, Loop))
-    if op.trips(specs) is None:
+    trips = op.trips(specs)
+    if trips is None:
         return None
+    most, counter = bounds(trips)[1], getattr(op, "current_iteration", None)
+    numbered = (counter, most) if counter is not None and most else None
     back = [(b.result, b.parameter) for b in op.back_edges]
     joined = tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None))
 
     def body_of(model: Model, layouts: Layouts) -> Body | None:
         while True:
-            body = _static_body(model, op.inputs, specs, layouts, back, getattr(op, "current_iteration", None), build)
+            body = _static_body(model, op.inputs, specs, layouts, back, counter, build)
             if body is None or body.program is None:
                 return None
             inputs = _carried_strides(body.program, layouts, back)
@@ -106,7 +110,7 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     @cache
     def dense() -> Program | None:
         # of a copy: inference writes to the ports
-        body = body_of(op.body.clone(), Layouts(first=joined, is_body=True))
+        body = body_of(op.body.clone(), Layouts(first=joined, is_body=True, counter=numbered))
         return None if body is None else body.program
 
     body = body_of(op.body, Layouts(
@@ -116,6 +120,7 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
         first=joined,
         keeps=True,
         is_body=True,
+        counter=numbered,
     ))
     return None if body is None else (replace(body, dense=dense),)
 

@@ -27,6 +27,7 @@ class Hosts:
     def __init__(self, model: Model, table: Table) -> None:
         self.model, self.table = model, table
         self.items: list[Output] = []  # host tensors whose elements are symbols, by the number in those symbols
+        self.bounds: dict[int, tuple[int, int]] = {}  # id(port) -> what its elements lie between, where that is known
         self._hosted = hosted_ports(model)
         self._cheap: set[int] | None = None
 
@@ -38,7 +39,7 @@ class Hosts:
             return spec
         number = len(self.items)
         self.items.append(port)
-        lo, hi = (0, 1) if spec.type == Type.boolean else (-(2**63), None)
+        lo, hi = (0, 1) if spec.type == Type.boolean else self.bounds.get(id(port), (-(2**63), None))
         atoms = [self.table.atom("item", number, i, lo=lo, hi=hi) for i in range(product(spec.shape))]
         value = np.empty(len(atoms), object)
         value[:] = atoms

@@ -17,6 +17,7 @@ from ovgpu.ops._fused import Fused
 from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
+from ovgpu.runtime.iterations import Calls
 from ovgpu.runtime.memory import Layout, lay_out
 from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
 from ovgpu.symbolic import Int, Sym
@@ -257,7 +258,7 @@ class _Planner:
         fused = tuple(layer.name for layer in step.op.layers) if isinstance(step.op, Fused) else ()
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)
-        bodies = tuple(self._bodies(number, step))
+        bodies = tuple(self._bodies(number, position, step))
         if bodies and all(b.trips is not None for b in bodies):
             read = sum(b.plan.bytes_read * (b.trips or 0) for b in bodies)
             written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
@@ -286,12 +287,17 @@ class _Planner:
         name = "Fetch" if isinstance(node.op, Copy) else node.op.name
         return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1)
 
-    def _bodies(self, number: int, step: Step) -> Iterator[BodyPlan]:
+    def _bodies(self, number: int, position: int, step: Step) -> Iterator[BodyPlan]:
         names = ("then", "else") if isinstance(step.op, If) else ("body",)
         children = self.executor.children if self.executor else {}
         trips = self._trips(number, step)
+        binding = self.bindings[number] if self.bindings else None
+        calls = binding.calls[position] if binding is not None else ()
+        bound = calls.child if isinstance(calls, Calls) else None
         for branch, (name, body) in enumerate(zip(names, step.bodies)):
             ran = [child for key, child in children.items() if key[:2] == (id(step), branch)]
+            if bound in ran:  # not what other numbers of iterations were bound with
+                ran = [bound]
             if ran:
                 yield from (BodyPlan(name, trips[branch], plan_of(child)) for child in ran)
             elif body.program is not None:

@@ -98,7 +98,8 @@ def _summary(plan: Plan) -> Text:
     kinds = [(kind, plan.count(kind)) for kind in STYLES]  # type: ignore[arg-type]
     kinds_text = ", ".join(f"{count} {kind}" for kind, count in kinds if count)
     parts = [f"device {plan.device}"] if plan.device else []
-    parts += [kinds_text or "no steps", counted(plan.launches, "launch", "launches"),
+    parts += [kinds_text or "no steps",
+              f"{counted(plan.launches, 'launch', 'launches')} of {counted(plan.kernels, 'kernel')}",
               f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
               f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
               counted(sum(map(len, plan.slots)), "slot"), f"{bytes_text(plan.bytes_moved)} moved per inference"]

@@ -92,14 +92,15 @@ class Variable:
         self.current = staged
 
     def set(self, value: Array) -> None:
-        """Sets the value from outside. Error if type or shape are not the variable's."""
+        """Sets the value from outside, in the current block: what is bound to it holds on. Error if type or shape are
+        not the variable's."""
         kind = self.type_of(value)
         if value.dtype != kind.storage:
             raise Error(f"variable '{self.info.name}' has type {kind.get_type_name()}, the new value {value.dtype}")
         if not self.admits(value.shape):
             raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, "
                         f"the new value {list(value.shape)}")
-        self.commit(self.stage(value))
+        self.current = self._copied(self.parity, value, "[Assign] the new value")
 
     def reset(self) -> None:
         """Gives the variable its initial value again."""

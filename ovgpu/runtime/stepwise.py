@@ -56,6 +56,7 @@ class Stepwise:
         op: Any = self.step.op
         assert isinstance(op, (TensorIterator, Loop))
         limit, counter, condition = _bounds(op, inputs)
+        known = None if condition is None else op.body.results[condition].outputs[0].spec.constant
         whole = {m.port: self._dense(inputs[m.port], ("in", m.port)) for m in op.inputs if m.axis is None}
         carried: dict[int, Array] = {}
         parts: dict[int, list[Array]] = {m.port: [] for m in op.outputs if m.axis is not None}
@@ -77,8 +78,10 @@ class Stepwise:
                 if m.axis is not None:
                     parts[m.port].append(results[m.result].copy())
             i += 1
-            if condition is not None and not self.backend.to_host(results[condition]).reshape(-1)[0]:
-                break
+            if condition is not None:
+                going = self.backend.to_host(results[condition]) if known is None else known
+                if not going.reshape(-1)[0]:
+                    break
         collected: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
         return collected
 

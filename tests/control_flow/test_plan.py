@@ -9,7 +9,7 @@ import pytest
 
 import ovgpu as ov
 from tests.harness import Net
-from tests.harness.layers import numbers
+from tests.harness.layers import add, i64, mul, numbers, reshape, slice_
 from tests.models.spec import spec_tensor_iterator
 
 from . import test_if, test_loop, test_slices, test_tensor_iterator
@@ -132,6 +132,20 @@ def test_a_loop_is_its_body_repeated(trips: int) -> None:
     plan = plan_of_net(net, test_loop.X[0], np.array(trips))
     assert plan.copies() == [] and plan.count("eager") == 0
     assert [c for c in calls(plan) if c[0] != "host"] == [("control", "Loop", 2 * trips)]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_slices_by_the_counter_are_bound_ahead(stride: int) -> None:
+    """x[2i:2i + 2] has two rows, as i is less than the trip count: nothing is left to running."""
+    def body(b: Net, i: Any, p: Any) -> Any:
+        start = mul(b, reshape(b, i, [1]), i64(b, [stride]))
+        part = slice_(b, p[0], start, add(b, start, i64(b, [stride])))
+        return None, [add(b, p[1], part), part]
+
+    net = test_loop.looped(body, [np.ones((stride, 3), np.float32)], [(0, None), (1, 0)], trips=4, x_shape=(8, 3))
+    plan = plan_of_net(net, numbers(8, 3))
+    (loop,) = plan.steps
+    assert loop.kind == "control" and [o.shape for o in loop.outputs] == [(stride, 3), (4 * stride, 3)]
 
 
 def test_memory_of_a_long_loop_is_bounded() -> None:

@@ -220,6 +220,54 @@ def recorded(backend: CudaBackend, count: int) -> Recorded:
     return Recorded([call for _ in range(count) for call in backend.copy(x, y)])
 
 
+def test_shapes_in_turn_keep_their_graphs(emulated: str) -> None:
+    request = request_of(net((-1, 3)), emulated)
+    for rows in (3, 1, 2, 3, 1, 2):
+        infer(request, draw(rows, (rows, 3)))
+    assert [infer(request, draw(n, (rows, 3))) for n, rows in enumerate((1, 2, 3, 2, 1, 3))] == [(1, 0)] * 6
+
+
+def states() -> Net:
+    """Three variables: two totals, and one that is read and never set."""
+    found = Net("states")
+    x = found.parameter("f32", (2, 3), "x")
+    a, b, c = (found.read_value(name, "f32", (2, 3), found.const(np.full((2, 3), k, "f4"))) for k, name in
+               enumerate("abc"))
+    a = found.layer("Add", "opset1", [a, x], name="a")
+    b = found.layer("Add", "opset1", [b, found.layer("Multiply", "opset1", [a, c])], name="b")
+    found.assign("a", a)
+    found.assign("b", b)
+    found.result(b)
+    return found
+
+
+def test_two_graphs_serve_all_states(emulated: str) -> None:
+    """One for either side of the variables' buffers, whatever is reset or set in between."""
+    core = ov.Core()
+    host, device = (core.compile_model(core.read_model(*states().build()), name).create_infer_request()
+                    for name in ("CPU", emulated))
+
+    def both(change: Callable[[Any], Any]) -> list[Any]:
+        return [change(request) for request in (host, device)]
+
+    def state(request: Any, number: int) -> Any:
+        return next(s for s in request.query_state() if s.name == "abc"[number])
+
+    for n in range(24):
+        cp.counters.reset()
+        wanted, found = both(lambda request: request.infer([draw(n)])[0])  # noqa: B023
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        assert n < 4 or cp.counters.graph_launches == 1
+        if n in (5, 6, 9):
+            both(lambda request: request.reset_state())
+        if n in (8, 11, 12):
+            both(lambda request: state(request, n % 3).reset())  # noqa: B023
+        if n in (7, 10, 13, 16):
+            both(lambda request: setattr(state(request, n % 2), "state", ov.Tensor(draw(n))))  # noqa: B023
+    kept = device._last.bindings[0].values()
+    assert len(kept) == 2 and all(binding.graph for binding in kept)
+
+
 def test_nodes_are_limited(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for two graphs of three: the one that was not used for the longest time goes, and comes again when it
     has been used twice."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.control_flow.test_loop import BOTH, ONES, X, looped, until
 from tests.harness.ir import Net, feed, take
-from tests.harness.layers import add, compare, convert, mul, nonzero, numbers, reduce, relu, scalar
+from tests.harness.layers import add, compare, convert, mul, nonzero, numbers, reduce, relu, reshape, scalar, slice_
 
 from .test_long_loops import Run, captures
 
@@ -103,6 +103,17 @@ def test_concatenated_values_and_a_counter(emulated: str) -> None:
     assert counters.graph_launches == 1 + trips > 6
     assert counters.h2d_bytes == 24 + 8 * trips and counters.allocs <= trips + 1
     assert counters.launches <= trips + 1  # copies of values, and their concatenation
+
+
+def test_a_constant_condition_is_not_read(emulated: str) -> None:
+    """A loop whose slices differ in length, for a number of iterations that is given."""
+    def body(b: Net, i: Any, p: Any) -> Any:
+        return None, [add(b, p[1], reduce(b, "ReduceSum", p[0], [0])), slice_(b, p[0], 0, reshape(b, i, [1]))]
+
+    run = Run(looped(body, [ONES[0]], [(0, None), (1, 0)], trips="n"), emulated)
+    for n in (3, 3, 2):
+        counters = run(X[n], np.array(n))
+        assert counters.d2h_bytes == 12 + run.request.get_output_tensor(1).byte_size
 
 
 def test_slices_of_a_loop_with_a_condition(emulated: str) -> None:
