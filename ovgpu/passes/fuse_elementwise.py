@@ -63,19 +63,16 @@ def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: se
     """The nodes that are computed along with ``root``, which is the first."""
     group = [root]
     members = {id(root)}
-    seen: set[int] = set()
     for member in group:  # grows on the way
         for source in member.inputs:
             node = None if source is None else source.node
-            if node is None or id(node) in members | taken | seen or not is_fusable(node, hosted):
+            if node is None or id(node) in members or id(node) in taken or not is_fusable(node, hosted):
                 continue
             if not all(id(user) in members for user in users.get(id(source), ())):
                 continue  # looked at again from the last of them
             if len(group) < PARTS and _pays(node, root) and _inputs([*group, node]) <= INPUTS:
                 group.append(node)
                 members.add(id(node))
-            else:
-                seen.add(id(node))
     return group
 
 

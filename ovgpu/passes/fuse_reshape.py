@@ -42,7 +42,7 @@ def _swap(reshape: Node, users: dict[int, list[Node]], hosted: set[int]) -> list
     if source is None or not is_fusable(source.node, hosted) or users[id(source)] != [reshape]:
         return []
     spec = reshape.outputs[0].spec
-    if spec.shape is None or spec.value is not None:
+    if spec.shape is None or spec.value is not None or id(reshape.outputs[0]) in hosted:
         return []
     layer = source.node
     operands = {id(s): _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}
