@@ -10,6 +10,8 @@ from tests.harness import cuda
 from tests.harness.recall import load
 from tests.harness.replay import DEVICES, EMULATED
 
+pytest_plugins = ("tests.kernels.gate",)
+
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
