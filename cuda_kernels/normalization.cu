@@ -18,12 +18,6 @@ __device__ __forceinline__ A normalized(A value, A mean, A factor) {
   return KIND == NONZERO ? A(value != A(0)) : (value - mean) * factor;
 }
 
-template <class T, class A>
-__device__ __forceinline__ A finished(A value, const T* scale, const T* shift, unsigned i) {
-  if (scale) value *= A(scale[i]);
-  return shift ? value + A(shift[i]) : value;
-}
-
 // Rows of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row (see
 // fold_row). blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: n elements each, or null.
 template <class T, int KIND, int V, int N>
@@ -67,9 +61,16 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   for (int k = 0; k < N; k++) {
     const unsigned i = (k * blockDim.x + threadIdx.x) * V;
     if (i < size) {
-      T part[V];
+      T part[V], times[V], plus[V];
+      if (scale) load<V>(scale + i, times);
+      if (shift) load<V>(shift + i, plus);
 #pragma unroll
-      for (int j = 0; j < V; j++) part[j] = T(finished(normalized<KIND>(value[k][j], mean, factor), scale, shift, i + j));
+      for (int j = 0; j < V; j++) {
+        A result = normalized<KIND>(value[k][j], mean, factor);
+        if (scale) result *= A(times[j]);
+        if (shift) result += A(plus[j]);
+        part[j] = T(result);
+      }
       store<V>(part, out + start + i);
     }
   }
@@ -104,7 +105,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
     const Place at = place(over, i);
-    const A value = normalized<KIND>(A(x[start.from + at.from]), mean, factor);
-    out[start.to + at.to] = T(finished(value, scale, shift, i));
+    A result = normalized<KIND>(A(x[start.from + at.from]), mean, factor);
+    if (scale) result *= A(scale[i]);
+    if (shift) result += A(shift[i]);
+    out[start.to + at.to] = T(result);
   }
 }

@@ -79,9 +79,11 @@ def row_block(rows: int, n: int, vector: int = 1) -> tuple[int, int]:
     return power(n / max(most // 2, vector), low=64), 1
 
 
-def registers(x: Array, out: Array, rows: int, n: int) -> tuple[tuple[int, int], int, int] | None:
-    """For dense rows of n elements: block, elements per vector, and vectors per thread; None if they do not fit."""
-    vector = 16 // x.itemsize if _aligned(x, n) and _aligned(out, n) else 1
+def registers(x: Array, out: Array, rows: int, n: int,
+              *beside: Array | None) -> tuple[tuple[int, int], int, int] | None:
+    """For dense rows of n elements, and single rows ``beside`` them: block, elements per vector, and vectors per
+    thread; None if they do not fit."""
+    vector = 16 // x.itemsize if all(_aligned(a, n) for a in (x, out, *beside) if a is not None) else 1
     block = row_block(rows, n, vector)
     vectors = power(n / (block[0] * vector))
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32

@@ -120,7 +120,7 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     rows = last and x.flags.c_contiguous and out.flags.c_contiguous
     chosen = f"{k.c_type(x.dtype)}, {kind}"
     numbers = (np.uint32(columns), np.uint32(n), _axes.real(eps, x), np.int32(EPSILON.index(mode)))
-    found = _axes.registers(x, out, columns, n) if rows else None
+    found = _axes.registers(x, out, columns, n, scale, shift) if rows else None
     if found is not None:
         block, vector, vectors = found
         k.kernel("normalization.cu", f"normalize_rows<{chosen}, {vector}, {vectors}>",

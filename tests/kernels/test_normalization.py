@@ -108,6 +108,22 @@ def test_scale_and_shift(over: tuple[int, ...]) -> None:
         same(out.get(), wanted.astype(np.float32))
 
 
+@pytest.mark.parametrize("kind", ["MVN", "RMS"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_scales_of_rows(kind: str, first: int) -> None:
+    """16 bytes at a time, if they are aligned."""
+    x, terms = random((6, 64))(0), random((2, 68))(1)
+    launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty(x.shape, np.float32)
+    scale, shift = (row[first : first + 64] for row in cp.asarray(terms))
+    normalize(launcher, kind, cp.asarray(x), out, (1,), 1e-5, "INSIDE", scale, shift)
+    (call,) = launcher.calls
+    assert call.func.name.startswith(f"normalize_rows<float, {kind}, {1 if first else 4}, ")
+    call()
+    value = x - x.mean(1, keepdims=True) if kind == "MVN" else x
+    wanted = value / np.sqrt((value * value).mean(1, keepdims=True) + 1e-5)
+    same(out.get(), wanted * terms[0, first : first + 64] + terms[1, first : first + 64])
+
+
 def test_kernels_compile_for_devices() -> None:
     rows = [f"normalize_rows<{kind}, {what}, {v}, {n}>" for kind, what, v, n in (
         ("float", "MVN", 4, 1), ("float", "MVN", 4, 8), ("float", "MVN", 1, 16), ("float", "L2", 4, 4),
