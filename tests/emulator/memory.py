@@ -240,11 +240,12 @@ def _address(mem: int | ctypes.c_void_p) -> int:
 
 # ---- allocators ------------------------------------------------------------------------------------------
 _allocator: Callable[[int], MemoryPointer] | None = None
+_thread = threading.local()
 
 
 def alloc(size: int) -> MemoryPointer:
     """cupy.cuda.alloc: a poisoned block of `size` bytes from the current allocator."""
-    return (_allocator or default_pool.malloc)(int(size))
+    return (getattr(_thread, "allocator", None) or _allocator or default_pool.malloc)(int(size))
 
 
 def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> None:
@@ -254,12 +255,13 @@ def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> No
 
 @contextlib.contextmanager
 def using_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> Iterator[None]:
-    previous = _allocator
-    set_allocator(allocator)
+    """cupy.cuda.using_allocator: for this thread alone."""
+    previous = getattr(_thread, "allocator", None)
+    _thread.allocator = allocator
     try:
         yield
     finally:
-        set_allocator(previous)
+        _thread.allocator = previous
 
 
 class OutOfMemoryError(MemoryError):

@@ -84,8 +84,9 @@ class Graphs:
     def _capture(self, recording: Recording, calls: Sequence[Call], first: int) -> Call:
         """The launch of a graph of these calls. Other threads may launch and allocate meanwhile, on their streams."""
         recording.number = first
-        with _capturing:
-            self.stream.begin_capture(rt.cupy().cuda.runtime.streamCaptureModeThreadLocal)
+        cuda = rt.cupy().cuda
+        with _capturing, cuda.using_allocator(_refuse):
+            self.stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
             try:
                 for call in calls:
                     call()
@@ -122,3 +123,8 @@ class Graphs:
             held -= graph.nodes
             graph.runs, graph.nodes = [], 0
             self._living.discard(graph)
+
+
+def _refuse(nbytes: int) -> Any:
+    """Memory taken from the pool while capturing would go back to it, and the graph would still use it."""
+    raise RuntimeError(f"{nbytes} bytes are allocated while capturing")
