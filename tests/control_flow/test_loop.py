@@ -531,12 +531,13 @@ SCENARIOS = [
     valued("three-levels", three_levels(), *(levels(x) for x in X)),
     *[typed(kind) for kind in ("f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8")],
     # long
-    valued("long", LONG, *long_steps(10_000, 3, 2_001, 10_000)),
+    valued("long", LONG, *long_steps(10_000, 3, 2_001, 10_000), emulated=False),
     valued("long-and-concatenated", looped(lambda b, i, p: (None, [add(b, p[0], p[1])]), [ONES], BOTH, trips=10_000),
-           Infer([ONES + F(10_000) * X[0], np.concatenate([ONES + F(n + 1) * X[0] for n in range(10_000)])], x=X[0])),
+           Infer([ONES + F(10_000) * X[0], np.concatenate([ONES + F(n + 1) * X[0] for n in range(10_000)])], x=X[0]),
+           emulated=False),
     valued("long-until-the-counter-says-so", looped(
         lambda b, i, p: (compare(b, "Less", i, scalar(b, 4_999, "i64")), [add(b, *p)]), [ONES], [(0, None)], trips=-1),
-        Infer([ONES + F(5_000) * X[0]], x=X[0])),
+        Infer([ONES + F(5_000) * X[0]], x=X[0]), emulated=False),
     # errors
     Scenario("back-edge-of-another-type", looped(lambda b, i, p: (None, [convert(b, p[1], "i32")]), [ONES],
                                                  [(0, None)]),

@@ -18,10 +18,10 @@ IDS = [s.id for s in SCENARIOS]
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_bound_as_it_runs(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "UNROLLED", 0)
-    scenario.run("static", device)
+    scenario.watched("static", device, passes=1)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_step_by_step(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "static_bodies", lambda node, build: None)
-    scenario.run("static", device)
+    scenario.watched("static", device, passes=1)

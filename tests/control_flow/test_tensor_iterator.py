@@ -456,11 +456,11 @@ SCENARIOS = [
     # long
     Scenario("long", rows(lambda b, p: [add(b, *p)], HALF, [(0, False), (0, True)]), [
         Infer([(HALF[0] + x.sum(0)).astype(F), (HALF[0] + np.cumsum(x, 0)).astype(F)], x=x)
-        for x in (numbers(10_000, 3, seed=1), numbers(7, 3), numbers(3_000, 3))], oracle="value"),
+        for x in (numbers(10_000, 3, seed=1), numbers(7, 3), numbers(3_000, 3))], oracle="value", emulated=False),
     Scenario("long-without-concatenation",
              rows(lambda b, p: [add(b, p[0], p[1]), p[1]], [A, B], [(0, False), (1, False)]), [
         Infer([(A + x.sum(0)).astype(F), (A + x[:-1].sum(0)).astype(F)], x=x)
-        for x in (numbers(10_001, 3, seed=1), numbers(10_000, 3, seed=2))], oracle="value"),
+        for x in (numbers(10_001, 3, seed=1), numbers(10_000, 3, seed=2))], oracle="value", emulated=False),
     # errors
     Scenario("back-edge-of-another-type", rows(
         lambda b, p: [convert(b, add(b, *p), "i32")], HALF, [(0, False)]), [Infer(x=XS[0])],

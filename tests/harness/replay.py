@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 EMULATED = "EMULATED"
-DEVICES = ("CPU",)
+DEVICES = ("CPU", EMULATED)
 LIST = Path(__file__).parents[1] / "kernels" / "eager.json"
 Result = TypeVar("Result")
 

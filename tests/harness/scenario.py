@@ -31,7 +31,7 @@ from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare, compare_all
 
 States = dict[str, np.ndarray[Any, Any]]
-PASSES = 3  # more on a device, until every buffer of a state has twice been the current one
+PASSES = 5  # on a device: before the last one, every buffer of a state has twice been the current one
 
 
 class Infer:
@@ -75,6 +75,7 @@ class Scenario:
     error     a regular expression: some step must raise, opening with "[error_op]"
     dynamic   also run with all dims of all parameters dynamic
     rankless  also run with a dynamic rank
+    emulated  also run on the emulated device
     """
 
     id: str
@@ -86,6 +87,7 @@ class Scenario:
     rankless: bool = False
     error: str | None = None
     error_op: str = ""
+    emulated: bool = True
 
     @property
     def name(self) -> str:
@@ -102,7 +104,7 @@ class Scenario:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return DEVICES if self.judged else DEVICES[:1]
+        return DEVICES if self.judged and self.emulated else DEVICES[:1]
 
     @property
     def group(self) -> str:
@@ -145,17 +147,15 @@ class Scenario:
         if device == EMULATED:
             watch.close(self.group, self.name, variant)
 
-    def watched(self, variant: Variant, device: str) -> Watch:
-        """Takes every step and compares; on a device, what else than graphs the last time of several took."""
-        where = f"{self.id} ({variant}, {device})"
+    def watched(self, variant: Variant, device: str, passes: int = PASSES) -> Watch:
+        """Takes every step and compares, on a device several times over; what else than graphs the last one took."""
         request, watch = compile(self.net, variant, device), Watch()
-        self._pass(where, request)
-        if device == EMULATED:
-            for _ in range(PASSES):
+        last = passes - 1 if device == EMULATED else 0
+        for number in range(last + 1):
+            if number:
                 request.reset_state()
-                self._pass(f"{where} again", request)
-            request.reset_state()
-            self._pass(f"{where} replayed", request, watch)
+            where = f"{self.id} ({variant}, {device}), pass {number}"
+            self._pass(where, request, watch if 0 < number == last else None)
         return watch
 
     def _pass(self, where: str, request: Any, watch: Watch | None = None) -> None:

@@ -1,28 +1,19 @@
-"""Runs an op's `cuda` form on the emulated device: eagerly, then captured and replayed, against `evaluate`.
-
-And the judged cases of an op family, as whole models.
-"""
+"""Runs an op's `cuda` form on the emulated device: eagerly, then captured and replayed, against `evaluate`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 
-import ovgpu
 from ovgpu.backends.cuda import rt, sources
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
-from tests.harness import Case, judge
-from tests.harness.cases import compile
-from tests.harness.tolerance import compare_all
 
 Array = np.ndarray[Any, Any]
 View = Callable[[Any], Any]
@@ -124,25 +115,3 @@ def random(shape: Sequence[int], dtype: Any = np.float32, scale: float = 3.0) ->
         return (rng.standard_normal(shape) * scale).astype(dtype)
 
     return draw
-
-
-def judged(tables: ModuleType, suits: Callable[[Case], bool] = lambda case: True) -> Callable[..., None]:
-    """A pytest function that runs a module's judged cases on the device, those that ``suits`` takes."""
-    cases = [case for value in vars(tables).values() for case in getattr(value, "cases", ())]
-    rows = [pytest.param(c, id=c.name) for c in cases
-            if isinstance(c, Case) and c.judged and suits(c)]
-
-    @pytest.mark.parametrize("case", rows)
-    def test(case: Case, emulated: str) -> None:
-        """Run, captured, and replayed: the first inputs again after others. Nothing runs beside the graph, unless
-        axes that only running tells decide the shape of the result."""
-        device = compile(case.net, "static", emulated)
-        for run in (0, 1, 0):
-            given = case._parameters(case.arrays(draw=run))
-            cp.counters.reset()
-            found = judge.infer(ovgpu, device, given)
-            if run == 0:
-                compare_all(case.name, found, case.expected[0], case.tol)
-        assert cp.counters.launches == 0 or not all(i.const for i in case.inputs[1:])
-
-    return test

@@ -14,14 +14,12 @@ from ovgpu.ops import _attention
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
-from tests.ops import test_attention as tables
 
-from .forms import judged
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
-TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None = None, sink: Shape | None = None,
@@ -111,8 +109,15 @@ def test_few_queries(case: dict[str, Any], backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("queries", [1, 3, 20])
-def test_types(kind: Any, queries: int, backend: CudaBackend) -> None:
+def test_short_types(kind: Any, queries: int, backend: CudaBackend) -> None:
     attend(backend, (1, 2, queries, 32), (1, 2, 130, 32), (1, 2, 130, 16), (queries, 130), kind=kind)
+
+
+@pytest.mark.parametrize("case", [MANY[0], MANY[3], MANY[6], MANY[8], *FEW[2:6]])
+def test_f64(case: dict[str, Any], backend: CudaBackend) -> None:
+    """By one kernel, whatever the number of queries."""
+    calls = attend(backend, **case, kind=np.float64)
+    assert len(calls) == 1 and name(calls).startswith("attend_split<double")
 
 
 def test_heads_that_share_keys_are_queries_of_one(backend: CudaBackend) -> None:
@@ -162,10 +167,6 @@ def test_declines() -> None:
     x, wide = (cupy_emu.empty((1, 3, n), np.float32) for n in (4, _attention.WIDEST + 1))
     launcher = Launcher(None, None)
     assert ScaledDotProductAttention().cuda(launcher, (wide, wide, x), [x], ()) is NotImplemented
-    assert ScaledDotProductAttention().cuda(launcher, (x, x, x.astype(np.float16)), [x], ()) is NotImplemented
-
-
-test_cases = judged(tables)
 
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
@@ -176,6 +177,9 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
         expressions += [f"attend_split<{t}, NONE, {vector}, 8, 1, int, 2>",
                         f"attend_split<{t}, ADDED, {vector}, 16, 4, int, 2>"]
     expressions += ["attend_split<float, BOOLEAN, 1, 32, 1, long long, 4>"]
+    expressions += [f"attend_split<double, {form}, {vector}, {each}, 1, {index}>" for form, vector, each, index in (
+        ("NONE", 2, 8, "int, 2"), ("ADDED", 2, 16, "int, 2"), ("CAUSAL", 1, 32, "int, 4"),
+        ("BOOLEAN", 2, 32, "long long, 8"))]
     usage = nvrtc.compile_file("attention.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

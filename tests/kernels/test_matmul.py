@@ -13,9 +13,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.matmul import MatMul
 from tests.emulator import cupy_emu, nvrtc
-from tests.ops import test_matmul as tables
 
-from .forms import judged
 from .recorded import replay
 
 Array = np.ndarray[Any, Any]
@@ -152,9 +150,6 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
         call()
     backend.synchronize()
     assert out.get()[0, 0] == np.float32((1 + 2**-11) ** 2)
-
-
-test_cases = judged(tables)
 
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)

@@ -11,9 +11,8 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.normalization import MVN, MVN6, NormalizeL2, normalize
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
-from tests.ops import test_normalization as tables
 
-from .forms import FLOATS, ORDERS, check, judged, random, same
+from .forms import FLOATS, ORDERS, check, random, same
 
 INSIDE = MVN6(eps=1e-3, eps_mode="inside_sqrt", normalize_variance=True)
 OUTSIDE = MVN6(eps=1e-3, eps_mode="outside_sqrt", normalize_variance=True)
@@ -138,6 +137,3 @@ def test_kernels_compile_for_devices() -> None:
             hot = "double" not in name
             assert not hot or usage.spill_stores == usage.spill_loads == 0, name
             assert usage.registers <= 96, name
-
-
-test_cases = judged(tables)

@@ -24,9 +24,7 @@ from ovgpu.ops.recurrent import (
     RNNSequence,
 )
 from tests.emulator import cupy_emu, nvrtc
-from tests.ops import test_recurrent as tables
 
-from .forms import judged
 from .recorded import kernel_name, replay
 
 Array = np.ndarray[Any, Any]
@@ -260,9 +258,6 @@ def test_bases() -> None:
     """The kernel knows these numbers of gates and biases."""
     assert (LSTM.gates, GRU.gates, RNN.gates) == (4, 3, 1)
     assert (GRUCell(linear_before_reset=True).bias_rows(), GRUCell().bias_rows()) == (4, 3)
-
-
-test_cases = judged(tables)
 
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)

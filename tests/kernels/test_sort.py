@@ -12,9 +12,8 @@ from ovgpu.ops.sort import CumSum, TopK3
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
-from tests.ops import test_sort as tables
 
-from .forms import FLOATS, INTEGERS, ORDERS, check, judged, launches, preload, random
+from .forms import FLOATS, INTEGERS, ORDERS, check, launches, preload, random
 
 DTYPES = (*FLOATS, *INTEGERS)
 
@@ -148,6 +147,3 @@ def test_kernels_compile_for_devices() -> None:
                 usage = cubin.usage[lowered]
                 assert usage.spill_stores == usage.spill_loads == 0, name
                 assert usage.registers <= 64, name
-
-
-test_cases = judged(tables)
