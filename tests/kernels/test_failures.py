@@ -232,6 +232,7 @@ def test_a_kernel_that_does_not_compile(emulated: str, monkeypatch: pytest.Monke
 
 def test_a_generated_kernel_that_does_not_compile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     request = compiled(emulated, nets.one((-1, 3))).create_infer_request()
+    elementwise._planned.cache_clear()
     elementwise._kernel.cache_clear()
     monkeypatch.setattr(cupy_emu, "RawModule", broken('kernel.cu(1): cannot open source file "cuda_fp16.h"'))
     with pytest.raises(ov.OpError, match=r'^\[Abs\] the generated kernel \w+ does not compile:\nkernel.cu\(1\): .*\n'
