@@ -1,5 +1,5 @@
 // Scaled dot product attention with online softmax: scores never leave the multiprocessor. Rows of q, k, v and out have
-// a unit stride; broadcast batch axes have stride 0. All sums are in f32.
+// a unit stride; broadcast batch axes have stride 0. All sums are in f32, those of f64 in f64.
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
@@ -10,14 +10,32 @@ struct Strides {
   I q, k, v, mask, sink, out, column;
 };
 
+// What sums over elements are computed in.
+template <class T>
+struct Accumulator {
+  using Type = float;
+};
+template <>
+struct Accumulator<double> {
+  using Type = double;
+};
+
+__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
 // What is subtracted before exp: a row that has seen only hidden keys has no maximum yet.
-__device__ __forceinline__ float finite(float maximum) { return maximum == minus_infinity() ? 0.f : maximum; }
+template <class A>
+__device__ __forceinline__ A subtrahend(A maximum) {
+  return maximum == minus_infinity() ? A(0) : maximum;
+}
 
-template <class T, Mask MASK, class I>
-__device__ __forceinline__ float masked(float score, const void* mask, I at, I row, I key) {
-  if (MASK == ADDED) return score + float(static_cast<const T*>(mask)[at]);
+template <class T, Mask MASK, class A, class I>
+__device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I key) {
+  if (MASK == ADDED) return score + A(static_cast<const T*>(mask)[at]);
   if (MASK == BOOLEAN) return static_cast<const bool*>(mask)[at] ? score : minus_infinity();
   if (MASK == CAUSAL) return key <= row ? score : minus_infinity();
   return score;
@@ -113,7 +131,7 @@ __global__ void __launch_bounds__(256)
         highest = fmaxf(highest, score[i][j]);
       }
       for (int step = 8; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-      const float shift = finite(highest), shrink = __expf(maximum[i] - shift);
+      const float shift = subtrahend(highest), shrink = __expf(maximum[i] - shift);
       maximum[i] = highest;
       total[i] *= shrink;
 #pragma unroll
@@ -152,8 +170,13 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-constexpr int LANES = 8, WARPS = 4;              // lanes per key, warps per block
-constexpr int GROUPS = WARPS * (32 / LANES);     // keys that a block reads at a time
+constexpr int WARPS = 4;  // per block
+
+// Lanes per key: as many as have registers for its elements.
+template <class A>
+__device__ constexpr int lanes_per_key() {
+  return sizeof(A) == 4 ? 8 : 16;
+}
 
 template <class T, int V>
 struct __align__(sizeof(T) * V) Vector {
@@ -161,28 +184,28 @@ struct __align__(sizeof(T) * V) Vector {
 };
 
 // The lane's P elements of a row, in vectors of V that the lanes of a key take in turn.
-template <int V, int P, class T, class I>
-__device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lane, float (&to)[P]) {
+template <int V, int P, class T, class A, class I>
+__device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lane, A (&to)[P]) {
 #pragma unroll
   for (int p = 0; p < P; p += V) {
-    const int column = p * LANES + lane * V;
+    const int column = p * lanes_per_key<A>() + lane * V;
     Vector<T, V> part;
     const bool read = inside && column < n;
     if (read) part = *reinterpret_cast<const Vector<T, V>*>(row + column);
 #pragma unroll
-    for (int j = 0; j < V; j++) to[p + j] = read ? float(part.at[j]) : 0.f;
+    for (int j = 0; j < V; j++) to[p + j] = read ? A(part.at[j]) : A(0);
   }
 }
 
 // Parts of a row that saw different keys: `count` records of sums, then maximum and total. Returns column `c` of their
 // unnormalised sum, whose maximum and total it adds to.
-__device__ __forceinline__ float merge(const volatile float* parts, int count, int pitch, int n, int c, float& maximum,
-                                       float& total) {
-  float highest = maximum, sum = 0.f;
-  for (int i = 0; i < count; i++) highest = fmaxf(highest, parts[i * pitch + n]);
-  total *= __expf(maximum - finite(highest));
+template <class A>
+__device__ __forceinline__ A merge(const volatile A* parts, int count, int pitch, int n, int c, A& maximum, A& total) {
+  A highest = maximum, sum = 0;
+  for (int i = 0; i < count; i++) highest = larger(highest, parts[i * pitch + n]);
+  total *= exponential(maximum - subtrahend(highest));
   for (int i = 0; i < count; i++) {
-    const float shrink = __expf(parts[i * pitch + n] - finite(highest));
+    const A shrink = exponential(parts[i * pitch + n] - subtrahend(highest));
     sum += parts[i * pitch + c] * shrink;
     total += parts[i * pitch + n + 1] * shrink;
   }
@@ -190,15 +213,17 @@ __device__ __forceinline__ float merge(const volatile float* parts, int count, i
   return sum;
 }
 
-// Few queries: each block takes Q of them and a part of the keys (gridDim.y parts); LANES lanes take a key, each P
-// elements of it. The last block of a batch to finish merges the parts. `arrived` is zero before and after.
-template <class T, Mask MASK, int V, int P, int Q, class I, int R>
+// Few queries, and any number in f64: each block takes Q of them and a part of the keys (gridDim.y parts); LANES lanes
+// take a key, each P elements of it. The last block of a batch to finish merges the parts. `arrived` is zero before and
+// after.
+template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor, float* parts,
+                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor, A* parts,
                  unsigned* arrived) {
+  constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time
   constexpr int N = LANES * P, RECORD = N + 2;
-  OVGPU_SHARED(float, shared, [WARPS * Q * RECORD]);
+  OVGPU_SHARED(A, shared, [WARPS * Q * RECORD]);
   OVGPU_SHARED(bool, last, [1]);
   const I chunks = (queries + Q - 1) / Q, first = static_cast<I>(blockIdx.x) % chunks * Q;
   const int splits = gridDim.y;
@@ -209,10 +234,10 @@ __global__ void __launch_bounds__(WARPS * 32)
   v += offset(batch, at, 2);
   const I mask_at = offset(batch, at, 3), sink_at = offset(batch, at, 4);
   out += offset(batch, at, 5);
-  if (scale) factor = float(*scale);
+  if (scale) factor = A(*scale);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
 
-  float query[Q][P], sum[Q][P] = {}, maximum[Q], total[Q] = {};
+  A query[Q][P], sum[Q][P] = {}, maximum[Q], total[Q] = {};
 #pragma unroll
   for (int i = 0; i < Q; i++) {
     load_row<V>(q + (first + i) * stride.q, depth, first + i < queries, lane, query[i]);
@@ -222,12 +247,12 @@ __global__ void __launch_bounds__(WARPS * 32)
   const I end = begin + each < keys ? begin + each : keys;
   for (I start = begin; start < end; start += GROUPS) {
     const I key = start + group;
-    float x[P], y[P];
+    A x[P], y[P];
     load_row<V>(k + key * stride.k, depth, key < end, lane, x);
     load_row<V>(v + key * stride.v, width, key < end, lane, y);
 #pragma unroll
     for (int i = 0; i < Q; i++) {
-      float score = 0.f;
+      A score = 0;
 #pragma unroll
       for (int p = 0; p < P; p++) score += query[i][p] * x[p];
       for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
@@ -235,8 +260,8 @@ __global__ void __launch_bounds__(WARPS * 32)
       score = key < end && row < queries ? masked<T, MASK>(score * factor, mask,
                                                            mask_at + row * stride.mask + key * stride.column, row, key)
                                          : minus_infinity();
-      const float highest = fmaxf(maximum[i], score), shift = finite(highest);
-      const float shrink = __expf(maximum[i] - shift), weight = __expf(score - shift);
+      const A highest = larger(maximum[i], score), shift = subtrahend(highest);
+      const A shrink = exponential(maximum[i] - shift), weight = exponential(score - shift);
       maximum[i] = highest;
       total[i] = total[i] * shrink + weight;
 #pragma unroll
@@ -245,27 +270,27 @@ __global__ void __launch_bounds__(WARPS * 32)
   }
 #pragma unroll
   for (int i = 0; i < Q; i++) {  // the keys of a warp
-    float highest = maximum[i];
-    for (int step = LANES; step < 32; step *= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-    const float shrink = __expf(maximum[i] - finite(highest));
-    float* record = shared + (i * WARPS + warp) * RECORD;
+    A highest = maximum[i];
+    for (int step = LANES; step < 32; step *= 2) highest = larger(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+    const A shrink = exponential(maximum[i] - subtrahend(highest));
+    A* record = shared + (i * WARPS + warp) * RECORD;
     total[i] *= shrink;
     for (int step = LANES; step < 32; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
 #pragma unroll
     for (int p = 0; p < P; p++) {
-      float all = sum[i][p] * shrink;
+      A all = sum[i][p] * shrink;
       for (int step = LANES; step < 32; step *= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
       if (threadIdx.x % 32 < LANES) record[p / V * V * LANES + lane * V + p % V] = all;
     }
     if (threadIdx.x % 32 == 0) record[N] = highest, record[N + 1] = total[i];
   }
   __syncthreads();
-  float* record = parts + static_cast<long long>(blockIdx.x) * splits * Q * RECORD;
+  A* record = parts + static_cast<long long>(blockIdx.x) * splits * Q * RECORD;
   if (splits > 1) {
     for (int i = 0; i < Q; i++) {
       for (int c = threadIdx.x; c < N; c += WARPS * 32) {
-        float highest = minus_infinity(), all = 0.f;
-        float* part = record + (static_cast<long long>(i) * splits + blockIdx.y) * RECORD;
+        A highest = minus_infinity(), all = 0;
+        A* part = record + (static_cast<long long>(i) * splits + blockIdx.y) * RECORD;
         part[c] = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
         if (c == 0) part[N] = highest, part[N + 1] = all;
       }
@@ -279,10 +304,10 @@ __global__ void __launch_bounds__(WARPS * 32)
   }
   for (int i = 0; i < Q && first + i < queries; i++) {
     for (int c = threadIdx.x; c < width; c += WARPS * 32) {
-      float highest = sink ? float(sink[sink_at + (first + i) * stride.sink]) : minus_infinity(), all = sink ? 1.f : 0.f;
-      const float result = splits > 1 ? merge(record + static_cast<long long>(i) * splits * RECORD, splits, RECORD, N, c,
-                                              highest, all)
-                                      : merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
+      A highest = sink ? A(sink[sink_at + (first + i) * stride.sink]) : minus_infinity(), all = sink ? 1 : 0;
+      const A result = splits > 1 ? merge(record + static_cast<long long>(i) * splits * RECORD, splits, RECORD, N, c,
+                                          highest, all)
+                                  : merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
       out[(first + i) * stride.out + c] = T(result / all);
     }
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -12,19 +13,25 @@ from ovgpu.ops._strided import Axes, strides_of
 
 TILE = 64  # queries per block where there are many
 FEW = 8  # queries up to which the keys are split instead
-LANES, WARPS = 8, 4  # per key, per block
+WARPS = 4  # per block
 WIDEST = 256  # elements of a row
 BLOCKS = 4  # per multiprocessor, that splitting aims at
 KEYS = 64  # at least, of each part
 
 
-def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Array | None, sink: Array | None,
-           out: Array, causal: bool) -> Any:
-    """Records the kernel; NotImplemented for rows that are too long, and without keys."""
-    if out.size == 0:
+def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool) -> Any:
+    """Records the kernel; NotImplemented for rows that are too long.
+
+    ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 but for a boolean mask.
+    """
+    q, key, v, mask, scale, sink = inputs
+    if key.shape[-2] == 0:
+        k.copy(np.zeros((), out.dtype), out)
+    if out.size == 0 or key.shape[-2] == 0:
         return None
-    if key.size == 0 or max(q.shape[-1], out.shape[-1]) > WIDEST or not _unit(out):
+    if max(q.shape[-1], out.shape[-1]) > WIDEST or not _unit(out):
         return NotImplemented
+    sums = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
     kind, batch, queries = q.dtype, out.shape[:-2], out.shape[-2]
     q, key, v = (_dense(k, x) for x in (q, key, v))
     operands = [_broadcast(q, (*batch, queries, q.shape[-1])), _broadcast(key, (*batch, *key.shape[-2:])),
@@ -43,9 +50,9 @@ def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Ar
     strides = np.array([*(s[-2] for s in operands), operands[3][-1]], index)
     form = "CAUSAL" if causal else "NONE" if mask is None else "BOOLEAN" if mask.dtype == bool else "ADDED"
     args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
-            np.float32(1 / sqrt(depth)))
+            sums.type(1 / sqrt(max(depth, 1))))
     kernel = f"{k.c_type(kind)}, {form}"
-    if queries > FEW:
+    if queries > FEW and kind != np.float64:
         columns = -(-width // TILE)
         k.kernel("attention.cu", f"attend_tiles<{kernel}, {columns}, {axes.index}, {axes.rank}>",
                  (axes.size * -(-queries // TILE),), (256,), args)
@@ -54,13 +61,14 @@ def attend(k: Any, q: Array, key: Array, v: Array, mask: Array | None, scale: Ar
     counts = (depth, width, *(n for s in operands[:3] for n in s[:-1]))
     if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in (q, key, v)):
         vector = 1
-    each = next(p for p in (8, 16, 32) if p * LANES >= max(depth, width))
-    together = 1 if queries == 1 or each > 16 else 4
+    lanes = 8 if sums.itemsize == 4 else 16
+    each = next(p for p in (8, 16, 32) if p * lanes >= max(depth, width))
+    together = 1 if queries == 1 or each > 16 or kind == np.float64 else 4
     blocks = axes.size * -(-queries // together)
     splits = max(1, min(-(-BLOCKS * k.multiprocessors // blocks), keys // KEYS))
     parts = arrived = None
     if splits > 1:
-        parts = k.scratch((blocks, together, splits, LANES * each + 2), np.dtype(np.float32))
+        parts = k.scratch((blocks, together, splits, lanes * each + 2), sums)
         arrived = k.scratch((blocks,), np.dtype(np.uint32))
         arrived.set(np.zeros(blocks, np.uint32), stream=k.stream)
     k.kernel("attention.cu", f"attend_split<{kernel}, {vector}, {each}, {together}, {axes.index}, {axes.rank}>",

@@ -12,7 +12,9 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _attention
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, call, op
+from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE
+from ovgpu.ops.convert import Convert
 from ovgpu.ops.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.ops.softmax import SMALL, block_rows, shift_rows
@@ -40,10 +42,11 @@ class ScaledDotProductAttention(Op):
 
     def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
               sink: Spec | None = None) -> tuple[Spec, ...]:
-        kind = merge_types([s for s in (q, k, v) if s is not None])
-        check_real(kind)
-        if mask is not None and mask.type != Type.boolean:
-            check_real(mask.type)
+        given = [s for s in (q, k, v, mask, scale, sink) if s is not None]
+        real = [s for s in given if s is not mask or s.type != Type.boolean]
+        for spec in real:
+            check_real(spec.type)
+        kind = merge_types(real)
         if scale is not None and scale.shape is not None:
             if len(scale.shape) > 1:
                 raise OpError(f"scale must have one element, not rank {len(scale.shape)}")
@@ -150,14 +153,16 @@ class ScaledDotProductAttention(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
-        mask = self.mask(mask)
-        if q.dtype.name not in ("float32", "float16", "bfloat16"):
-            return NotImplemented
-        if any(x is not None and x.dtype != q.dtype for x in (key, v, scale, sink)):
-            return NotImplemented
-        if mask is not None and mask.dtype not in (bool, q.dtype):
-            return NotImplemented
-        return _attention.attend(k, q, key, v, mask, scale, sink, outputs[0], self.causal)
+        given, out = (q, key, v, self.mask(mask), scale, sink), outputs[0]
+        if is_plain(q.dtype):
+            return _attention.attend(k, given, out, self.causal)
+        # types of a byte, as `evaluate` does: in f32
+        result, kind = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
+        wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in given]
+        done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(given, wide) if x is not y]
+        done.append(_attention.attend(k, wide, result, self.causal))
+        done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
+        return NotImplemented if NotImplemented in done else None
 
 
 def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,

@@ -178,8 +178,8 @@ def test_kernels_compile_without_spills(architecture: str) -> None:
                         f"attend_split<{t}, ADDED, {vector}, 16, 4, int, 2>"]
     expressions += ["attend_split<float, BOOLEAN, 1, 32, 1, long long, 4>"]
     expressions += [f"attend_split<double, {form}, {vector}, {each}, 1, {index}>" for form, vector, each, index in (
-        ("NONE", 2, 8, "int, 2"), ("ADDED", 2, 16, "int, 2"), ("CAUSAL", 1, 32, "int, 4"),
-        ("BOOLEAN", 2, 32, "long long, 8"))]
+        ("NONE", 2, 8, "int, 2"), ("ADDED", 2, 16, "int, 2"), ("CAUSAL", 1, 16, "int, 4"),
+        ("BOOLEAN", 2, 16, "long long, 8"))]
     usage = nvrtc.compile_file("attention.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

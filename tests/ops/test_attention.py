@@ -11,6 +11,7 @@ N, H, L, S, E, EV = 2, 3, 5, 7, 6, 4
 Q, K, V = In((N, H, L, E)), In((N, H, S, E)), In((N, H, S, EV))
 GROUPS = In((N, 2, 1, S, E)), In((N, 2, 1, S, EV))
 LONG = In((2, 3, 300, 16)), In((2, 1, 301, 16)), In((2, 1, 301, 8))  # more than one block of scores
+F64 = In((N, L, E), "f64"), In((N, S, E), "f64"), In((N, S, EV), "f64")
 SCALE = given(np.float32(0.3))
 CAUSAL = {"causal": True}
 
@@ -32,6 +33,13 @@ def visible(*shape: int) -> In:
 
 def hidden_by_infinity(rng: np.random.Generator) -> np.ndarray[Any, Any]:
     return np.where(np.arange(S) > np.arange(L)[:, None], -np.inf, 0.0)
+
+
+def attention_of_bytes(q: Any, k: Any, v: Any, mask: Any) -> np.ndarray[Any, Any]:
+    scores = np.einsum("nhle,nhse->nhls", *(x.astype(np.float64) for x in (q, k))) / np.sqrt(E)
+    weights = np.exp(scores) * mask
+    result = np.einsum("nhls,nhse->nhle", weights / weights.sum(-1, keepdims=True), v.astype(np.float64))
+    return result.astype(np.float32).astype(q.dtype)
 
 
 CASES = [
@@ -70,6 +78,12 @@ CASES = [
     sdpa("f16", In((N, L, E), "f16"), In((N, S, E), "f16"), In((N, S, EV), "f16")),
     sdpa("bf16", In((N, L, E), "bf16"), In((N, S, E), "bf16"), In((N, S, EV), "bf16"), In((1, L, S), "bf16")),
     sdpa("f16_causal", In((N, L, E), "f16"), In((N, S, E), "f16"), In((N, S, EV), "f16"), causal=True),
+    sdpa("f64", *F64, rankless=True),
+    sdpa("f64_mask_scale_sink", *F64, In((L, S), "f64"), given(np.float64(0.3)), In((1, L, 1), "f64")),
+    sdpa("f64_causal", *F64, causal=True),
+    sdpa("f64_boolean_more_queries", In((N, 9, E), "f64"), *F64[1:], visible(9, S)),
+    # OpenVINO accepts types of a byte, but cannot compute with them
+    sdpa("f8", *[In(x.shape, "f8e4m3") for x in (Q, K, V)], visible(L, S), expect=attention_of_bytes),
     sdpa("blocks", *LONG, In((1, 1, 300, 301))),
     sdpa("blocks_causal", *LONG, causal=True),
     sdpa("blocks_boolean_sink", *LONG, visible(300, 301), SCALE, In((1, 3, 1, 1))),
@@ -98,5 +112,8 @@ ERRORS = [
     wrong("element type i32 is not real", Q, K, V, In((L, S), "i32")),
     wrong("element type i32 is not real", In((N, L, E), "i32"), In((N, S, E), "i32"), In((N, S, EV), "i32")),
     wrong("element types differ", Q, In((N, H, S, E), "f16"), V),
+    wrong("element types differ", Q, K, V, In((L, S), "f16")),
+    wrong("element types differ", Q, K, V, In((L, S)), given(np.float16(0.3))),
+    wrong("element types differ", Q, K, V, In((L, S)), SCALE, In((N, H, L, 1), "f16")),
 ]
 test_errors = check(ERRORS)
