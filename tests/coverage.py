@@ -2,8 +2,8 @@
 
     python -m tests.coverage [--lines] [pytest arguments]
 
-Runs the tests of tests/kernels and tests/emulator, or those that the arguments choose, with kernels that count their
-lines (gcov) in a cache of their own. Prints a table, with --lines also the lines that no test reached; fails if a
+Runs all tests on the emulated device, or those that the arguments choose, with kernels that count their lines (gcov)
+in a cache of their own. Prints a table, with --lines also the lines that no test reached; fails if a
 test does, or if less than 90 % of either is covered."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "cuda_kernels"
 BACKEND = ROOT / "ovgpu" / "backends" / "cuda"
 LEAST = 90.0
+DEFAULT = ["tests", "-k", "EMULATED or kernels or emulator or devices", "-n", "2", "--dist", "loadfile"]
 
 Lines = dict[int, bool]  # whether a line that has code was reached
 
@@ -40,12 +41,11 @@ def pytest_configure() -> None:
 
     toolchain.FLAGS = (*toolchain.FLAGS, "--coverage")
     toolchain.LINK_FLAGS = (*toolchain.LINK_FLAGS, "-lgcov")
-    names = {path.read_text(): path for path in KERNELS.glob("*.cu")}
     compile_library = kernel.compile_library
     with_launchers = kernel.with_launchers
 
     def named(code: str, exports: Sequence[str]) -> str:
-        file = next((path for text, path in names.items() if code.startswith(text)), "kernel.cu")
+        file = next((path for path in KERNELS.glob("*.cu") if code.startswith(path.read_text())), "kernel.cu")
         return with_launchers(code, exports).replace('#line 1 "kernel.cu"', f'#line 1 "{file}"', 1) + _DUMP
 
     def remembered(code: str, options: Sequence[str] = ()) -> Any:
@@ -124,7 +124,7 @@ def show(title: str, files: dict[Path, Lines], missing: bool) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     missing = "--lines" in arguments
-    tests = [argument for argument in arguments if argument != "--lines"] or ["tests/kernels", "tests/emulator"]
+    tests = [argument for argument in arguments if argument != "--lines"] or DEFAULT
     with tempfile.TemporaryDirectory(prefix="ovgpu-coverage-") as folder:
         cache, report = Path(folder) / "cache", Path(folder) / "python.json"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.coverage", f"--cov={BACKEND}"]

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +69,6 @@ _met: set[Instance] = set()
 _faults: list[str] = []
 
 
-@cache
-def _files() -> dict[str, str]:
-    return {path.read_text(): path.name for path in nvrtc.KERNELS.glob("*.cu")}
-
-
 def _unlisted() -> list[Instance]:
     known = table()
     return sorted((file, name) for file, name in _met if name not in known.get(file, {}))
@@ -89,11 +83,11 @@ def pytest_configure(config: pytest.Config) -> None:
     find = kernel.RawModule._function
 
     def watched(self: kernel.RawModule, name: str) -> Any:
-        found = find(self, name)
-        file = next((file for text, file in _files().items() if self.code.startswith(text)), None)
-        if file is not None:
-            _met.add((file, name))
-        return found
+        if name not in self._functions:
+            files = [path.name for path in nvrtc.KERNELS.glob("*.cu") if self.code.startswith(path.read_text())]
+            find(self, name)
+            _met.update((file, name) for file in files)
+        return find(self, name)
 
     kernel.RawModule._function = watched  # type: ignore[method-assign]
 
