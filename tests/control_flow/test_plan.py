@@ -45,7 +45,7 @@ def test_the_iterator_of_the_specification() -> None:
     assert plan.copies() == [] and plan.count("eager") == 0
     ((kind, op, count),) = calls(plan)
     assert (kind, op) == ("bound", "LSTMSequence") and count <= 3
-    assert [o.place for s in plan.steps for o in s.outputs if s.kind == "bound"][0] == "output 0"
+    assert next(o.place for s in plan.steps for o in s.outputs if s.kind == "bound") == "output 0"
 
 
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
