@@ -41,7 +41,7 @@ class Compilation:
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()
-        self.initial = InitialPrograms(self.model)
+        self.initial = InitialPrograms(self.model, model.states)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._only: Program | None = None

@@ -20,10 +20,11 @@ from ovgpu.transfers import arrived, snapshot
 class InitialPrograms:
     """How the initial values of a model's variables are computed, shared by its requests.
 
-    They come in two groups, each one program: those that depend on the inputs, and those that do not.
+    They come in two groups, each one program: those that depend on the inputs, and those that do not. ``order`` is
+    that of the variables.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, order: Sequence[str]) -> None:
         self.infos: dict[str, VariableInfo] = {}
         groups: tuple[dict[str, Output], dict[str, Output]] = ({}, {})
         for node in model.ops:
@@ -32,6 +33,7 @@ class InitialPrograms:
                 self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape)
                 if node.inputs and node.inputs[0] is not None:
                     groups[_reads_inputs(model, node.inputs[0])][name] = node.inputs[0]
+        self.infos = {name: self.infos[name] for name in order if name in self.infos}
         self.names = tuple(map(tuple, groups))
         self.models = (subgraph(model, [], list(groups[0].values())),
                        subgraph(model, model.inputs, list(groups[1].values())))
