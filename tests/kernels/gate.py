@@ -92,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     kernel.RawModule._function = watched  # type: ignore[method-assign]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """From a worker process of pytest-xdist, which has run some of the tests."""
     _met.update(map(tuple, getattr(node, "workeroutput", {}).get("kernel_instances", ())))
