@@ -80,18 +80,18 @@ def test_memory_of_another_device(two: None) -> None:
                 use()
 
 
-def test_out_of_memory(two: None) -> None:
+def test_out_of_memory() -> None:
     free, total = runtime.memGetInfo()
-    with cp.memory_limit(total - free + 1000):
+    with cp.devices(3), cp.memory_limit(total - free + 1000):
         assert runtime.memGetInfo() == (1000, total - free + 1000)
-        assert cp.cuda.Device(1).mem_info[0] == total - free + 1000
+        assert cp.cuda.Device(2).mem_info[0] == total - free + 1000
         x = cp.empty(600, np.int8)
         with pytest.raises(cp.cuda.memory.OutOfMemoryError, match=r"Out of memory allocating 500 bytes"):
             cp.empty(500, np.int8)
         with pytest.raises(CUDARuntimeError, match="cudaErrorMemoryAllocation"):
             cp.cuda.Memory(500)
-        with cp.cuda.Device(1):
-            cp.empty(500, np.int8)  # has memory of its own
+        with cp.cuda.Device(2):  # which nothing else has used
+            cp.empty(500, np.int8)
         del x
         gc.collect()
         cp.empty(500, np.int8)
