@@ -43,7 +43,7 @@ def test_an_installed_wheel_finds_its_kernels_inside(built: Path, tmp_path: Path
 def test_an_sdist_is_a_source_tree_that_finds_them_beside_the_package(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (tree,) = tmp_path.iterdir()
     assert found_by(tree) == (tree / "cuda_kernels").resolve()
     assert {"bench", "tests", "README.md", "LICENSE", "pyproject.toml"} <= {p.name for p in tree.iterdir()}
