@@ -153,15 +153,16 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 }
 
 // Steps of x [batch, steps, input] with w, r, b, or where w is null, of its projections [batch, steps, gates * hidden]
-// without bias; b and the peepholes p [3 * hidden] of an LSTM may be null, too. blockIdx.y is the direction,
-// blockIdx.z starts the sequences, B of which share what is read of the weights (without lengths all have all steps).
-// With K > 0, and without w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch, which has `arrived`, zero
-// before and after, does all turns; else each launch does one. `state` is [2, directions, batch, hidden], h before and
-// after; `kept` is c, or what turns of a GRU leave to the next ([2, ...]: z, and the reset h). Steps that leave nothing
-// to another need neither.
-template <class T, class L, Cell CELL, int K, int B>
+// without bias. X is the type of x: T, but of projections that of the sums, so that nothing is rounded on the way.
+// b and the peepholes p [3 * hidden] of an LSTM may be null, too. blockIdx.y is the direction, blockIdx.z starts the
+// sequences, B of which share what is read of the weights (without lengths all have all steps). With K > 0, and without
+// w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch, which has `arrived`, zero before
+// and after, does all turns; else each launch does one. `state` is [2, directions, batch, hidden], h before and after;
+// `kept` is c, or what turns of a GRU leave to the next ([2, ...]: z, and the reset h). Steps that leave nothing to
+// another need neither.
+template <class T, class X, class L, Cell CELL, int K, int B>
 __global__ void __launch_bounds__(256, resident(K, B))
-    recurrent(const T* x, const T* w, const T* r, const T* b, const T* p, const T* h, const T* c, const L* lengths,
+    recurrent(const X* x, const T* w, const T* r, const T* b, const T* p, const T* h, const T* c, const L* lengths,
               T* y, T* h_out, T* c_out, typename Sum<T>::Type* state, typename Sum<T>::Type* kept, unsigned* arrived,
               Strides stride, Activations<typename Sum<T>::Type> use, Sizes size) {
   using A = typename Sum<T>::Type;
@@ -171,6 +172,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
   const int hidden = size.hidden, batch = size.batch, steps = size.steps;
   const int unit = blockIdx.x * blockDim.y + threadIdx.y, direction = blockIdx.y;
   const bool exists = unit < hidden;
+  const bool projected = K > 0 || sizeof(X) != sizeof(T) || !w;
   const long long all = 1ll * gridDim.y * batch * hidden;
   long long row[G];
 #pragma unroll
@@ -199,7 +201,8 @@ __global__ void __launch_bounds__(256, resident(K, B))
     const bool resets = TURNS == 2 && turn % 2 == 0;  // the turn that only resets h
     const int t = size.reverse >> direction & 1 ? steps - 1 - step : step;
     for (int n0 = blockIdx.z * B; exists && n0 < batch; n0 += gridDim.z * B) {
-      const T *from[B], *start[B];
+      const X* from[B];
+      const T* start[B];
       const A *now[B], *reset[B];
       A in[B][G] = {}, sum[B][G] = {};
 #pragma unroll
@@ -209,7 +212,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
         start[j] = h + n * stride.h + direction * stride.h_direction;
         now[j] = state + (step % 2) * all + (1ll * direction * batch + n) * hidden;
         reset[j] = kept + all + (1ll * direction * batch + n) * hidden;
-        if (!w && threadIdx.x == j) {
+        if (projected && threadIdx.x == j) {
 #pragma unroll
           for (int g = 0; g < G; g++) in[j][g] = A(from[j][1ll * g * hidden + unit]);
         }
@@ -224,9 +227,9 @@ __global__ void __launch_bounds__(256, resident(K, B))
           accumulate<0, OPEN, true>(now[0], weight, hidden, sum[0]);
         }
       } else {
-        if (w && resets) {
+        if (!projected && resets) {
           accumulate<0, OPEN, false>(from, w, row, size.w_row, size.input, in);
-        } else if (w) {
+        } else if (!projected) {
           accumulate<TURNS == 2 ? OPEN : 0, G, false>(from, w, row, size.w_row, size.input, in);
         }
         if (TURNS == 2 && !resets) {
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
           if (CELL != GRU_LINEAR) sum[j][g] += in[j][g];
           for (int lane = 16; lane > 0; lane /= 2) {
             sum[j][g] += __shfl_xor_sync(0xffffffffu, sum[j][g], lane);
-            if (CELL == GRU_LINEAR && w) in[j][g] += __shfl_xor_sync(0xffffffffu, in[j][g], lane);
+            if (CELL == GRU_LINEAR && !projected) in[j][g] += __shfl_xor_sync(0xffffffffu, in[j][g], lane);
           }
         }
       }

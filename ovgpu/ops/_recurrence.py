@@ -59,14 +59,18 @@ def resident(registers: int, sequences: int) -> int:
 def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
            lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
            p: Array | None = None, order: Sequence[int] = range(4), coupled: bool = False) -> Any:
-    """x [N, T, D], or if w is None its projections [P, N, T, G H]; w [P, G H, D], r [P, G H, H], b [P, rows];
-    states and finals [N, P, H], y [N, P, T, H]; peepholes p [3 H], the place of each gate among those of the weights,
-    and whether i is 1 - f. NotImplemented for types and layouts that the kernel does not take."""
+    """x [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
+    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; peepholes p [3 H], the place of each gate
+    among those of the weights, and whether i is 1 - f. NotImplemented for types and layouts that the kernel does not
+    take."""
     kind = r.dtype
-    floats = [a for a in (x, w, r, b, p, *states, y, *finals) if a is not None]
+    sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
+    floats = [a for a in (w, r, b, p, *states, y, *finals) if a is not None]
     if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
         return NotImplemented
-    if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in floats):
+    if x.dtype != (sums if w is None else kind):
+        return NotImplemented
+    if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in (x, *floats)):
         return NotImplemented
     apart = [0 if m is None else _apart(m) for m in (w, r)]
     if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, p, lengths)):
@@ -80,13 +84,12 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
         cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
     turns = steps * (2 if cell == "GRU" else 1)
     plan = Launches.of(hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8)
-    sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
     state, kept = (k.scratch((2, directions, batch, hidden), sums) if turns > 1 else None for _ in range(2))
     arrived = _counter(k) if plan.together else None
     of_x = _strides(x, w is None, y, states, finals)
     backwards = sum(d << i for i, d in enumerate(reverses))
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent<{k.c_type(kind)}, {counts}, {cell}, {plan.registers}, {plan.sequences}>"
+    kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {plan.registers}, {plan.sequences}>"
     for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
         size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last, coupled, *order], np.int32)
         k.kernel("recurrent.cu", kernel, plan.grid, (32, plan.units),
@@ -116,14 +119,13 @@ def _counter(k: Any) -> Array:
 def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array],
              finals: Sequence[Array]) -> np.ndarray[Any, Any]:
     """The struct Strides, in elements."""
-    item = x.dtype.itemsize
-    if projected:
-        by_direction, by_sequence, by_step, _ = x.strides
-    else:
-        by_direction, (by_sequence, by_step, _) = 0, x.strides
-    of_y = (0, 0, 0) if y is None else y.strides[:3]
-    both = [s for a in (states[0], states[-1], finals[0], finals[-1]) for s in a.strides[:2]]
-    return np.array([s // item for s in (by_sequence, by_direction, by_step, *of_y, *both)], np.int64)
+    def elements(a: Array) -> list[int]:
+        return [s // a.dtype.itemsize for s in a.strides[:-1]]
+
+    by_direction, by_sequence, by_step = elements(x) if projected else (0, *elements(x))
+    of_y = [0, 0, 0] if y is None else elements(y)
+    both = [s for a in (states[0], states[-1], finals[0], finals[-1]) for s in elements(a)]
+    return np.array([by_sequence, by_direction, by_step, *of_y, *both], np.int64)
 
 
 def _activations(op: Recurrent, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -244,7 +244,8 @@ class SequenceOfCells(_Layer):
         assert shape is not None
         batch, directions, steps, hidden = shape
         width = self.gates * hidden
-        return ((kind, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
+        projected = Type.f64 if kind == Type.f64 else Type.f32  # in 16 bits it would be rounded twice
+        return ((projected, (product((directions, batch, steps, width)),)), (kind, (batch, width)),
                 (Type.boolean, (batch, 1)), *((kind, (batch, hidden)) for _ in range(self.states)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:

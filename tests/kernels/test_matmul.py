@@ -111,6 +111,20 @@ def test_types(kind: Any, transposed: bool, backend: CudaBackend) -> None:
     assert names == ["_launch"]
 
 
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_halves_into_their_sums(kind: Any, batch: tuple[int, ...], backend: CudaBackend) -> None:
+    """One call, in whose result nothing is rounded to 16 bits; f32 into 16 bits is not for cuBLAS."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((*batch, *shape)).astype(kind) for shape in ((5, 9), (9, 7)))
+    out = cupy_emu.empty((*batch, 5, 7), np.float32)
+    (call,) = backend.blas.matmul(cupy_emu.asarray(a), cupy_emu.asarray(b), out)
+    call()
+    np.testing.assert_allclose(out.get(), a.astype(np.float64) @ b.astype(np.float64), 1e-6, 1e-6)
+    wide = cupy_emu.empty((5, 5), np.float32)
+    assert backend.blas.matmul(wide, wide, cupy_emu.empty((5, 5), kind)) is None
+
+
 @pytest.mark.parametrize("make", [
     lambda shape: cupy_emu.empty((*shape[:-1], 9), np.float32)[..., 2 : 2 + shape[-1]],
     lambda shape: cupy_emu.empty((*shape[:-2], shape[-1], shape[-2]), np.float32).swapaxes(-1, -2),

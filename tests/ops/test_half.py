@@ -29,6 +29,9 @@ LONG = [
     ("ScaledDotProductAttention", "opset13", [In((1, 2, 5, 67)), In((1, 2, 131, 67)), In((1, 2, 131, 7))], {}),
     ("LSTMCell", "opset4", [In((2, 131)), In((2, 17)), In((2, 17)), In((68, 131), low=-0.2, high=0.2), In((68, 17)),
                             In((68,))], {"hidden_size": 17}),
+    ("GRUSequence", "opset5", [In((2, 5, 131)), In((2, 1, 17)), In((2,), "i64", np.array([5, 3])),
+                               In((1, 51, 131), low=-0.2, high=0.2), In((1, 51, 17)), In((1, 51))],
+     {"hidden_size": 17, "direction": "forward"}),
 ]
 
 
@@ -40,14 +43,12 @@ def half(case: Case) -> bool:
 
 CASES = [c for c in tables("ops") if isinstance(c, Case) and half(c)] + [
     Case(op, version, [In(i.shape, kind, i.data, i.const, i.low, i.high) if i.dtype == "f32" else i for i in inputs],
-         attrs, 2 if op == "LSTMCell" else 1, id=f"long_{kind}")
+         attrs, 2 if op in ("LSTMCell", "GRUSequence") else 1, id=f"long_{kind}")
     for op, version, inputs, attrs in LONG for kind in ("f16", "bf16")]
 
 
-# Of a sequence the device rounds the projected inputs as well: they are the larger part of what it reads.
-@pytest.mark.parametrize(("case", "device"), [
-    pytest.param(c, device, id=f"{c.name}-{device}") for c in CASES for device in DEVICES
-    if device == "CPU" or not c.op.endswith("Sequence")], indirect=["device"])
+@pytest.mark.parametrize("device", DEVICES, indirect=True)
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
 def test_rounded_once(case: Case, device: str) -> None:
     """Half a unit in the last place of what f64 gives, and what sums in f32 add to it."""
     request = compile(case.net, "static", device)

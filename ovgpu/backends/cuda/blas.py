@@ -28,7 +28,8 @@ class Blas:
     def __init__(self, stream: Any) -> None:
         self.cublas = rt.cublas()
         self.stream = stream
-        self.scalars = {kind: (np.array(1, kind), np.array(0, kind)) for kind in (np.float32, np.float64)}
+        kinds = map(np.dtype, (np.float32, np.float64))
+        self.scalars = {kind: (np.array(1, kind), np.array(0, kind)) for kind in kinds}
 
     @cached_property
     def handle(self) -> Any:
@@ -48,10 +49,12 @@ class Blas:
 
     def matmul(self, a: Array, b: Array, out: Array) -> list[Callable[[], None]] | None:
         """The calls of ``out [..., M, N] = a [..., M, K] @ b [..., K, N]``, whose batch axes broadcast to those of
-        ``out``; of one real type. None for what cuBLAS does not take: other types, strides that are neither positive
-        nor zero, matrices without a unit stride, K = 0.
+        ``out``; a and b of one real type, and out of theirs or of that of the sums. None for what cuBLAS does not take:
+        other types, strides that are neither positive nor zero, matrices without a unit stride, K = 0.
         """
-        if out.dtype.name not in _TYPES or not a.dtype == b.dtype == out.dtype or not a.shape[-1]:
+        if a.dtype.name not in _TYPES or a.dtype != b.dtype or not a.shape[-1]:
+            return None
+        if out.dtype not in (a.dtype, _sums(a.dtype)):
             return None
         if not out.size:
             return []
@@ -97,15 +100,15 @@ class Blas:
                 batch: Sequence[int]) -> None:
         """Column-major cuBLAS sees every matrix transposed, hence ``out^T = b^T @ a^T``."""
         a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
-        dtype = arrays[2].dtype
-        double = dtype == np.float64
-        one, zero = (x.ctypes.data for x in self.scalars[np.float64 if double else np.float32])
+        sums = _sums(arrays[0].dtype)
+        one, zero = (x.ctypes.data for x in self.scalars[sums])
         kinds, operation = self.cublas.ComputeType, self.cublas.Operation
-        settings = (kinds.COMPUTE_64F if double else kinds.COMPUTE_32F, self.cublas.GemmAlgo.DEFAULT)
-        kind = getattr(rt.cupy().cuda.runtime, _TYPES[dtype.name])
+        compute = kinds.COMPUTE_64F if sums == np.float64 else kinds.COMPUTE_32F
+        settings = (compute, self.cublas.GemmAlgo.DEFAULT)
+        kind, of_out = (getattr(rt.cupy().cuda.runtime, _TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))
         ta, tb = (operation.T if x.transposed else operation.N for x in (gemm.a, gemm.b))
         shape = (handle, tb, ta, gemm.n, gemm.m, gemm.k)
-        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, kind, gemm.leading)
+        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, of_out, gemm.leading)
         if count == 1:
             self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
         else:
@@ -131,6 +134,11 @@ class Gemm:
     a: Operand
     b: Operand
     leading: int
+
+
+def _sums(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type of the sums in a product of such matrices."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def _operand(strides: Sequence[int], shape: tuple[int, int]) -> Operand | None:
