@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ ONES = np.ones((1, 64), np.float32)
 @contextmanager
 def little_memory(nbytes: int) -> Iterator[None]:
     """Within the block so many bytes are free."""
+    gc.collect()  # what nobody holds is not to become free meanwhile
     with memory_limit(cupy_emu.get_default_memory_pool().used_bytes() + nbytes):
         yield
 
