@@ -31,7 +31,7 @@ LONG = [
                             In((68,))], {"hidden_size": 17}),
     ("GRUSequence", "opset5", [In((2, 5, 131)), In((2, 1, 17)), In((2,), "i64", np.array([5, 3])),
                                In((1, 51, 131), low=-0.2, high=0.2), In((1, 51, 17)), In((1, 51))],
-     {"hidden_size": 17, "direction": "forward"}),
+     {"hidden_size": 17, "direction": "forward", "activations": "sigmoid,tanh"}),
 ]
 
 
