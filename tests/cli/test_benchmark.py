@@ -26,7 +26,7 @@ STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting dev
          "Creating infer requests and preparing input tensors", "Measuring performance", "Dumping statistics report")
 RESULTS = """\
 \\[ INFO \\] Percentiles:      90%: [\\d.]+, 95%: [\\d.]+, 99%: [\\d.]+ ms
-\\[ INFO \\] Memory:           host [\\d.]+ MB
+\\[ INFO \\] Memory:           host [\\d.]+ [MG]B
 \\[ INFO \\] Execution Devices:\\['CPU'\\]
 \\[ INFO \\] Count:            {count} iterations
 \\[ INFO \\] Duration:         [\\d.]+ ms
@@ -224,7 +224,7 @@ def test_on_the_emulated_device(emulated: str, write: Write, tmp_path: Path,
     for flags in ([], ["-pc", "--trace", str(trace)]):
         text = benchmark(capsys, write(models.chain()), "-d", emulated, "-niter", "8", "-nireq", "2", *flags)
         assert f"Execution Devices:['{emulated}']" in text and "Count:            8 iterations" in text
-        assert re.search(r"Memory: +host [\d.]+ MB, device [\d.]+ [KMG]?B\n", text)
+        assert re.search(r"Memory: +host [\d.]+ [MG]B, device [\d.]+ [KMG]?B\n", text)
         assert re.search(r"Throughput: +[\d.]+ FPS", text)
     assert re.search(r"Status.EXECUTED +layerType: \w+ +execType: bound +realTime \(ms\): 0*\.?0*[1-9]", text)
     titles = [e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "process_name"]
