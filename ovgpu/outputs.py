@@ -18,6 +18,9 @@ from ovgpu.types import PartialShape, Type
 class OutputSlot:
     """One output of a request; an inference writes its tensor's memory directly."""
 
+    address: tuple[int, ...] = ()
+    """Where on a device results are written, if the caller has decided that."""
+
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         self._tensor: Tensor | None = None
@@ -102,9 +105,6 @@ class OutputSlot:
     def _kind_of(self, result: Array) -> Type:
         kind = self.port.element_type
         return Type.of(result.dtype) if kind.is_dynamic() else kind
-
-    address: tuple[int, ...] = ()
-    """Where on a device results are written, if the caller has decided that."""
 
     def order(self) -> None:
         """Has inferences wait for those who still read the last result on a device."""

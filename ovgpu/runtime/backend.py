@@ -109,10 +109,11 @@ class Backend(Protocol):
     remote: bool
     """Whether its memory is not the host's: inputs are uploaded, and results downloaded."""
 
-    def active(self) -> AbstractContextManager[Any]:
-        """In it, what this thread asks of the array library itself goes to the backend's device and stream."""
     replays: bool
     """Whether it runs recordings faster than call by call."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """In it, what this thread asks of the array library itself goes to the backend's device and stream."""
 
     def for_request(self) -> Backend:
         """The backend of one request, with a stream of its own where there are streams."""

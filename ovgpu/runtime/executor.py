@@ -378,8 +378,9 @@ class Executor:
     def _settled(self, i: int, result: Array) -> Array:
         """A value that an eager step has made, where later segments found one of its shape before: what is bound to
         it, and captured, then serves again."""
-        used = any(any(segment.users.get(i, ())) for segment in self.program.segments)
-        if not self.backend.replays or not used or result.dtype == object:
+        if not self.backend.replays or result.dtype == object:
+            return result
+        if not any(any(segment.users.get(i, ())) for segment in self.program.segments):
             return result
         block = self.settled.setdefault(i, Block(self.backend.allocate, self.backend.dense, True))
         target = block.array(tuple(result.shape), Type.of(result.dtype))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
 
 
@@ -24,3 +26,10 @@ def backend(emulated: str) -> Iterator[CudaBackend]:
     found = CudaBackend()
     with found.active():
         yield found
+
+
+@pytest.fixture
+def compiled(emulated: str) -> Callable[[Any], Any]:
+    """Compiles an IR for the emulated device."""
+    core = ov.Core()
+    return lambda ir: core.compile_model(core.read_model(*ir), emulated)

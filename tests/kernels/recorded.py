@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,3 +95,10 @@ def draws(shape: tuple[int, ...], kind: Any, low: int = 0, high: int = 100) -> l
 
 def axis(value: int) -> Array:
     return np.array(value)
+
+
+def counted(run: Callable[[], Any]) -> tuple[Any, Any]:
+    """The result of a call, and what it asked of the device."""
+    cupy_emu.counters.reset()
+    found = run()
+    return found, replace(cupy_emu.counters)

@@ -1,9 +1,7 @@
 """Arrays of other libraries on the device as inputs, outputs and states; tensors on the device."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -14,20 +12,9 @@ import ovgpu as ov
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net
+from tests.kernels.recorded import counted
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
-
-
-@pytest.fixture
-def compiled(emulated: str) -> Callable[[Any], Any]:
-    core = ov.Core()
-    return lambda ir: core.compile_model(core.read_model(*ir), emulated)
-
-
-def counted(run: Callable[[], Any]) -> tuple[Any, Any]:
-    cp.counters.reset()
-    found = run()
-    return found, replace(cp.counters)
 
 
 class ByDlpack:

@@ -1,8 +1,7 @@
 """Whole models as one graph per inference: what the host asks of the device, on the emulated one."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 
 import ovgpu as ov
 from tests.control_flow import test_tensor_iterator as iterators
-from tests.emulator import cupy_emu
 from tests.harness.layers import numbers
+from tests.kernels.recorded import counted
 from tests.models.recurrent import lstm_state
 from tests.models.spec import spec_tensor_iterator
 
@@ -30,13 +29,6 @@ def close(actual: Any, expected: Any) -> None:
     for a, e in zip(actual.to_tuple(), expected.to_tuple(), strict=True):
         assert a.shape == e.shape and a.dtype == e.dtype
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
-
-
-def counted(run: Callable[[], Any]) -> tuple[Any, Any]:
-    """The result of a call, and what it asked of the device."""
-    cupy_emu.counters.reset()
-    found = run()
-    return found, replace(cupy_emu.counters)
 
 
 def random_inputs(*shapes: tuple[int, ...]) -> Iterator[Inputs]:

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -16,20 +14,9 @@ from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory
 from tests.harness.ir import Net
+from tests.kernels.recorded import counted
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
-
-
-@pytest.fixture
-def compiled(emulated: str) -> Callable[[Any], Any]:
-    core = ov.Core()
-    return lambda ir: core.compile_model(core.read_model(*ir), emulated)
-
-
-def counted(run: Callable[[], Any]) -> tuple[Any, Any]:
-    cp.counters.reset()
-    found = run()
-    return found, replace(cp.counters)
 
 
 def check_settled(counters: Any, h2d: int, d2h: int) -> None:
