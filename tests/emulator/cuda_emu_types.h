@@ -96,6 +96,15 @@ inline float bfloat16_bits_to_float(uint16_t value) {
   return bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
+// The float beside a number, towards zero, whose last bit tells that it is not the number: rounding that to a 16-bit
+// float is rounding the number itself, once. A long double holds every double and every 64-bit integer.
+inline float odd_float(long double value) {
+  const float nearest = static_cast<float>(value);
+  if (nearest == value || value != value) return nearest;
+  const bool beyond = value < 0 ? nearest < value : nearest > value;
+  return bit_cast<float>((bit_cast<uint32_t>(nearest) - beyond) | 1u);
+}
+
 }  // namespace emu
 
 // One 16-bit float: every operation computes in float and rounds once, as the device's do.
@@ -104,11 +113,11 @@ inline float bfloat16_bits_to_float(uint16_t value) {
     uint16_t bits;                                                                     \
     name() = default;                                                                  \
     name(float value) : bits(encode(value)) {}                                         \
-    name(double value) : bits(encode(static_cast<float>(value))) {}                    \
-    name(int value) : bits(encode(static_cast<float>(value))) {}                       \
-    name(unsigned value) : bits(encode(static_cast<float>(value))) {}                  \
-    name(long long value) : bits(encode(static_cast<float>(value))) {}                 \
-    name(unsigned long long value) : bits(encode(static_cast<float>(value))) {}        \
+    name(double value) : bits(encode(emu::odd_float(value))) {}                        \
+    name(int value) : bits(encode(emu::odd_float(value))) {}                           \
+    name(unsigned value) : bits(encode(emu::odd_float(value))) {}                      \
+    name(long long value) : bits(encode(emu::odd_float(value))) {}                     \
+    name(unsigned long long value) : bits(encode(emu::odd_float(value))) {}            \
     operator float() const { return decode(bits); }                                    \
     name& operator+=(const name& other) { return *this = name(float(*this) + float(other)); } \
     name& operator-=(const name& other) { return *this = name(float(*this) - float(other)); } \
