@@ -37,6 +37,7 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator",
                      help="what tests of the CUDA backend run on: the emulator, or a card through CuPy")
+    parser.addoption("--long", action="store_true", help="ten times as many random cases, on the device as well")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
 

@@ -170,7 +170,7 @@ class Case:
             ir = self.net.build()
             stateless = judge.Judge(*ir, self.oracle)
             return recall([*ir, self.oracle, *chain.from_iterable(drawn)],
-                          lambda: [stateless.expect(self._parameters(arrays)) for arrays in drawn])
+                          lambda: [stateless.expect(self.parameters(arrays)) for arrays in drawn])
         with np.errstate(all="ignore"):
             wanted = [self.expect(*arrays) if callable(self.expect) else self.expect for arrays in drawn]
         return [[judge.Expected.of(a) for a in (w if isinstance(w, tuple | list) else [w])] for w in wanted]
@@ -180,7 +180,7 @@ class Case:
         where = f"[{self.op}] {self.name} ({variant}, {device})"
         if self.error is not None:
             with pytest.raises(Exception) as caught:
-                judge.infer(api(), compile(self.net, variant, device), self._parameters(self.arrays()))
+                judge.infer(api(), compile(self.net, variant, device), self.parameters(self.arrays()))
             check_error(where, caught.value, self.op, self.error)
             return
         watch = self.watched(variant, device)
@@ -192,12 +192,13 @@ class Case:
         where = f"[{self.op}] {self.name} ({variant}, {device})"
         wanted, request, watch = self.expected, compile(self.net, variant, device), Watch()
         for run, draw in enumerate((*range(DRAWS), 0)):
-            infer = partial(judge.infer, api(), request, self._parameters(self.arrays(draw)))
+            infer = partial(judge.infer, api(), request, self.parameters(self.arrays(draw)))
             found = watch.infer(request, infer) if device == EMULATED and run >= CAPTURED else infer()
             compare_all(f"{where} run {run}", found, wanted[draw], self.tol)
         return watch
 
-    def _parameters(self, arrays: list[Array]) -> list[Value]:
+    def parameters(self, arrays: list[Array]) -> list[Value]:
+        """What is fed to the net, of all the inputs."""
         return [(a, i.dtype) for i, a in zip(self.inputs, arrays) if not i.const]
 
 

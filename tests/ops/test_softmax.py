@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, given
+from tests.harness import Case, In, check, given, sweep
 from tests.harness.cases import Array
 
 MIXED = np.array([[-np.inf, 1, 2, 3], [1e30, -1e30, 0, 1], [-100, 0, 88, 100], [0, 0, 0, 0]], np.float32)
@@ -57,3 +58,14 @@ CASES = [
            oracle="evaluate", id=f"spoiled_by_{bad}") for bad in (np.nan, np.inf)),
 ]
 test_cases = check(CASES)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    axis, kind = draw(st.integers(-len(shape), len(shape) - 1)), draw(st.sampled_from(("f32", "f16", "bf16")))
+    op, version = draw(st.sampled_from((("Softmax", "opset8"), ("LogSoftmax", "opset5"))))
+    return Case(op, version, [In(shape, kind)], {"axis": axis})
+
+
+test_random = sweep(drawn())

@@ -1,0 +1,62 @@
+"""Random cases of an op family against OpenVINO: hypothesis draws attributes, shapes and types.
+
+    @st.composite
+    def pools(draw: st.DrawFn) -> Case: ...
+    test_random = sweep(pools())
+
+Each draw is one inference on NumPy, with static or dynamic shapes. `pytest --long` draws ten times as many, others
+in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, note, settings
+from hypothesis import strategies as st
+
+from . import judge
+from .cases import Case, api, compile
+from .ir import Variant
+from .replay import EMULATED
+from .tolerance import compare_all
+
+DRAWS, LONGER = 200, 10
+LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+                  suppress_health_check=list(HealthCheck))
+
+
+def sweep(cases: st.SearchStrategy[Case], draws: int = DRAWS) -> Callable[..., None]:
+    """A pytest function that judges so many draws of cases: `test_random = sweep(cases())`."""
+
+    def test(request: pytest.FixtureRequest) -> None:
+        judge.openvino()
+        long = request.config.getoption("--long")
+        run(cases, "CPU", settings(LIMITS, max_examples=draws * LONGER if long else draws, derandomize=not long))
+        if long:
+            request.getfixturevalue("emulated")  # a kernel may have to be compiled for every draw
+            run(cases, EMULATED, settings(LIMITS, max_examples=draws, derandomize=False))
+
+    return pytest.mark.timeout(3600)(test)
+
+
+def run(cases: st.SearchStrategy[Case], device: str, limits: settings) -> None:
+    """Judges draws of cases and of how their shapes are declared."""
+
+    @limits
+    @given(cases, st.sampled_from(("static", "dynamic")))
+    def test(case: Case, variant: Variant) -> None:
+        judged(case, variant if case.dynamic else "static", device)
+
+    test()
+
+
+def judged(case: Case, variant: Variant, device: str) -> None:
+    """Compares one inference of a case with OpenVINO's."""
+    note(f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})")
+    try:
+        wanted = judge.Judge(*case.net.build(), case.oracle).expect(case.parameters(case.arrays()))
+    except (RuntimeError, judge.Refused):
+        assume(False)
+    found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
+    compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)
