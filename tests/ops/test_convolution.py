@@ -1,0 +1,67 @@
+"""Convolutions: paddings, strides, dilations, groups, one to three axes, dynamic extents."""
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tests.harness import Case, In, Sum, check
+
+
+def conv(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, op: str = "Convolution", leading: int = 2,
+         constant: bool = False, rankless: bool = False, id: str | None = None, error: str | None = None,
+         **attrs: Any) -> Case:
+    axes = len(kernel) - leading
+    given = {"strides": (1,) * axes, "dilations": (1,) * axes, "pads_begin": (0,) * axes, "pads_end": (0,) * axes}
+    texts = {name: v if isinstance(v, str) else ",".join(map(str, v)) for name, v in (given | attrs).items()}
+    inputs = [In(x, kind), In(kernel, kind, const=constant)]
+    return Case(op, "opset1", inputs, texts, tol=Sum(prod(kernel[leading - 1:])), rankless=rankless, id=id,
+                error=error)
+
+
+def grouped(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", **given: Any) -> Case:
+    return conv(x, kernel, kind, op="GroupConvolution", leading=3, **given)
+
+
+CASES = [
+    conv((2, 3, 7), (5, 3, 3), strides=(2,), pads_begin=(1,), pads_end=(2,)),
+    conv((2, 3, 7, 9), (5, 3, 3, 2), rankless=True),
+    conv((1, 6, 9, 11), (7, 6, 3, 3), pads_begin=(1, 1), pads_end=(1, 1), constant=True),
+    conv((2, 6, 9, 11), (7, 6, 3, 5), pads_begin=(0, 2), pads_end=(1, 3), strides=(2, 3), dilations=(2, 1)),
+    conv((2, 3, 5, 6, 7), (5, 3, 2, 3, 1), pads_begin=(1, 0, 2), pads_end=(0, 1, 2), strides=(2, 1, 3)),
+    conv((2, 5, 7, 9), (6, 5, 1, 1), constant=True),
+    conv((3, 5, 7, 9), (6, 5, 1, 1), strides=(2, 3)),
+    *(conv((2, 3, 10, 13), (5, 3, 4, 3), auto_pad=auto, strides=strides, dilations=dilations, rankless=dilations[0] > 1)
+      for auto in ("same_upper", "same_lower", "valid")
+      for strides, dilations in (((1, 1), (1, 1)), ((2, 3), (1, 2)), ((3, 1), (2, 3)))),
+    *(conv((2, 3, 11), (4, 3, 2), auto_pad=auto, strides=(2,), pads_begin=(3,)) for auto in
+      ("same_lower", "same_upper")),
+    *(conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2)) for kind in
+      ("f16", "bf16", "i8", "u8", "i32", "i64")),
+    conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),
+    conv((2, 3, 7, 9), (5, 3, 3, 3), id="strides_0", strides=(0, 1), error="attribute 'strides': 0 is less than 1"),
+    conv((2, 3, 7, 9), (5, 3, 3, 3), id="dilations", dilations=(1, -1), error="attribute 'dilations': -1 is less"),
+    conv((2, 3, 7, 9), (5, 3, 3, 3), id="pads", pads_begin=(-1, 0), error="attribute 'pads_begin': -1 is less"),
+    conv((2, 3, 7, 9), (5, 3, 3, 3), id="length", strides=(1, 1, 1), error="'strides' has 3 elements for 2 spatial"),
+    conv((2, 3, 7, 9), (5, 4, 3, 3), id="channels", error="the data has 3 channels, the kernel takes 4"),
+    conv((2, 3, 7, 9), (5, 3, 3), id="ranks", error="the data has 2 spatial axes, the kernel 1"),
+    conv((2, 3), (5, 3, 3), id="rank_2", error="the data must have rank 3 or 4 or 5, not 2"),
+    conv((2, 3, 7, 9), (5, 3, 9, 3), id="reach", pads_begin=(1, 0), error="reaches 9 far does not fit into 8 along"),
+    conv((2, 3, 7, 9), (5, 3, 3, 3), "boolean", id="boolean", error="element type boolean is not a number"),
+]
+test_cases = check(CASES)
+
+GROUPED = [
+    grouped((2, 6, 7), (3, 4, 2, 3), strides=(2,), pads_begin=(1,)),
+    grouped((2, 6, 9, 11), (6, 1, 1, 3, 3), pads_begin=(1, 1), pads_end=(1, 1), constant=True),
+    grouped((2, 6, 9, 11), (6, 1, 1, 3, 3), pads_begin=(0, 1), pads_end=(1, 0), strides=(2, 2), constant=True),
+    grouped((2, 6, 9, 11), (6, 2, 1, 3, 5), pads_begin=(1, 2), pads_end=(1, 2), dilations=(2, 1), rankless=True),
+    grouped((2, 6, 9, 11), (3, 5, 2, 3, 3), auto_pad="same_upper", strides=(2, 1), rankless=True),
+    grouped((2, 6, 9, 11), (2, 5, 3, 1, 1), constant=True),
+    grouped((2, 6, 9, 11), (1, 5, 6, 3, 3)),
+    grouped((2, 6, 5, 6, 7), (2, 4, 3, 2, 3, 2), strides=(1, 2, 1), auto_pad="same_lower"),
+    grouped((2, 6, 5, 6, 7), (6, 1, 1, 2, 3, 2), pads_begin=(1, 0, 1)),
+    *(grouped((2, 6, 9, 11), (6, 1, 1, 3, 3), kind, auto_pad="valid") for kind in ("f16", "bf16", "i32")),
+    grouped((2, 6, 9, 11), (4, 1, 1, 3, 3), id="groups", error="the data has 6 channels, the kernel takes 4"),
+    grouped((2, 6, 9, 11), (6, 1, 3, 3), id="kernel_rank", error="the data has 2 spatial axes, the kernel 1"),
+]
+test_grouped = check(GROUPED)
