@@ -32,3 +32,13 @@ __device__ __forceinline__ void store(const T (&from)[V], int n, T* to) {
     for (int i = 0; i < n; i++) to[i] = from[i];
   }
 }
+
+// The nearest number with so many bits after the point, a half to the even one, whose exponent is no less than `least`;
+// at most `largest`. Rounded to f16 before.
+__device__ __forceinline__ float nearest_f8(float x, float largest, int bits, int least) {
+  const float half = static_cast<float>(__half(x));
+  if (half > largest || half < -largest) return half < 0 ? -largest : largest;
+  const int exponent = (__float_as_int(half) >> 23 & 255) - 127;
+  const float unit = __int_as_float((max(exponent, least) - bits + 127) << 23);
+  return rintf(half / unit) * unit;
+}

@@ -1,0 +1,122 @@
+"""Quantisation that stays in floating point: FakeQuantize, FakeConvert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
+from ovgpu.ops._op import op
+from ovgpu.symbolic import Int, Spec, onto
+from ovgpu.types import Type
+
+
+class _Fake(Elementwise):
+    """Base: a tensor whose shape the other inputs broadcast to; the result has its shape and type."""
+
+    types = "real"
+
+    def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        x, *others = shapes
+        if x is not None:
+            for other in others:
+                if other is not None:
+                    _check_onto(other, x)
+        return x
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        x, *others = inputs
+        return [x, *(r if r.ndim <= x.ndim else r.reshape(r.shape[r.ndim - x.ndim :]) for r in others)]
+
+
+def _check_onto(shape: Sequence[Int], x: Sequence[Int]) -> None:
+    """OpError unless ``shape`` broadcasts to that of ``x``; it may have more axes of extent 1 in front."""
+    extra = max(len(shape) - len(x), 0)
+    for dim in shape[:extra]:
+        onto(dim, 1)
+    for a, b in zip(reversed(shape), reversed(x)):
+        onto(a, b)
+
+
+@op("FakeQuantize", "opset1")
+class FakeQuantize(_Fake):
+    """``x``, cut off to the input range, at the nearest of ``levels`` values there, which are mapped to the output
+    range. Ranges broadcast to ``x``; a half goes to the even level.
+
+    The steps of the specification's formula and their order, as OpenVINO's reference takes them; its CPU plugin
+    multiplies by reciprocals, which differs in the last bits, and cuts NaN off to the range.
+    """
+
+    levels: int
+    auto_broadcast: Broadcast = "numpy"
+
+    def infer(self, x: Spec, in_low: Spec, in_high: Spec, out_low: Spec, out_high: Spec) -> tuple[Spec, ...]:
+        if self.levels < 2:
+            raise OpError(f"levels must be at least 2, not {self.levels}")
+        return super().infer(x, in_low, in_high, out_low, out_high)
+
+    def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        x, *ranges = shapes
+        if x is None or self.auto_broadcast == "numpy":
+            return super().broadcast(shapes)
+        rule = equal_shape if self.auto_broadcast == "none" else pdpd_shape
+        for shape in ranges:
+            if shape is not None:
+                rule(x, shape)
+        return x
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        if self.auto_broadcast != "pdpd":
+            return super().align(inputs)
+        x, *ranges = inputs
+        return [x, *(r.reshape(r.shape + (1,) * (x.ndim - r.ndim)) for r in ranges)]
+
+    def fn(self, xp: Any, x: Any, in_low: Any, in_high: Any, out_low: Any, out_high: Any) -> Any:
+        steps = self.levels - 1
+        level = xp.rint((x - in_low) / (in_high - in_low) * steps)
+        value = level / steps * (out_high - out_low) + out_low
+        value = xp.where(x > xp.maximum(in_low, in_high), out_high, value)
+        return xp.where(x <= xp.minimum(in_low, in_high), out_low, value)
+
+    def cuda_expression(self, kind: Type) -> str:
+        steps = f"T({self.levels - 1})"
+        level = f"T(rint((x - in_low) / (in_high - in_low) * {steps}))"
+        return (f"x <= (in_low < in_high ? in_low : in_high) ? out_low : x > (in_low < in_high ? in_high : in_low) ? "
+                f"out_high : {level} / {steps} * (out_high - out_low) + out_low")
+
+
+_F8 = {"f8e4m3": (ml_dtypes.float8_e4m3fn, 448, 3, -6), "f8e5m2": (ml_dtypes.float8_e5m2, 57344, 2, -14)}
+"""The type, its largest number, the bits after the point, and the exponent of its least normal number."""
+
+
+@op("FakeConvert", "opset13")
+class FakeConvert(_Fake):
+    """``(f8(data * scale - shift) + shift) / scale``, for the nearest number of an 8-bit float type.
+
+    As in OpenVINO's CPU plugin, numbers are rounded to f16 on the way, and those beyond the type's largest become
+    that. NaN stays NaN, of which the plugin makes a number.
+    """
+
+    destination_type: Literal["f8e4m3", "f8e5m2"]
+
+    def infer(self, data: Spec, scale: Spec, shift: Spec | None = None) -> tuple[Spec, ...]:
+        given = [s for s in (data, scale, shift) if s is not None]
+        if merge_types(given) not in (Type.f32, Type.f16, Type.bf16, Type.dynamic):
+            raise OpError(f"element type {data.type.get_type_name()} is not f32, f16 or bf16")
+        if shift is not None and scale.shape is not None and shift.shape is not None:
+            equal_shape(scale.shape, shift.shape)
+        return super().infer(*given)
+
+    def fn(self, xp: Any, data: Any, scale: Any, shift: Any = 0) -> Any:
+        dtype, largest, *_ = _F8[self.destination_type]
+        half = (data * scale - shift).astype(np.float16).astype(data.dtype)
+        cut = xp.minimum(xp.maximum(half, -largest), largest)
+        return (cut.astype(np.dtype(dtype)).astype(data.dtype) + shift) / scale
+
+    def cuda_expression(self, kind: Type) -> str:
+        _, largest, bits, least = _F8[self.destination_type]
+        return f"(nearest_f8(__fsub_rn(__fmul_rn(data, scale), shift), {largest}.f, {bits}, {least}) + shift) / scale"
