@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, op
-from ovgpu.ops._shapes import unknowns
+from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops._windows import Windowed, check_number, framed, taps
 from ovgpu.symbolic import Int, Spec, same, unknown
 
@@ -63,6 +65,110 @@ class Convolution(Windowed):
 @op("GroupConvolution", "opset1")
 class GroupConvolution(Convolution):
     """``x [N, G C, ...], kernel [G, O, C, ...] -> [N, G O, ...]``: a Convolution for each of G groups of channels."""
+
+    leading = 3
+
+    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
+        return kernel
+
+
+@op("ConvolutionBackpropData", "opset1")
+class ConvolutionBackpropData(Windowed):
+    """``x [N, C, ...], kernel [C, O, ...] (, output_shape [axes]) -> [N, O, ...]``: the transposed Convolution.
+
+    Every element adds its products with the kernel where a Convolution of the output would have read it, and padding
+    is cut off. With an output shape, same_upper and same_lower say how what is too much is cut off (upper: more at the
+    beginning), and what is missing are zeros at the end. Else they pad nothing. The specification would also cut
+    for explicit and valid padding, which keep their beginnings, as the sources of such models mean it.
+    """
+
+    output_padding: tuple[int, ...] = ()
+
+    layout = "dense"
+    strided_outputs = True
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
+        kind = merge_types((x, kernel))
+        check_number(kind)
+        axes = self.spatial(x, kernel)
+        if target is not None:
+            check_integers(target, "the output shape")
+            if None not in (axes, length(target)) and axes != length(target):
+                raise OpError(f"the output shape has {length(target)} elements for {axes} spatial axes")
+            axes = length(target) if axes is None else axes
+        if axes is None:
+            return (Spec(kind, None),)
+        groups, channels, outputs, *extents = self.grouped(kernel.shape or self.any_kernel(axes))
+        batch, given, *sizes = x.shape or (unknown(), groups * channels, *(unknowns(axes) or ()))
+        same(given, groups * channels, CHANNELS)
+        if target is None:
+            found = self.extents(sizes, extents)
+        else:
+            found = target.ints() or [*(unknowns(axes) or ())]
+            for axis, extent in enumerate(found):
+                at_most(0, extent, f"the output shape has {{1}} along spatial axis {axis}")
+        return (Spec(kind, (batch, groups * outputs, *found)),)
+
+    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
+        """The kernel's shape as groups, channels that enter and leave each, and spatial axes."""
+        return (1, *kernel)
+
+    def any_kernel(self, axes: int) -> tuple[Int, ...]:
+        """The shape of a kernel of which only the rank is known."""
+        return unknowns(self.leading + axes) or ()
+
+    def whole(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        """How far the products reach along each spatial axis."""
+        strides = self.per_axis("strides", len(sizes), 1)
+        return [(size - 1) * stride + reach for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
+
+    def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        found = [whole + more - begin - end for whole, more, begin, end in zip(
+            self.whole(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
+        for axis, extent in enumerate(found):
+            at_most(1, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
+        return found
+
+    def begins(self, sizes: Sequence[int], kernel: Sequence[int], target: Sequence[int] | None) -> tuple[int, ...]:
+        """How many of the products are cut off at the beginning of each spatial axis."""
+        if target is None or not self.same:
+            return self.explicit_pads(len(sizes))[0]
+        padding = self.per_axis("output_padding", len(sizes), 0)
+        total = [max(whole - extent + more, 0)
+                 for whole, extent, more in zip(self.whole(sizes, kernel), target, padding)]
+        return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
+
+    def evaluate(self, xp: Any, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
+        kind = x.dtype
+        x, kernel = wide(x), wide(kernel.reshape(self.grouped(kernel.shape)))
+        groups, channels, outputs, *extents = kernel.shape
+        sizes = x.shape[2:]
+        shape = None if target is None else integers(target)
+        begins = self.begins(sizes, extents, shape)
+        shape = self.extents(sizes, extents) if shape is None else shape
+        room = [max(whole, begin + n) for whole, begin, n in zip(self.whole(sizes, extents), begins, shape)]
+        out = xp.zeros((len(x), groups, outputs, *room), x.dtype)
+        strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
+        columns = x.reshape(len(x), groups, channels, prod(sizes))
+        for tap in np.ndindex(*extents):
+            product = xp.matmul(kernel[(..., *tap)].swapaxes(1, 2), columns)
+            out[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, sizes))] += product.reshape(
+                *out.shape[:3], *sizes)
+        out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
+        return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
+
+    @property
+    def pad_names(self) -> tuple[str, ...]:
+        return (*super().pad_names, "output_padding")
+
+
+@op("GroupConvolutionBackpropData", "opset1")
+class GroupConvolutionBackpropData(ConvolutionBackpropData):
+    """``x [N, G C, ...], kernel [G, C, O, ...] (, output_shape [axes]) -> [N, G O, ...]``.
+
+    A ConvolutionBackpropData for each of G groups of channels.
+    """
 
     leading = 3
 

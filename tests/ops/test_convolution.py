@@ -1,10 +1,11 @@
 """Convolutions: paddings, strides, dilations, groups, one to three axes, dynamic extents."""
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tests.harness import Case, In, Sum, check
+from tests.harness import Case, In, Sum, check, const
 
 
 def conv(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, op: str = "Convolution", leading: int = 2,
@@ -36,7 +37,7 @@ CASES = [
     *(conv((2, 3, 11), (4, 3, 2), auto_pad=auto, strides=(2,), pads_begin=(3,)) for auto in
       ("same_lower", "same_upper")),
     *(conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2)) for kind in
-      ("f16", "bf16", "i8", "u8", "i32", "i64")),
+      ("f16", "bf16", "f64", "i8", "u8", "i32", "i64")),
     conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="strides_0", strides=(0, 1), error="attribute 'strides': 0 is less than 1"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="dilations", dilations=(1, -1), error="attribute 'dilations': -1 is less"),
@@ -65,3 +66,56 @@ GROUPED = [
     grouped((2, 6, 9, 11), (6, 1, 3, 3), id="kernel_rank", error="the data has 2 spatial axes, the kernel 1"),
 ]
 test_grouped = check(GROUPED)
+
+
+def transposed(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, shape: tuple[int, ...] | None = None,
+               **given: Any) -> Case:
+    case = conv(x, kernel, kind, op="ConvolutionBackpropData", **given)
+    inputs = [*case.inputs] if shape is None else [*case.inputs, const(shape)]
+    return replace(case, inputs=inputs, tol=Sum(prod(kernel) // kernel[1]))
+
+
+def transposed_groups(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *,
+                      shape: tuple[int, ...] | None = None, **given: Any) -> Case:
+    case = conv(x, kernel, kind, op="GroupConvolutionBackpropData", leading=3, **given)
+    inputs = [*case.inputs] if shape is None else [*case.inputs, const(shape)]
+    return replace(case, inputs=inputs, tol=Sum(prod(kernel) // kernel[0] // kernel[2]))
+
+
+TRANSPOSED = [
+    transposed((2, 3, 7), (3, 5, 3), strides=(2,), pads_begin=(1,), output_padding=(1,)),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), rankless=True),
+    transposed((2, 3, 5, 7), (3, 4, 2, 2), strides=(2, 2), constant=True),
+    transposed((2, 6, 5, 7), (6, 4, 4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1), constant=True),
+    transposed((2, 3, 5, 7), (3, 4, 3, 2), strides=(3, 2), dilations=(2, 1), pads_begin=(1, 0), pads_end=(0, 1)),
+    transposed((2, 3, 5, 7), (3, 4, 1, 1), strides=(2, 1), output_padding=(1, 0)),
+    transposed((2, 3, 5, 7), (3, 4, 1, 1), constant=True),
+    transposed((2, 3, 5, 6, 7), (3, 4, 2, 3, 1), strides=(2, 1, 3), pads_end=(1, 1, 0)),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="same_upper", strides=(2, 2), rankless=True),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="valid", strides=(2, 2), pads_begin=(1, 1)),
+    *(transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad=auto, strides=(2, 3), shape=shape, rankless=auto == "valid")
+      for auto in ("explicit", "same_upper", "same_lower", "valid") for shape in ((10, 18), (13, 21))),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), auto_pad="same_upper", strides=(2, 3), shape=(10, 19),
+               output_padding=(1, 1)),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), strides=(2, 3), shape=(9, 19), pads_begin=(1, 2), pads_end=(2, 2)),
+    *(transposed((2, 3, 5, 7), (3, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "f64", "i32", "i8")),
+    transposed((0, 3, 5, 7), (3, 4, 3, 3), id="zero_batch"),
+    transposed((2, 3, 5, 7), (4, 4, 3, 3), id="channels", error="the data has 3 channels, the kernel takes 4"),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), id="shape", shape=(9, 9, 9), error="has 3 elements for 2 spatial axes"),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), id="padding", output_padding=(1,), error="'output_padding' has 1 elements"),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), id="nothing", pads_begin=(7, 0), error="padding leaves 0 elements along"),
+]
+test_transposed = check(TRANSPOSED)
+
+TRANSPOSED_GROUPS = [
+    transposed_groups((2, 6, 7), (3, 2, 4, 3), strides=(2,), pads_begin=(1,)),
+    transposed_groups((2, 6, 5, 7), (6, 1, 1, 4, 4), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1), constant=True),
+    transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 3), auto_pad="same_lower", strides=(2, 2), shape=(9, 14),
+                      rankless=True),
+    transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 2), strides=(1, 3), dilations=(2, 3), output_padding=(0, 2)),
+    transposed_groups((2, 6, 5, 7), (6, 1, 2, 1, 1), strides=(2, 2)),
+    transposed_groups((2, 6, 5, 6, 7), (2, 3, 1, 2, 3, 1), strides=(2, 1, 3)),
+    *(transposed_groups((2, 6, 5, 7), (3, 2, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "i32")),
+    transposed_groups((2, 6, 5, 7), (4, 2, 4, 3, 3), id="groups", error="the data has 6 channels, the kernel takes 8"),
+]
+test_transposed_groups = check(TRANSPOSED_GROUPS)
