@@ -1,4 +1,5 @@
-// Gather: rows of a tensor by number. T stands for elements of its size, or for several that lie side by side.
+// Gather, GatherElements, GatherND: elements or rows of a tensor by number. T stands for elements of its size, or for
+// several that lie side by side. GatherTree: tokens of beams by their parents.
 #include "strided.cuh"
 
 // Operands of the axes, which are those of y: x, index, y. `extent` and `row` are the extent and stride of x along the
@@ -24,5 +25,76 @@ __global__ void gather(const T* __restrict__ x, const Index* __restrict__ index,
 #pragma unroll
   for (int k = 0; k < ITEMS; k++) {
     if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
+  }
+}
+
+// Extents and strides in x of the axes that a tuple of indices is for.
+template <typename I>
+struct Indexed {
+  I extent[8], row[8];
+};
+
+// As gather, by tuples of `count` indices that lie `step` apart.
+template <typename T, typename Index, typename I, int R>
+__global__ void gather_nd(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
+                          const Axes<I, R, 3> axes, const Indexed<I> indexed, I size, I count, I step) {
+  const I first = first_item<I>();
+  T value[ITEMS];
+  I place[ITEMS];
+#pragma unroll
+  for (int k = 0; k < ITEMS; k++) {
+    const I i = first + k * static_cast<I>(blockDim.x);
+    value[k] = T();
+    if (i < size) {
+      I at[R];
+      unravel(axes, i, at);
+      const Index* tuple = index + offset(axes, at, 1);
+      I from = offset(axes, at, 0);
+      place[k] = offset(axes, at, 2);
+      bool inside = true;
+      for (int n = 0; n < count; n++) {
+        const I chosen = located(tuple[n * step], indexed.extent[n]);
+        inside = inside && chosen >= 0;
+        from += chosen * indexed.row[n];
+      }
+      if (inside) value[k] = x[from];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < ITEMS; k++) {
+    if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
+  }
+}
+
+struct Steps {
+  long long ids[3], parents[3];
+};
+
+// One thread per beam: from its last step back, and then forwards to its end. y is dense.
+template <typename T>
+__global__ void gather_tree(const T* __restrict__ ids, const T* __restrict__ parents, const T* __restrict__ lengths,
+                            const T* end, T* y, const Steps stride, long long lengths_stride, long long steps,
+                            long long batches, long long beams) {
+  const long long number = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (number >= batches * beams) return;
+  const long long batch = number / beams, pitch = batches * beams;
+  const T token = *end;
+  const long long length = static_cast<long long>(lengths[batch * lengths_stride]);
+  y += number;
+  long long beam = number % beams;
+  for (long long i = steps - 1; i >= 0; i--) {
+    const bool inside = i < length;
+    y[i * pitch] = inside && beam >= 0
+        ? ids[i * stride.ids[0] + batch * stride.ids[1] + beam * stride.ids[2]] : token;
+    if (inside && beam >= 0) {
+      beam = static_cast<long long>(parents[i * stride.parents[0] + batch * stride.parents[1]
+                                            + beam * stride.parents[2]]);
+      if (beam >= beams) beam = -1;
+    }
+  }
+  bool ended = false;
+  for (long long i = 0; i < steps; i++) {
+    if (ended) y[i * pitch] = token;
+    else ended = y[i * pitch] == token;
   }
 }

@@ -11,12 +11,13 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
-from ovgpu.ops._shapes import check_integers, constant_axis, constants, integers, normalize_axis, unknowns
+from ovgpu.ops._shapes import at_most, check_integers, constant_axis, constants, integers, normalize_axis, unknowns
 from ovgpu.ops._storage import decode, is_plain
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
 from ovgpu.ops._view import View
+from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convert import Convert
-from ovgpu.symbolic import Shape, Spec, Sym, bounds, maximum, same, unknown
+from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, maximum, same, unknown
 from ovgpu.types import Type
 
 LOOPED = 64  # batches of a gather that are worth a call each
@@ -37,6 +38,24 @@ def readable(k: Any, indices: Any) -> Any:
     wide = k.scratch(indices.shape, np.dtype(np.int8))
     found = Convert(destination_type=Type.i8).cuda(k, [indices], [wide], ())
     return NotImplemented if found is NotImplemented else wide
+
+
+def from_front(xp: Any, indices: Any, extent: int) -> tuple[Any, Any]:
+    """Indices as they count from the front of an axis, those out of range as 0; and which these are."""
+    index = signed(xp, indices)
+    index = xp.where(index < 0, index + extent, index)
+    outside = (index < 0) | (index >= extent)
+    return xp.where(outside, 0, index), outside
+
+
+def check_range(indices: Spec, extent: Int) -> None:
+    """OpError, now or when run, if an index that is known is out of range."""
+    if indices.constant is None or not indices.constant.size:
+        return
+    numbers = signed(NUMPY, indices.constant)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    at_most(-lowest, extent, f"index {lowest} is out of range for extent {{1}}")
+    at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")
 
 
 @op("Gather", "opset1")
@@ -84,10 +103,7 @@ class Gather(Op):
         shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
         if extent == 0:
             return (xp.zeros(shape, x.dtype),)
-        index = signed(xp, indices)
-        index = xp.where(index < 0, index + extent, index)
-        outside = (index < 0) | (index >= extent)
-        index = xp.where(outside, 0, index)
+        index, outside = from_front(xp, indices, extent)
         if batch:
             lead, rest = index.shape[:batch], index.shape[batch:]
             flat = _spread(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
@@ -95,7 +111,7 @@ class Gather(Op):
         else:
             out = xp.take(x, index, axis=where)
         if outside.any():
-            out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = _zero(x)
+            out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = zero_of(x)
         return (out,)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -202,7 +218,8 @@ def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
     return x.reshape((*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1)))
 
 
-def _zero(x: Any) -> Any:
+def zero_of(x: Any) -> Any:
+    """What stands for nothing among elements like those of x."""
     return b"" if x.dtype.kind == "O" and isinstance(x.flat[0], bytes) else 0
 
 

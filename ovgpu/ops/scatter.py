@@ -10,12 +10,11 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import at_most, integers
+from ovgpu.ops._shapes import integers
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.indexing import readable, signed
+from ovgpu.ops.indexing import check_range, readable, signed
 from ovgpu.ops.reduction import is_float
-from ovgpu.symbolic import Int, Spec, same
+from ovgpu.symbolic import Spec, same
 
 
 class _Scatter(Op):
@@ -38,16 +37,9 @@ class _Scatter(Op):
             found = int(axis.constant.reshape(-1)[0])
             if not -data.rank <= found < data.rank:
                 raise OpError(f"axis {found} is out of range for rank {data.rank}")
-            if data.shape is not None and indices.constant is not None and indices.constant.size:
-                self._check(indices.constant, data.shape[found])
+            if data.shape is not None:
+                check_range(indices, data.shape[found])
         return (Spec(kind, data.shape),)
-
-    def _check(self, indices: Any, extent: Int) -> None:
-        """OpError, now or when run, if an index is out of range."""
-        numbers = signed(NUMPY, indices)
-        lowest, highest = int(numbers.min()), int(numbers.max())
-        at_most(-lowest, extent, f"index {lowest} is out of range for extent {{1}}")
-        at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)

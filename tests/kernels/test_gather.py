@@ -1,4 +1,4 @@
-"""Gather on the emulated device against its definition: batches, indices out of range, odd rows, other layouts."""
+"""Gathers on the emulated device against their definitions: batches, indices out of range, odd rows, other layouts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import evaluate
 from ovgpu.ops._strided import Axes
 from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.gather import GatherElements, GatherND8, GatherTree
 from ovgpu.ops.indexing import Gather, Gather8
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
@@ -108,11 +109,55 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
     assert names == ["gather<unsigned int, long long, long long, 4>"]
 
 
+ND = [  # data, indices, batch_dims
+    ((7, 12), (5, 1), 0), ((7, 12), (5, 2), 0), ((3, 5, 8), (2, 3, 2), 0), ((3, 5, 8), (3, 4, 1), 1),
+    ((2, 3, 4, 6), (2, 3, 5, 2), 2), ((1, 3, 4, 6), (5, 1, 2), 1), ((40, 33), (60, 1), 0), ((6, 5), (3, 0), 0),
+]
+
+
+@pytest.mark.parametrize("shapes", ND, ids=str)
+def test_tuples(shapes: Any, backend: CudaBackend) -> None:
+    data, indices, batch = shapes
+    names = run_op(backend, GatherND8(batch_dims=batch), [draws(data, np.float32), draws(indices, np.int64, -8, 8)])
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(("columns", "width"), [(16, "uint4"), (6, "unsigned int"), (5, "unsigned short")])
+def test_slices_are_moved_as_wide_as_they_can(columns: int, width: str, backend: CudaBackend) -> None:
+    names = run_op(backend, GatherND8(), [draws((6, 3, columns), np.float16), draws((5, 2), np.int32, -3, 3)])
+    assert names == [f"gather_nd<{width}, int, int, 2>"]
+
+
+def test_elements_of_other_layouts(backend: CudaBackend) -> None:
+    data, indices = draws((6, 8), np.int16), draws((6, 8), np.int32, -5, 5)
+    for op in (GatherElements(axis=0), GatherElements(axis=1)):
+        run_op(backend, op, [data, indices], lambda x: x[::-1, ::2])
+    tuples = draws((3, 2), np.int64, -3, 3)
+    run_op(backend, GatherND8(), [data, tuples], lambda x: x.T if x.shape == (6, 8) else x[::-1])
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float16, np.uint8, np.int64], ids=lambda k: np.dtype(k).name)
+def test_trees(kind: Any, backend: CudaBackend) -> None:
+    ids, parents = draws((30, 7, 40), kind, 1, 99), draws((30, 7, 40), kind, 0, 41)
+    names = run_op(backend, GatherTree(), [ids, parents, draws((7,), kind, 0, 33), draws((), kind, 5, 9)])
+    assert names == [f"gather_tree<{Launcher.c_type(np.dtype(kind))}>"]
+
+
+def test_64_bit_tuples(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Axes, "index", "long long")
+    names = run_op(backend, GatherND8(), [draws((3, 6, 5), np.float32), draws((4, 2), np.int64, -7, 7)])
+    assert names == ["gather_nd<unsigned int, long long, long long, 2>"]
+
+
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [f"gather<{t}, {index}, {i}, {r}>" for t in sizes for index in ("int", "long long")
                    for i, r in (("int", 2), ("int", 4), ("long long", 8))]
+    expressions += [f"gather_nd<{t}, {index}, {i}, {r}>" for t, index, i, r in (
+        ("unsigned char", "long long", "int", 2), ("unsigned int", "int", "int", 4), ("uint4", "int", "int", 4),
+        ("unsigned long long", "long long", "long long", 8))]
+    expressions += [f"gather_tree<{t}>" for t in ("int", "long long", "float", "__half", "__nv_bfloat16")]
     usage = nvrtc.compile_file("gather.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
