@@ -63,6 +63,9 @@ class Op:
     effect: ClassVar[bool] = False
     """Has an effect beyond its outputs (state, random): never removed, merged or folded."""
 
+    spelled: ClassVar[dict[str, str]] = {}
+    """What attributes are called in the IR whose names there are none of Python's."""
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Specs of the outputs. Raises `OpError` for inputs that the specification does not allow.
         An optional input that is absent is None."""
@@ -83,6 +86,11 @@ class Op:
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         """Scratch buffers that the fast forms need: (type, shape) each."""
+        return ()
+
+    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """What an op with an effect remembers from one inference to the next, as it is at first: arrays of the
+        compiled model, which come after the inputs when the op runs, and which it changes in place."""
         return ()
 
     # The fast forms: `numpy(k, inputs, outputs, workspace)` and `cuda(k, inputs, outputs, workspace)` record
@@ -113,7 +121,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """The attributes by name, in order of declaration."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {self.spelled.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
 
 SMALL = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
@@ -240,13 +248,14 @@ def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
     """
     values = dict(given)
     for name, (kind, required) in schema(cls).items():
-        if name in texts:
+        spelled = cls.spelled.get(name, name)
+        if spelled in texts:
             try:
-                values[name] = convert(texts[name], kind)
+                values[name] = convert(texts[spelled], kind)
             except (ValueError, OverflowError, RuntimeError) as e:
-                raise OpError(f"attribute '{name}': {e}") from None
+                raise OpError(f"attribute '{spelled}': {e}") from None
         elif required and name not in values:
-            raise OpError(f"attribute '{name}' is missing")
+            raise OpError(f"attribute '{spelled}' is missing")
     return cls(**values)
 
 

@@ -273,6 +273,8 @@ class Builder:
         self._await_host(node)
         hosts = host_indices(op_of(node), len(node.inputs))
         inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.inputs)]
+        inputs += [self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype))
+                   for x in op_of(node).kept()]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
         host = {i: self._host_input(s) for i in hosts if (s := node.inputs[i]) is not None}
