@@ -241,6 +241,7 @@ _OPS: dict[str, str] = {
     "or": "int(bool({0} or {1}))",
     "not": "int(not {0})",
     "abs": "abs({0})",
+    "scaled": "_scaled({0}, {1})",
 }
 OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
 CHECKS: dict[str, str] = {
@@ -260,7 +261,12 @@ def _fmod(a: int, b: int) -> int:
     return a - _truncdiv(a, b) * b
 
 
-HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod}
+def _scaled(extent: int, bits: int) -> int:
+    scale = np.array(bits, np.uint32).view(np.float32)
+    return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
+
+
+HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod, "_scaled": _scaled}
 
 
 def _quotient(a: Monomial, b: Monomial) -> Monomial | None:
@@ -337,6 +343,15 @@ def apply(op: str, *args: Int) -> Int:
         known = [bounds(a)[0] for a in (args[1:] if op == "select" else args)]
         lo = min([0, *known])
     return _table(*args).atom(op, *args, lo=lo, hi=hi)
+
+
+def scaled(extent: Int, scale: float) -> Int:
+    """``extent * scale``, cut off, as OpenVINO computes it: in f32, the scale increased by 1e-6."""
+    bits = int(np.float32(scale).view(np.uint32))
+    if _static(extent):
+        return _scaled(extent, bits)
+    lo, hi = bounds(extent)
+    return _table(extent).atom("scaled", extent, bits, lo=_scaled(lo, bits), hi=hi if hi is None else _scaled(hi, bits))
 
 
 def minimum(a: Int, b: Int) -> Int:

@@ -1,0 +1,117 @@
+"""Where the elements along a resized axis come from: their places in the input, and what they weigh there.
+
+Coordinates are computed in f32, as OpenVINO does it: which element is the nearest depends on every rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Numbers = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Taps:
+    """For each of n elements: the places of those that it is made of, and their weights; both [n, taps].
+
+    A place of -1 is padding, which is zero. Without weights there is one tap, which is moved as it is.
+    """
+
+    places: Numbers
+    weights: Numbers | None = None
+
+    def within(self, begin: int, extent: int) -> Taps:
+        """The same places counted in an axis of that extent, before which ``begin`` zeros are padded."""
+        places = self.places - begin
+        inside = (places >= 0) & (places < extent)
+        weights = None if self.weights is None else np.where(inside, self.weights, np.float32(0))
+        return Taps(np.where(inside, places, -1), weights)
+
+
+def coordinates(n: int, extent: int, scale: np.float32, mode: str) -> Numbers:
+    """Where n elements lie on an axis of that extent; ``mode`` is a coordinate_transformation_mode."""
+    at = np.arange(n, dtype=np.float32)
+    if scale == 1 or n == extent:
+        return at
+    if mode == "align_corners":
+        return at * np.float32(extent - 1) / np.float32(max(n - 1, 1))
+    if mode == "asymmetric":
+        return at / scale
+    if mode == "tf_half_pixel_for_nn":
+        return (at + np.float32(0.5)) / scale
+    if mode == "pytorch_half_pixel" and n == 1:
+        return at
+    return (at + np.float32(0.5)) / scale - np.float32(0.5)
+
+
+def nearest(at: Numbers, extent: int, scale: np.float32, mode: str) -> Taps:
+    """One tap for each coordinate, rounded; ``mode`` is a nearest_mode."""
+    below = np.floor(at)
+    if mode == "round_prefer_floor":
+        place = below + (at - below > 0.5)
+    elif mode == "round_prefer_ceil":
+        place = below + (at - below >= 0.5)
+    elif mode == "ceil" or (mode == "simple" and scale < 1):
+        place = np.ceil(at)
+    else:
+        place = below  # "simple" drops the fraction, which makes a difference below 0 only
+    return Taps(np.clip(place, 0, extent - 1).astype(np.int64)[:, None])
+
+
+def between(at: Numbers, extent: int) -> Taps:
+    """Linear interpolation of two neighbours; outside, the edge."""
+    at = np.clip(at, 0, extent - 1)
+    low = np.minimum(np.floor(at), max(extent - 2, 0))
+    share = at - low
+    places = np.stack([low, np.minimum(low + 1, extent - 1)], axis=1).astype(np.int64)
+    return Taps(places, np.stack([1 - share, share], axis=1))
+
+
+def triangle(at: Numbers, extent: int, slope: np.float32) -> Taps:
+    """Weights that fall with the distance, by ``slope``, scaled to a sum of 1; where nothing is near, 0."""
+    reach = np.ceil(1 / slope)
+    places = _window(np.floor(at) - reach + 1, 2 * reach, extent)
+    weights = np.maximum(1 - np.abs(slope * (at[:, None] - places.astype(np.float32))), np.float32(0))
+    return _normalized(places, weights)
+
+
+def cubic(at: Numbers, extent: int, a: float) -> Taps:
+    """Cubic convolution of four neighbours with parameter ``a``; beyond an edge, its element."""
+    below = np.floor(at)
+    t = at - below
+    weights = [a * (t - 1) * (t - 1) * t, ((a + 2) * t - (a + 3)) * t * t + 1,
+               (((-a - 2) * t + (2 * a + 3)) * t - a) * t, -a * t * t * (t - 1)]
+    places = below.astype(np.int64)[:, None] + np.arange(-1, 3)
+    return Taps(np.clip(places, 0, extent - 1), np.stack(weights, axis=1))
+
+
+def pillow(n: int, extent: int, a: float | None) -> Taps:
+    """Pillow's filters, widened by the scale when an axis shrinks: bicubic with parameter ``a``, else bilinear."""
+    scale = extent / n
+    wide = max(scale, 1.0)
+    support = wide if a is None else 2 * wide
+    centre = (np.arange(n) + 0.5) * scale
+    first, last = np.floor(centre - support + 0.5), np.floor(centre + support + 0.5)
+    places = _window(first, 2 * np.ceil(support) + 1, extent)
+    t = np.abs(places - centre[:, None] + 0.5) / wide
+    if a is None:
+        weights = np.maximum(1 - t, 0)
+    else:
+        weights = np.where(t < 1, ((a + 2) * t - (a + 3)) * t * t + 1, (((t - 5) * t + 8) * t - 4) * a * (t < 2))
+    weights[(places < first[:, None]) | (places >= last[:, None])] = 0
+    return _normalized(places, weights)
+
+
+def _window(first: Numbers, count: float, extent: int) -> Numbers:
+    """So many places from the first one on, moved or narrowed to stay inside the axis."""
+    count = int(min(count, extent))
+    return np.clip(first, 0, extent - count).astype(np.int64)[:, None] + np.arange(count)
+
+
+def _normalized(places: Numbers, weights: Numbers) -> Taps:
+    """Taps with weights in f32 that add up to 1, or are all 0."""
+    total = weights.sum(axis=1, keepdims=True)
+    return Taps(places, (weights / np.where(total == 0, 1, total)).astype(np.float32))

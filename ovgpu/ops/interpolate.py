@@ -1,0 +1,249 @@
+"""Interpolate: images, and whatever else has axes, resized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops import _resampling
+from ovgpu.ops._op import Op, op
+from ovgpu.ops._resampling import Taps
+from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axis, unknowns
+from ovgpu.symbolic import Int, Shape, Spec, scaled, unknown
+from ovgpu.types import Type
+
+Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "align_corners"]
+Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple"]
+
+
+@op("Interpolate", "opset4")
+class Interpolate4(Op):
+    """``data [...], sizes [n], scales [n] (, axes [n]) ->`` data resized along the axes, by default along all.
+
+    The data are padded with zeros, then resized along one axis after another: each element is a weighted sum of some
+    of the input's. The output has the sizes, or the padded extents times the scales, as ``shape_calculation_mode``
+    says. Integers are rounded to the nearest, halves to even, and saturate, as in the plugin; in some modes the
+    reference cuts off and wraps. The plugin ignores ``antialias``.
+    """
+
+    mode: Literal["nearest", "linear", "linear_onnx", "cubic"]
+    shape_calculation_mode: Literal["sizes", "scales"]
+    coordinate_transformation_mode: Coordinates = "half_pixel"
+    nearest_mode: Rounding = "round_prefer_floor"
+    antialias: bool = False
+    pads_begin: tuple[int, ...] = ()
+    pads_end: tuple[int, ...] = ()
+    cube_coeff: float = -0.75
+
+    host_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
+
+    def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Of the inputs behind the data: the sizes or None, the scales or None, the axes or None."""
+        sizes, scales, axes = (*inputs, None)[:3]
+        return (sizes, None, axes) if self.shape_calculation_mode == "sizes" else (None, scales, axes)
+
+    def infer(self, x: Spec, *given: Spec) -> tuple[Spec, ...]:
+        sizes, scales, axes = self.wanted(given)
+        if x.type in (Type.boolean, Type.string):
+            raise OpError(f"element type {x.type.get_type_name()} is no number")
+        if any(p < 0 for p in (*self.pads_begin, *self.pads_end)):
+            raise OpError(f"pads {list(self.pads_begin)} and {list(self.pads_end)}: they must not be negative")
+        if sizes is not None:
+            check_integers(sizes, "sizes")
+        if scales is not None:
+            _check_scales(scales)
+        if axes is not None:
+            check_integers(axes, "axes")
+        return (Spec(x.type, self.shape(x, sizes, scales, axes)),)
+
+    def shape(self, x: Spec, sizes: Spec | None, scales: Spec | None, axes: Spec | None) -> Shape:
+        """The output's shape as far as it is known."""
+        if x.shape is None:
+            return None
+        known = None if axes is None else constants(axes)
+        if known is None and axes is not None:
+            return unknowns(len(x.shape))
+        over = self.axes(known, len(x.shape))
+        source = sizes if scales is None else scales
+        assert source is not None
+        if length(source) not in (None, len(over)):
+            raise OpError(f"{length(source)} {'sizes' if scales is None else 'scales'} for {len(over)} axes")
+        shape = list(self.padded(x.shape))
+        wanted: Any = source.ints() if scales is None else source.constant
+        for i, axis in enumerate(over):
+            if wanted is None:
+                shape[axis] = unknown()
+            elif scales is not None:
+                shape[axis] = scaled(shape[axis], float(wanted[i]))
+            elif isinstance(wanted[i], int) and wanted[i] < 0:
+                raise OpError(f"size {wanted[i]} is negative")
+            else:
+                shape[axis] = wanted[i]
+        return tuple(shape)
+
+    def axes(self, axes: Sequence[int] | None, rank: int) -> list[int]:
+        """The axes that are resized, in the order of their sizes."""
+        over = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in axes]
+        if len(set(over)) < len(over):
+            raise OpError(f"axes {list(axes or ())} name an axis twice")
+        return over
+
+    def pads(self, rank: int) -> list[tuple[int, int]]:
+        """The zeros before and behind each axis; what the attributes do not say is 0."""
+        begin, end = ((*p, *(0,) * rank)[:rank] for p in (self.pads_begin, self.pads_end))
+        return list(zip(begin, end))
+
+    def padded(self, shape: Sequence[Int]) -> list[Int]:
+        """The shape of the padded input."""
+        return [b + d + e for d, (b, e) in zip(shape, self.pads(len(shape)))]
+
+    def taps(self, shape: Sequence[int], sizes: Any, scales: Any, axes: Any) -> list[tuple[int, int, Taps]]:
+        """Axis, extent and taps in the padded input of every axis that is resized, in order, for a shape."""
+        over = self.axes(None if axes is None else integers(axes), len(shape))
+        extents = self.padded(shape)
+        if scales is None:
+            wanted = [(n, np.float32(n) / np.float32(extents[a])) for a, n in zip(over, integers(sizes))]
+        else:
+            wanted = [(scaled(extents[a], float(s)), np.float32(s)) for a, s in zip(over, np.ravel(scales))]
+        sharp = self.mode != "linear" or not self.antialias or all(scale >= 1 for _, scale in wanted)
+        return [(a, n, self.along(n, extents[a], scale, np.float32(1) if sharp else scale))
+                for a, (n, scale) in self.ordered(zip(over, wanted)) if n != extents[a]]
+
+    def ordered(self, axes: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """The order in which axes are resized."""
+        return sorted(axes, reverse=True)
+
+    def along(self, n: int, extent: int, scale: np.float32, slope: np.float32) -> Taps:
+        """The taps along one axis that is resized from ``extent`` to n elements."""
+        at = _resampling.coordinates(n, extent, scale, self.coordinate_transformation_mode)
+        if self.mode == "nearest":
+            return _resampling.nearest(at, extent, scale, self.nearest_mode)
+        if self.mode == "linear_onnx":
+            return _resampling.between(at, extent)
+        if self.mode == "cubic":
+            return _resampling.cubic(at, extent, self.cube_coeff)
+        return _resampling.triangle(at, extent, slope)
+
+    def rounds(self, kind: np.dtype[Any]) -> bool:
+        """Whether elements are rounded after each axis, and not only at last."""
+        return False
+
+    def evaluate(self, xp: Any, x: Any, *given: Any) -> tuple[Any, ...]:
+        kind = x.dtype
+        taps = self.taps(x.shape, *self.wanted(given))
+        if any(b or e for b, e in self.pads(x.ndim)):
+            x = xp.pad(x, self.pads(x.ndim))
+        if self.mode != "nearest" and kind.kind != "f":
+            x = x.astype(np.float32)
+        for axis, n, found in taps:
+            x = _resized(xp, x, axis, n, found)
+            if self.rounds(kind):
+                x = _rounded(xp, x, kind)
+        return (x if x.dtype == kind else _rounded(xp, x, kind).astype(kind),)
+
+
+@op("Interpolate", "opset11")
+class Interpolate11(Interpolate4):
+    """``image [...], sizes or scales [n] (, axes [n]) ->`` the image resized, as by version 4, or as Pillow does it.
+
+    Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. In mode bicubic_pillow
+    the plugin ignores ``cube_coeff``.
+    """
+
+    mode: Literal["nearest", "linear", "linear_onnx", "cubic",  # type: ignore[assignment]
+                  "bilinear_pillow", "bicubic_pillow"]
+
+    host_inputs: ClassVar[tuple[int, ...]] = (1, 2)
+
+    @property
+    def pillow(self) -> bool:
+        return self.mode in ("bilinear_pillow", "bicubic_pillow")
+
+    def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        given, axes = (*inputs, None)[:2]
+        return (given, None, axes) if self.shape_calculation_mode == "sizes" else (None, given, axes)
+
+    def axes(self, axes: Sequence[int] | None, rank: int) -> list[int]:
+        over = super().axes(axes, rank)
+        if self.pillow and len(over) != 2:
+            raise OpError(f"mode {self.mode} resizes two axes, not {len(over)}")
+        return over
+
+    def ordered(self, axes: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        return list(axes)[::-1] if self.pillow else super().ordered(axes)
+
+    def along(self, n: int, extent: int, scale: np.float32, slope: np.float32) -> Taps:
+        if self.pillow:
+            return _resampling.pillow(n, extent, self.cube_coeff if self.mode == "bicubic_pillow" else None)
+        return super().along(n, extent, scale, slope)
+
+    def rounds(self, kind: np.dtype[Any]) -> bool:
+        return self.pillow and kind.kind in "iu" and kind.itemsize == 1
+
+
+@op("Interpolate", "opset1")
+class Interpolate(Op):
+    """``data [...], sizes [n] ->`` data resized along ``axes``, as a later version does it.
+
+    linear is linear_onnx, of rank 5 linear. Without ``align_corners``, coordinates are asymmetric; linear ones are
+    half_pixel, unless there is padding, or axes 2 and 3 of a tensor of rank 4 are resized. Mode area is not defined.
+    """
+
+    axes: tuple[int, ...]
+    mode: Literal["nearest", "linear", "linear_onnx", "cubic"]
+    align_corners: bool = True
+    antialias: bool = False
+    pads_begin: tuple[int, ...] = ()
+    pads_end: tuple[int, ...] = ()
+
+    host_inputs = (1,)
+
+    def later(self, rank: int) -> Interpolate4:
+        """The operation of version 4 that this one is, for a tensor of that rank."""
+        mode = "linear_onnx" if self.mode == "linear" and rank != 5 else self.mode
+        coordinates: Coordinates = "align_corners" if self.align_corners else "asymmetric"
+        if mode in ("linear", "linear_onnx"):
+            image = rank == 4 and set(self.axes) == {2, 3}
+            if not (self.align_corners or image or any(self.pads_begin) or any(self.pads_end)):
+                coordinates = "half_pixel"
+        return Interpolate4(
+            mode=mode, shape_calculation_mode="sizes", coordinate_transformation_mode=coordinates,
+            nearest_mode="simple", antialias=self.antialias, pads_begin=self.pads_begin, pads_end=self.pads_end)
+
+    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+        axes = np.array(self.axes, np.int64)
+        return self.later(x.rank or 0).infer(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
+
+    def evaluate(self, xp: Any, x: Any, sizes: Any) -> tuple[Any, ...]:
+        return self.later(x.ndim).evaluate(xp, x, sizes, None, np.array(self.axes))
+
+
+def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
+    """An array resized along one axis."""
+    if not x.size or not n:
+        return xp.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
+    if taps.weights is None:
+        return xp.take(x, xp.asarray(taps.places[:, 0]), axis=axis)
+    total = 0
+    for place, weight in zip(taps.places.T, taps.weights.T):
+        spread = xp.asarray(weight).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        total = total + xp.take(x, xp.asarray(place), axis=axis) * spread
+    return total
+
+
+def _rounded(xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
+    """Floats as the nearest numbers that an integer type has."""
+    limits = np.iinfo(kind)
+    return xp.clip(xp.rint(x), float(limits.min), float(limits.max))
+
+
+def _check_scales(spec: Spec) -> None:
+    if not (spec.type.is_dynamic() or spec.type.is_real()):
+        raise OpError(f"scales must be floating-point numbers, not {spec.type.get_type_name()}")
+    if spec.rank not in (None, 1):
+        raise OpError(f"scales must have rank 1, not {spec.rank}")
+    if spec.constant is not None and not (spec.constant > 0).all():
+        raise OpError(f"scales {spec.constant.tolist()} are not all positive")
