@@ -40,6 +40,14 @@ def check_integers(spec: Spec, what: str, *, ranks: Sequence[int] | None = (1,))
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
 
 
+def check_reals(spec: Spec, what: str, *, ranks: Sequence[int] | None = None) -> None:
+    """OpError unless ``spec`` has a floating-point type and one of these ranks (None: any), if that is known."""
+    if not (spec.type.is_dynamic() or spec.type.is_real()):
+        raise OpError(f"{what} must be floating-point numbers, not {spec.type.get_type_name()}")
+    if ranks is not None and spec.rank is not None and spec.rank not in ranks:
+        raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
+
+
 def length(spec: Spec) -> int | None:
     """How many elements a vector or scalar has, if that is known."""
     if spec.shape is None:

@@ -21,6 +21,10 @@ class Adapter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
 
+    def asnumpy(self, x: Any) -> Any:
+        """The array on the host."""
+        return np.asarray(x)
+
     def running(self, run: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Adapter:
         """The same library with another ``run``."""
         return type(self)(self.module, run)

@@ -20,3 +20,6 @@ class CupyAdapter(Adapter):
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         return self.module.ndarray(tuple(shape), dtype, memptr=self.module.cuda.alloc(max(nbytes, 1)))
+
+    def asnumpy(self, x: Array) -> Any:
+        return self.module.asnumpy(x)
