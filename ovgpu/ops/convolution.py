@@ -9,24 +9,48 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._op import Array, op
+from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops._windows import Windowed, check_number, framed, taps
-from ovgpu.symbolic import Int, Spec, same, unknown
+from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
+from ovgpu.types import Type
 
 CHANNELS = "the data has {0} channels, the kernel takes {1}"
 
 
+class _Convolution(Windowed):
+    """Base: ``leading`` tells whether the kernel has groups."""
+
+    layout = "blas"
+    strided_outputs = True
+
+    def grouped(self, kernel: Sequence[Int]) -> tuple[Int, ...]:
+        """The kernel's shape with an axis of groups."""
+        return (*kernel,) if self.leading == 3 else (1, *kernel)
+
+    def operands(self, x: Spec, kernel: Spec, axes: int) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
+        """The shapes of the data and of the `grouped` kernel, of which at least the rank is known."""
+        return (x.shape or unknowns(2 + axes) or (),
+                self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
+
+    def convolved(self, k: Any, x: Array, kernel: Array, out: Array, begin: Sequence[int],
+                  transposed: bool = False) -> Convolved:
+        """The arrays and numbers of a convolution on the device."""
+        if not kernel.flags.c_contiguous:
+            given, kernel = kernel, k.scratch(kernel.shape, kernel.dtype)
+            k.copy(given, kernel)
+        strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
+        return Convolved(x, kernel.reshape(self.grouped(kernel.shape)), out, strides, dilations, begin, transposed)
+
+
 @op("Convolution", "opset1")
-class Convolution(Windowed):
+class Convolution(_Convolution):
     """``x [N, C, ...], kernel [O, C, ...] -> [N, O, ...]``: the kernel's products with what it slides over, summed.
 
     One to three spatial axes, any type of numbers; 8-bit integers saturate, wider ones wrap.
     """
-
-    layout = "dense"
-    strided_outputs = True
 
     def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
         kind = merge_types((x, kernel))
@@ -34,18 +58,9 @@ class Convolution(Windowed):
         axes = self.spatial(x, kernel)
         if axes is None:
             return (Spec(kind, None),)
-        groups, outputs, channels, *extents = self.grouped(kernel.shape or self.any_kernel(axes))
-        batch, given, *sizes = x.shape or (unknown(), groups * channels, *(unknowns(axes) or ()))
+        (batch, given, *sizes), (groups, outputs, channels, *taps) = self.operands(x, kernel, axes)
         same(given, groups * channels, CHANNELS)
-        return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, extents))),)
-
-    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
-        """The kernel's shape as groups, channels that leave and enter each, and spatial axes."""
-        return (1, *kernel)
-
-    def any_kernel(self, axes: int) -> tuple[Int, ...]:
-        """The shape of a kernel of which only the rank is known."""
-        return unknowns(self.leading + axes) or ()
+        return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, taps))),)
 
     def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
         kind = x.dtype
@@ -61,6 +76,17 @@ class Convolution(Windowed):
             out += xp.matmul(kernel[(..., *tap)], part.reshape(*x.shape[:3], prod(extents)))
         return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
 
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        x, kernel, out = inputs[0], inputs[1], outputs[0]
+        assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
+        columns = product(out.shape[2:]) * x.shape[1] * product(kernel.shape[self.leading :])
+        return ((out.type, (minimum(x.shape[0] * columns, COLUMN_ELEMENTS),)),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x, kernel = inputs
+        begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
+        convolve(k, self.convolved(k, x, kernel, outputs[0], begin), workspace)
+
 
 @op("GroupConvolution", "opset1")
 class GroupConvolution(Convolution):
@@ -68,12 +94,9 @@ class GroupConvolution(Convolution):
 
     leading = 3
 
-    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
-        return kernel
-
 
 @op("ConvolutionBackpropData", "opset1")
-class ConvolutionBackpropData(Windowed):
+class ConvolutionBackpropData(_Convolution):
     """``x [N, C, ...], kernel [C, O, ...] (, output_shape [axes]) -> [N, O, ...]``: the transposed Convolution.
 
     Every element adds its products with the kernel where a Convolution of the output would have read it, and padding
@@ -84,8 +107,6 @@ class ConvolutionBackpropData(Windowed):
 
     output_padding: tuple[int, ...] = ()
 
-    layout = "dense"
-    strided_outputs = True
     host_inputs = (2,)
 
     def infer(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
@@ -99,24 +120,15 @@ class ConvolutionBackpropData(Windowed):
             axes = length(target) if axes is None else axes
         if axes is None:
             return (Spec(kind, None),)
-        groups, channels, outputs, *extents = self.grouped(kernel.shape or self.any_kernel(axes))
-        batch, given, *sizes = x.shape or (unknown(), groups * channels, *(unknowns(axes) or ()))
+        (batch, given, *sizes), (groups, channels, outputs, *taps) = self.operands(x, kernel, axes)
         same(given, groups * channels, CHANNELS)
         if target is None:
-            found = self.extents(sizes, extents)
+            found = self.extents(sizes, taps)
         else:
             found = target.ints() or [*(unknowns(axes) or ())]
             for axis, extent in enumerate(found):
                 at_most(0, extent, f"the output shape has {{1}} along spatial axis {axis}")
         return (Spec(kind, (batch, groups * outputs, *found)),)
-
-    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
-        """The kernel's shape as groups, channels that enter and leave each, and spatial axes."""
-        return (1, *kernel)
-
-    def any_kernel(self, axes: int) -> tuple[Int, ...]:
-        """The shape of a kernel of which only the rank is known."""
-        return unknowns(self.leading + axes) or ()
 
     def whole(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
         """How far the products reach along each spatial axis."""
@@ -158,6 +170,18 @@ class ConvolutionBackpropData(Windowed):
         out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
         return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
 
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        x, kernel, out = inputs[0], inputs[1], outputs[0]
+        assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
+        columns = product(x.shape[2:]) * out.shape[1] * product(kernel.shape[self.leading :])
+        sums = Type.f64 if out.type == Type.f64 else Type.f32
+        return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
+        begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
+        convolve(k, self.convolved(k, x, kernel, out, begin, transposed=True), workspace)
+
     @property
     def pad_names(self) -> tuple[str, ...]:
         return (*super().pad_names, "output_padding")
@@ -171,9 +195,6 @@ class GroupConvolutionBackpropData(ConvolutionBackpropData):
     """
 
     leading = 3
-
-    def grouped(self, kernel: tuple[Int, ...]) -> tuple[Int, ...]:
-        return kernel
 
 
 def wide(x: Array) -> Array:

@@ -30,6 +30,8 @@ CASES = [
     conv((2, 6, 9, 11), (7, 6, 3, 5), pads_begin=(0, 2), pads_end=(1, 3), strides=(2, 3), dilations=(2, 1)),
     conv((2, 3, 5, 6, 7), (5, 3, 2, 3, 1), pads_begin=(1, 0, 2), pads_end=(0, 1, 2), strides=(2, 1, 3)),
     conv((2, 5, 7, 9), (6, 5, 1, 1), constant=True),
+    conv((1, 67, 12, 13), (70, 67, 3, 3), auto_pad="same_upper", constant=True),
+    conv((2, 67, 5, 7), (9, 67, 3, 3), "f16", constant=True),
     conv((3, 5, 7, 9), (6, 5, 1, 1), strides=(2, 3)),
     *(conv((2, 3, 10, 13), (5, 3, 4, 3), auto_pad=auto, strides=strides, dilations=dilations, rankless=dilations[0] > 1)
       for auto in ("same_upper", "same_lower", "valid")
@@ -38,6 +40,8 @@ CASES = [
       ("same_lower", "same_upper")),
     *(conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2)) for kind in
       ("f16", "bf16", "f64", "i8", "u8", "i32", "i64")),
+    Case("Convolution", "opset1", [In(shape, "f8e4m3", lambda rng, shape=shape: rng.integers(-2, 3, shape))
+                                   for shape in ((2, 3, 7, 9), (5, 3, 3, 3))], id="f8"),
     conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="strides_0", strides=(0, 1), error="attribute 'strides': 0 is less than 1"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="dilations", dilations=(1, -1), error="attribute 'dilations': -1 is less"),

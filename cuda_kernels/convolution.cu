@@ -1,0 +1,242 @@
+// Convolutions, and transposed ones, of up to three spatial axes; those that are missing have extent 1 and stand first.
+#include "sums.cuh"
+
+// What slides over what. x [batch, groups * channels, size...], y [batch, groups * outputs, extent...]; the kernel is
+// dense. Strides of x and y count elements: batch, channel, spatial axes.
+template <class I>
+struct Window {
+  I size[3], extent[3], kernel[3], stride[3], dilation[3], begin[3];
+  I x[5], y[5];
+  I batch, groups, channels, outputs;
+};
+
+template <class I>
+__device__ __forceinline__ I volume(const I (&extent)[3]) {
+  return extent[0] * extent[1] * extent[2];
+}
+
+template <class I>
+__device__ __forceinline__ void unravel(I index, const I (&extent)[3], I (&at)[3]) {
+  at[2] = index % extent[2];
+  at[1] = index / extent[2] % extent[1];
+  at[0] = index / extent[2] / extent[1];
+}
+
+// Where an element lies that spatial coordinates and the strides of a tensor give.
+template <class I>
+__device__ __forceinline__ I offset(const I (&at)[3], const I (&stride)[5]) {
+  return at[0] * stride[2] + at[1] * stride[3] + at[2] * stride[4];
+}
+
+template <class I>
+__device__ __forceinline__ bool inside(const I (&at)[3], const I (&size)[3]) {
+  return 0 <= at[0] && at[0] < size[0] && 0 <= at[1] && at[1] < size[1] && 0 <= at[2] && at[2] < size[2];
+}
+
+// A product's place in the sum, as what it adds to a pixel's first coordinates and offset in x.
+template <class I>
+struct Tap {
+  I at[3], offset;
+};
+
+template <class I>
+__device__ __forceinline__ Tap<I> tap(const Window<I>& w, I index) {
+  const I taps = volume(w.kernel), channel = index / taps;
+  Tap<I> found;
+  unravel(index - channel * taps, w.kernel, found.at);
+#pragma unroll
+  for (int axis = 0; axis < 3; axis++) found.at[axis] *= w.dilation[axis];
+  found.offset = channel * w.x[1] + offset(found.at, w.x);
+  return found;
+}
+
+constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, DEPTH = 16;  // of a tile: channels, pixels, products at a time
+constexpr int DOWN = 4, ACROSS = 8;                                 // what each thread sums of it
+
+// As a product of matrices whose right one is read from x as it is needed. blockIdx: tile of pixels of all images,
+// tile of output channels, part of the sum and group. Parts of sums are dense, one behind the other.
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS)
+    convolve_tiles(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y,
+                   typename Sum<T>::Type* parts, const Window<I> w, I per_part) {
+  using A = typename Sum<T>::Type;
+  OVGPU_SHARED(A, left, [DEPTH][ROWS + 4]);
+  OVGPU_SHARED(A, right, [DEPTH][COLUMNS]);
+  OVGPU_SHARED(Tap<I>, taps, [DEPTH]);
+  const int thread = threadIdx.x, column = thread % COLUMNS;
+  const I group = static_cast<I>(blockIdx.z) % w.groups, part = static_cast<I>(blockIdx.z) / w.groups;
+  const I depth = w.channels * volume(w.kernel), pixels = volume(w.extent), all = w.batch * pixels;
+  const I begin = part * per_part, end = begin + per_part < depth ? begin + per_part : depth;
+  const I top = static_cast<I>(blockIdx.y) * ROWS, start = static_cast<I>(blockIdx.x) * COLUMNS;
+  I first[3];  // coordinates of the first element of the pixel that this thread loads
+  unravel((start + column) % pixels, w.extent, first);
+#pragma unroll
+  for (int axis = 0; axis < 3; axis++) first[axis] = first[axis] * w.stride[axis] - w.begin[axis];
+  const I origin = (start + column) / pixels * w.x[0] + group * w.channels * w.x[1] + offset(first, w.x);
+  const bool exists = start + column < all;
+
+  A sum[DOWN][ACROSS] = {};
+  const int m = thread / 16 * DOWN, n = thread % 16 * 4;
+  for (I step = begin; step < end; step += DEPTH) {
+    if (thread < DEPTH) taps[thread] = tap(w, step + thread);
+    __syncthreads();
+    for (int i = thread; i < ROWS * DEPTH; i += THREADS) {
+      const int d = i % DEPTH, row = i / DEPTH;
+      left[d][row] = top + row < w.outputs && step + d < end
+                         ? A(kernel[(group * w.outputs + top + row) * depth + step + d]) : A(0);
+    }
+#pragma unroll
+    for (int d = thread / COLUMNS; d < DEPTH; d += THREADS / COLUMNS) {
+      const I at[3] = {first[0] + taps[d].at[0], first[1] + taps[d].at[1], first[2] + taps[d].at[2]};
+      right[d][column] = exists && step + d < end && inside(at, w.size) ? A(x[origin + taps[d].offset]) : A(0);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      A a[DOWN], b[ACROSS];
+#pragma unroll
+      for (int i = 0; i < DOWN; i++) a[i] = left[d][m + i];
+#pragma unroll
+      for (int j = 0; j < ACROSS; j++) b[j] = right[d][n + j % 4 + j / 4 * (COLUMNS / 2)];
+#pragma unroll
+      for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++) sum[i][j] += a[i] * b[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < ACROSS; j++) {
+    const I index = start + n + j % 4 + j / 4 * (COLUMNS / 2), image = index / pixels, pixel = index - image * pixels;
+    I at[3];
+    unravel(pixel, w.extent, at);
+#pragma unroll
+    for (int i = 0; i < DOWN; i++) {
+      const I output = top + m + i, channel = group * w.outputs + output;
+      if (index >= all || output >= w.outputs) continue;
+      if (parts) parts[((part * w.batch + image) * w.groups * w.outputs + channel) * pixels + pixel] = sum[i][j];
+      else y[image * w.y[0] + channel * w.y[1] + offset(at, w.y)] = T(sum[i][j]);
+    }
+  }
+}
+
+// The output element that a number stands for: its coordinates, and where it lies.
+template <class I>
+struct Element {
+  I image, channel, at[3];
+
+  __device__ __forceinline__ Element(const Window<I>& w, I index) {
+    const I pixels = volume(w.extent), row = index / pixels;
+    unravel(index - row * pixels, w.extent, at);
+    image = row / (w.groups * w.outputs);
+    channel = row - image * w.groups * w.outputs;
+  }
+
+  __device__ __forceinline__ I place(const Window<I>& w) const {
+    return image * w.y[0] + channel * w.y[1] + offset(at, w.y);
+  }
+};
+
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS)
+    sum_parts(const typename Sum<T>::Type* parts, T* y, const Window<I> w, I count, I size) {
+  const I i = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (i >= size) return;
+  typename Sum<T>::Type sum = 0;
+  for (I part = 0; part < count; part++) sum += parts[part * size + i];
+  y[Element<I>(w, i).place(w)] = T(sum);
+}
+
+// The coordinate that a tap reads along an axis, of the transposed convolution the one that adds to it; -1 if none.
+template <bool TRANSPOSED, class I>
+__device__ __forceinline__ I source(const Window<I>& w, int axis, I at, I tap) {
+  I i = TRANSPOSED ? at + w.begin[axis] - tap * w.dilation[axis]
+                   : at * w.stride[axis] - w.begin[axis] + tap * w.dilation[axis];
+  if (TRANSPOSED) {
+    if (i < 0 || i % w.stride[axis]) return -1;
+    i /= w.stride[axis];
+  }
+  return i < w.size[axis] ? i : -1;
+}
+
+// One output element per thread: for few channels per group, and for integers. kernel [groups, outputs, channels, ...],
+// of the transposed convolution [groups, channels, outputs, ...].
+template <class T, class I, bool TRANSPOSED>
+__global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
+    convolve_each(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y, const Window<I> w, I size) {
+  using A = typename Sum<T>::Type;
+  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (index >= size) return;
+  const Element<I> e(w, index);
+  const I group = e.channel / w.outputs, output = e.channel - group * w.outputs, taps = volume(w.kernel);
+  x += e.image * w.x[0] + group * w.channels * w.x[1];
+  kernel += group * w.outputs * w.channels * taps + output * (TRANSPOSED ? 1 : w.channels) * taps;
+  const I next = TRANSPOSED ? w.outputs * taps : taps;  // the next channel of the kernel
+  A sum = 0;
+#pragma unroll 1
+  for (I i = 0; i < w.kernel[0]; i++) {
+    const I p = source<TRANSPOSED>(w, 0, e.at[0], i);
+#pragma unroll 1
+    for (I j = 0; p >= 0 && j < w.kernel[1]; j++) {
+      const I q = source<TRANSPOSED>(w, 1, e.at[1], j);
+#pragma unroll 1
+      for (I k = 0; q >= 0 && k < w.kernel[2]; k++) {
+        const I r = source<TRANSPOSED>(w, 2, e.at[2], k);
+        if (r < 0) continue;
+        const I at[3] = {p, q, r}, from = offset(at, w.x), tap = (i * w.kernel[1] + j) * w.kernel[2] + k;
+#pragma unroll 4
+        for (I channel = 0; channel < w.channels; channel++) {
+          sum += A(x[from + channel * w.x[1]]) * A(kernel[tap + channel * next]);
+        }
+      }
+    }
+  }
+  y[e.place(w)] = T(Sum<T>::result(sum));
+}
+
+// columns [batch, groups * channels, taps, count]: what each tap reads for `count` pixels from `first` on. T stands for
+// elements of its size.
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
+    gather_columns(const T* __restrict__ x, T* __restrict__ columns, const Window<I> w, I first, I count, I size) {
+  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (index >= size) return;
+  const I row = index / count, pixel = index - row * count;
+  const I image = row / (w.groups * w.channels), channel = row - image * w.groups * w.channels;
+  I start[3];
+  unravel(first + pixel, w.extent, start);
+  x += image * w.x[0] + channel * w.x[1];
+  columns += row * volume(w.kernel) * count + pixel;
+  for (I i = 0; i < w.kernel[0]; i++) {
+    for (I j = 0; j < w.kernel[1]; j++) {
+      for (I k = 0; k < w.kernel[2]; k++, columns += count) {
+        const I at[3] = {source<false>(w, 0, start[0], i), source<false>(w, 1, start[1], j),
+                         source<false>(w, 2, start[2], k)};
+        *columns = inside(at, w.size) ? x[offset(at, w.x)] : T();
+      }
+    }
+  }
+}
+
+// y: the sums of columns [batch, groups * outputs, taps, size...], the products of a transposed convolution.
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
+    fold_columns(const typename Sum<T>::Type* __restrict__ columns, T* __restrict__ y, const Window<I> w, I size) {
+  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (index >= size) return;
+  const Element<I> e(w, index);
+  const I count = volume(w.size);
+  columns += (e.image * w.groups * w.outputs + e.channel) * volume(w.kernel) * count;
+  typename Sum<T>::Type sum = 0;
+  for (I i = 0; i < w.kernel[0]; i++) {
+    const I p = source<true>(w, 0, e.at[0], i);
+    for (I j = 0; j < w.kernel[1]; j++) {
+      const I q = source<true>(w, 1, e.at[1], j);
+      for (I k = 0; k < w.kernel[2]; k++, columns += count) {
+        const I r = source<true>(w, 2, e.at[2], k);
+        if (p >= 0 && q >= 0 && r >= 0) sum += columns[(p * w.size[1] + q) * w.size[2] + r];
+      }
+    }
+  }
+  y[e.place(w)] = T(sum);
+}

@@ -1,0 +1,198 @@
+"""Convolutions on the device: which kernels of `cuda_kernels/convolution.cu`, or of cuBLAS, compute one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops._op import Array
+from ovgpu.ops._storage import compute_dtype, is_plain
+from ovgpu.ops._strided import Axes, bits, strides_of
+from ovgpu.ops.convert import Convert
+from ovgpu.types import Type
+
+FILE = "convolution.cu"
+THREADS = 256
+ROWS, COLUMNS, DEPTH = 64, 128, 16  # of a tile
+FEW = 8  # channels per group, in or out, up to which tiles would be mostly empty
+PART = 8 * DEPTH  # products at least, of each part of a sum
+COLUMN_ELEMENTS = 1 << 24  # of columns at a time
+FAR = 1 << 30  # from here on, numbers are of 64 bits
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]), dense, and out.
+
+    The numbers are those of each spatial axis; ``begin`` is what is padded, or cut off, before it.
+    """
+
+    x: Array
+    kernel: Array
+    out: Array
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    begin: Sequence[int]
+    transposed: bool = False
+
+    @property
+    def groups(self) -> int:
+        return int(self.kernel.shape[0])
+
+    @property
+    def channels(self) -> int:
+        return int(self.x.shape[1]) // self.groups
+
+    @property
+    def outputs(self) -> int:
+        return int(self.out.shape[1]) // self.groups
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return tuple(self.kernel.shape[3:])
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether every output pixel is made of the input's pixel at the same place."""
+        return (prod(self.taps) == prod(self.strides) == 1 and not any(self.begin)
+                and self.x.shape[2:] == self.out.shape[2:])
+
+    def window(self, count: int) -> tuple[np.ndarray[Any, Any], str, Any]:
+        """The struct Window, the CUDA type of its numbers, and that type for NumPy. ``count`` is the largest number
+        that a kernel counts to."""
+        spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in (self.x, self.kernel, self.out)]
+        small = max(count, *spans) < FAR
+        numbers: list[int] = []
+        for values, missing in ((self.x.shape[2:], 1), (self.out.shape[2:], 1), (self.taps, 1), (self.strides, 1),
+                                (self.dilations, 1), (self.begin, 0)):
+            numbers += [missing] * (3 - len(values)) + list(values)
+        for array in (self.x, self.out):
+            steps = strides_of(array)
+            numbers += [*steps[:2], *[0] * (3 - len(steps[2:])), *steps[2:]]
+        numbers += [self.x.shape[0], self.groups, self.channels, self.outputs]
+        index = np.dtype(np.int32 if small else np.int64)
+        return np.array(numbers, index), "int" if small else "long long", index.type
+
+
+def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
+    """Records the calls that write ``c.out``: the choice of a kernel by types and shapes is here."""
+    if not c.out.size:
+        return
+    if not is_plain(c.out.dtype):
+        _decoded(k, c, workspace)
+    elif c.out.dtype.kind in "iu":
+        _each(k, c)
+    elif c.groups > 1 and min(c.channels, c.outputs) <= FEW:
+        _each(k, c)
+    elif c.pointwise and _product(k, c):
+        pass
+    elif c.transposed:
+        _folded(k, c, workspace[0])
+    elif c.out.dtype.itemsize == 2 and _columns(k, c, workspace[0]):  # tensor cores are worth the columns
+        pass
+    else:
+        _tiles(k, c)
+
+
+def _decoded(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
+    """Types of which kernels know no arithmetic, as `evaluate` sees them."""
+    wide = compute_dtype(Type.of(c.out.dtype))
+    x, kernel, out = (k.scratch(a.shape, wide) for a in (c.x, c.kernel, c.out))
+    for source, target in ((c.x, x), (c.kernel, kernel)):
+        Convert(destination_type=Type.of(wide)).cuda(k, [source], [target], ())
+    convolve(k, replace(c, x=x, kernel=kernel, out=out), workspace)
+    Convert(destination_type=Type.of(c.out.dtype)).cuda(k, [out], [c.out], ())
+
+
+def _flat(x: Array, *leading: int) -> Array | None:
+    """The array with its spatial axes as one, behind ``leading`` ones; None unless those elements lie side by side."""
+    axes = Axes.collapse(x.shape[2:], strides_of(x)[2:])
+    if axes.extents and axes.strides != ((1,),):
+        return None
+    return x.reshape(*leading, prod(x.shape[2:]))
+
+
+def _product(k: Any, c: Convolved) -> bool:
+    """As products of matrices, one per image and group; whether cuBLAS takes them."""
+    x = _flat(c.x, len(c.x), c.groups, c.channels)
+    out = _flat(c.out, len(c.x), c.groups, c.outputs)
+    kernel = c.kernel.reshape(c.kernel.shape[:3])
+    return x is not None and out is not None and k.gemm(kernel.swapaxes(1, 2) if c.transposed else kernel, x, out)
+
+
+def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
+    """A kernel of one thread per element of ``size``."""
+    window, kind, scalar = c.window(size)
+    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind), (-(-size // THREADS),), (THREADS,),
+             (*arrays, window, *map(scalar, numbers), scalar(size)))
+
+
+def _each(k: Any, c: Convolved) -> None:
+    name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}>"
+    _launch(k, c, name, c.out.size, (c.x, c.kernel, c.out))
+
+
+def _tiles(k: Any, c: Convolved) -> None:
+    """Tiles of all images' pixels. Where those are too few for the device, sums are split into parts."""
+    sums = np.dtype(np.float64 if c.out.dtype == np.float64 else np.float32)
+    depth = c.channels * prod(c.taps)
+    tiles = (-(-(c.out.size // c.out.shape[1]) // COLUMNS), -(-c.outputs // ROWS))
+    blocks = prod(tiles) * c.groups
+    parts = max(1, min(2 * k.multiprocessors // blocks, depth // PART))
+    per_part = -(-depth // parts // DEPTH) * DEPTH
+    parts = max(1, -(-depth // max(per_part, 1)))
+    window, kind, scalar = c.window(parts * c.out.size)
+    scratch = k.scratch((parts, c.out.size), sums) if parts > 1 else None
+    k.kernel(FILE, f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}>", (*tiles, c.groups * parts), (THREADS,),
+             (c.x, c.kernel, c.out, scratch, window, scalar(per_part)))
+    if parts > 1:
+        _launch(k, c, "sum_parts<{}, {}>", c.out.size, (scratch, c.out), parts)
+
+
+def _columns(k: Any, c: Convolved, workspace: Any) -> bool:
+    """As products with columns of what every tap reads, for as many images, or pixels of one, as there is room for."""
+    out, depth, pixels = _flat(c.out, len(c.x), c.groups, c.outputs), c.channels * prod(c.taps), prod(c.out.shape[2:])
+    room = workspace.size // max(c.groups * depth, 1)  # pixels
+    if out is None or not depth or not room:
+        return False
+    images, count = max(room // pixels, 1), min(room, pixels)
+    kernel = c.kernel.reshape(*c.kernel.shape[:2], depth)
+    for image in range(0, len(c.x), images):
+        part = replace(c, x=c.x[image : image + images], out=c.out[image : image + images])
+        for first in range(0, pixels, count):
+            width = min(count, pixels - first)
+            rows = len(part.x) * c.groups * c.channels
+            columns = workspace[: rows * prod(c.taps) * width]
+            window, kind, scalar = part.window(columns.size)
+            k.kernel(FILE, f"gather_columns<{bits(c.x.dtype.itemsize)}, {kind}>", (-(-rows * width // THREADS),),
+                     (THREADS,), (part.x, columns, window, *map(scalar, (first, width, rows * width))))
+            taken = k.gemm(kernel, columns.reshape(len(part.x), c.groups, depth, width),
+                           out[image : image + images, ..., first : first + width])
+            assert taken, "cuBLAS takes dense columns"
+    return True
+
+
+def _folded(k: Any, c: Convolved, workspace: Any) -> None:
+    """A transposed convolution: the products of every tap, for as many images as there is room for, which are then
+    summed where they belong."""
+    if not c.channels:
+        k.copy(np.zeros((), c.out.dtype), c.out)
+        return
+    x = _flat(c.x, len(c.x), c.groups, c.channels)
+    if x is None:
+        dense = k.scratch(c.x.shape, c.x.dtype)
+        k.copy(c.x, dense)
+        x = dense.reshape(len(c.x), c.groups, c.channels, -1)
+    rows = c.outputs * prod(c.taps)
+    kernel = c.kernel.reshape(c.groups, c.channels, rows).swapaxes(1, 2)
+    images = max(workspace.size // max(c.groups * rows * x.shape[-1], 1), 1)
+    for image in range(0, len(x), images):
+        part = replace(c, x=c.x[image : image + images], out=c.out[image : image + images])
+        columns = workspace[: len(part.x) * c.groups * rows * x.shape[-1]].reshape(len(part.x), c.groups, rows, -1)
+        taken = k.gemm(kernel, x[image : image + images], columns)
+        assert taken, "cuBLAS takes dense matrices"
+        _launch(k, part, "fold_columns<{}, {}>", part.out.size, (columns, part.out))

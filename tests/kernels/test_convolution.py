@@ -1,0 +1,127 @@
+"""Convolutions on the emulated device: which kernels compute them, and what the ops' own cases do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops import _convolution
+from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
+from ovgpu.types import Type
+from tests.emulator import cupy_emu
+
+from .recorded import kernel_name, replay
+
+Array = np.ndarray[Any, Any]
+Pick = Callable[[Any], Any]
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12, "float16": 4e-3, "bfloat16": 3e-2}
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def whole(x: Any) -> Any:
+    return x
+
+
+def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
+             room: int = 1 << 16, pick: Pick = whole, place: Pick = whole) -> list[str]:
+    """Checks the CUDA form against `evaluate`; the kernels that it launches, "" for cuBLAS.
+
+    ``room`` are the elements of the workspace; ``pick`` makes the data of an array of shape x, and ``place`` the
+    output of a much larger array.
+    """
+    kind = np.dtype(kind)
+    draws = [[(np.random.default_rng([i, n]).standard_normal(shape) / 4).astype(kind) for i in range(3)]
+             for n, shape in enumerate((x, kernel))]
+
+    def wanted(draw: int) -> list[Array]:
+        return list(evaluate(op, NUMPY, [pick(draws[0][draw]), draws[1][draw]], [Type.of(kind)]))
+
+    shape = wanted(0)[0].shape
+    data, weights = cupy_emu.empty(x, kind), cupy_emu.empty(kernel, kind)
+    out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
+    out = out[tuple(slice(n) for n in shape)]
+    sums = np.float32 if isinstance(op, ConvolutionBackpropData) and kind != np.float64 else kind
+    launcher = Launcher(backend.stream, backend.blas)
+    op.cuda(launcher, [pick(data), weights], [out], [cupy_emu.empty((room,), sums)])  # type: ignore[misc]
+    replay(backend, lambda: launcher.calls, [(data, draws[0]), (weights, draws[1])], [out], wanted,
+           TOLERANCE[kind.name])
+    return [kernel_name(call).split("<")[0].removeprefix("_launch") for call in launcher.calls]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16, np.float64])
+def test_sums_are_split_where_tiles_are_few(kind: Any, backend: CudaBackend) -> None:
+    names = convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), kind, room=0)
+    assert names == ["convolve_tiles", "sum_parts"]
+
+
+def test_tiles_of_several_images(backend: CudaBackend) -> None:
+    names = convolve(backend, Convolution(strides=(2, 1), dilations=(1, 2)), (5, 3, 9, 14), (70, 3, 3, 2))
+    assert names == ["convolve_tiles"]
+
+
+def test_tiles_of_groups(backend: CudaBackend) -> None:
+    names = convolve(backend, GroupConvolution(auto_pad="same_upper"), (2, 27, 4, 7), (3, 10, 9, 2, 3))
+    assert names == ["convolve_tiles"]
+
+
+@pytest.mark.parametrize("op", [GroupConvolution(), GroupConvolutionBackpropData()])
+def test_few_channels_per_group(op: Op, backend: CudaBackend) -> None:
+    assert convolve(backend, op, (2, 12, 5, 7), (12, 1, 1, 3, 3), np.float16) == ["convolve_each"]
+
+
+def test_one_tap_is_a_product(backend: CudaBackend) -> None:
+    assert convolve(backend, Convolution(), (3, 5, 4, 7), (6, 5, 1, 1)) == [""]
+    assert convolve(backend, GroupConvolution(), (3, 18, 4, 7), (2, 10, 9, 1, 1)) == [""] * 2
+    assert convolve(backend, ConvolutionBackpropData(), (1, 5, 28), (5, 6, 1)) == [""]
+    assert convolve(backend, Convolution(strides=(2, 1)), (3, 5, 4, 7), (6, 5, 1, 1)) == ["convolve_tiles"]
+
+
+# A pixel has 5 * 6 products, an image 5 * 6 pixels.
+@pytest.mark.parametrize(("room", "calls"), [(5000, 1), (1800, 2), (900, 3), (899, 6), (29, 0)])
+def test_columns_for_what_there_is_room(room: int, calls: int, backend: CudaBackend) -> None:
+    names = convolve(backend, Convolution(pads_end=(1, 0)), (3, 5, 5, 8), (7, 5, 2, 3), np.float16, room)
+    assert names == (["gather_columns", ""] * calls or ["convolve_tiles"])
+
+
+@pytest.mark.parametrize(("room", "calls"), [(9000, 1), (2800, 2), (1400, 3)])
+def test_folds_what_there_is_room_for(room: int, calls: int, backend: CudaBackend) -> None:
+    op = ConvolutionBackpropData(strides=(2, 1), pads_begin=(1, 1), output_padding=(1, 0))
+    assert convolve(backend, op, (3, 5, 5, 7), (5, 10, 2, 2), np.float16, room) == ["", "fold_columns"] * calls
+
+
+PARTS: list[Pick] = [
+    lambda a: a[:, 2:7], lambda a: a[:, :5, :, :], lambda a: a[:, 1:6, 2:, 3:], lambda a: a[:, 9:4:-1, ::2, ::3]]
+
+
+@pytest.mark.parametrize("part", range(len(PARTS)))
+@pytest.mark.parametrize(("op", "kernel", "kind"), [
+    (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float32),
+    (Convolution(pads_begin=(1, 1)), (4, 5, 2, 3), np.float16),
+    (Convolution(), (4, 5, 1, 1), np.float32), (ConvolutionBackpropData(strides=(1, 2)), (5, 4, 2, 3), np.float32),
+    (GroupConvolution(), (5, 1, 1, 2, 3), np.float32)])
+def test_parts_of_tensors(op: Op, kernel: tuple[int, ...], kind: Any, part: int, backend: CudaBackend) -> None:
+    convolve(backend, op, (2, 10, 8, 12), kernel, kind, pick=PARTS[part])
+    convolve(backend, op, (2, 5, 4, 5), kernel, kind, place=PARTS[part])
+
+
+def test_numbers_of_64_bits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_convolution, "FAR", 0)
+    convolve(backend, Convolution(pads_begin=(1, 1)), (1, 67, 5, 7), (3, 67, 3, 3))
+    convolve(backend, Convolution(pads_begin=(1, 1)), (2, 5, 5, 7), (3, 5, 3, 3), np.float16)
+    convolve(backend, ConvolutionBackpropData(strides=(2, 1)), (2, 5, 5, 7), (5, 3, 3, 3))
+    for op in (GroupConvolution(), GroupConvolutionBackpropData()):
+        convolve(backend, op, (2, 5, 5, 7), (5, 1, 1, 2, 3))
+
+
+@pytest.mark.parametrize("order", ["descending", 7])
+def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        convolve(backend, Convolution(pads_begin=(1, 0)), (1, 37, 5, 7), (3, 37, 3, 3))
