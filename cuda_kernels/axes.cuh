@@ -1,7 +1,7 @@
-// What kernels that work along axes share: strided axes, accumulators, and folds over the threads of a block.
+// What kernels that work along axes share: strided axes, and folds over the threads of a block.
 #pragma once
 
-#include "common.cuh"
+#include "accumulator.cuh"
 
 #define OVGPU_THREADS 512  // most threads per block of these kernels; leaves them 128 registers each
 
@@ -28,40 +28,6 @@ __device__ __forceinline__ Place place(const Axes& axes, unsigned index) {
   at.to += index * axes.to[0];
   return at;
 }
-
-// What sums over elements are computed in. 8-bit integers saturate at the end, wider ones wrap.
-template <class T>
-struct Accumulator {
-  using Type = long long;
-};
-template <>
-struct Accumulator<float> {
-  using Type = float;
-};
-template <>
-struct Accumulator<__half> {
-  using Type = float;
-};
-template <>
-struct Accumulator<__nv_bfloat16> {
-  using Type = float;
-};
-template <>
-struct Accumulator<double> {
-  using Type = double;
-};
-template <>
-struct Accumulator<unsigned short> {
-  using Type = unsigned long long;
-};
-template <>
-struct Accumulator<unsigned> {
-  using Type = unsigned long long;
-};
-template <>
-struct Accumulator<unsigned long long> {
-  using Type = unsigned long long;
-};
 
 // Below every number, without the trouble that infinity makes when it is subtracted from itself.
 template <class T>

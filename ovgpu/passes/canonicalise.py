@@ -5,6 +5,7 @@ from __future__ import annotations
 from ovgpu.model import Model, Node
 from ovgpu.ops._op import op_of
 from ovgpu.ops.convert import Convert, ConvertLike, Identity
+from ovgpu.ops.pooling import AdaptiveMaxPool, MaxPool8
 
 
 def canonicalise(model: Model) -> None:
@@ -12,12 +13,16 @@ def canonicalise(model: Model) -> None:
 
     - ConvertLike is Convert where the type is known: the second tensor itself is needed no longer.
     - Convert to the type that the tensor has is Identity.
+    - Pooling whose indices nobody takes gives the values alone.
     """
+    taken = {id(s) for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 canonicalise(body)
         _convert(node)
+        if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and id(node.outputs[1]) not in taken:
+            node.op, node.outputs = node.op.values(), node.outputs[:1]
     model.changed()
 
 

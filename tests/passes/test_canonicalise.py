@@ -1,10 +1,13 @@
-"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too; to the same type, nothing."""
+"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too; to the same type, nothing.
+
+Pooling without the indices that nobody takes."""
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model, Node
@@ -107,3 +110,19 @@ def test_bodies() -> None:
     request = ov.Core().compile_model(read(body()), "CPU").create_infer_request()
     (result,) = request.infer([x, np.zeros(5, np.float32)]).to_tuple()
     assert result.dtype == np.float32 and result.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(("op", "left"), [("MaxPool", "MaxPool opset1"), ("AdaptiveMaxPool", "AdaptiveMaxPool ovgpu")])
+def test_indices_that_nobody_takes(op: str, left: str) -> None:
+    net, found = Net("pool"), []
+    inputs = [net.parameter("f32", (1, 2, 5, 6), "x"), *([net.const(np.array([2, 3]))] if "Ad" in op else [])]
+    attrs = {"kernel": "2,2", "strides": "3,2", "pads_begin": "0,0", "pads_end": "0,0"}
+    ports = net.layer(op, "opset8", inputs, attrs, ["f32", "i64"], name="pool")
+    for port, outputs in zip(ports, (1, 2)):
+        net.result(port)
+        pool = the(prepare(read(net)), "pool")
+        assert len(pool.outputs) == outputs
+        assert outputs == 2 or f"{pool.op.name} {pool.op.version}" == left
+        x = np.random.default_rng(1).random((1, 2, 5, 6), np.float32)
+        found.append(ov.Core().compile_model(read(net), "CPU").create_infer_request().infer([x]).to_tuple()[0])
+    assert np.array_equal(*found)
