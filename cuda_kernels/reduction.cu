@@ -78,7 +78,7 @@ struct L2 {
   }
 };
 
-// The least and the greatest value of an accumulator, and of an element type's finite values.
+// The least and the greatest value of an accumulator; what Max and Min are over no elements of a type.
 template <class T>
 struct Limits {  // signed integers
   static constexpr long long bit = sizeof(T) * 8 - 1;
@@ -99,7 +99,7 @@ struct FloatLimits {
   static __device__ Total least() { return Total(__int_as_float(0xff800000)); }  // minus infinity
   static __device__ Total greatest() { return -least(); }
   static __device__ Total first() { return lowest<Total>(); }
-  static __device__ Total last() { return -lowest<Total>(); }
+  static __device__ Total last() { return greatest(); }
 };
 template <>
 struct Limits<unsigned char> : Limits<short> {
@@ -121,7 +121,7 @@ struct Limits<__nv_bfloat16> : FloatLimits<float> {};
 template <>
 struct Limits<double> : FloatLimits<double> {};
 
-// NaN wins. Over no elements the result is finite.
+// NaN wins.
 template <class T>
 struct Max : Sum<T> {
   using Total = typename Sum<T>::Total;

@@ -255,36 +255,38 @@ class ReduceMean(ReduceSum):
 
 
 class _Extreme(Reduction):
-    """The greatest or the least element; over no elements, the least or the greatest finite value."""
-
     lane = True
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype) or dtype.kind in "iu"
 
 
-def _limits(dtype: np.dtype[Any]) -> Any:
-    return np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-
-
 @op("ReduceMax", "opset1")
 class ReduceMax(_Extreme):
+    """The greatest element; over no elements, the least finite value."""
+
     fold = np.maximum
     fold_name = "max"
     kernel = "Max"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
-        return _limits(dtype).min
+        return np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 @op("ReduceMin", "opset1")
 class ReduceMin(_Extreme):
+    """The least element; over no elements infinity, or of integers the greatest.
+
+    Infinity is what OpenVINO's reference gives, and its CPU plugin where the axes are no constants, else the greatest
+    finite value.
+    """
+
     fold = np.minimum
     fold_name = "min"
     kernel = "Min"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
-        return _limits(dtype).max
+        return dtype.type(np.inf) if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 @op("ReduceProd", "opset1")

@@ -120,8 +120,11 @@ def _number(spec: Spec) -> Int | float | None:
 
 def count(start: Int | float, stop: Int | float, step: Int | float) -> Int:
     """How many numbers lie from ``start`` on, ``step`` apart, before ``stop``."""
-    if isinstance(step, Sym):
+    symbolic = isinstance(start, Sym) or isinstance(stop, Sym)
+    if isinstance(step, Sym) or (symbolic and any(_fractional(v) for v in (start, stop, step))):
         return unknown()
+    if symbolic:
+        start, stop, step = (int(v) if isinstance(v, float) else v for v in (start, stop, step))
     for value, what in ((start, "start"), (stop, "stop"), (step, "step")):
         if isinstance(value, float) and not math.isfinite(value):
             raise OpError(f"{what} is {value}")
@@ -131,6 +134,10 @@ def count(start: Int | float, stop: Int | float, step: Int | float) -> Int:
     if isinstance(span, float) or isinstance(step, float):
         return max(math.ceil(span / abs(step)), 0)
     return ceildiv(maximum(span, 0), abs(step))
+
+
+def _fractional(value: Int | float) -> bool:
+    return isinstance(value, float) and not value.is_integer()
 
 
 @op("Range", "opset4")

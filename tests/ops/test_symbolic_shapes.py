@@ -50,6 +50,8 @@ def ints(*values: Any) -> Spec:
 
 
 def scalar(value: Any) -> Spec:
+    if isinstance(value, float):
+        return Spec(Type.f32, (), np.array(value, np.float32))
     given = ints(value).value
     assert given is not None
     return Spec(Type.i64, (), given.reshape(()))
@@ -225,6 +227,7 @@ def test_range_of_symbols(table: Table, length: Any, past: Any) -> None:
     assert count(past, past + length, 1) is length
     assert count(0, 4 * length, 4) is length
     assert isinstance(count(0, 5, length), Sym)
+    assert count(0.0, length, 1.0) is length and count(0, length, 0.5) is not length
     assert infer("Range", "opset4", scalar(0), scalar(3), scalar(1), output_type=Type.i64).ints() == [0, 1, 2]
 
 
