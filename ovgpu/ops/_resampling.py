@@ -5,7 +5,9 @@ Coordinates are computed in f32, as OpenVINO does it: which element is the neare
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -115,3 +117,51 @@ def _normalized(places: Numbers, weights: Numbers) -> Taps:
     """Taps with weights in f32 that add up to 1, or are all 0."""
     total = weights.sum(axis=1, keepdims=True)
     return Taps(places, (weights / np.where(total == 0, 1, total)).astype(np.float32))
+
+
+# ---- on NumPy
+
+Pass = tuple[int, Taps]
+"""An axis of a block of rows, which are axis 0, and the taps along it."""
+
+
+def resize_rows(x: Numbers, out: Numbers, passes: Sequence[Pass], buffers: Sequence[Numbers], rows: int,
+                limits: tuple[float, float] | None, rounds: bool) -> None:
+    """Resizes rows [n, ...], so many at a time that they stay in cache; ``buffers`` are three scratch vectors.
+
+    Results are rounded and clipped to ``limits``, at last or after every axis.
+    """
+    for start in range(0, len(x), rows):
+        block, target = x[start : start + rows], out[start : start + rows]
+        if block.dtype != buffers[0].dtype:
+            block = _converted(block, buffers[0])
+        for number, (axis, taps) in enumerate(passes):
+            shape = (*block.shape[:axis], len(taps.places), *block.shape[axis + 1 :])
+            last = number == len(passes) - 1 and target.dtype == block.dtype
+            into = target if last else buffers[1 - number % 2][: prod(shape)].reshape(shape)
+            _resize(block, axis, taps, into, buffers[2])
+            if limits is not None and (rounds or number == len(passes) - 1):
+                np.rint(into, into)
+                np.clip(into, *limits, into)
+            block = into
+        if block is not target:
+            np.copyto(target, block, casting="unsafe")
+
+
+def _converted(block: Numbers, buffer: Numbers) -> Numbers:
+    into = buffer[: block.size].reshape(block.shape)
+    np.copyto(into, block)
+    return into
+
+
+def _resize(x: Numbers, axis: int, taps: Taps, out: Numbers, buffer: Numbers) -> None:
+    """Resizes an array along one axis into ``out``."""
+    if taps.weights is None:
+        np.take(x, taps.places[:, 0], axis, out, "clip")
+        return
+    for number, (place, weight) in enumerate(zip(taps.places.T, taps.weights.T)):
+        part = buffer[: out.size].reshape(out.shape) if number else out
+        np.take(x, place, axis, part, "clip")
+        np.multiply(part, weight.reshape(-1, *(1,) * (x.ndim - axis - 1)), part)
+        if number:
+            np.add(out, part, out)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _resampling
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Op, Workspace, op
+from ovgpu.ops._resample_cuda import passes, resample
 from ovgpu.ops._resampling import Taps
 from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axis, unknowns
-from ovgpu.symbolic import Int, Shape, Spec, scaled, unknown
+from ovgpu.ops._storage import is_plain
+from ovgpu.ops._trace import TILE
+from ovgpu.ops._view import equal
+from ovgpu.symbolic import Int, Shape, Spec, maximum, minimum, product, scaled, unknown
 from ovgpu.types import Type
 
 Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "align_corners"]
@@ -39,6 +44,7 @@ class Interpolate4(Op):
     cube_coeff: float = -0.75
 
     host_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    strided_outputs = True
 
     def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Of the inputs behind the data: the sizes or None, the scales or None, the axes or None."""
@@ -144,6 +150,66 @@ class Interpolate4(Op):
                 x = _rounded(xp, x, kind)
         return (x if x.dtype == kind else _rounded(xp, x, kind).astype(kind),)
 
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Three tiles for NumPy; two arrays as large as the padded input or the output for passes on a device."""
+        x, out = inputs[0], outputs[0]
+        assert x is not None and x.shape is not None and out.shape is not None
+        kind = _bits(out.type) if self.mode == "nearest" else Type.of(_real(out.type.storage))
+        extents = [maximum(a, b) for a, b in zip(self.padded(x.shape), out.shape)]
+        first = next((i for i, (a, b) in enumerate(zip(x.shape, out.shape)) if not equal(a, b)), len(extents))
+        size = product(extents)
+        tile = minimum(size, maximum(product(extents[first:]), TILE))
+        return ((kind, (tile,)),) * 3 + ((kind, (size,)),) * (2 if self.many(len(extents) - first) else 0)
+
+    def many(self, axes: int) -> bool:
+        """Whether a device may need more than one pass to resize at most so many axes."""
+        return self.antialias or axes > (2 if self.mode == "cubic" else 3)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, *given), out = inputs, outputs[0]
+        taps = self.taps(x.shape, *self.wanted(given))
+        if self.mode == "nearest":
+            x, out = x.view(workspace[0].dtype), out.view(workspace[0].dtype)  # which NumPy moves, of whatever type
+        elif not is_plain(x.dtype) or x.dtype.name == "bfloat16":
+            return NotImplemented
+        dense = x.flags.c_contiguous and out.flags.c_contiguous
+        if not dense or not x.size or not out.size or any(map(any, self.pads(x.ndim))):
+            return NotImplemented
+        if not taps:
+            k(np.copyto, out, x)
+            return None
+        lead = min(axis for axis, _, _ in taps)
+        row = prod(map(max, x.shape[lead:], out.shape[lead:]))
+        k(_resampling.resize_rows, x.reshape(-1, *x.shape[lead:]), out.reshape(-1, *out.shape[lead:]),
+          [(axis - lead + 1, found) for axis, _, found in taps], workspace[:3], max(workspace[0].size // row, 1),
+          _limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, *given), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        if not x.size or not (self.mode == "nearest" or is_plain(x.dtype)):
+            return NotImplemented
+        found = {axis: taps for axis, _, taps in self.taps(x.shape, *self.wanted(given))}
+        for axis, (begin, end) in enumerate(self.pads(x.ndim)):
+            if begin or end:
+                taps = found.get(axis, Taps(np.arange(out.shape[axis])[:, None]))
+                found[axis] = taps.within(begin, x.shape[axis])
+        if not found:
+            k.copy(x, out)
+            return None
+        groups = [[along] for along in found.items()] if self.rounds(x.dtype) else passes(list(found.items()))
+        between = x.dtype if self.mode == "nearest" or self.rounds(x.dtype) else _real(out.dtype)
+        for number, group in enumerate(groups):
+            shape = [out.shape[i] if i in dict(group) else d for i, d in enumerate(x.shape)]
+            into = out if number == len(groups) - 1 else (
+                workspace[3 + number % 2].view(between)[: prod(shape)].reshape(shape))
+            if not resample(k, x, into, group):
+                return NotImplemented
+            x = into
+        return None
+
 
 @op("Interpolate", "opset11")
 class Interpolate11(Interpolate4):
@@ -180,6 +246,9 @@ class Interpolate11(Interpolate4):
             return _resampling.pillow(n, extent, self.cube_coeff if self.mode == "bicubic_pillow" else None)
         return super().along(n, extent, scale, slope)
 
+    def many(self, axes: int) -> bool:
+        return self.pillow or super().many(axes)
+
     def rounds(self, kind: np.dtype[Any]) -> bool:
         return self.pillow and kind.kind in "iu" and kind.itemsize == 1
 
@@ -200,6 +269,7 @@ class Interpolate(Op):
     pads_end: tuple[int, ...] = ()
 
     host_inputs = (1,)
+    strided_outputs = True
 
     def later(self, rank: int) -> Interpolate4:
         """The operation of version 4 that this one is, for a tensor of that rank."""
@@ -217,8 +287,21 @@ class Interpolate(Op):
         axes = np.array(self.axes, np.int64)
         return self.later(x.rank or 0).infer(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
 
+    def given(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs of that operation."""
+        return [*inputs, None, np.array(self.axes, np.int64)]
+
     def evaluate(self, xp: Any, x: Any, sizes: Any) -> tuple[Any, ...]:
-        return self.later(x.ndim).evaluate(xp, x, sizes, None, np.array(self.axes))
+        return self.later(x.ndim).evaluate(xp, *self.given([x, sizes]))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return self.later(outputs[0].rank or 0).workspace(inputs, outputs)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.later(inputs[0].ndim).numpy(k, self.given(inputs), outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.later(inputs[0].ndim).cuda(k, self.given(inputs), outputs, workspace)
 
 
 def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
@@ -236,8 +319,24 @@ def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
 
 def _rounded(xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
     """Floats as the nearest numbers that an integer type has."""
+    return xp.clip(xp.rint(x), *_limits(kind))
+
+
+def _limits(kind: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the greatest number in f32 that an integer type has."""
     limits = np.iinfo(kind)
-    return xp.clip(xp.rint(x), float(limits.min), float(limits.max))
+    greatest = np.float32(limits.max)
+    return float(limits.min), float(greatest if int(greatest) <= limits.max else np.nextafter(greatest, np.float32(0)))
+
+
+def _real(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """What elements of that type are computed in."""
+    return np.dtype(np.float64 if kind == np.float64 else np.float32)
+
+
+def _bits(kind: Type) -> Type:
+    """The unsigned type of that size."""
+    return Type.of(np.dtype(f"u{kind.storage.itemsize}"))
 
 
 def _check_scales(spec: Spec) -> None:

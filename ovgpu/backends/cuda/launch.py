@@ -66,6 +66,12 @@ class Launcher:
         """Device memory of this step alone: for the little that one of its launches leaves to the next."""
         return rt.cupy().empty(shape, dtype)
 
+    def table(self, values: np.ndarray[Any, Any]) -> Array:
+        """Numbers on the device that the step's launches look up; uploaded once, while they are recorded."""
+        array = self.scratch(values.shape, values.dtype)
+        array.set(values, stream=self.stream)
+        return array
+
     def gemm(self, a: Array, b: Array, out: Array) -> bool:
         """``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS; False if it does not take them."""
         calls = self.blas.matmul(a, b, out)
