@@ -12,7 +12,8 @@ from ovgpu.ops.indexing import Gather
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.replication import Pad
 from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.scatter import ScatterElementsUpdate12
+from ovgpu.ops.scatter import ScatterElementsUpdate12, ScatterUpdate
+from tests.emulator import cupy_emu
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.recorded import axis, draws, run_op
 
@@ -37,6 +38,12 @@ def scatter() -> None:
     reductions: tuple[Any, ...] = ("none", "sum")
     for reduction in reductions:
         run_op(CudaBackend(), ScatterElementsUpdate12(reduction=reduction), [
+            draws((2, 9), np.float32), draws((2, 100), np.int64, -9, 9), draws((2, 100), np.float32), axis(1)])
+
+
+def last() -> None:
+    with cupy_emu.thread_order("descending"):
+        run_op(CudaBackend(), ScatterUpdate(), [
             draws((9,), np.float32), draws((100,), np.int64, -9, 9), draws((100,), np.float32), axis(0)])
 
 
@@ -53,6 +60,7 @@ FAULTS = [
     Fault("bound off by one", gather, "strided.cuh", "0 <= i && i < extent", "0 <= i && i <= extent"),
     Fault("negative index", gather, "strided.cuh", "if (SIGNED && i < 0) i += extent;"),
     Fault("turn comes too often", scatter, "scatter.cu", "turn == now", "turn <= now"),
+    Fault("any of several updates", last, "scatter.cu", "last[i] == j", "last[i] >= 0"),
     Fault("wrong lane", scatter, "scatter.cu", "const I j = first + lane", "const I j = first + 31 - lane"),
     Fault("reflection off by one", pad, "pad.cu", "2 * (extent - 1) - i", "2 * extent - i"),
 ]

@@ -1,4 +1,4 @@
-"""ScatterElementsUpdate on the emulated device against its definition, with updates of one element in their order."""
+"""Scatters on the emulated device against their definitions, with updates of one element in their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import ovgpu
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._strided import Axes
-from ovgpu.ops.scatter import ScatterElementsUpdate, ScatterElementsUpdate12
+from ovgpu.ops.scatter import (
+    ScatterElementsUpdate,
+    ScatterElementsUpdate12,
+    ScatterNDUpdate,
+    ScatterNDUpdate15,
+    ScatterUpdate,
+)
+from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.harness import Net
 from tests.kernels.recorded import axis, draws, run_op
@@ -33,7 +40,7 @@ def given(data: Any, updates: Any, where: int, kind: Any, index: Any = np.int64)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_the_last_update_wins(shapes: Any, kind: Any, backend: CudaBackend) -> None:
     names = run_op(backend, ScatterElementsUpdate(), given(*shapes, kind))
-    assert len(names) == 1 + (0 not in shapes[1])
+    assert len(names) == (4 if shapes[1] == (100,) else 1 + (0 not in shapes[1]))
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["from data", "from neutral"])
@@ -126,19 +133,88 @@ def test_other_layouts(backend: CudaBackend) -> None:
     run_op(backend, ScatterElementsUpdate12(reduction="mean"), inputs, lambda x: x[::-1, ::2])
 
 
-def test_sums_of_short_floats_are_declined(backend: CudaBackend) -> None:
-    """They are rounded once, at the end, which an accumulation in place would not do."""
-    x = cupy_emu.empty((4,), np.float16)
-    indices = cupy_emu.empty((4,), np.int64)
+@pytest.mark.parametrize("kind", [np.float16, Type.bf16.storage], ids=lambda k: np.dtype(k).name)
+def test_short_types_are_rounded_once(kind: Any, backend: CudaBackend) -> None:
+    """They are computed in wider ones: two conversions, the scatter, and one back."""
+    inputs = [draws((40,), kind, 0, 2), draws((100,), np.int64, -40, 40), draws((100,), kind, 0, 2), axis(0)]
+    assert len(run_op(backend, ScatterElementsUpdate12(reduction="sum"), inputs)) == 4
+
+
+SLICES = [  # data, indices, axis, launches: in the order of the updates, then the last ones alone
+    ((7, 5), (3,), 0, 2), ((7, 5), (3,), 1, 2), ((2, 6, 9), (2, 4), 1, 2), ((2, 6, 9), (), 1, 2), ((6, 5), (1,), 0, 2),
+    ((7, 5), (60,), 0, 4), ((3, 50), (45,), 1, 4), ((2, 30, 6), (5, 9), 1, 4), ((90,), (300,), 0, 4),
+]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8, np.float16], ids=lambda k: np.dtype(k).name)
+@pytest.mark.parametrize("shapes", SLICES, ids=str)
+def test_slices(shapes: Any, kind: Any, backend: CudaBackend) -> None:
+    data, indices, where, launches = shapes
+    updates = draws((*data[:where], *indices, *data[where + 1 :]), kind)
+    inputs = [draws(data, kind), draws(indices, np.int64, -data[where], data[where]), updates, axis(where)]
+    assert len(run_op(backend, ScatterUpdate(), inputs)) == launches
+
+
+ND = [  # data, indices, launches
+    ((7, 5), (3, 1), 2), ((7, 5), (3, 2), 3), ((7, 5), (2, 3, 2), 3), ((3, 4, 5, 6), (4, 3), 3), ((6, 8), (2, 0), 3),
+    ((7, 5), (60, 1), 4), ((7, 5), (60, 2), 5), ((20, 5, 16), (50, 2), 5),
+]
+
+
+@pytest.mark.parametrize("shapes", ND, ids=str)
+def test_tuples(shapes: Any, backend: CudaBackend) -> None:
+    data, indices, launches = shapes
+    inputs = [draws(data, np.float32), draws(indices, np.int32, -3, 3),
+              draws((*indices[:-1], *data[indices[-1] :]), np.float32)]
+    assert len(run_op(backend, ScatterNDUpdate(), inputs)) == launches
+
+
+@pytest.mark.parametrize("reduction", ["sum", "sub", "prod", "min", "max"])
+@pytest.mark.parametrize("kind", [np.float32, np.int32, np.bool_], ids=lambda k: np.dtype(k).name)
+def test_reduced_tuples(kind: Any, reduction: Any, backend: CudaBackend) -> None:
+    for data, indices in (((7, 5), (90, 2)), ((7, 5), (9, 1))):
+        updates = (*indices[:-1], *data[indices[-1] :])
+        inputs = [draws(data, kind, 0, 3), draws(indices, np.int64, -5, 5), draws(updates, kind, 0, 2)]
+        run_op(backend, ScatterNDUpdate15(reduction=reduction), inputs)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_the_last_of_many_wins(order: Any, backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        run_op(backend, ScatterNDUpdate(), [draws((9, 3), np.float32), draws((130, 1), np.int64, 0, 9),
+                                            draws((130, 3), np.float32)])
+
+
+@pytest.mark.parametrize("repeats", [1, 9], ids=["few", "many"])
+def test_tuples_out_of_range_are_passed_over(repeats: int, backend: CudaBackend) -> None:
+    memory = cupy_emu.asarray(np.full((5, 4), 7, np.float32))
+    data = cupy_emu.asarray(np.full((3, 4), 6, np.float32))
+    tuples = np.tile(np.array([[3, 0], [-4, 0], [0, 4], [2, -5], [2**40, 0], [-3, -4], [2, 3]]), (repeats, 1))
     launcher = Launcher(backend.stream, backend.blas)
-    op = ScatterElementsUpdate12(reduction="sum")
-    assert op.cuda(launcher, [x, indices, x, axis(0)], [x], ()) is NotImplemented and not launcher.calls
+    updates = cupy_emu.asarray(np.full(7 * repeats, 2, np.float32))
+    assert ScatterNDUpdate().cuda(launcher, [data, cupy_emu.asarray(tuples), updates], [memory[1:4]], ()) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    want = np.full((5, 4), 7, np.float32)
+    want[1:4] = 6
+    want[1, 0] = want[3, 3] = 2
+    assert np.array_equal(memory.get(), want)
+
+
+def test_slices_of_other_layouts(backend: CudaBackend) -> None:
+    inputs = [draws((6, 8), np.float32), draws((4, 6), np.int64, -4, 4), draws((6, 8, 3), np.float32), axis(1)]
+    run_op(backend, ScatterUpdate(), inputs, lambda x: x[::-1, ::2])
+    inputs = [draws((6, 8), np.float32), draws((4, 2), np.int64, -3, 3), draws((2, 8), np.float32)]
+    run_op(backend, ScatterNDUpdate(), inputs, lambda x: x[::2, ::2] if x.shape != (2, 8) else x[:, ::2])
 
 
 def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Axes, "index", "long long")
     for shapes in (SHAPES[2], SHAPES[6]):
         run_op(backend, ScatterElementsUpdate(), given(*shapes, np.float32))
+    inputs = [draws((7, 6), np.float32), draws((60,), np.int64, 0, 7), draws((60, 6), np.float32), axis(0)]
+    assert "long long, 2>" in run_op(backend, ScatterUpdate(), inputs)[-1]
 
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
@@ -147,6 +223,8 @@ def test_compiles_for_devices(architecture: str) -> None:
                    for t in (("unsigned char", "unsigned short", "unsigned int", "unsigned long long") if r == "none"
                              else ("float", "double", "int", "long long") if r == "mean" else ("float", "int", "bool"))
                    for index, i, lanes in (("int", "int", 1), ("long long", "long long", 32))]
+    expressions += ["scatter_elements<float, int, SUB, int, 4, 1>", "number_tuples<long long>", "find_last<int>",
+                    "scatter_last<unsigned int, int, int, 4>", "scatter_last<uint4, long long, long long, 8>"]
     usage = nvrtc.compile_file("scatter.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
