@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ovgpu.model import Model
 from ovgpu.passes.canonicalise import canonicalise
+from ovgpu.passes.compressed import compressed_weights
+from ovgpu.passes.einsum import expand_einsum
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.norm import scale_norms
+from ovgpu.passes.rank_states import rank_states
 from ovgpu.passes.recurrent import recurrent_layers
 
 
@@ -15,8 +18,11 @@ def prepare(model: Model, fuse: bool = False) -> Model:
     """A rewritten copy of the model, ready to be built; with ``fuse``, for a backend that runs elementwise chains as
     one step."""
     model = model.clone()
+    rank_states(model)
     canonicalise(model)
     recurrent_layers(model)
+    compressed_weights(model, device=fuse)
+    expand_einsum(model)
     fold_constants(model)
     scale_norms(model)
     if fuse:

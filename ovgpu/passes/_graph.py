@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import SMALL, is_own, op_of
+from ovgpu.ops._op import SMALL, Op, is_own, op_of
+from ovgpu.ops.graph import Constant
+from ovgpu.ops.slicing import Slice
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 
@@ -52,3 +56,25 @@ def is_number(port: Output | None) -> bool:
     """Whether the port is a constant of one element, which becomes a literal."""
     op: Any = None if port is None else port.node.op
     return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
+
+
+class Graph:
+    """Makes nodes around a node, under its name. Their specs are to be inferred later."""
+
+    def __init__(self, around: Node) -> None:
+        self.around = around
+
+    def add(self, op: Op, *inputs: Output | None, outputs: int = 1) -> Any:
+        """An op's output, or a tuple of them if it has several."""
+        node = Node(op, inputs, outputs, name=self.around.friendly_name, layer_id=self.around.layer_id)
+        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
+        op: Any = Constant(element_type=kind, value=np.asarray(value, kind.storage))
+        port: Output = self.add(op)
+        return port
+
+    def cut(self, source: Output, axis: int, start: int, stop: int, step: int = 1) -> Output:
+        """``source[start:stop:step]`` along an axis."""
+        port: Output = self.add(Slice(), source, *(self.constant([v]) for v in (start, stop, step, axis)))
+        return port

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._op import op_of
 from ovgpu.ops._view import equal
 from ovgpu.ops.control_flow import InputMap, Loop, TensorIterator
-from ovgpu.ops.graph import Constant
 from ovgpu.ops.movement import permutation
-from ovgpu.ops.slicing import Slice
+from ovgpu.passes._graph import Graph
 from ovgpu.symbolic import Int, Shape
-from ovgpu.types import Type
 
 RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
 
@@ -30,28 +26,6 @@ class Slices:
     axis: int
     reverse: bool
     trips: Int
-
-
-class Graph:
-    """Makes nodes for the graph around a loop, under the loop's name. Their specs are to be inferred later."""
-
-    def __init__(self, loop: Node) -> None:
-        self.loop = loop
-
-    def add(self, op: Op, *inputs: Output | None, outputs: int = 1) -> Any:
-        """An op's output, or a tuple of them if it has several."""
-        node = Node(op, inputs, outputs, name=self.loop.friendly_name, layer_id=self.loop.layer_id)
-        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
-
-    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
-        op: Any = Constant(element_type=kind, value=np.asarray(value, kind.storage))
-        port: Output = self.add(op)
-        return port
-
-    def cut(self, source: Output, axis: int, start: int, stop: int, step: int = 1) -> Output:
-        """``source[start:stop:step]`` along an axis."""
-        port: Output = self.add(Slice(), source, *(self.constant([v]) for v in (start, stop, step, axis)))
-        return port
 
 
 class Body:

@@ -1,0 +1,140 @@
+"""Einsum becomes matrix products, sums, and what brings tensors into shape for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._view import equal
+from ovgpu.ops.arithmetic import Multiply
+from ovgpu.ops.convert import Identity
+from ovgpu.ops.einsum import Einsum, Part, Term, contract
+from ovgpu.ops.indexing import Gather8
+from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.movement import Concat, Transpose
+from ovgpu.ops.reduction import ReduceProd, ReduceSum
+from ovgpu.ops.replication import Broadcast3
+from ovgpu.ops.reshape import Reshape
+from ovgpu.ops.shape import ShapeOf3
+from ovgpu.ops.slicing import END
+from ovgpu.passes._graph import Graph
+from ovgpu.symbolic import Int, ceildiv
+
+
+class Unknown:
+    """An extent of which nothing is known: it is equal to no other."""
+
+
+def expand_einsum(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    changed = False
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                changed |= _rewrite(body)
+        changed |= isinstance(node.op, Einsum) and _expand(node)
+    if changed:
+        model.changed()
+    return changed
+
+
+def _expand(node: Node) -> bool:
+    """Makes the node the last one of those that compute it, if that can be told ahead."""
+    op: Any = node.op
+    inputs = [source for source in node.inputs if source is not None]
+    if any(source.spec.shape is None for source in inputs):
+        return False
+    *labels, output = op.labels([source.spec.rank for source in inputs])
+    for source, own in zip(inputs, labels):
+        if any(own.count(x) > 1 and not isinstance(d, int) for x, d in zip(own, source.spec.shape or ())):
+            return False
+    m = Tensors(node)
+    last: Output = contract(m, [Term(source, tuple(own)) for source, own in zip(inputs, labels)], output)
+    node.op, node.inputs = (last.node.op, last.node.inputs) if last not in inputs else (Identity(), [*inputs])
+    return True
+
+
+class Tensors:
+    """`ovgpu.ops.einsum.Algebra` of tensors in the graph around an Einsum."""
+
+    def __init__(self, node: Node) -> None:
+        self.graph = Graph(node)
+        self.known: dict[Output, Sequence[Int]] = {}
+
+    def extents(self, x: Output) -> Sequence[Int]:
+        return self.known.get(x, x.spec.shape or ())
+
+    def permute(self, x: Output, order: Sequence[int]) -> Output:
+        extents = self.extents(x)
+        if list(order) == list(range(len(extents))):
+            return x
+        return self._add([extents[i] for i in order], Transpose(), x, self.graph.constant(list(order)))
+
+    def reshape(self, x: Output, parts: Sequence[Part]) -> Output:
+        if [(source, *axes) for source, axes in parts] == [(x, i) for i in range(len(self.extents(x)))]:
+            return x
+        extents = [self._merged([self.extents(source)[i] for i in axes]) for source, axes in parts]
+        pieces = [self._extent(extent, *part) for extent, part in zip(extents, parts)]
+        shape = self.graph.add(Concat(axis=0), *pieces) if pieces else self.graph.constant([])
+        return self._add(extents, Reshape(), x, shape)
+
+    def _merged(self, extents: Sequence[Int]) -> Int:
+        if len(extents) == 1:
+            return extents[0]
+        return prod(extents) if all(isinstance(d, int) for d in extents) else Unknown()
+
+    def _extent(self, extent: Int, source: Output, axes: Sequence[int]) -> Output:
+        """The extent [1] of one axis that is to hold these of another tensor."""
+        g = self.graph
+        if isinstance(extent, int):
+            return g.constant([extent])
+        found: Output = g.add(Gather8(), g.add(ShapeOf3(), source), g.constant(list(axes)), g.constant(0))
+        product: Any = ReduceProd
+        return g.add(product(keep_dims=True), found, g.constant([0])) if len(axes) > 1 else found
+
+    def every(self, x: Output, step: int) -> Output:
+        *others, last = self.extents(x)
+        axis = len(others)
+        port = self.graph.cut(x, axis, 0, END, step)
+        self.known[port] = [*others, ceildiv(last, step)]
+        return port
+
+    def widen(self, x: Output, axis: int, by: Part) -> Output:
+        extents = list(self.extents(x))
+        extents[axis] = Unknown()
+        source, axes = by
+        ones: list[Part] = [(source, axes if i == axis else []) for i in range(len(extents))]
+        target = self.graph.add(Concat(axis=0), *(self._extent(Unknown() if of else 1, s, of) for s, of in ones))
+        return self._add(extents, Broadcast3(mode="bidirectional"), x, target)
+
+    def sum(self, x: Output, axes: Sequence[int]) -> Output:
+        extents = [d for i, d in enumerate(self.extents(x)) if i not in axes]
+        return self._add(extents, ReduceSum(), x, self.graph.constant(list(axes)))
+
+    def multiply(self, a: Output, b: Output) -> Output:
+        return self._add(list(map(_broadcast, self.extents(a), self.extents(b))), Multiply(), a, b)
+
+    def matmul(self, a: Output, b: Output) -> Output:
+        (*batch, rows, _), (*others, _, columns) = self.extents(a), self.extents(b)
+        return self._add([*map(_broadcast, batch, others), rows, columns], MatMul(), a, b)
+
+    def _add(self, extents: Sequence[Int], op: Any, *inputs: Output) -> Output:
+        port: Output = self.graph.add(op, *inputs)
+        self.known[port] = extents
+        return port
+
+
+def _broadcast(a: Int, b: Int) -> Int:
+    """The extent of two dims that broadcast, as far as it is known."""
+    if equal(a, b) or equal(b, 1):
+        return a
+    if equal(a, 1):
+        return b
+    return next((d for d in (a, b) if isinstance(d, int)), Unknown())
