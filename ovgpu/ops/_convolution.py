@@ -108,7 +108,16 @@ def _decoded(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
     Convert(destination_type=Type.of(c.out.dtype)).cuda(k, [out], [c.out], ())
 
 
-def _flat(x: Array, *leading: int) -> Array | None:
+def dense(k: Any, x: Array) -> Array:
+    """The array, or a copy that is contiguous."""
+    if x.flags.c_contiguous:
+        return x
+    copied = k.scratch(x.shape, x.dtype)
+    k.copy(x, copied)
+    return copied
+
+
+def flat(x: Array, *leading: int) -> Array | None:
     """The array with its spatial axes as one, behind ``leading`` ones; None unless those elements lie side by side."""
     axes = Axes.collapse(x.shape[2:], strides_of(x)[2:])
     if axes.extents and axes.strides != ((1,),):
@@ -118,8 +127,8 @@ def _flat(x: Array, *leading: int) -> Array | None:
 
 def _product(k: Any, c: Convolved) -> bool:
     """As products of matrices, one per image and group; whether cuBLAS takes them."""
-    x = _flat(c.x, len(c.x), c.groups, c.channels)
-    out = _flat(c.out, len(c.x), c.groups, c.outputs)
+    x = flat(c.x, len(c.x), c.groups, c.channels)
+    out = flat(c.out, len(c.x), c.groups, c.outputs)
     kernel = c.kernel.reshape(c.kernel.shape[:3])
     return x is not None and out is not None and k.gemm(kernel.swapaxes(1, 2) if c.transposed else kernel, x, out)
 
@@ -155,7 +164,7 @@ def _tiles(k: Any, c: Convolved) -> None:
 
 def _columns(k: Any, c: Convolved, workspace: Any) -> bool:
     """As products with columns of what every tap reads, for as many images, or pixels of one, as there is room for."""
-    out, depth, pixels = _flat(c.out, len(c.x), c.groups, c.outputs), c.channels * prod(c.taps), prod(c.out.shape[2:])
+    out, depth, pixels = flat(c.out, len(c.x), c.groups, c.outputs), c.channels * prod(c.taps), prod(c.out.shape[2:])
     room = workspace.size // max(c.groups * depth, 1)  # pixels
     if out is None or not depth or not room:
         return False
@@ -182,11 +191,9 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
     if not c.channels:
         k.copy(np.zeros((), c.out.dtype), c.out)
         return
-    x = _flat(c.x, len(c.x), c.groups, c.channels)
+    x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
-        dense = k.scratch(c.x.shape, c.x.dtype)
-        k.copy(c.x, dense)
-        x = dense.reshape(len(c.x), c.groups, c.channels, -1)
+        x = flat(dense(k, c.x), len(c.x), c.groups, c.channels)
     rows = c.outputs * prod(c.taps)
     kernel = c.kernel.reshape(c.groups, c.channels, rows).swapaxes(1, 2)
     images = max(workspace.size // max(c.groups * rows * x.shape[-1], 1), 1)

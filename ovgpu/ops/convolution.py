@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve
+from ovgpu.ops import _columns
+from ovgpu.ops._columns import BLOCK
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve, dense
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
@@ -35,12 +37,9 @@ class _Convolution(Windowed):
         return (x.shape or unknowns(2 + axes) or (),
                 self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
 
-    def convolved(self, k: Any, x: Array, kernel: Array, out: Array, begin: Sequence[int],
+    def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int],
                   transposed: bool = False) -> Convolved:
-        """The arrays and numbers of a convolution on the device."""
-        if not kernel.flags.c_contiguous:
-            given, kernel = kernel, k.scratch(kernel.shape, kernel.dtype)
-            k.copy(given, kernel)
+        """The arrays and numbers of a convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         return Convolved(x, kernel.reshape(self.grouped(kernel.shape)), out, strides, dilations, begin, transposed)
 
@@ -79,13 +78,28 @@ class Convolution(_Convolution):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
         assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
-        columns = product(out.shape[2:]) * x.shape[1] * product(kernel.shape[self.leading :])
-        return ((out.type, (minimum(x.shape[0] * columns, COLUMN_ELEMENTS),)),)
+        taps, strides = kernel.shape[self.leading :], self.per_axis("strides", len(x.shape) - 2, 1)
+        depth = x.shape[1] * product(taps)
+        columns = x.shape[0] * depth * product(out.shape[2:])
+        if out.type.bitwidth == 16:
+            return ((out.type, (minimum(columns, COLUMN_ELEMENTS),)),)
+        if out.type not in (Type.f32, Type.f64):
+            return ()
+        frame = x.shape[1] * product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, self.reach(taps)))
+        return ((out.type, (minimum(columns, maximum(depth, BLOCK)),)),
+                (out.type, (minimum(x.shape[0] * frame, maximum(frame, BLOCK)),)))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, kernel), out = inputs, outputs[0]
+        if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
+            return NotImplemented
+        begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
+        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        convolve(k, self.convolved(k, x, kernel, outputs[0], begin), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin), workspace)
 
 
 @op("GroupConvolution", "opset1")
@@ -139,7 +153,7 @@ class ConvolutionBackpropData(_Convolution):
         found = [whole + more - begin - end for whole, more, begin, end in zip(
             self.whole(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
         for axis, extent in enumerate(found):
-            at_most(1, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
+            at_most(0, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
         return found
 
     def begins(self, sizes: Sequence[int], kernel: Sequence[int], target: Sequence[int] | None) -> tuple[int, ...]:
@@ -177,10 +191,17 @@ class ConvolutionBackpropData(_Convolution):
         sums = Type.f64 if out.type == Type.f64 else Type.f32
         return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
+        if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
+            return NotImplemented
+        begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
+        return _columns.convolve_transposed(k, self.convolved(x, kernel, out, begin, transposed=True), workspace[0])
+
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
-        convolve(k, self.convolved(k, x, kernel, out, begin, transposed=True), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), out, begin, transposed=True), workspace)
 
     @property
     def pad_names(self) -> tuple[str, ...]:

@@ -1,11 +1,23 @@
 """Convolutions: paddings, strides, dilations, groups, one to three axes, dynamic extents."""
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ovgpu.ops import _columns
+from ovgpu.ops._op import Op
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
 from tests.harness import Case, In, Sum, check, const
+from tests.harness.cases import Array
+from tests.harness.sweep import sweep
 
 
 def conv(x: tuple[int, ...], kernel: tuple[int, ...], kind: str = "f32", *, op: str = "Convolution", leading: int = 2,
@@ -107,7 +119,7 @@ TRANSPOSED = [
     transposed((2, 3, 5, 7), (4, 4, 3, 3), id="channels", error="the data has 3 channels, the kernel takes 4"),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), id="shape", shape=(9, 9, 9), error="has 3 elements for 2 spatial axes"),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), id="padding", output_padding=(1,), error="'output_padding' has 1 elements"),
-    transposed((2, 3, 5, 7), (3, 4, 3, 3), id="nothing", pads_begin=(7, 0), error="padding leaves 0 elements along"),
+    transposed((2, 3, 5, 7), (3, 4, 3, 3), id="nothing", pads_begin=(8, 0), error="padding leaves -1 elements"),
 ]
 test_transposed = check(TRANSPOSED)
 
@@ -123,3 +135,73 @@ TRANSPOSED_GROUPS = [
     transposed_groups((2, 6, 5, 7), (4, 2, 4, 3, 3), id="groups", error="the data has 6 channels, the kernel takes 8"),
 ]
 test_transposed_groups = check(TRANSPOSED_GROUPS)
+
+
+def run_numpy(op: Op, x: Array, kernel: Array, out: Array, rooms: Sequence[int]) -> None:
+    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements."""
+    calls: list[Callable[[], Any]] = []
+    done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
+                    [np.full(room, np.nan, x.dtype) for room in rooms])
+    assert done is not NotImplemented
+    for call in calls:
+        call()
+
+
+BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
+    (Convolution(pads_begin=(1, 0)), (5, 3, 6, 7), (4, 3, 3, 2), (1500, 500)),  # two images of 648 columns at a time
+    (Convolution(pads_begin=(1, 0)), (5, 3, 6, 7), (4, 3, 3, 2), (10**6, 150)),  # one image in its frame
+    (Convolution(strides=(1, 2)), (2, 3, 6, 7), (4, 3, 3, 2), (120, 0)),  # two rows
+    (Convolution(auto_pad="same_upper"), (2, 3, 6, 7), (4, 3, 3, 2), (60, 192)),  # three pixels
+    (Convolution(auto_pad="same_lower"), (2, 3, 4, 6, 7), (4, 3, 3, 2, 2), (300, 1008)),  # a row of a plane
+    (GroupConvolution(pads_end=(0, 1)), (2, 6, 6, 7), (3, 2, 2, 3, 3), (500, 1000)),
+    (ConvolutionBackpropData(strides=(2, 1)), (2, 3, 4, 5), (3, 4, 3, 2), (360, 0)),  # three outputs
+    (GroupConvolutionBackpropData(strides=(2, 2)), (2, 6, 4, 5), (6, 1, 1, 2, 2), (360, 0)),  # four groups
+]
+
+
+@pytest.mark.parametrize(("op", "x", "kernel", "rooms"), BLOCKED)
+def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int],
+                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_columns, "BLOCK", rooms[0])
+    rng = np.random.default_rng(3)
+    data, weights = (rng.integers(-4, 5, shape).astype(np.float64) for shape in (x, kernel))
+    (wanted,) = op.evaluate(NUMPY, data, weights)
+    out = np.full(wanted.shape, np.nan)
+    run_numpy(op, data, weights, out, rooms)
+    np.testing.assert_array_equal(out, wanted)
+    whole = np.full((len(out), 2 * out.shape[1] + 1, *out.shape[2:]), np.nan)  # a part of a Concat, of a part
+    wide = np.repeat(data, 2, axis=1)
+    run_numpy(op, wide[:, ::2], weights, whole[:, 1 : 1 + out.shape[1]], rooms)
+    np.testing.assert_array_equal(whole[:, 1 : 1 + out.shape[1]], wanted)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Case:
+    """Any of the four ops over one to three axes."""
+    axes, groups = draw(st.sampled_from((1, 2, 2, 2, 3))), draw(st.sampled_from((0, 0, 1, 2, 3)))
+    backwards = draw(st.booleans())
+    channels, outputs = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(axes))
+
+    taps, size = each(1, 4), each(1, 7 if axes < 3 else 5)
+    auto = draw(st.sampled_from(("explicit", "explicit", "same_upper", "same_lower", "valid")))
+    attrs: dict[str, Any] = {"strides": each(1, 3), "dilations": each(1, 2), "pads_begin": each(0, 2),
+                             "pads_end": each(0, 2), "auto_pad": auto}
+    kernel = (*((groups,) if groups else ()), *((channels, outputs) if backwards else (outputs, channels)), *taps)
+    kind = draw(st.sampled_from(("f32", "f32", "f32", "f16", "bf16", "i32")))
+    inputs = [In((draw(st.integers(1, 3)), channels * max(groups, 1), *size), kind),
+              In(kernel, kind, const=draw(st.booleans()))]
+    if backwards:
+        attrs["output_padding"] = tuple(draw(st.integers(0, s - 1)) for s in attrs["strides"])
+        if draw(st.booleans()):
+            whole = [(n - 1) * s + (t - 1) * d + 1
+                     for n, s, t, d in zip(size, attrs["strides"], taps, attrs["dilations"])]
+            inputs.append(const([max(n + draw(st.integers(-2, 2)), 1) for n in whole]))
+    name = ("Group" if groups else "") + "Convolution" + ("BackpropData" if backwards else "")
+    return Case(name, "opset1", inputs, {key: v if isinstance(v, str) else ",".join(map(str, v))
+                                         for key, v in attrs.items()}, tol=Sum(channels * prod(taps)))
+
+
+test_random = sweep(convolutions())
