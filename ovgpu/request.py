@@ -42,7 +42,8 @@ class InferRequest(RequestTensors):
         self._inputs, self._outputs = slots(compilation.inputs, compilation.outputs, self._backend)
         self._variables = Variables(compilation.initial.infos, self._backend)
         self._memory = RequestMemory(self._outputs, self._variables)
-        self._initial = InitialValues(compilation.initial, self._backend, compilation.constants, compilation.lock)
+        self._initial = InitialValues(compilation.initial, self._variables, self._backend, compilation.constants,
+                                      compilation.lock)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None

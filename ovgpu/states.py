@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.model import Model, Output
@@ -17,65 +18,94 @@ from ovgpu.tensor import Tensor
 from ovgpu.transfers import arrived, snapshot
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Variables whose initial values one model computes, from the inputs and the ``reads`` of other variables."""
+
+    names: tuple[str, ...]
+    reads: tuple[str, ...]
+    model: Model
+    programs: dict[Any, Program]
+
+
 class InitialPrograms:
     """How the initial values of a model's variables are computed, shared by its requests.
 
-    They come in two groups, each one program: those that depend on the inputs, and those that do not. ``order`` is
-    that of the variables.
+    The first stage needs nothing, the second one inputs; a variable whose initial value reads other variables comes in
+    a stage after theirs. ``order`` is that of the variables.
     """
 
     def __init__(self, model: Model, order: Sequence[str]) -> None:
         self.infos: dict[str, VariableInfo] = {}
-        groups: tuple[dict[str, Output], dict[str, Output]] = ({}, {})
+        initial: dict[str, Output] = {}
+        reads: dict[int, str] = {}  # id(port) -> the variable that it reads
         for node in model.ops:
             if node.op.name == "ReadValue":
                 name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
                 self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape)
+                reads[id(port)] = name
                 if node.inputs and node.inputs[0] is not None:
-                    groups[_reads_inputs(model, node.inputs[0])][name] = node.inputs[0]
+                    initial[name] = node.inputs[0]
         self.infos = {name: self.infos[name] for name in order if name in self.infos}
-        self.names = tuple(map(tuple, groups))
-        self.models = (subgraph(model, [], list(groups[0].values())),
-                       subgraph(model, model.inputs, list(groups[1].values())))
-        self.programs: tuple[dict[Any, Program], dict[Any, Program]] = ({}, {})
+        inputs, levels = set(map(id, model.parameters)), dict[str, int]()
+        for name, port in initial.items():  # those that others read come first
+            sources = [levels.get(reads[id(p)], 0) for p in _read(model, [port], reads)]
+            fixed = not sources and not inputs & needed([], [port])
+            levels[name] = 0 if fixed else 1 + max(sources, default=0)
+        self.stages = []
+        for level in range(max(levels.values(), default=0) + 1):
+            names = tuple(name for name in initial if levels[name] == level)
+            ports = _read(model, [initial[name] for name in names], reads)
+            given = [*(model.inputs if level else ()), *ports]
+            part = subgraph(model, given, [initial[name] for name in names])
+            self.stages.append(Stage(names, tuple(reads[id(port)] for port in ports), part, {}))
 
 
-def _reads_inputs(model: Model, port: Output) -> bool:
-    wanted = needed([], [port])
-    return any(id(parameter) in wanted for parameter in model.parameters)
+def _read(model: Model, ports: Sequence[Output], reads: dict[int, str]) -> list[Output]:
+    """The ports of variables that ``ports`` are computed from."""
+    sources = [port for node in model.ops for port in node.outputs if id(port) in reads]
+    wanted = needed(sources, ports)
+    used = {id(s) for node in model.ops if id(node) in wanted for s in node.inputs} | set(map(id, ports))
+    return [port for port in sources if id(port) in used]
 
 
 class InitialValues:
     """The initial values of the variables of one request."""
 
-    def __init__(self, programs: InitialPrograms, backend: Backend, constants: dict[int, Array], lock: Any) -> None:
-        self._programs, self._backend = programs, backend
+    def __init__(self, programs: InitialPrograms, variables: Variables, backend: Backend, constants: dict[int, Array],
+                 lock: Any) -> None:
+        self._programs, self._variables, self._backend = programs, variables, backend
         self._constants, self._lock = constants, lock
         self._executors: dict[int, Executor] = {}
         self._fixed: dict[str, Array] | None = None
 
     def find(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
         """From a variable's id to its value for these inputs, and what they are on the host if they are on a device;
-        what depends on inputs not given is zeros."""
+        what depends on inputs not given, or on other variables then, is zeros."""
+        fixed, *others = self._programs.stages
         if self._fixed is None:
-            self._fixed = self._run(0, (), None)
+            self._fixed = self._run(fixed, (), None)
         found = dict(self._fixed)
-        if inputs is not None and self._programs.names[1]:
-            found.update(self._run(1, inputs, hosts))
+        if inputs is not None:
+            for stage in others:
+                read = [self._value(name, found) for name in stage.reads]
+                found.update(self._run(stage, [*inputs, *read], None if hosts is None else [*hosts, *read]))
         return lambda name: found[name] if name in found else self._zeros(name)
 
-    def _run(self, group: int, inputs: Sequence[Array], hosts: Sequence[Array] | None) -> dict[str, Array]:
-        names = self._programs.names[group]
-        if not names:
+    def _value(self, name: str, found: dict[str, Array]) -> Array:
+        value = self._variables.all[name].current
+        return found.get(name, self._zeros(name)) if value is None else value
+
+    def _run(self, stage: Stage, inputs: Sequence[Array], hosts: Sequence[Array] | None) -> dict[str, Array]:
+        if not stage.names:
             return {}
         with self._lock:
-            program = program_for(self._programs.models[group], inputs, self._programs.programs[group],
-                                  uploads=self._backend.remote)
+            program = program_for(stage.model, inputs, stage.programs, uploads=self._backend.remote)
         executor = self._executors.get(id(program))
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, self._constants)
         executor.hosts = hosts
-        return dict(zip(names, executor.run(inputs, {}, Fresh(self._backend))))
+        return dict(zip(stage.names, executor.run(inputs, {}, Fresh(self._backend))))
 
     def _zeros(self, name: str) -> Array:
         info = self._programs.infos[name]

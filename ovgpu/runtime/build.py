@@ -35,7 +35,7 @@ from ovgpu.runtime.program import (
     Value,
 )
 from ovgpu.runtime.subgraph import subgraph
-from ovgpu.symbolic import Atom, Int, Spec, Sym, Table, atoms
+from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
 UNRANKED = View((), ())  # of a variable whose rank only its current value tells
@@ -95,7 +95,7 @@ class Builder:
         self._close()
         if self.uploads:
             self._upload()
-        finish(self.program, self.checks, self._source)
+        finish(self.program, [c for c in self.checks if self._decides(c)], self._source)
         return self.program
 
     def _steps(self, nodes: Sequence[Node]) -> None:
@@ -168,6 +168,12 @@ class Builder:
             self.segment, self.host_numbers = outer, outer_numbers
             return "host", number, atom.args[1]
         return "item", self.value_of[id(port)], atom.args[1]
+
+    def _decides(self, check: Check) -> bool:
+        """Whether this program learns what a check compares; what only the rest does, that checks anew."""
+        return all(a.index in self.unknowns for x in (check.a, check.b) for a in atoms(x) if a.op == "unknown") and all(
+            id(port) in self.value_of or self.hosts.is_cheap(port)
+            for x in (check.a, check.b) for a in atoms(x) if a.op == "item" for port in [self.hosts.items[a.args[0]]])
 
     # ---- values
 
@@ -437,7 +443,10 @@ class Builder:
         for sink in self.model.sinks:
             source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
-            self.program.assigns[variable] = self._settle(self._use(source), self.variables.get(variable), -1)
+            value = self._use(source)
+            if value != self.program.states.get(variable):  # else it keeps its value
+                value = self._settle(value, self.variables.get(variable), -1)
+            self.program.assigns[variable] = value
         for number, value in enumerate(self.program.results):
             if self.downloads and self.values[value].root == self.outputs.get(number):
                 self._append(Step(Download(), "download", (value,), ()))
@@ -478,10 +487,16 @@ class Builder:
         """Leaves nodes to a program that is built when the ranks of what they need are known."""
         later = set(map(id, nodes))
         given: dict[int, Output] = {}
-        for user in [*nodes, *self.model.results, *self.model.sinks]:
+        users = [*nodes, *self.model.results, *self.model.sinks]
+        for user in users:
             for port in user.inputs:
-                if port is not None and id(port.node) not in later and port.node.op.name != "Constant":
+                if port is None or id(port.node) in later or port.node.op.name == "Constant":
+                    continue
+                if id(port) in self.value_of:
                     given.setdefault(id(port), port)
+                else:  # so far it was numbers of the lane
+                    later.add(id(port.node))
+                    users.append(port.node)
         ports = list(given.values())
         model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)
         self.program.rest = Rest(model, [self._use(p) for p in ports])

@@ -60,7 +60,10 @@ class Variable:
         return self._copied(self.parity, value, "[ReadValue] the initial value")
 
     def stage(self, value: Array) -> Array:
-        """A new value in the block that is not current; copied there if it is elsewhere."""
+        """A new value in the block that is not current; copied there if it is elsewhere. A value that stays the same
+        stays where it is."""
+        if value is self.spare[self.parity]:
+            return value
         return self._copied(1 - self.parity, value, "[Assign] the new value")
 
     def _copied(self, block: int, value: Array, what: str) -> Array:
@@ -88,7 +91,8 @@ class Variable:
 
     def commit(self, staged: Array) -> None:
         """Makes a staged value current."""
-        self.parity = 1 - self.parity
+        if staged is not self.spare[self.parity]:
+            self.parity = 1 - self.parity
         self.current = staged
 
     def set(self, value: Array) -> None:

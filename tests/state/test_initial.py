@@ -1,0 +1,81 @@
+"""Initial values that are computed from other variables, and variables that keep theirs: state of cross-attention.
+
+By value: the plugin drops or spoils what passes straight through.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tests.harness import Infer, Net, Reset, Scenario, SetState, check
+from tests.harness.layers import add, concat, extent, i64, matmul, mul, numbers, reshape, scalar, slice_, transpose
+
+from .test_plan import plan_of, steps
+
+X = [numbers(2, 3, seed=n) for n in range(6)]
+S = [numbers(3, 3, seed=10 + n) for n in range(3)]
+
+
+def chain(declared: Any = "...", shape: Any = (2, 3)) -> Net:
+    """a keeps the first input x; b what is computed from a, c what is from both; all are added to an input y."""
+    net = Net()
+    x, y = (net.parameter("f32", shape, name) for name in "xy")
+    a = net.read_value("a", "f32", declared, x)
+    b = net.read_value("b", "f32", declared, mul(net, transpose(net, a, [1, 0]), scalar(net, 3)))
+    c = net.read_value("c", "f32", declared, matmul(net, a, b))
+    for name, value in zip("abc", (a, b, c)):
+        net.assign(name, value)
+    net.result(add(net, matmul(net, c, a), y))
+    return net
+
+
+def chained(x: Any, y: Any, a: Any, b: Any = None, c: Any = None) -> Infer:
+    """An inference that finds or computes these variables; b and c as they begin, if they are not given."""
+    b = 3 * a.T if b is None else b
+    c = a @ b if c is None else c
+    return Infer([c @ a + y], {"a": a, "b": b, "c": c}, x=x, y=y)
+
+
+def unranked() -> Net:
+    """Rows of the input are added to a variable whose rank only running tells, and so what its shape says."""
+    net = Net()
+    x = net.parameter("f32", (-1, 3), "x")
+    v = net.read_value("v", "f32", "...", net.const(S[0]))
+    rows = extent(net, v, 0)
+    picked = reshape(net, slice_(net, x, 0, rows), concat(net, [rows, i64(net, [3])], 0))
+    new = reshape(net, add(net, v, picked), [-1, 3])
+    both = matmul(net, transpose(net, new, [1, 0]), picked)
+    net.assign("v", new)
+    net.result(both)
+    return net
+
+
+def of_unranked(*values: Any) -> list[Infer]:
+    found, v = [], S[0]
+    for x in values:
+        v = v + x[:3]
+        found.append(Infer([v.T @ x[:3]], {"v": v}, x=x))
+    return found
+
+
+SCENARIOS = [
+    Scenario("initial-value-kept", chain(), [chained(X[n], X[5 - n], X[0]) for n in range(4)], oracle="value"),
+    Scenario("initial-value-kept-with-a-declared-rank", chain((-1, -1), (-1, 3)), [
+        chained(X[n], X[5 - n], X[0]) for n in range(3)], oracle="value"),
+    Scenario("initial-values-anew-after-reset", chain(), [
+        chained(X[0], X[1], X[0]), Reset(), chained(X[2], X[3], X[2]), chained(X[4], X[5], X[2])],
+        oracle="value"),
+    Scenario("initial-value-from-the-others", chain(), [
+        chained(X[0], X[1], X[0]), SetState("a", X[2]),
+        chained(X[3], X[4], X[2], 3 * X[0].T, X[0] @ (3 * X[0].T)),
+        Reset("c"), chained(X[1], X[5], X[2], 3 * X[0].T)], oracle="value"),
+    Scenario("initial-values-from-one-that-was-set", chain(), [
+        SetState("a", X[4]), chained(X[0], X[1], X[4])], oracle="value"),
+    Scenario("of-unknown-rank", unranked(), of_unranked(*(numbers(5, 3, seed=n) for n in range(3))), oracle="value"),
+]
+test_initial = check(SCENARIOS)
+
+
+def test_what_is_kept_costs_nothing() -> None:
+    plan = plan_of(chain().build(), X[0], X[1])
+    assert steps(plan) == [("bound", "MatMul"), ("bound", "Add")]
+
