@@ -1,0 +1,305 @@
+"""Normalisation by channel and among channels: BatchNormInference, GroupNormalization, LRN, GRN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops import _axes
+from ovgpu.ops._elementwise import Elementwise, merge_types
+from ovgpu.ops._op import Array, Op, Workspace, call, op
+from ovgpu.ops._pooling import Sliding
+from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops.normalization import NormalizeL2, check_real, mvn_block, normalize
+from ovgpu.ops.reduction import is_float, ones
+from ovgpu.ops.softmax import block_rows
+from ovgpu.symbolic import Spec, same
+
+
+def by_channel(values: Array, rank: int) -> Array:
+    """[C] as it broadcasts to a tensor [N, C, ...] of that rank."""
+    return values.reshape(-1, *(1,) * (rank - 2))
+
+
+def check_channels(x: Spec, *others: Spec) -> None:
+    """OpError unless x has channels, and the others have an element of its real type for each of them."""
+    check_real(merge_types((x, *others)))
+    if x.rank is not None and x.rank < 2:
+        raise OpError(f"the data must have rank 2 or more, not {x.rank}")
+    extent = None if x.shape is None else x.shape[1]
+    for spec in others:
+        if spec.rank not in (None, 1):
+            raise OpError(f"there must be one number per channel, not a tensor of rank {spec.rank}")
+        if spec.shape is not None:
+            extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
+
+
+class _BatchNorm(Elementwise):
+    """Base: every channel of ``x [N, C, ...]`` less its mean, over its deviation, scaled and shifted; each of these
+    has shape [C]."""
+
+    epsilon: float
+
+    cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
+
+    def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as x, gamma, beta, mean, variance."""
+        return inputs
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        x, *others = self.order(inputs)
+        check_channels(x, *others)
+        if self.epsilon < 0:
+            raise OpError(f"epsilon {self.epsilon} is negative")
+        return (Spec(merge_types(inputs), x.shape),)
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        rank = max(x.ndim for x in inputs)
+        return [x if x.ndim > 1 else by_channel(x, rank) for x in inputs]
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        channels = (outputs[0].shape or ())[1:2]
+        return ((outputs[0].type, channels), (outputs[0].type, channels))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, gamma, beta, mean, variance), out, (scale, shift) = self.order(inputs), outputs[0], workspace
+        if not is_float(x.dtype):
+            return NotImplemented
+        scale, shift = (w.reshape(-1)[: gamma.size] for w in (scale, shift))
+        k(np.add, variance, self.epsilon, scale)
+        k(np.sqrt, scale, scale)
+        k(np.divide, gamma, scale, scale)
+        k(np.multiply, mean, scale, shift)
+        k(np.subtract, beta, shift, shift)
+        k(np.multiply, x, by_channel(scale, x.ndim), out)
+        k(np.add, out, by_channel(shift, x.ndim), out)
+        return None
+
+
+@op("BatchNormInference", "opset1")
+class BatchNormInference(_BatchNorm):
+    """``gamma [C], beta [C], x [N, C, ...], mean [C], variance [C] ->`` x normalised by channel, scaled and shifted."""
+
+    def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        gamma, beta, x, mean, variance = inputs
+        return x, gamma, beta, mean, variance
+
+    def fn(self, xp: Any, gamma: Any, beta: Any, x: Any, mean: Any, variance: Any) -> Any:
+        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+
+
+@op("BatchNormInference", "opset5")
+class BatchNormInference5(_BatchNorm):
+    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as version 1, in another order."""
+
+    def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+
+
+PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
+
+
+@op("GroupNormalization", "opset12")
+class GroupNormalization(Op):
+    """``x [N, C, ...], scale [C], bias [C] ->`` x less its mean and over its deviation in each of ``num_groups`` groups
+    of channels of every image, times the scale and plus the bias of the channel."""
+
+    num_groups: int
+    epsilon: float
+
+    layout = "dense"
+
+    def infer(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
+        check_channels(x, scale, bias)
+        if self.num_groups < 1:
+            raise OpError(f"num_groups is {self.num_groups}")
+        if self.epsilon < 0:
+            raise OpError(f"epsilon {self.epsilon} is negative")
+        if x.shape is not None:
+            same(x.shape[1] % self.num_groups, 0, f"the channels do not come out even in {self.num_groups} groups")
+        return (Spec(merge_types((x, scale, bias)), x.shape),)
+
+    def rows(self, x: Array) -> Array:
+        """A row for each group of every image."""
+        return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
+
+    def evaluate(self, xp: Any, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
+        if not x.size:
+            return (x.copy(),)
+        rows = self.rows(x)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        rows = rows / xp.sqrt((rows * rows).mean(axis=1, keepdims=True) + self.epsilon)
+        return (rows.reshape(x.shape) * by_channel(scale, x.ndim) + by_channel(bias, x.ndim),)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, (self.num_groups,)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, scale, bias), out = inputs, outputs[0]
+        if not is_float(x.dtype) or not x.size:
+            return NotImplemented
+        n = prod(x.shape[1:]) // self.num_groups
+        shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
+        block = int(block_rows(self.num_groups, n))
+        k(group_rows, self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape),
+          ones(n, x.dtype), workspace[0].reshape(-1, 1)[:block], self.epsilon,
+          *(v.reshape(*shape[1:3], 1) for v in (scale, bias)))
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, scale, bias), out = inputs, outputs[0]
+        rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
+        if not _axes.is_real(x) or n > _axes.MAX_INDEX:
+            return NotImplemented
+        if not x.size:
+            return None
+        area = prod(x.shape[2:])
+        vector = 16 // x.itemsize
+        if area % vector or x.data.ptr % 16 or out.data.ptr % 16:
+            vector = 1
+        parts = max(min(2 * _axes.PROCESSORS // rows, n // PART), 1)
+        length = _axes.ceildiv(_axes.ceildiv(n, parts), vector) * vector
+        parts = _axes.ceildiv(n, length)
+        partial = k.scratch((rows, parts, 3), np.dtype(type(_axes.real(0, x)))) if parts > 1 else None
+        numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
+                   _axes.real(self.epsilon, x))
+        for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
+            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}>", (rows, parts),
+                     (_axes.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers))
+        return None
+
+
+def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, scale: Array,
+               bias: Array) -> None:
+    """Normalises groups, some at a time, so that they stay in cache.
+
+    x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [some groups, 1]; scale,
+    bias: [G, C / G, 1].
+    """
+    block = len(statistics)
+    for i in range(len(x)):
+        for start in range(0, x.shape[1], block):
+            some = slice(start, start + block)
+            mvn_block(call, x[i, some], out[i, some], column, statistics[: len(x[i, some])], eps, True, None, None)
+            np.multiply(channels[i, some], scale[some], channels[i, some])
+            np.add(channels[i, some], bias[some], channels[i, some])
+
+
+@op("LRN", "opset1")
+class LRN(Op):
+    """``x [...], axes [n] -> [...]``: x over ``(bias + alpha / size^n * s) ^ beta``, with s the sum of squares in the
+    region that reaches half of ``size`` to either side along the axes.
+
+    Where the size is even, that is one more than it says. OpenVINO's plugin cuts the bias to an integer.
+    """
+
+    alpha: float
+    beta: float
+    bias: float
+    size: int
+
+    layout = "dense"
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_integers(axes, "axes")
+        known = constants(axes)
+        if x.rank is not None and known is not None:
+            normalize_axes(known, x.rank)
+        if self.size < 1:
+            raise OpError(f"size is {self.size}")
+        return (Spec(x.type, x.shape),)
+
+    def windows(self, x: Array, axes: Any) -> dict[int, Sliding]:
+        """The axes, with the region around each element of them."""
+        half = self.size // 2
+        return {i: Sliding(x.shape[i], x.shape[i], 2 * half + 1, 1, 1, half)
+                for i in normalize_axes(integers(axes), x.ndim)}
+
+    def factor(self, windows: dict[int, Sliding]) -> float:
+        """What the sum of squares is multiplied by."""
+        return float(self.alpha / self.size ** len(windows))
+
+    def evaluate(self, xp: Any, x: Array, axes: Any) -> tuple[Array, ...]:
+        windows, total = self.windows(x, axes), x * x
+        for axis, along in windows.items() if x.size else ():
+            places, inside = along.places()
+            inside = xp.asarray(inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1)))
+            total = xp.where(inside, xp.take(total, xp.asarray(places), axis=axis), 0).sum(axis=axis + 1)
+        return (x / (self.bias + self.factor(windows) * total) ** self.beta,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, outputs[0].shape or ()),) * 2
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, axes), out = inputs, outputs[0]
+        if not is_float(x.dtype) or not x.size:
+            return NotImplemented
+        total, other = (w.reshape(x.shape) for w in workspace)
+        windows = self.windows(x, axes)
+        k(np.multiply, x, x, total)
+        for axis, along in windows.items():
+            k(along.folding(np.add, axis, np.zeros(along.count, x.dtype)), total, other)
+            total, other = other, total
+        k(np.multiply, total, self.factor(windows), total)
+        k(np.add, total, self.bias, total)
+        k(np.power, total, self.beta, total)
+        k(np.divide, x, total, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, axes), out = inputs, outputs[0]
+        windows = self.windows(x, axes)
+        if not _axes.is_real(x) or len(windows) > _axes.MAX_AXES:
+            return NotImplemented
+        if x.size:
+            struct = np.zeros((1 + 3 * _axes.MAX_AXES,), np.int64)
+            struct[0] = len(windows)
+            for i, (axis, along) in enumerate(windows.items()):
+                struct[1 + i :: _axes.MAX_AXES][:3] = along.extent, prod(x.shape[axis + 1 :]), along.begin
+            k.kernel("channel_normalization.cu", f"local_response<{k.c_type(x.dtype)}>", (_axes.ceildiv(x.size, 256),),
+                     (256,), (x, out, struct, np.int64(x.size),
+                              *(_axes.real(v, x) for v in (self.factor(windows), self.bias, self.beta))))
+        return None
+
+
+@op("GRN", "opset1")
+class GRN(Op):
+    """``x [N, C, ...] ->`` x over the root of the sum of its squares in all channels, plus ``bias``."""
+
+    bias: float
+
+    strided_outputs = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        if x.rank not in (None, 2, 3, 4):
+            raise OpError(f"the data must have rank 2 or 3 or 4, not {x.rank}")
+        return (Spec(x.type, x.shape),)
+
+    def norm(self) -> NormalizeL2:
+        """What computes it, given the axis."""
+        return NormalizeL2(eps=self.bias, eps_mode="add")
+
+    def evaluate(self, xp: Any, x: Array) -> tuple[Array, ...]:
+        return self.norm().evaluate(xp, x, CHANNELS)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return self.norm().workspace(inputs, outputs)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.norm().numpy(k, [*inputs, CHANNELS], outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return normalize(k, "L2", inputs[0], outputs[0], [1], self.bias, "INSIDE")
+
+
+CHANNELS = np.array([1])  # the axis
