@@ -31,6 +31,11 @@ class Boxes:
         common = np.multiply(*np.maximum(sides, 0, out=sides))
         return common / (self.area[a] + self.area[b] - common)
 
+    def touch(self, a: Array, b: Array) -> Array:
+        """Whether boxes have a point in common, before anything is added to their sides."""
+        low, high = np.maximum(self.low[:, a], self.low[:, b]), np.minimum(self.high[:, a], self.high[:, b])
+        return np.all(low <= high, 0)
+
 
 def corners(boxes: Array) -> tuple[Array, Array]:
     """The lower and upper corners, [2, n] each, of boxes [n, 4] given by any two opposite ones."""
@@ -53,6 +58,13 @@ def ranked(groups: Array, scores: Array) -> Array:
 def first_of(groups: Array) -> Array:
     """Where each run of equal numbers begins."""
     return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])[: groups.size])
+
+
+def best(groups: Array, limit: int) -> Array:
+    """Which of sorted candidates are among the first ``limit`` of their group; all if it is negative."""
+    first = first_of(groups)
+    rank = np.arange(groups.size) - np.repeat(first, np.diff(first, append=groups.size))
+    return rank < limit if limit >= 0 else rank >= 0
 
 
 def greedy(groups: Array, limit: int, suppressed: Suppressed) -> Array:

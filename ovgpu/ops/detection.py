@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Array, Boxes, first_of, greedy, ranked
+from ovgpu.ops._boxes import Array, Boxes, best, greedy, ranked
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_reals
 from ovgpu.symbolic import Int, Spec, Sym, same, unknown
@@ -157,13 +157,6 @@ class Detection(Op):
         score = scores.max(2)
         image, prior = np.nonzero((score > -1) & (score >= np.float32(self.confidence_threshold)))
         return image, prior, label[image, prior]
-
-
-def best(groups: Array, limit: int) -> Array:
-    """Which of sorted candidates are among the first ``limit`` of their group; all if it is negative."""
-    first = first_of(groups)
-    rank = np.arange(groups.size) - np.repeat(first, np.diff(first, append=groups.size))
-    return rank < limit if limit >= 0 else rank >= 0
 
 
 @op("DetectionOutput", "opset1")

@@ -1,4 +1,4 @@
-"""Suppression of boxes that overlap better ones: NonMaxSuppression."""
+"""Suppression of boxes that overlap better ones: NonMaxSuppression, NMSRotated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._boxes import Array, Boxes, centered, corners, greedy, ranked, soft
 from ovgpu.ops._op import Op, op
+from ovgpu.ops._rotated import RotatedBoxes
 from ovgpu.ops._shapes import check_integers, check_reals
 from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
@@ -18,20 +19,16 @@ NUMBERS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "so
 MOST = 2**31 - 1  # boxes of a class
 
 
-@op("NonMaxSuppression", "opset1")
-class NonMaxSuppression(Op):
-    """``boxes [B, N, 4], scores [B, C, N] -> [rows, 3]``: batch, class and box of what is selected, then -1.
+class Suppression(Op):
+    """``boxes [B, N, sides], scores [B, C, N]`` and up to four numbers, each 0 if it is absent: how many boxes of a
+    class to select at most, the IoU above which the better box suppresses the other, the score that a box must
+    exceed, and the sigma of soft suppression.
 
-    Up to four numbers follow, each 0 if it is absent: how many boxes of a class to select at most, the IoU above
-    which the better box suppresses the other, the score that a box must exceed, and from opset 5 on the sigma of
-    soft suppression. In each class of each batch the box with the highest score is selected, of equal ones the
-    first, and suppresses others, until none is left. Sorted by score over all classes, or else by class.
-
-    OpenVINO's plugin suppresses boxes of the very IoU that is given as well, and pads nothing. Like it, and unlike
-    the letter of the specification, a box that has just the score given is not selected.
+    In each class of each batch the box with the highest score is selected, of equal ones the first, and suppresses
+    others, until none is left. Like OpenVINO's plugin, and unlike the letter of the specification, a box that has
+    just the score given is not selected.
     """
 
-    box_encoding: Literal["corner", "center"] = "corner"
     sort_result_descending: bool = True
 
     host_inputs = (2, -1)
@@ -42,10 +39,6 @@ class NonMaxSuppression(Op):
     def kind(self) -> Type:
         """The element type of indices."""
         return Type.i64
-
-    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
-        self.check(boxes, scores, numbers)
-        return (Spec(self.kind, (self.rows(boxes, scores, numbers), 3)),)
 
     def check(self, boxes: Spec, scores: Spec, numbers: Sequence[Spec | None]) -> None:
         """Raises an OpError unless the inputs are such as the specification allows."""
@@ -80,16 +73,8 @@ class NonMaxSuppression(Op):
         return None if found is None else maximum(minimum(found[0], MOST), 0)
 
     def capacity(self, batches: Int, classes: Int, count: Int, limit: Int) -> Int:
-        """How many rows the specification gives the output; what does not fit is left out."""
-        return minimum(count, limit * classes)
-
-    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
-        found, _ = self.select(xp, boxes, scores, numbers)
-        limit, *_ = self.given(numbers)
-        rows = np.full((self.capacity(*scores.shape, limit), 3), -1)
-        found = found[: len(rows)]
-        rows[: len(found)] = found
-        return (xp.asarray(rows),)
+        """How many rows there are at most."""
+        return minimum(count, limit) * batches * classes
 
     def given(self, numbers: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
         """The limit, the thresholds and sigma."""
@@ -124,11 +109,62 @@ class NonMaxSuppression(Op):
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
         """The IoU of boxes by number."""
-        return Boxes(*(corners if self.box_encoding == "corner" else centered)(boxes)).iou
+        raise NotImplementedError
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
         """What soft suppression multiplies scores by."""
         return np.exp(scale * iou * iou) * (iou <= threshold)
+
+
+class Listed(Suppression):
+    """The versions whose outputs are as long as the number of boxes selected."""
+
+    output_type: Type = Type.i64
+
+    number_ranks = (0, 1)
+
+    @property
+    def kind(self) -> Type:
+        return self.output_type
+
+    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
+        self.check(boxes, scores, numbers)
+        most = bounds(self.rows(boxes, scores, numbers))[1]
+        rows = unknown(0, most)
+        return Spec(self.kind, (rows, 3)), Spec(Type.f32, (rows, 3)), Spec(self.kind, (1,))
+
+    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
+        found, scores = self.select(xp, boxes, scores, numbers)
+        rated = np.column_stack([found[:, :2].astype(np.float32), scores])
+        return xp.asarray(found), xp.asarray(rated), xp.asarray(np.array([len(found)]))
+
+
+@op("NonMaxSuppression", "opset1")
+class NonMaxSuppression(Suppression):
+    """``-> [rows, 3]``: batch, class and box of what is selected (see `Suppression`), then -1. Sorted by score over all
+    classes, or else by class. OpenVINO's plugin suppresses boxes of the very IoU that is given as well, and pads
+    nothing.
+    """
+
+    box_encoding: Literal["corner", "center"] = "corner"
+
+    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
+        self.check(boxes, scores, numbers)
+        return (Spec(self.kind, (self.rows(boxes, scores, numbers), 3)),)
+
+    def capacity(self, batches: Int, classes: Int, count: Int, limit: Int) -> Int:
+        return minimum(count, limit * classes)  # there may be more, which are left out
+
+    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
+        found, _ = self.select(xp, boxes, scores, numbers)
+        limit, *_ = self.given(numbers)
+        rows = np.full((self.capacity(*scores.shape, limit), 3), -1)
+        found = found[: len(rows)]
+        rows[: len(found)] = found
+        return (xp.asarray(rows),)
+
+    def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
+        return Boxes(*(corners if self.box_encoding == "corner" else centered)(boxes)).iou
 
 
 @op("NonMaxSuppression", "opset3")
@@ -146,30 +182,16 @@ class NonMaxSuppression3(NonMaxSuppression):
 class NonMaxSuppression4(NonMaxSuppression3):
     """NonMaxSuppression-3 with room for all that may be selected."""
 
-    def capacity(self, batches: Int, classes: Int, count: Int, limit: Int) -> Int:
-        return minimum(count, limit) * batches * classes
+    capacity = Suppression.capacity
 
 
 @op("NonMaxSuppression", "opset5")
-class NonMaxSuppression5(NonMaxSuppression4):
+class NonMaxSuppression5(Listed, NonMaxSuppression4):
     """``-> [n, 3] indices, [n, 3] batch, class and score, [1] n`` of the n boxes that NonMaxSuppression-4 selects.
 
     With a sigma above 0, the scores of boxes that overlap a better one are multiplied by exp(-iou^2 / (2 sigma)).
     Those above the IoU threshold are suppressed all the same, although not by OpenVINO's plugin.
     """
-
-    number_ranks = (0, 1)
-
-    def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
-        self.check(boxes, scores, numbers)
-        most = bounds(self.rows(boxes, scores, numbers))[1]
-        rows = unknown(0, most)
-        return Spec(self.kind, (rows, 3)), Spec(Type.f32, (rows, 3)), Spec(self.kind, (1,))
-
-    def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
-        found, scores = self.select(xp, boxes, scores, numbers)
-        rated = np.column_stack([found[:, :2].astype(np.float32), scores])
-        return xp.asarray(found), xp.asarray(rated), xp.asarray(np.array([len(found)]))
 
 
 @op("NonMaxSuppression", "opset9")
@@ -178,3 +200,16 @@ class NonMaxSuppression9(NonMaxSuppression5):
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
         return np.exp(scale * iou * iou)
+
+
+@op("NMSRotated", "opset13")
+class NMSRotated(Listed):
+    """``boxes [B, N, 5], scores, limit, thresholds -> [n, 3] indices, [n, 3] batch, class and score, [1] n``: as
+    NonMaxSuppression-9, of boxes given by centre x and y, width, height, and an angle in radians."""
+
+    clockwise: bool = True
+
+    sides = 5
+
+    def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
+        return RotatedBoxes(boxes, self.clockwise).iou

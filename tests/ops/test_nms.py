@@ -1,4 +1,4 @@
-"""NonMaxSuppression."""
+"""NonMaxSuppression and NMSRotated."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -202,3 +202,50 @@ def drawn(draw: st.DrawFn) -> Case:
 
 
 test_random = sweep(drawn())
+
+
+def turned(rng: np.random.Generator, batches: int, count: int) -> Array:
+    """Rotated boxes of which some are equal, some turned by a right angle, and some without an area."""
+    boxes = rng.integers(0, 6, (batches, count, 5)) + np.array([0, 0, 1, 1, 0])
+    boxes = boxes * np.array([1, 1, 1, 1, np.pi / 4])
+    boxes[:, ::2, 4] = rng.uniform(-4, 4, boxes[:, ::2, 4].shape)
+    boxes[:, ::5, 2] = 0
+    return boxes
+
+
+def rotated(*numbers: Any, batches: int = 2, classes: int = 3, count: int = 17, boxes: In | None = None,
+            kind: str = "f32", **more: Any) -> Case:
+    attrs = {"sort_result_descending": True, "output_type": "i64", "clockwise": True} | more.pop("attrs", {})
+    boxes = boxes or In((batches, count, 5), kind, partial(turned, batches=batches, count=count))
+    scores = In((batches, classes, count), kind, partial(steps, shape=(batches, classes, count)))
+    inputs = [boxes, scores, *(n if isinstance(n, In) else const(n, k) for n, k in zip(numbers, NUMBERS))]
+    return Case("NMSRotated", "opset13", inputs, attrs, [attrs["output_type"], "f32", attrs["output_type"]], **more)
+
+
+ROTATED = [
+    *(rotated(limit, 0.37, 0.1, rankless=limit == 4) for limit in (1, 4, 99)),
+    *(rotated(5, threshold, 0.1, attrs={"clockwise": False}) for threshold in (0.013, 0.57)),
+    rotated(5, 0.37, 0.1, attrs={"sort_result_descending": False}),
+    rotated(5, 0.37, 0.1, attrs={"output_type": "i32"}),
+    rotated(5, 0.37, 0.1, kind="f16"),
+    rotated(99, 1.5, -2.0, id="all"),
+    rotated(99, 0.37, 7.0, id="none"),
+    rotated(given(np.int64(5)), given(np.float32(0.37)), given(np.float32(0.1)), id="at_run_time"),
+    rotated(9, 0.57, 0.4, classes=7, count=101, id="many"),
+    rotated(5, 0.37, 0.1, boxes=In((2, 17, 4)), error="a box has 4 coordinates, not 5"),
+    rotated(5, 0.37, 0.1, attrs={"output_type": "u8"}, error="output_type u8 is neither i32 nor i64"),
+]
+test_rotated = check(ROTATED)
+
+
+@st.composite
+def drawn_rotated(draw: st.DrawFn) -> Case:
+    attrs = {"sort_result_descending": draw(st.booleans()), "clockwise": draw(st.booleans()),
+             "output_type": draw(st.sampled_from(("i32", "i64")))}
+    return rotated(draw(st.integers(1, 50)), draw(st.sampled_from((0.013, 0.31, 0.57))),
+                   draw(st.sampled_from((-3.0, 0.0, 0.26))), batches=draw(st.integers(1, 2)),
+                   classes=draw(st.integers(1, 3)), count=draw(st.integers(1, 30)), attrs=attrs,
+                   id=f"random_{draw(st.integers(0, 999))}")
+
+
+test_random_rotated = sweep(drawn_rotated(), 100)
