@@ -90,12 +90,12 @@ class Axes:
         missing = (rank or self.rank) - len(self.extents)
         extents = (1,) * missing + self.extents
         none = (0,) * len(extents)
-        magic, shift = zip(*map(_reciprocal, extents)) if self.index == "int" else (none, none)
+        magic, shift = zip(*map(reciprocal, extents)) if self.index == "int" else (none, none)
         padded = [(0,) * missing + steps for steps in self.strides]
         return np.array([extents, magic, shift, *padded], np.int64).astype(self._dtype)
 
 
-def _reciprocal(divisor: int) -> tuple[int, int]:
+def reciprocal(divisor: int) -> tuple[int, int]:
     """(magic, shift) with ``n // divisor == ((n * magic >> 32) + n) >> shift`` for n below 2**31."""
     shift = (max(divisor, 1) - 1).bit_length()
     return 2**32 * (2**shift - divisor) // max(divisor, 1) + 1, shift

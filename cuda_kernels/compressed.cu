@@ -1,0 +1,241 @@
+// Compressed weights: products with a few rows, which decompress in registers; and parts of them, decompressed.
+#include "strided.cuh"
+
+// ---- codes: `load` gives the values of E of them from element `index` on, which is a multiple of E
+
+struct Nibbles {  // 16 values of a table
+  template <int E>
+  static __device__ __forceinline__ void load(const void* bytes, long long index, const float* table,
+                                              float (&to)[E]) {
+    const unsigned char* codes = static_cast<const unsigned char*>(bytes);
+    if constexpr (E == 1) {
+      to[0] = table[codes[index >> 1] >> (index & 1) * 4 & 15];
+    } else {
+      const unsigned word = *reinterpret_cast<const unsigned*>(codes + (index >> 1));
+#pragma unroll
+      for (int i = 0; i < E; i++) to[i] = table[word >> 4 * i & 15];
+    }
+  }
+};
+
+// Elements of whole bytes, of which Derived::value gives the value of each.
+template <class T, class Derived>
+struct Whole {
+  template <int E>
+  static __device__ __forceinline__ void load(const void* codes, long long index, const float*, float (&to)[E]) {
+    constexpr int BYTES = E * sizeof(T);
+    struct alignas(BYTES < 16 ? BYTES : 16) Word {
+      T items[E];
+    };
+    const Word word = *reinterpret_cast<const Word*>(static_cast<const T*>(codes) + index);
+#pragma unroll
+    for (int i = 0; i < E; i++) to[i] = Derived::value(word.items[i]);
+  }
+};
+
+template <class T>
+struct Cast : Whole<T, Cast<T>> {
+  static __device__ __forceinline__ float value(T code) { return static_cast<float>(code); }
+};
+
+struct E5M2 : Whole<unsigned char, E5M2> {  // the upper half of an f16
+  static __device__ __forceinline__ float value(unsigned char code) {
+    return static_cast<float>(__ushort_as_half(static_cast<unsigned short>(code << 8)));
+  }
+};
+
+struct E4M3 : Whole<unsigned char, E4M3> {  // an f16 with another bias, and without infinity
+  static __device__ __forceinline__ float value(unsigned char code) {
+    const int bits = (code & 0x80) << 8 | (code & 0x7f) << 7;
+    if ((code & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
+    return static_cast<float>(__ushort_as_half(static_cast<unsigned short>(bits))) * 256.0f;
+  }
+};
+
+// ---- scales and zero points
+
+// Of an array of scales or zero points: index = row / rows * stride + column / columns, divided by reciprocals; whether
+// neighbours in a word have the same.
+struct Term {
+  int stride, row_magic, row_shift, column_magic, column_shift, shared;
+};
+
+struct Weights {
+  float table[16];
+  Term scale, zero;
+};
+
+struct None {};
+
+__device__ __forceinline__ int divided(int n, int magic, int shift) {
+  const unsigned high = static_cast<unsigned long long>(static_cast<unsigned>(n)) * static_cast<unsigned>(magic) >> 32;
+  return static_cast<int>((high + n) >> shift);
+}
+
+template <class T>
+__device__ __forceinline__ float term(const T* values, const Term& at, int row, int column, float) {
+  const long long first = static_cast<long long>(divided(row, at.row_magic, at.row_shift)) * at.stride;
+  return static_cast<float>(values[first + divided(column, at.column_magic, at.column_shift)]);
+}
+
+__device__ __forceinline__ float term(const None*, const Term&, int, int, float otherwise) { return otherwise; }
+
+// What E values of codes from (row, column) on are to be multiplied by, once they are made less their zero points.
+template <class Scale, class Zero, int E>
+__device__ __forceinline__ float centred(float (&values)[E], const Scale* scale, const Zero* zero,
+                                         const Weights& weights, int row, int column) {
+  const float by = term(scale, weights.scale, row, column, 1.0f);
+  const float from = term(zero, weights.zero, row, column, 0.0f);
+  if (E == 1 || (weights.scale.shared && weights.zero.shared)) {
+#pragma unroll
+    for (int e = 0; e < E; e++) values[e] -= from;
+    return by;
+  }
+#pragma unroll
+  for (int e = 0; e < E; e++)
+    values[e] = (values[e] - term(zero, weights.zero, row, column + e, 0.0f)) *
+                term(scale, weights.scale, row, column + e, 1.0f);
+  return 1;
+}
+
+// Every thread reads the table by numbers of its own, which constant memory is slow at.
+__device__ __forceinline__ const float* shared_table(const Weights& weights) {
+  OVGPU_SHARED(float, table, [16]);
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  if (thread < 16) table[thread] = weights.table[thread];
+  __syncthreads();
+  return table;
+}
+
+// ---- products with a few rows
+
+constexpr int ROWS = 2;  // of the weights that a warp works on
+
+// out [m, n] = x [m, k] @ weights [n, k]^T; a warp computes ROWS columns of B rows of the result.
+template <class Codes, class Scale, class Zero, class T, int E, int B>
+__global__ void __launch_bounds__(128)
+    product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
+            const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m, int n,
+            int k) {
+  const float* table = shared_table(weights);
+  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B;
+  if (first >= n) return;
+  float sum[ROWS][B] = {};
+#pragma unroll 2
+  for (int column = threadIdx.x * E; column < k; column += 32 * E) {
+    float left[B][E];
+#pragma unroll
+    for (int b = 0; b < B; b++)  // rows past the last one read that, and are not written
+      Cast<T>::load(x, static_cast<long long>(min(batch + b, m - 1)) * k + column, table, left[b]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int row = min(first + r, n - 1);
+      float right[E], part[B] = {};
+      Codes::load(codes, static_cast<long long>(row) * k + column, table, right);
+      const float by = centred(right, scale, zero, weights, row, column);
+#pragma unroll
+      for (int e = 0; e < E; e++)
+#pragma unroll
+        for (int b = 0; b < B; b++) part[b] += right[e] * left[b][e];
+#pragma unroll
+      for (int b = 0; b < B; b++) sum[r][b] += by * part[b];
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; r++)
+#pragma unroll
+    for (int b = 0; b < B; b++) {
+      for (int step = 16; step; step /= 2) sum[r][b] += __shfl_xor_sync(0xffffffffu, sum[r][b], step);
+      if (threadIdx.x == 0 && first + r < n && batch + b < m)
+        out[static_cast<long long>(batch + b) * n + first + r] = T(sum[r][b]);
+    }
+}
+
+constexpr int SLICES = 8;  // of the rows of the weights, per block of the next kernel
+
+// parts [gridDim.z, m, n] = x [m, k] @ weights [k, n], where each part is of some rows of the weights. A thread has E
+// columns of B rows of the result.
+template <class Codes, class Scale, class Zero, class T, class P, int E, int B>
+__global__ void __launch_bounds__(256)
+    product_columns(const T* __restrict__ x, P* __restrict__ parts, const void* __restrict__ codes,
+                    const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
+                    int n, int k) {
+  OVGPU_SHARED(float, of_slice, [SLICES][32 * E + 1]);
+  const float* table = shared_table(weights);
+  const int block = blockIdx.x * 32 * E, column = block + threadIdx.x * E, batch = blockIdx.y * B;
+  float sum[B][E] = {};
+  if (column < n) {
+#pragma unroll 2
+    for (int row = blockIdx.z * SLICES + threadIdx.y; row < k; row += gridDim.z * SLICES) {
+      float right[E];
+      Codes::load(codes, static_cast<long long>(row) * n + column, table, right);
+      const float by = centred(right, scale, zero, weights, row, column);
+#pragma unroll
+      for (int b = 0; b < B; b++) {
+        const float left = by * static_cast<float>(x[static_cast<long long>(min(batch + b, m - 1)) * k + row]);
+#pragma unroll
+        for (int e = 0; e < E; e++) sum[b][e] += left * right[e];
+      }
+    }
+  }
+  for (int b = 0; b < B && batch + b < m; b++) {
+    __syncthreads();  // what the last turn left may still be read
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+      float mine = 0;
+#pragma unroll
+      for (int i = 0; i < B; i++) mine = i == b ? sum[i][e] : mine;  // registers have no addresses
+      of_slice[threadIdx.y][threadIdx.x * E + e] = mine;
+    }
+    __syncthreads();
+    for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * E && block + i < n; i += 32 * SLICES) {
+      float all = 0;
+      for (int slice = 0; slice < SLICES; slice++) all += of_slice[slice][i];
+      parts[(static_cast<long long>(blockIdx.z) * m + batch + b) * n + block + i] = P(all);
+    }
+  }
+}
+
+// The sums of so many parts.
+template <class T>
+__global__ void add_parts(const float* __restrict__ parts, T* __restrict__ out, int count, int size) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  float sum = 0;
+  for (int part = 0; part < count; part++) sum += parts[static_cast<long long>(part) * size + i];
+  out[i] = T(sum);
+}
+
+// ---- parts, decompressed
+
+__device__ __forceinline__ int numbered(const None*, int n, int first, int) { return first + n; }
+
+template <class Index>
+__device__ __forceinline__ int numbered(const Index* index, int n, int, int rows) {
+  return located(index[n], rows);
+}
+
+// out [count, width]: the part of the weights from (row, column) on, or their rows by number; zeros where there is no
+// such row.
+template <class Codes, class Scale, class Zero, class T, class Index, int E>
+__global__ void expand(T* __restrict__ out, const Index* __restrict__ index, const void* __restrict__ codes,
+                       const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights,
+                       int count, int width, int row, int column, int rows, int columns) {
+  const float* table = shared_table(weights);
+  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * E;
+  if (i >= width) return;
+  for (int n = blockIdx.y; n < count; n += gridDim.y) {
+    const int at = numbered(index, n, row, rows);
+    struct alignas(E == 1 ? sizeof(T) : 16) Words {
+      T items[E];
+    } words;
+    float values[E] = {}, by = 1;
+    if (at >= 0) {
+      Codes::load(codes, static_cast<long long>(at) * columns + column + i, table, values);
+      by = centred(values, scale, zero, weights, at, column + i);
+    }
+#pragma unroll
+    for (int e = 0; e < E; e++) words.items[e] = T(values[e] * by);
+    *reinterpret_cast<Words*>(out + static_cast<long long>(n) * width + i) = words;
+  }
+}

@@ -1,0 +1,243 @@
+"""Weights that are stored in fewer bits than they compute in stay so: MatMul and Gather decompress what they need.
+
+    Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, Gather
+
+in front of a MatMul's second input, or of a Gather along axis 0, become part of it. The constant is of u8, i8, u4, i4,
+nf4, f8e4m3, f8e5m2 or f4e2m1, numbers of 4 bits in a codebook, or f16 and bf16, which take no more than the Convert;
+scales and zero points belong to rows, columns, groups of them, or all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ir._constants import PackedConstant
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import evaluate, op_of
+from ovgpu.ops._packed import Packed
+from ovgpu.ops._storage import decode, encode
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.arithmetic import Multiply, Subtract
+from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.convert import Convert, Identity, converted
+from ovgpu.ops.graph import Constant
+from ovgpu.ops.indexing import Gather
+from ovgpu.ops.matmul import MatMul
+from ovgpu.passes.fuse_reshape import RESHAPES
+from ovgpu.symbolic import Sym
+from ovgpu.types import Type
+from ovgpu.types.packing import pack, unpack
+
+Array = np.ndarray[Any, Any]
+
+LEAST = 2048  # codes: smaller weights are folded
+TILE = 1 << 17  # codes that NumPy decompresses at a time: they stay in cache
+DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
+
+HALVES = (Type.f16, Type.bf16)
+COMPUTED = (Type.f32, *HALVES)
+BYTES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
+_READ = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
+    Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
+NIBBLES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
+
+
+def compressed_weights(model: Model, device: bool = False, made: dict[Output, Output] | None = None) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
+
+    Without a ``device``, products with weights of 16 bits are left alone: NumPy takes six times as long to convert
+    them as to multiply by them. ``made`` are the constants of codes, scales and zero points, by those of the model.
+    """
+    made = {} if made is None else made
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                compressed_weights(body, device, made)
+        if isinstance(node.op, MatMul):
+            _product(node, device, made)
+        elif isinstance(node.op, Gather):
+            _rows(node, made)
+    model.changed()
+
+
+def _product(node: Node, device: bool, made: dict[Output, Output]) -> None:
+    op: Any = node.op
+    x, weights = node.inputs[0], _weights(node.inputs[1])
+    if weights is None or x is None or op.transpose_a or x.spec.type not in COMPUTED:
+        return
+    packed = weights.packed(0 if op.transpose_b else 1)
+    if packed is not None and (device or packed.kind not in HALVES):
+        tile = DEVICE_TILE if device else TILE
+        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile)
+        node.inputs = [x, *weights.constants(made)]
+
+
+def _rows(node: Node, made: dict[Output, Output]) -> None:
+    port, indices, axis = node.inputs
+    where = None if axis is None else axis.spec.constant
+    if port is None or where is None or where.size != 1 or where.item() not in (0, -2):
+        return
+    weights = None if getattr(node.op, "batch_dims", 0) else _weights(port, rounded=True)
+    packed = None if weights is None else weights.packed(0)
+    if weights is not None and packed is not None:
+        codes, *terms = weights.constants(made)
+        node.op, node.inputs = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
+
+
+def _constant(value: Array, source: Node) -> Output:
+    op: Any = Constant(element_type=Type.of(value.dtype), value=value)
+    port = Node(op, [], name=source.friendly_name, layer_id=source.layer_id).outputs[0]
+    port.spec = op.infer()[0]
+    return port
+
+
+def _bytes(port: Output, shape: tuple[int, int]) -> Array:
+    """The codes as `Packed` takes them, in the memory in which they are."""
+    op: Any = port.node.op
+    if op.element_type in NIBBLES:
+        return op.packed if isinstance(op, PackedConstant) else pack(op.value, op.element_type)
+    value: Array = op.value.reshape(shape)
+    return value.view(np.uint8) if op.element_type in (Type.f8e4m3, Type.f8e5m2) else value
+
+
+# ---- what is compressed
+
+Term = tuple[Output, Array]  # a scale or a zero point: where it comes from, and its values
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The matrix of ``shape`` that ``codes`` hold in an array of ``extents``, to which scale and zero point
+    broadcast."""
+
+    codes: Output
+    table: tuple[float, ...]
+    scale: Term | None
+    zero: Term | None
+    shape: tuple[int, int]
+    extents: tuple[int, ...]
+
+    def packed(self, axis: int) -> Packed | None:
+        """How it is stored, if it may be cut anywhere along ``axis``: terms are the same along all of it, or for no
+        two places."""
+        kind, (rows, columns) = self.codes.spec.type, self.shape
+        if rows * columns < LEAST or (kind in NIBBLES and axis and columns % 2):
+            return None
+        counts = [self._counts(term[1]) for term in (self.scale, self.zero) if term is not None]
+        if any(of is None or of[axis] not in (1, self.shape[axis]) for of in counts):
+            return None
+        return Packed(kind, rows, columns, self.table)
+
+    def constants(self, made: dict[Output, Output]) -> list[Output | None]:
+        """Codes, scale, zero point."""
+        if self.codes not in made:
+            made[self.codes] = _constant(_bytes(self.codes, self.shape), self.codes.node)
+        for port, value in filter(None, (self.scale, self.zero)):
+            if port not in made:
+                made[port] = _constant(value.reshape(self._counts(value) or ()), port.node)
+        return [made[self.codes], *(None if term is None else made[term[0]] for term in (self.scale, self.zero))]
+
+    def _counts(self, value: Array) -> tuple[int, int] | None:
+        """How many blocks of rows, and of columns, have an element each of what broadcasts to the codes."""
+        of = (1,) * (len(self.extents) - value.ndim) + value.shape
+        for cut in range(len(of) + 1):
+            if prod(self.extents[:cut]) == self.shape[0] and prod(self.extents[cut:]) == self.shape[1]:
+                rows, columns = (_count(self.extents[part], of[part]) for part in (slice(cut), slice(cut, None)))
+                if rows is not None and columns is not None:
+                    return rows, columns
+        return None
+
+
+def _count(extents: Sequence[int], of: Sequence[int]) -> int | None:
+    """How many runs of equal length axes of ``extents`` have that share a value of an array of extents ``of``."""
+    kept = 0
+    while kept < len(of) and of[kept] == extents[kept]:
+        kept += 1
+    return prod(of[:kept]) if all(d == 1 for d in of[kept:]) else None
+
+
+def _weights(port: Output | None, rounded: bool = False) -> Weights | None:
+    """What a port holds, if it is a compressed matrix; values of codes of 4 bits are ``rounded`` to the type that they
+    are converted to."""
+    shape: Any = None if port is None else port.spec.shape
+    if port is None or shape is None or len(shape) != 2 or any(isinstance(d, Sym) for d in shape):
+        return None
+    inner = _through(port, ("Identity", "Convert", *RESHAPES))
+    for product, scale in (*_operands(inner, Multiply), (inner, None)):
+        scaled = _through(product, ("Identity", "Convert"))
+        for difference, zero in (*_operands(scaled, Subtract)[:1], (scaled, None)):
+            codes = _codes(_through(difference, ("Identity", "Convert")), rounded)
+            if codes is None or codes[0].spec.shape != inner.spec.shape:
+                continue
+            values = [None if term is None else _term(term) for term in (scale, zero)]
+            terms = [None if t is None or v is None else (t, v) for t, v in zip((scale, zero), values)]
+            if [t is None for t in terms] == [t is None for t in (scale, zero)]:
+                extents: Any = codes[0].spec.shape
+                return Weights(*codes, terms[0], terms[1], shape, extents)
+    return None
+
+
+def _through(port: Output, ops: tuple[str, ...]) -> Output:
+    """The port behind layers that change no number, apart from rounding it."""
+    while port.node.op.name in ops:
+        source = port.node.inputs[0]
+        if source is None or (source.spec.type in COMPUTED) != (port.spec.type in COMPUTED):
+            break  # a first conversion, which gives codes their values
+        if isinstance(port.node.op, Convert) and isinstance(source.node.op, Constant) and source.spec.type in HALVES:
+            break
+        port = source
+    return port
+
+
+def _operands(port: Output, op: type) -> list[tuple[Output, Output]]:
+    """The two operands of the layer that makes a port, if it is that op; in both orders."""
+    if not isinstance(port.node.op, op):
+        return []
+    a, b = port.node.inputs
+    assert a is not None and b is not None
+    return [(a, b), (b, a)]
+
+
+def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | None:
+    """The constant that is converted to this port, and the values of codes of 4 bits."""
+    node, source = port.node, port.node.inputs[0] if port.node.inputs else None
+    if source is None or port.spec.type not in COMPUTED:
+        return None
+    kind = source.spec.type
+    if isinstance(node.op, Convert) and isinstance(source.node.op, Constant):
+        if kind in NIBBLES:
+            every = unpack(pack(np.arange(16, dtype=np.uint8), Type.u4), kind, (16,))
+            return source, _floats(converted(NUMPY, every, port.spec.type if rounded else Type.f32))
+        return (source, ()) if kind in BYTES or (kind in HALVES and port.spec.type not in HALVES) else None
+    if isinstance(node.op, Gather) and node.inputs[1] is not None:
+        numbers = _through(node.inputs[1], ("Identity", "Convert"))
+        book = _term(source)
+        if book is not None and book.shape == (16,) and numbers.spec.type == Type.u4:
+            return numbers, _floats(book)
+    return None
+
+
+def _floats(values: Array) -> tuple[float, ...]:
+    return tuple(decode(values).astype(np.float32).tolist())
+
+
+def _term(port: Output) -> Array | None:
+    """The constant that a port holds, in a type that kernels read; conversions of it to floats are left out."""
+    op, sources = op_of(port.node), port.node.inputs
+    if isinstance(op, Constant):
+        found: Array = encode(decode(op.value), _READ.get(op.element_type, Type.f32))
+        return found
+    if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTED:
+        return None
+    values = [None if s is None else _term(s) for s in sources]
+    if any(value is None for value in values):
+        return None
+    if isinstance(op, Convert) and sources[0] is not None and isinstance(sources[0].node.op, Constant):
+        return values[0]
+    found = evaluate(op, NUMPY, values, [port.spec.type])[0]
+    return found

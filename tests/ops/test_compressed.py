@@ -1,0 +1,183 @@
+"""Products with compressed weights, and rows of them: every storage type, scales and zero points of every shape."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ovgpu.passes import compressed
+from tests.harness import Case, In, Net, Sum, check, given
+from tests.harness.ir import Port
+from tests.harness.sweep import sweep
+
+KINDS = ("u8", "i8", "u4", "i4", "nf4", "f8e4m3", "f8e5m2", "f4e2m1", "f16", "bf16")
+INTEGERS = ("u8", "i8", "u4", "i4")
+
+
+@pytest.fixture(autouse=True)
+def even_small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Random ones, that is."""
+    monkeypatch.setattr(compressed, "LEAST", 1)
+    yield
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Case):
+    """MatMul of x, or Gather by indices, and a matrix that is ``codes`` converted to ``compute``, less a zero point,
+    times a scale, of shape ``matrix``, then converted to the type of x."""
+
+    codes: In = field(default_factory=lambda: In(()))
+    scale: In | None = None
+    zero: In | None = None
+    compute: str = "f16"
+    matrix: tuple[int, int] = (0, 0)
+
+    @cached_property
+    def stored(self) -> list[Any]:
+        """Codes, scale and zero point."""
+        return [None if i is None else i.array(np.random.default_rng([7, n]))
+                for n, i in enumerate((self.codes, self.scale, self.zero))]
+
+    @cached_property
+    def values(self) -> Any:
+        """The matrix in f64."""
+        codes, scale, zero = (0 if a is None else a.astype(np.float64) for a in self.stored)
+        return ((codes - zero) * (1 if self.scale is None else scale)).reshape(self.matrix)
+
+    @cached_property
+    def net(self) -> Net:
+        net = Net(self.name)
+        x = net.parameter(self.inputs[0].dtype, self.inputs[0].shape)
+        port, scale, zero = (None if i is None else self._converted(net, net.const(a, i.dtype))
+                             for i, a in zip((self.codes, self.scale, self.zero), self.stored))
+        assert port is not None
+        if zero is not None:
+            port = net.layer("Subtract", "opset1", [port, zero])
+        if scale is not None:
+            port = net.layer("Multiply", "opset1", [port, scale])
+        if tuple(self.codes.shape) != self.matrix:
+            port = net.layer("Reshape", "opset1", [port, net.const(np.array(self.matrix))], {"special_zero": False})
+        kind = "f32" if self.op == "Gather" else x.type
+        if port.type != kind:
+            port = net.layer("Convert", "opset1", [port], {"destination_type": kind}, [kind])
+        given = [port, x, net.const(np.array(0))] if self.op == "Gather" else [x, port]
+        net.result(net.layer(self.op, self.version, given, self.attrs, [kind], name="op"))
+        return net
+
+    def _converted(self, net: Net, port: Port) -> Port:
+        if port.type == self.compute:
+            return port
+        found: Port = net.layer("Convert", "opset1", [port], {"destination_type": self.compute}, [self.compute])
+        return found
+
+
+def product(kind: str, codes: tuple[int, ...], scale: tuple[int, ...] | None = None, zero: str | None = None,
+            rows: int = 3, transpose: bool = True, x: str = "f32", by: str = "f16", **options: Any) -> Weights:
+    """[rows, K] by [N, K] or [K, N], whose axes are those of the codes; two of the axes may be groups and their
+    places."""
+    matrix = options.pop("matrix", codes if len(codes) == 2 else
+                         (codes[0], prod(codes[1:])) if transpose else (prod(codes[:-1]), codes[-1]))
+    depth = matrix[1] if transpose else matrix[0]
+    shape = options.pop("shape", (rows, depth))
+    name = [kind, "x".join(map(str, codes)), scale, zero, shape, transpose, x, by, options.get("compute")]
+    return Weights("MatMul", "opset1", [In(shape, x)], {"transpose_b": transpose}, id="-".join(map(str, name)),
+                   tol=Sum(depth), oracle="cpu", codes=stored(kind, codes), matrix=matrix,
+                   scale=None if scale is None else In(scale, by, low=0.01, high=0.1),
+                   zero=None if zero is None else stored(zero, scale or ()), **options)
+
+
+def stored(kind: str, shape: tuple[int, ...]) -> In:
+    limits = {"low": 0, "high": 255} if kind == "u8" else {"low": -100, "high": 100} if kind == "i8" else {}
+    return In(shape, kind, **limits)
+
+
+def rows(kind: str, codes: tuple[int, ...], scale: tuple[int, ...] | None = None, zero: str | None = None,
+         indices: In | None = None, **options: Any) -> Weights:
+    """Rows by number of the same."""
+    found, indices = product(kind, codes, scale, zero, **options), indices or In((2, 5), "i64", low=0, high=32)
+    return replace(found, op="Gather", version="opset8", inputs=[indices], attrs={}, tol=None,
+                   id=f"{found.id}-{indices.dtype}")
+
+
+def plain(case: Weights) -> Weights:
+    """Of which OpenVINO gives other results: it takes rows of 4 bits to begin with a byte, or reads out of range."""
+    def expect(x: Any) -> Any:
+        if case.op == "MatMul":
+            return (x @ (case.values.T if case.attrs["transpose_b"] else case.values)).astype(np.float32)
+        there = (x >= -len(case.values)) & (x < len(case.values))
+        return np.where(there[..., None], case.values[np.where(there, x, 0)], 0).astype(np.float32)
+
+    return replace(case, expect=expect)
+
+
+ODD = [
+    product("u8", (63, 33), (63, 1), "u8", rows=1),
+    plain(product("u4", (63, 33), (63, 1), "u4")),
+    plain(product("u4", (63, 3, 11), (63, 3, 1), "u4", rows=1)),
+    plain(product("i4", (63, 33), (63, 1), rows=11)),
+    product("f8e4m3", (63, 33), (63, 1), rows=1),
+    product("u4", (35, 3, 20), (35, 3, 1), "u4"),  # a group ends within a vector
+    product("i8", (33, 63), (1, 63), transpose=False, rows=1),
+    product("u4", (33, 66), (1, 66), "u4", transpose=False),
+    product("u4", (3, 10, 70), (3, 1, 70), "u4", transpose=False, rows=11),
+]
+SHAPES = [
+    product("u8", (40, 64), (40, 1), "u8", rows=1),
+    product("u4", (40, 4, 16), (40, 4, 1), "u4", rows=1),
+    product("u4", (40, 4, 16), (40, 4, 1), "u4", rows=23),
+    product("u4", (40, 64), (1, 1), "u4", rows=9),
+    product("i8", (40, 64), (), by="f32", compute="f32"),
+    product("u8", (40, 64), (40, 1), "u8", by="f32", compute="f32", shape=(2, 3, 64)),
+    product("u8", (40, 64), (40, 1), "f16", shape=(64,)),
+    product("f4e2m1", (40, 4, 16), (40, 4, 1), by="f8e8m0"),
+    product("f8e4m3", (40, 4, 16), (40, 4, 1), by="f8e8m0", rows=11),
+    product("u4", (64, 40), (1, 40), "u4", transpose=False, rows=1),
+    product("u4", (4, 16, 40), (4, 1, 40), "u4", transpose=False),
+    product("i8", (64, 40), (1, 40), transpose=False, rows=11),
+    product("f16", (600, 40), compute="f32", transpose=False, rows=1),  # parts, and their sum
+    product("f16", (600, 40), compute="f32", transpose=False, rows=5),
+    product("u8", (40, 64), (40, 1), "u8", rows=0),
+]
+TYPES = [case for kind in KINDS for case in (
+    product(kind, (40, 64), *(() if kind in ("f16", "bf16") else ((40, 1), "u8" if kind == "u8" else None)),
+            compute="f32" if kind in ("f16", "bf16") else "f16"),)]
+HALVES = [product("u8", (40, 64), (40, 1), "u8", rows=r, x=x, compute=x, by=x)
+          for x in ("f16", "bf16") for r in (3, 11)]
+ROWS = [
+    *(rows(kind, (33, 64), None if kind == "f16" else (33, 1), "u8" if kind == "u8" else None,
+           compute="f32" if kind == "f16" else "f16") for kind in KINDS if kind != "bf16"),
+    rows("u4", (65, 4, 8), (65, 4, 1), "u4", In((), "i32", low=0, high=32)),
+    plain(rows("u4", (63, 33), (63, 1), "u4", In((3,), "u8", low=0, high=32))),
+    rows("i8", (63, 33), (1, 1), None, In((4, 1), "i32", low=0, high=32)),
+    rows("u8", (33, 64), (33, 1), "u8", given([[-1, 32, 0, -33]], "i64")),
+    plain(rows("i8", (33, 64), (33, 1), "u8", given([[33, -34, 3, -33, 2**40]], "i64"))),
+]
+test_cases = check([*ODD, *SHAPES, *TYPES, *HALVES, *ROWS])
+
+
+@st.composite
+def weights(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(KINDS))
+    n, size = draw(st.integers(1, 20)), draw(st.sampled_from([1, 2, 3, 8, 11, 16, 32]))
+    groups = draw(st.sampled_from([(), (1,), (2,), (3,), (5,)]))
+    transpose = draw(st.booleans())
+    codes = (n, *groups, size) if transpose else (*groups, size, n)
+    each = (n, *groups, 1) if transpose else (*groups, 1, n)
+    scale = None if kind in ("f16", "bf16") else draw(st.sampled_from([each, (1,) * len(codes), ()]))
+    zero = draw(st.sampled_from([None, kind, "f16"])) if kind in INTEGERS else None
+    options: dict[str, Any] = {"by": draw(st.sampled_from(["f16", "f32", "f8e8m0"])), "compute": "f32"}
+    if transpose and draw(st.booleans()):
+        case = rows(kind, codes, scale, zero, In((3,), "i32", low=0, high=n - 1), **options)
+    else:
+        case = product(kind, codes, scale, zero, draw(st.sampled_from([1, 2, 5, 9, 12])), transpose, **options)
+    # The reference, for the plugin gets groups of rows wrong that are not of 4, 8 ...
+    return replace(case, oracle="evaluate", tol=Sum(100))
+
+
+test_random = sweep(weights())
