@@ -226,7 +226,7 @@ class Check:
 
 
 _OPS: dict[str, str] = {
-    "floordiv": "({0} // {1})",
+    "floordiv": "({0} // ({1}))",
     "truncdiv": "_truncdiv({0}, {1})",
     "fmod": "_fmod({0}, {1})",
     "min": "min({0}, {1})",

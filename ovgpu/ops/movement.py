@@ -1,8 +1,9 @@
-"""Ops that reorder, join and cut tensors: Transpose, Reverse, Concat, Split, VariadicSplit."""
+"""Ops that reorder, join and cut tensors: Transpose, Reverse, ReverseSequence, Roll, Concat, Split, VariadicSplit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ from ovgpu.ops._shapes import (
     normalize_axis,
     unknowns,
 )
+from ovgpu.ops._storage import decode, is_plain
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View, equal
 from ovgpu.symbolic import Int, Spec, Sym, apply, maximum, same, unknown
 from ovgpu.types import Type
@@ -113,6 +116,121 @@ class Reverse(Op):
         if len(values) != rank:
             raise OpError(f"a mask of {len(values)} axes does not fit rank {rank}")
         return [i for i, v in enumerate(values) if v]
+
+
+@op("ReverseSequence", "opset1")
+class ReverseSequence(Op):
+    """``data [..], seq_lengths [batch] -> data``: of each slice along ``batch_axis`` the first elements along
+    ``seq_axis``, as many as its length says, backwards.
+
+    A length is cut off to an integer; one out of range is an error, but on a CUDA device the nearest one in range.
+    """
+
+    batch_axis: int = 0
+    seq_axis: int = 1
+
+    exact = True
+
+    def infer(self, x: Spec, lengths: Spec) -> tuple[Spec, ...]:
+        if not lengths.type.is_dynamic() and not (lengths.type.is_real() or lengths.type.is_integral_number()):
+            raise OpError(f"the lengths must be numbers, not {lengths.type.get_type_name()}")
+        if lengths.rank not in (None, 1):
+            raise OpError(f"the lengths must have rank 1, not {lengths.rank}")
+        if x.shape is not None:
+            if len(x.shape) < 2:
+                raise OpError(f"rank {len(x.shape)} is less than 2")
+            batch, along = self.axes(len(x.shape))
+            if batch == along:
+                raise OpError(f"batch_axis and seq_axis are both {batch}")
+            if lengths.shape is not None:
+                same(lengths.shape[0], x.shape[batch], "there are {0} lengths for {1} slices")
+        return (Spec(x.type, x.shape),)
+
+    def axes(self, rank: int) -> tuple[int, int]:
+        """The axes of slices and of sequences."""
+        return normalize_axis(self.batch_axis, rank), normalize_axis(self.seq_axis, rank)
+
+    def evaluate(self, xp: Any, x: Any, lengths: Any) -> tuple[Any, ...]:
+        batch, along = self.axes(x.ndim)
+        extent = x.shape[along]
+        lengths = decode(lengths, xp).astype(np.int64)
+        if ((lengths < 0) | (lengths > extent)).any():
+            raise OpError(f"a length is out of range for extent {extent}")
+        lengths = lengths.reshape([-1 if i == batch else 1 for i in range(x.ndim)])
+        index = xp.arange(extent).reshape([-1 if i == along else 1 for i in range(x.ndim)])
+        return (xp.take_along_axis(x, xp.where(index < lengths, lengths - 1 - index, index), axis=along),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, lengths), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        if not is_plain(lengths.dtype):
+            return NotImplemented
+        batch, along = self.axes(x.ndim)
+        steps, extent = list(strides_of(x)), x.shape[along]
+        row, steps[along] = steps[along], 0
+        per_slice = [strides_of(lengths)[0] if i == batch else 0 for i in range(x.ndim)]
+        axes = Axes.collapse(x.shape, steps, per_slice, [int(i == along) for i in range(x.ndim)], strides_of(out),
+                             reach=extent * abs(row))
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("reverse.cu", f"reverse_sequence<{bits(x.dtype.itemsize)}, {k.c_type(lengths.dtype)}, {axes.index}, "
+                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
+                 (x, lengths, out, axes.packed(), *axes.numbers(axes.size, extent, row)))
+        return None
+
+
+@op("Roll", "opset7")
+class Roll(Op):
+    """``data [..], shift [n] or scalar, axes [n] or scalar -> data`` moved round along axes, towards larger indices.
+
+    A single shift is for all axes; the shifts of an axis that is named again add up.
+    """
+
+    exact = True
+    lane = True
+    strided_outputs = True
+    host_inputs = (1, 2)
+
+    def infer(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_integers(shift, "shifts", ranks=(0, 1))
+        check_integers(axes, "axes", ranks=(0, 1))
+        if shift.rank == 1 and None not in (length(shift), length(axes)) and length(shift) != length(axes):
+            raise OpError(f"there are {length(shift)} shifts for {length(axes)} axes")
+        known = constants(axes)
+        if known is not None and x.shape is not None:
+            normalize_axes(known, len(x.shape))
+        return (Spec(x.type, x.shape),)
+
+    def shifts(self, shape: Sequence[int], shift: Any, axes: Any) -> list[int]:
+        """How far elements move along each axis."""
+        found, each, where = [0] * len(shape), integers(shift), integers(axes)
+        if np.ndim(shift) == 0:
+            each *= len(where)
+        if len(each) != len(where):
+            raise OpError(f"there are {len(each)} shifts for {len(where)} axes")
+        for axis, n in zip(where, each):
+            found[normalize_axis(axis, len(shape))] += n
+        return [n % d if d else 0 for n, d in zip(found, shape)]
+
+    def evaluate(self, xp: Any, x: Any, shift: Any, axes: Any) -> tuple[Any, ...]:
+        return (xp.roll(x, self.shifts(x.shape, shift, axes), axis=tuple(range(x.ndim))),)
+
+    def moves(self, x: Any, out: Any, shift: Any, axes: Any) -> Iterator[tuple[Any, Any]]:
+        """The parts of data and output that belong together: two for each axis that is shifted."""
+        ends = [[(slice(None), slice(None))] if n == 0 else
+                [(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))]
+                for n in self.shifts(x.shape, shift, axes)]
+        for chosen in itertools.product(*ends):
+            yield x[tuple(source for source, _ in chosen)], out[tuple(target for _, target in chosen)]
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        for source, target in self.moves(inputs[0], outputs[0], *inputs[1:]):
+            k(np.copyto, target, source)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        for source, target in self.moves(inputs[0], outputs[0], *inputs[1:]):
+            k.copy(source, target)
 
 
 @op("Concat", "opset1")

@@ -1,9 +1,12 @@
-"""Transpose, Reverse, Concat, Split, VariadicSplit against OpenVINO."""
+"""Transpose, Reverse, ReverseSequence, Roll, Concat, Split, VariadicSplit against OpenVINO."""
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from tests.harness import Case, In, check, const, given
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.harness import Case, In, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
 STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
@@ -65,6 +68,72 @@ REVERSE = [
     reverse((2, 3), [True], "mask", error="mask of 1 axes does not fit rank 2"),
     reverse((2, 3), const([1, 0]), "mask", error="booleans"),
     reverse((2, 3), const(1), error="rank 1"),
+]
+
+
+def sequences(shape: Any, lengths: Any, batch: int | None = None, axis: int | None = None, **kw: Any) -> Case:
+    attrs = {name: value for name, value in (("batch_axis", batch), ("seq_axis", axis)) if value is not None}
+    lengths = lengths if isinstance(lengths, In) else given(lengths, "i32")
+    return Case("ReverseSequence", "opset1", [data(shape), lengths], attrs, **kw)
+
+
+SEQUENCES = [
+    sequences((3, 5), [1, 5, 2]),
+    sequences((3, 5, 7), [4, 5, 2], 0, 1, rankless=True),
+    sequences((3, 5, 7), [2, 3, 2, 1, 3], 1, 0),
+    sequences((3, 5, 7), [4, 3, 2, 1, 7], 1, 2),
+    sequences((3, 5, 7, 2), [1, 2], -1, -3, rankless=True),
+    sequences((3, 5, 2), [0, 3, 5], id="nothing of a slice"),
+    sequences((3, 5, 2), const([5, 3, 1], "i32"), id="constant lengths"),
+    sequences((3, 5, 2), In((3,), "i64", lambda rng: rng.integers(1, 6, 3)), id="i64 lengths"),
+    sequences((3, 5, 2), given([5, 3, 1], "u8"), id="u8 lengths"),
+    sequences((3, 5, 2), given([5.0, 3.5, 1.9], "f32"), id="f32 lengths"),
+    sequences((3, 5, 2), given([5.0, 3.5, 1.75], "f16"), id="f16 lengths"),
+    sequences((3, 0, 2), [0, 0, 0], expect=lambda x, _: x),
+    *[sequences(In((3, 5), kind), [4, 5, 2]) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
+    *[sequences(In((2, 5), kind), [4, 3], expect=lambda x, _: np.stack([x[0, [3, 2, 1, 0, 4]], x[1, [2, 1, 0, 3, 4]]]))
+      for kind in ("u4", "f8e4m3")],  # which the plugin does not take
+    sequences((3, 5), [1, 6, 2], error="a length is out of range for extent 5", id="long"),
+    sequences((3, 5), [1, 2], error="there are 2 lengths for 3 slices"),
+    sequences((3, 5), [[1, 2, 3]], error="the lengths must have rank 1, not 2"),
+    sequences((3, 5), [1, 2, 3], 0, 2, error="axis 2 is out of range for rank 2"),
+    sequences((3, 5), [1, 2, 3], 0, -2, error="batch_axis and seq_axis are both 0"),
+    sequences((3,), [1, 2, 3], 0, 0, error="rank 1 is less than 2"),
+    sequences((3, 5), given([True] * 3), error="the lengths must be numbers, not boolean", id="boolean lengths"),
+]
+
+
+def roll(shape: Any, shift: Any, axes: Any, **kw: Any) -> Case:
+    """Of the plugin; a single shift for several axes, which it refuses, is computed here."""
+    shift, axes = (v if isinstance(v, In) else const(v) for v in (shift, axes))
+    return Case("Roll", "opset7", [data(shape), shift, axes], **kw)
+
+
+ROLL = [
+    roll((7,), 2, 0),
+    roll((3, 5), 1, 0, rankless=True),
+    roll((3, 5), [1, -2], [0, 1]),
+    roll((3, 5, 7), [4, -2], [2, 0], rankless=True),
+    roll((3, 5, 7), [1, 2, 3], [0, 1, 2]),
+    roll((3, 5, 7), [1, 2, 1], [0, 1, 0], id="twice along an axis"),
+    roll((3, 5), [2, -2], [1, 1], id="there and back"),
+    roll((3, 5), 100, -1),
+    roll((3, 5), -103, -2),
+    roll((3, 5), 5, 1, id="all the way round"),
+    roll((2, 8, 6, 3), [-3, -3], [1, 2]),
+    roll((3, 5), 2, [0, 1], expect=lambda x, *_: np.roll(x, 2, (0, 1)), id="one shift"),
+    roll((3, 5), const([1], "i32"), const([1], "i32"), id="i32"),
+    roll((3, 5), given([1, 2]), given([0, 1]), id="given"),
+    roll((3, 0), 1, 1),
+    roll((3, 5), NONE, NONE, id="no axes", expect=lambda x, *_: x),  # the plugin leaves memory as it is
+    *[roll(In((3, 6), kind), [2], [1]) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
+    *[roll(In((3, 6), kind), [2], [1], expect=lambda x, *_: np.roll(x, 2, 1)) for kind in ("u4", "i4", "f8e4m3")],
+    roll(given(STRINGS), [2], [1], expect=lambda x, *_: np.roll(x, 2, 1), id="strings"),
+    roll((3, 5), [2], [0, 1], error="there are 1 shifts for 2 axes"),
+    roll((3, 5), [1, 2], 0, error="there are 2 shifts for 1 axes"),
+    roll((3, 5), 1, 2, error="axis 2 is out of range for rank 2"),
+    roll((3, 5), const(1.0, "f32"), 1, error="shifts must be integers"),
+    roll((3, 5), 1, [[1]], error="axes must have rank 0 or 1"),
 ]
 
 
@@ -154,3 +223,20 @@ test_reverse = check(REVERSE)
 test_concat = check(CONCAT)
 test_split = check(SPLIT)
 test_variadic_split = check(VARIADIC)
+test_sequences = check(SEQUENCES)
+test_roll = check(ROLL)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=2, max_size=5)))
+    kind = draw(st.sampled_from(("f32", "f16", "i32", "u8", "boolean")))
+    if draw(st.booleans()):
+        batch, axis = draw(st.permutations(range(len(shape))))[:2]
+        lengths = [draw(st.integers(1, shape[axis])) for _ in range(shape[batch])]
+        return sequences(In(shape, kind), lengths, batch, axis - len(shape))
+    axes = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, max_size=4))
+    return roll(In(shape, kind), [draw(st.integers(-20, 20)) for _ in axes], axes)
+
+
+test_random = sweep(drawn())

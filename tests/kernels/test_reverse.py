@@ -1,0 +1,44 @@
+"""ReverseSequence on the emulated device against its definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.ops._strided import Axes
+from ovgpu.ops.movement import ReverseSequence
+from tests.emulator import nvrtc
+from tests.kernels.recorded import draws, run_op
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8, np.float64], ids=lambda k: np.dtype(k).name)
+@pytest.mark.parametrize(("shape", "batch", "along"), [((3, 50), 0, 1), ((40, 7, 9), 1, 0), ((2, 3, 5, 7), -1, 1)])
+def test_reverses(shape: Any, batch: int, along: int, kind: Any, backend: CudaBackend) -> None:
+    op = ReverseSequence(batch_axis=batch, seq_axis=along)
+    lengths = draws((shape[batch],), np.int64, 0, shape[along] + 1)
+    assert len(run_op(backend, op, [draws(shape, kind), lengths])) == 1
+
+
+@pytest.mark.parametrize("length", [np.int32, np.uint8, np.float16, np.float32], ids=lambda k: np.dtype(k).name)
+def test_types_of_lengths(length: Any, backend: CudaBackend) -> None:
+    run_op(backend, ReverseSequence(), [draws((4, 9), np.float32), draws((4,), length, 0, 10)])
+
+
+def test_other_layouts(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [draws((6, 8, 4), np.float32), draws((6,), np.int32, 0, 5)]
+    run_op(backend, ReverseSequence(), inputs, lambda x: x[::-2, ::2] if x.ndim > 1 else x[::2])
+    monkeypatch.setattr(Axes, "index", "long long")
+    assert run_op(backend, ReverseSequence(), inputs) == ["reverse_sequence<unsigned int, int, long long, 4>"]
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_compiles_for_devices(architecture: str) -> None:
+    expressions = [f"reverse_sequence<{t}, {length}, {i}, {r}>" for t, length, i, r in (
+        ("unsigned char", "int", "int", 2), ("unsigned int", "long long", "int", 4),
+        ("unsigned short", "__half", "int", 4), ("unsigned long long", "__nv_bfloat16", "long long", 8))]
+    usage = nvrtc.compile_file("reverse.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
