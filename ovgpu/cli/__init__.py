@@ -1,4 +1,4 @@
-"""The command line: ``ovgpu run | info | benchmark | ops | demo``, also as ``python -m ovgpu``."""
+"""The command line: ``ovgpu run | info | benchmark | compare | ops | demo``, also as ``python -m ovgpu``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 
 from ovgpu import __version__
-from ovgpu.cli import benchmark, demo, info, ops, run
+from ovgpu.cli import benchmark, compare, demo, info, ops, run
 from ovgpu.debug import DEBUG
 from ovgpu.errors import Error
 
-COMMANDS = (run, info, benchmark, ops, demo)
+COMMANDS = (run, info, benchmark, compare, ops, demo)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     args = parser().parse_args(argv)
     try:
-        args.run(args)
+        code: int | None = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.stdout = open(os.devnull, "w")
@@ -46,4 +46,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ovgpu: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return code or 0

@@ -43,10 +43,11 @@ def ports_table(title: str, ports: Sequence[Output]) -> Table:
 def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:
     """Shape and statistics of arrays."""
     return table(title, ("name", "type", "shape", "min", "max", "mean", "first values"),
-                 ((name, *_statistics(array)) for name, array in named), right=(3, 4, 5))
+                 ((name, *statistics(array)) for name, array in named), right=(3, 4, 5))
 
 
-def _statistics(array: Any) -> tuple[str, ...]:
+def statistics(array: Any) -> tuple[str, ...]:
+    """Type, shape, least, greatest, mean and first values, as text."""
     first = " ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in array.reshape(-1)[:2].tolist())
     first += " ..." if array.size > 2 else ""
     shape = str(list(array.shape)).replace(" ", "")

@@ -207,7 +207,7 @@ class Multinomial(Op):
         """Random numbers from 0 to 1."""
         generator = np.random.RandomState()
         if self.global_seed or self.op_seed:
-            generator.set_state(("MT19937", seed_sequence(self.global_seed, self.op_seed), 624))
+            generator.set_state(("MT19937", seed_sequence(self.global_seed, self.op_seed), 624, 0, 0.0))
         return generator.randint(0, 2**32, count, np.uint32).astype(np.float32) / np.float32(2**32)
 
 

@@ -57,7 +57,10 @@ def _expand(node: Node) -> bool:
             return False
     m = Tensors(node)
     last: Output = contract(m, [Term(source, tuple(own)) for source, own in zip(inputs, labels)], output)
-    node.op, node.inputs = (last.node.op, last.node.inputs) if last not in inputs else (Identity(), [*inputs])
+    if last in inputs:
+        node.op, node.inputs = Identity(), [last]
+    else:
+        node.op, node.inputs = last.node.op, last.node.inputs
     return True
 
 
