@@ -4,8 +4,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tests.harness import Case, In, Sum, check, given
+from tests.harness.sweep import sweep
 
 N, H, L, S, E, EV = 2, 3, 5, 7, 6, 4
 Q, K, V = In((N, H, L, E)), In((N, H, S, E)), In((N, H, S, EV))
@@ -25,7 +27,7 @@ def visible(*shape: int) -> In:
     """A boolean mask in which every row attends to something."""
     def data(rng: np.random.Generator) -> np.ndarray[Any, Any]:
         mask = rng.integers(0, 2, shape).astype(bool)
-        mask[..., 1] = True
+        mask[..., int(shape[-1] > 1)] = True
         return mask
 
     return In(shape, "boolean", data)
@@ -117,3 +119,33 @@ ERRORS = [
     wrong("element types differ", Q, K, V, In((L, S)), SCALE, In((N, H, L, 1), "f16")),
 ]
 test_errors = check(ERRORS)
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Case:
+    kind, causal = draw(st.sampled_from(["f32", "f32", "f16", "bf16"])), draw(st.booleans())
+    batch = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+
+    def less() -> list[int]:
+        return [draw(st.sampled_from([d, d, 1])) for d in batch]
+
+    rows, keys, depth, width = (draw(st.integers(1, 11)) for _ in range(4))
+    given_ones = less() if draw(st.booleans()) else batch
+    shapes = [[*batch, rows, depth], [*given_ones, keys, depth], [*given_ones, keys, width]]
+    inputs = [In(shape, kind, low=-2, high=2) for shape in shapes]
+    extra = draw(st.integers(0, 3))
+    if extra:
+        across = draw(st.sampled_from([keys, keys, 1]))
+        of_mask = draw(st.sampled_from([(), (draw(st.sampled_from([rows, 1])), across), (*less(), rows, across),
+                                        (*less(), 1, across)]))
+        boolean = of_mask and draw(st.booleans())
+        inputs.append(visible(*of_mask) if boolean else In(of_mask, kind) if of_mask else
+                      given(np.float32(0), kind))
+    if extra > 1:
+        inputs.append(In(draw(st.sampled_from([(), (1,)])), kind, low=0.1, high=1))
+    if extra > 2:
+        inputs.append(In((*less(), draw(st.sampled_from([rows, 1])), 1), kind))
+    return sdpa("drawn", *inputs, causal=causal)
+
+
+test_random = sweep(attentions())
