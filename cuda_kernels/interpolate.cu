@@ -1,4 +1,5 @@
 // Interpolate: elements that are weighted sums of others, by tables of places and weights along the axes.
+#include "resample.cuh"
 #include "strided.cuh"
 
 // The K axes of y that are resized, outermost first: their numbers among its axes, where their tables begin (`taps`
@@ -8,41 +9,6 @@ struct Resized {
   I axis[K], first[K], stride[K];
 };
 
-// 8-bit and 16-bit types are computed in float, and so are integers, as on the CPU.
-template <typename T>
-struct Real {
-  using Type = float;
-};
-template <>
-struct Real<double> {
-  using Type = double;
-};
-
-// A sum as an element: integers are rounded, halves to even, and saturate at the last number that a float can be.
-template <typename U>
-struct Element {
-  template <typename Sum>
-  static __device__ __forceinline__ U of(Sum sum) {
-    return static_cast<U>(sum);
-  }
-};
-#define ELEMENT_OF_INTEGERS(U, low, high)                                                    \
-  template <>                                                                                \
-  struct Element<U> {                                                                        \
-    template <typename Sum>                                                                  \
-    static __device__ __forceinline__ U of(Sum sum) {                                        \
-      return static_cast<U>(fmin(fmax(rint(sum), Sum(low)), Sum(high)));                     \
-    }                                                                                        \
-  }
-ELEMENT_OF_INTEGERS(signed char, -128.0f, 127.0f);
-ELEMENT_OF_INTEGERS(unsigned char, 0.0f, 255.0f);
-ELEMENT_OF_INTEGERS(short, -32768.0f, 32767.0f);
-ELEMENT_OF_INTEGERS(unsigned short, 0.0f, 65535.0f);
-ELEMENT_OF_INTEGERS(int, -2147483648.0f, 2147483520.0f);
-ELEMENT_OF_INTEGERS(unsigned, 0.0f, 4294967040.0f);
-ELEMENT_OF_INTEGERS(long long, -9223372036854775808.0f, 9223371487098961920.0f);
-ELEMENT_OF_INTEGERS(unsigned long long, 0.0f, 18446742974197923840.0f);
-
 // The coordinate along an axis whose number is not a constant; an index into `at` would put it into memory.
 template <typename I, int R>
 __device__ __forceinline__ I along(const I (&at)[R], I axis) {
@@ -50,21 +16,6 @@ __device__ __forceinline__ I along(const I (&at)[R], I axis) {
 #pragma unroll
   for (int i = 0; i < R; i++) found = i == axis ? at[i] : found;
   return found;
-}
-
-// The sum of P^K elements from axis k on. What weighs nothing is not read.
-template <int k, int P, int K, typename T, typename I>
-__device__ __forceinline__ typename Real<T>::Type sum(const T* __restrict__ x, const I (&place)[K][P],
-                                                      const float (&weight)[K][P]) {
-  typename Real<T>::Type total = 0;
-#pragma unroll
-  for (int p = 0; p < P; p++) {
-    if (weight[k][p] != 0) {
-      if constexpr (k + 1 < K) total += weight[k][p] * sum<k + 1>(x + place[k][p], place, weight);
-      else total += weight[k][p] * static_cast<typename Real<T>::Type>(x[place[k][p]]);
-    }
-  }
-  return total;
 }
 
 // Each thread computes one element of `size`, and the same one of all of a batch, which shares places and weights.

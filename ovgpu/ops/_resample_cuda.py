@@ -47,11 +47,10 @@ def resample(k: Any, x: Array, out: Array, along: Sequence[Along]) -> bool:
     padding, steps = axes.rank - len(axes.extents), strides_of(x)
     struct = np.array(axes.numbers(*(i + padding for i in resized), *starts, *(steps[axis] for axis, _ in along)))
     numbers = (axes.packed(), struct, *axes.numbers(axes.size, *batch))
-    across = ceildiv(axes.size, THREADS)
-    down = min(batch[0], max(ceildiv(batch[0], SHARED), ceildiv(8 * PROCESSORS, across)), 65535)
+    grid = grid_of(axes.size, batch[0])
     shape = f"{axes.index}, {axes.rank}"
     if moved:
-        k.kernel("interpolate.cu", f"pick<{bits(x.dtype.itemsize)}, {len(along)}, {shape}>", (across, down), (THREADS,),
+        k.kernel("interpolate.cu", f"pick<{bits(x.dtype.itemsize)}, {len(along)}, {shape}>", grid, (THREADS,),
                  (x, out, places, *numbers))
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
@@ -60,8 +59,14 @@ def resample(k: Any, x: Array, out: Array, along: Sequence[Along]) -> bool:
         function = f"resample<{kinds}, {count}, {len(along)}, {shape}>"
     else:
         function, given = f"filter<{kinds}, {shape}>", (*given, np.int32(count))
-    k.kernel("interpolate.cu", function, (across, down), (THREADS,), given)
+    k.kernel("interpolate.cu", function, grid, (THREADS,), given)
     return True
+
+
+def grid_of(size: int, batch: int) -> tuple[int, int]:
+    """The grid for threads that compute an element of ``size``, of several images of a batch alike."""
+    across = ceildiv(size, THREADS)
+    return across, min(batch, max(ceildiv(batch, SHARED), ceildiv(8 * PROCESSORS, across)), 65535)
 
 
 def _taps(along: Sequence[Along]) -> int:

@@ -119,6 +119,13 @@ def _normalized(places: Numbers, weights: Numbers) -> Taps:
     return Taps(places, (weights / np.where(total == 0, 1, total)).astype(np.float32))
 
 
+def limits(kind: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the greatest number in f32 that an integer type has."""
+    info = np.iinfo(kind)
+    greatest = np.float32(info.max)
+    return float(info.min), float(greatest if int(greatest) <= info.max else np.nextafter(greatest, np.float32(0)))
+
+
 # ---- on NumPy
 
 Pass = tuple[int, Taps]
@@ -126,10 +133,10 @@ Pass = tuple[int, Taps]
 
 
 def resize_rows(x: Numbers, out: Numbers, passes: Sequence[Pass], buffers: Sequence[Numbers], rows: int,
-                limits: tuple[float, float] | None, rounds: bool) -> None:
+                clip: tuple[float, float] | None, rounds: bool) -> None:
     """Resizes rows [n, ...], so many at a time that they stay in cache; ``buffers`` are three scratch vectors.
 
-    Results are rounded and clipped to ``limits``, at last or after every axis.
+    Results are rounded and clipped, at last or after every axis.
     """
     for start in range(0, len(x), rows):
         block, target = x[start : start + rows], out[start : start + rows]
@@ -140,9 +147,9 @@ def resize_rows(x: Numbers, out: Numbers, passes: Sequence[Pass], buffers: Seque
             last = number == len(passes) - 1 and target.dtype == block.dtype
             into = target if last else buffers[1 - number % 2][: prod(shape)].reshape(shape)
             _resize(block, axis, taps, into, buffers[2])
-            if limits is not None and (rounds or number == len(passes) - 1):
+            if clip is not None and (rounds or number == len(passes) - 1):
                 np.rint(into, into)
-                np.clip(into, *limits, into)
+                np.clip(into, *clip, into)
             block = into
         if block is not target:
             np.copyto(target, block, casting="unsafe")

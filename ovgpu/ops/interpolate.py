@@ -12,7 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _resampling
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._resample_cuda import passes, resample
-from ovgpu.ops._resampling import Taps
+from ovgpu.ops._resampling import Taps, limits
 from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE
@@ -182,7 +182,7 @@ class Interpolate4(Op):
         row = prod(map(max, x.shape[lead:], out.shape[lead:]))
         k(_resampling.resize_rows, x.reshape(-1, *x.shape[lead:]), out.reshape(-1, *out.shape[lead:]),
           [(axis - lead + 1, found) for axis, _, found in taps], workspace[:3], max(workspace[0].size // row, 1),
-          _limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
+          limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -319,14 +319,7 @@ def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
 
 def _rounded(xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
     """Floats as the nearest numbers that an integer type has."""
-    return xp.clip(xp.rint(x), *_limits(kind))
-
-
-def _limits(kind: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the greatest number in f32 that an integer type has."""
-    limits = np.iinfo(kind)
-    greatest = np.float32(limits.max)
-    return float(limits.min), float(greatest if int(greatest) <= limits.max else np.nextafter(greatest, np.float32(0)))
+    return xp.clip(xp.rint(x), *limits(kind))
 
 
 def _real(kind: np.dtype[Any]) -> np.dtype[Any]:

@@ -1,0 +1,79 @@
+"""NV12 and I420 to RGB and BGR against OpenVINO: one plane and several, element types, every colour."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.color import NV12toRGB
+from tests.harness import Case, In, check, sweep
+
+OPS = ("NV12toRGB", "NV12toBGR", "I420toRGB", "I420toBGR")
+
+
+def image(kind: str, *shape: int) -> In:
+    return In(shape, kind, low=0, high=255)
+
+
+def convert(op: str, n: int = 2, height: int = 4, width: int = 6, kind: str = "u8", planes: bool = False,
+            **kw: object) -> Case:
+    """Of one plane, or of separate ``planes``."""
+    y, half = image(kind, n, height, width, 1), (n, height // 2, width // 2)
+    whole = [image(kind, n, height * 3 // 2, width, 1)]
+    split = [y, image(kind, *half, 2)] if op.startswith("NV12") else [y, image(kind, *half, 1), image(kind, *half, 1)]
+    return Case(op, "opset8", split if planes else whole, **kw)
+
+
+def wrong(op: str, *shapes: Sequence[int], kind: str = "u8", error: str) -> Case:
+    return Case(op, "opset8", [image(kind, *shape) for shape in shapes], error=error)
+
+
+CASES = [
+    *(convert(op, kind=kind, planes=planes, rankless=kind == "u8")
+      for op in OPS for kind in ("u8", "f32") for planes in (False, True)),
+    *(convert(op, kind=kind, planes=planes, id=f"{kind} {planes}")
+      for op in OPS[::3] for kind in ("f16", "bf16") for planes in (False, True)),
+    *(convert(op, kind="f64", tol=1e-4, id="f64") for op in OPS[::3]),  # the plugin's terms are f32 up to 500
+    *(convert(op, 1, 2, 2, id="smallest") for op in OPS),
+    *(convert(op, 1, 14, 90, planes=True, id="larger than a block") for op in OPS),
+    convert("NV12toRGB", 0, planes=True, expect=lambda *_: np.zeros((0, 4, 6, 3), np.uint8), id="no images"),
+    *(case for op in OPS for case in (
+        wrong(op, (1, 4, 6, 1), error="height of all planes, 4, is no multiple of 3"),
+        wrong(op, (1, 9, 5, 1), error="width 5 is odd"),
+        wrong(op, (6, 6, 1), error="images must have rank 4, not 3"),
+        wrong(op, (1, 6, 6, 3), error="3 channels instead of 1"),
+        wrong(op, (1, 6, 6, 1), kind="i32", error="element type i32 is neither u8 nor real"))),
+    wrong("NV12toRGB", (1, 5, 6, 1), (1, 2, 3, 2), error="height 5 is odd"),
+    wrong("NV12toRGB", (1, 4, 6, 1), (1, 2, 4, 2), error="4 columns of colours instead of 3"),
+    wrong("NV12toBGR", (2, 4, 6, 1), (1, 2, 3, 2), error="1 images of colours instead of 2"),
+    wrong("NV12toBGR", (1, 4, 6, 1), (1, 2, 3, 1), error="1 channels instead of 2"),
+    wrong("I420toRGB", (1, 4, 6, 1), (1, 2, 3, 1), error="2 inputs instead of 1 or 3"),
+    wrong("I420toBGR", (1, 4, 6, 1), (1, 2, 3, 1), (1, 1, 3, 1), error="1 rows of colours instead of 2"),
+]
+test_cases = check(CASES)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    n, height, width = (draw(st.integers(1, most)) for most in (3, 9, 9))
+    return convert(draw(st.sampled_from(OPS)), n, 2 * height, 2 * width, draw(st.sampled_from(("u8", "f32", "f16"))),
+                   draw(st.booleans()))
+
+
+test_random = sweep(drawn(), 100)
+
+
+def test_every_brightness_and_red() -> None:
+    """Of some images that differ in U: columns of Y, rows of V."""
+    ov = pytest.importorskip("openvino")
+    from openvino import opset8
+
+    colours = np.zeros((16, 256, 128, 2), np.uint8)
+    colours[..., 0], colours[..., 1] = np.arange(3, 256, 16)[:, None, None], np.arange(256)[:, None]
+    planes = [np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None], (16, 512, 256, 1)), colours]
+    ports = [opset8.parameter(x.shape, np.uint8) for x in planes]
+    model = ov.Core().compile_model(ov.Model([opset8.nv12_to_rgb(*ports)], ports), "CPU")
+    np.testing.assert_array_equal(NV12toRGB().evaluate(NUMPY, *planes)[0], model(planes)[0])
