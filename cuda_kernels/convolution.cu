@@ -240,3 +240,65 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   }
   y[e.place(w)] = T(sum);
 }
+
+// A convolution of signs: 1 where an element is 1, else -1. `padding` is that of what lies outside.
+template <class T, class I>
+__global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
+    convolve_signs(const T* __restrict__ x, const unsigned char* __restrict__ kernel, T* __restrict__ y,
+                   const Window<I> w, I padding, I size) {
+  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (index >= size) return;
+  const Element<I> e(w, index);
+  I first[3], equal = 0;
+#pragma unroll
+  for (int axis = 0; axis < 3; axis++) first[axis] = e.at[axis] * w.stride[axis] - w.begin[axis];
+  const I depth = w.channels * volume(w.kernel), origin = e.image * w.x[0] + offset(first, w.x);
+  for (I i = 0; i < depth; i++) {
+    const Tap<I> read = tap(w, i);
+    const I at[3] = {first[0] + read.at[0], first[1] + read.at[1], first[2] + read.at[2]};
+    const bool one = inside(at, w.size) ? x[origin + read.offset] == T(1) : padding == 1;
+    equal += one == (kernel[e.channel * depth + i] == 1);
+  }
+  y[e.place(w)] = T(2 * equal - depth);
+}
+
+// columns [batch, channels, taps, extent...] of a deformable convolution. One thread reads all channels that a tap's
+// offset is for. offsets [batch, deformed, taps, 2, extent...] and mask [batch, deformed, taps, extent...] are dense.
+// FADES: what is less than a pixel outside of the data is interpolated with 0.
+template <class T, class I, bool FADES>
+__global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
+    deform_columns(const T* __restrict__ x, const T* __restrict__ offsets, const T* __restrict__ mask,
+                   T* __restrict__ columns, const Window<I> w, I deformed, I size) {
+  using A = typename Sum<T>::Type;
+  const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
+  if (index >= size) return;
+  const I pixels = volume(w.extent), taps = volume(w.kernel), row = index / pixels, pixel = index - row * pixels;
+  const I group = row / taps, image = group / deformed, each = w.groups * w.channels / deformed;
+  const I channel = (group - image * deformed) * each;  // the first
+  const Tap<I> read = tap(w, row - group * taps);
+  I at[3];
+  unravel(pixel, w.extent, at);
+  const A p = A(at[1] * w.stride[1] - w.begin[1] + read.at[1]) + A(offsets[(row * 2) * pixels + pixel]);
+  const A q = A(at[2] * w.stride[2] - w.begin[2] + read.at[2]) + A(offsets[(row * 2 + 1) * pixels + pixel]);
+  const I height = w.size[1], width = w.size[2];
+  const bool exists = p < A(height) && q < A(width) && (FADES ? p > A(-1) && q > A(-1) : p >= A(0) && q >= A(0));
+  const I top = exists ? I(floor(p)) : 0, left = exists ? I(floor(q)) : 0;
+  const A scale = !exists ? A(0) : mask ? A(mask[index]) : A(1), down = p - A(top), right = q - A(left);
+  A weight[4];
+  I place[4];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const I i = top + k / 2, j = left + k % 2;
+    const bool counts = exists && (!FADES || (0 <= i && i < height && 0 <= j && j < width));
+    weight[k] = counts ? (k / 2 ? down : A(1) - down) * (k % 2 ? right : A(1) - right) : A(0);
+    place[k] = (i < 0 ? 0 : i < height ? i : height - 1) * w.x[3] + (j < 0 ? 0 : j < width ? j : width - 1) * w.x[4];
+  }
+  x += image * w.x[0] + channel * w.x[1];
+  columns += ((image * deformed * each + channel) * taps + row - group * taps) * pixels + pixel;
+  for (I c = 0; c < each; c++, x += w.x[1], columns += taps * pixels) {
+    A sum = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) sum += weight[k] * A(x[place[k]]);
+    *columns = T(exists ? sum * scale : A(0));
+  }
+}

@@ -203,3 +203,33 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
         taken = k.gemm(kernel, x[image : image + images], columns)
         assert taken, "cuBLAS takes dense matrices"
         _launch(k, part, "fold_columns<{}, {}>", part.out.size, (columns, part.out))
+
+
+def convolve_signs(k: Any, c: Convolved, padding: bool) -> None:
+    """Records a convolution of signs, whose kernel has bits; ``padding``: whether what lies outside is 1."""
+    if c.out.size:
+        _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), int(padding))
+
+
+def convolve_deformed(k: Any, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool,
+                      workspace: Any) -> Any:
+    """Records a deformable convolution: columns of what its taps read, for as many images as there is room for, and
+    products. NotImplemented for outputs whose pixels do not lie side by side."""
+    out, pixels, depth = flat(c.out, len(c.x), c.groups, c.outputs), prod(c.out.shape[2:]), c.channels * prod(c.taps)
+    if out is None or not depth:
+        return NotImplemented
+    images = max(workspace.size // max(c.groups * depth * pixels, 1), 1)
+    for image in range(0, len(c.x) if out.size else 0, images):
+        rows = slice(image, image + images)
+        part = replace(c, x=c.x[rows], out=c.out[rows])
+        columns = workspace[: len(part.x) * c.groups * depth * pixels]
+        threads = len(part.x) * deformed * prod(c.taps) * pixels
+        window, kind, scalar = part.window(max(columns.size, offsets.size))
+        k.kernel(FILE, f"deform_columns<{k.c_type(c.out.dtype)}, {kind}, {str(fades).lower()}>",
+                 (-(-threads // THREADS),), (THREADS,),
+                 (part.x, offsets[rows], None if mask is None else mask[rows], columns, window,
+                  scalar(deformed), scalar(threads)))
+        taken = k.gemm(c.kernel.reshape(c.groups, c.outputs, depth),
+                       columns.reshape(len(part.x), c.groups, depth, pixels), out[rows])
+        assert taken, "cuBLAS takes dense columns"
+    return None

@@ -1,0 +1,70 @@
+"""BinaryConvolution: a convolution of signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._convolution import Convolved, convolve_signs, dense
+from ovgpu.ops._op import Array, op
+from ovgpu.ops._shapes import unknowns
+from ovgpu.ops._storage import is_plain
+from ovgpu.ops._windows import Windowed, check_number, framed, taps
+from ovgpu.symbolic import Spec, same
+from ovgpu.types import Type
+
+
+@op("BinaryConvolution", "opset1")
+class BinaryConvolution(Windowed):
+    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and all else is -1.
+
+    The kernel is of u1, the data of any type of numbers. Padding is ``pad_value``, which OpenVINO's plugin leaves out
+    where it is 0; the plugin also takes the bits of a byte of the kernel in the opposite order of other ops.
+    """
+
+    mode: Literal["xnor-popcount"]
+    pad_value: float
+
+    layout = "blas"
+    strided_outputs = True
+    axes = (2,)
+
+    def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
+        check_number(x.type)
+        if kernel.type not in (Type.u1, Type.dynamic):
+            raise OpError(f"the kernel must be of u1, not {kernel.type.get_type_name()}")
+        self.spatial(x, kernel)
+        batch, channels, *sizes = x.shape or unknowns(4) or ()
+        outputs, taken, *extents = kernel.shape or unknowns(4) or ()
+        same(channels, taken, "the data has {0} channels, the kernel takes {1}")
+        return (Spec(x.type, (batch, outputs, *self.extents(sizes, extents))),)
+
+    def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
+        outputs, channels, *sizes = kernel.shape
+        extents = self.extents(x.shape[2:], sizes)
+        signs = framed(xp, signs_of(xp, x), *self.pads(x.shape[2:], sizes), 1 if self.pad_value == 1 else -1)
+        out = xp.zeros((len(x), outputs, prod(extents)), signs.dtype)
+        strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
+        for tap in np.ndindex(*sizes):
+            part = signs[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
+            out += xp.matmul(signs_of(xp, kernel[(..., *tap)]), part.reshape(len(x), channels, prod(extents)))
+        return (out.reshape(len(x), outputs, *extents).astype(x.dtype),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, kernel), out = inputs, outputs[0]
+        if not is_plain(out.dtype):
+            return NotImplemented
+        strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
+        bits = dense(k, kernel.view(np.uint8))[None]
+        begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
+        convolve_signs(k, Convolved(x, bits, out, strides, dilations, begin), self.pad_value == 1)
+        return None
+
+
+def signs_of(xp: Any, x: Array) -> Array:
+    """1 where an element is 1, else -1."""
+    return xp.where(x == 1, xp.float32(1), xp.float32(-1))

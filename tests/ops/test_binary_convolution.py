@@ -1,0 +1,69 @@
+"""BinaryConvolution against the plugin where the two take the kernel's bits alike, else against sums of products."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.harness import Case, In, check
+from tests.harness.cases import Array
+
+AROUND = {"pads_begin": "1,1", "pads_end": "1,1"}
+ATTRS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0", "mode": "xnor-popcount",
+         "pad_value": "0"}
+
+
+def palindromes(shape: tuple[int, ...]) -> Any:
+    """Bits of a kernel of which each byte reads the same in both orders: the plugin takes them from the other end."""
+    def draw(rng: np.random.Generator) -> Array:
+        half = rng.integers(0, 2, (np.prod(shape) // 8, 4))
+        return np.concatenate([half, half[:, ::-1]], axis=1).reshape(shape)
+
+    return draw
+
+
+def judged(x: tuple[int, ...], kernel: tuple[int, ...], *, rankless: bool = False, kind: str = "f32",
+           **attrs: str) -> Case:
+    return Case("BinaryConvolution", "opset1", [In(x, kind, lambda rng: rng.integers(0, 2, x)),
+                                                In(kernel, "u1", palindromes(kernel), const=True)],
+                ATTRS | attrs, rankless=rankless)
+
+
+def bits(*shapes: tuple[int, ...], kind: str = "f32") -> list[In]:
+    x, kernel = shapes
+    return [In(x, kind, lambda rng: rng.integers(0, 2, x)), In(kernel, "u1", lambda rng: rng.integers(0, 2, kernel))]
+
+
+def convolved(x: Array, kernel: Array, pad: float, strides: tuple[int, int] = (1, 1)) -> Array:
+    """With a pixel of padding on all sides, as the specification says it."""
+    x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=pad)
+    height, width = kernel.shape[2:]
+    rows, columns = (range(0, n - k + 1, s) for n, k, s in zip(x.shape[2:], kernel.shape[2:], strides))
+    equal = [[(x[:, None, :, i : i + height, j : j + width] == kernel).sum((2, 3, 4)) for j in columns] for i in rows]
+    return (2 * np.array(equal).transpose(2, 3, 0, 1) - kernel[0].size).astype(x.dtype)
+
+
+CASES = [
+    judged((2, 8, 5, 7), (3, 8, 3, 2), rankless=True),
+    judged((2, 32, 5, 7), (16, 32, 3, 3), strides="2,1", pad_value="1", pads_begin="1,0", pads_end="0,1"),
+    judged((2, 8, 6, 7), (5, 8, 3, 3), dilations="2,1", pad_value="-1", pads_begin="1,1", pads_end="1,1"),
+    judged((2, 16, 6, 7), (5, 16, 2, 3), auto_pad="same_upper", strides="1,2", pad_value="1"),
+    judged((2, 16, 6, 7), (5, 16, 2, 3), auto_pad="same_lower", strides="1,2", pad_value="-1"),
+    judged((2, 8, 6, 7), (5, 8, 1, 1), auto_pad="valid", strides="2,3"),
+    judged((1, 24, 6, 7), (8, 24, 2, 2), kind="f16"),
+    Case("BinaryConvolution", "opset1", bits((2, 3, 5, 7), (4, 3, 3, 2)), ATTRS | AROUND,
+         expect=lambda x, kernel: convolved(x, kernel, 0), id="padded_by_0"),
+    Case("BinaryConvolution", "opset1", bits((2, 3, 5, 7), (4, 3, 3, 2)),
+         ATTRS | AROUND | {"pad_value": "1.0", "strides": "2,3"},
+         expect=lambda x, kernel: convolved(x, kernel, 1, (2, 3)), id="padded_by_1", rankless=True),
+    *(Case("BinaryConvolution", "opset1", bits((2, 3, 5, 7), (4, 3, 3, 2), kind=kind),
+           ATTRS | AROUND, expect=lambda x, kernel: convolved(x, kernel, 0), id=kind)
+      for kind in ("i32", "u8", "bf16")),
+    Case("BinaryConvolution", "opset1", bits((2, 3, 5, 7), (4, 5, 3, 2)), ATTRS, id="channels",
+         error="the data has 3 channels, the kernel takes 5"),
+    Case("BinaryConvolution", "opset1", [In((2, 3, 5, 7)), In((4, 3, 3, 2))], ATTRS, id="type",
+         error="the kernel must be of u1, not f32"),
+    Case("BinaryConvolution", "opset1", bits((2, 3, 5, 7), (4, 3, 3, 2)), ATTRS | {"mode": "dot"}, id="mode",
+         error="'dot' is not one of xnor-popcount"),
+]
+test_cases = check(CASES)
