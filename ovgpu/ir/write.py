@@ -174,7 +174,7 @@ class Writer:
                       "type": SPELLINGS.get(op.name, op.name), "version": version}
         if op.name == "Result":
             attributes["output_names"] = join_names(node.outputs[0].own_names) or None
-        plans = {key: self.plan(value) for key, value in op.attributes().items() if isinstance(value, Model)}
+        plans = {key: self.plan(value) for key, value in vars(op).items() if isinstance(value, Model)}
         with self.lines.element("layer", **attributes):
             data = self.data(node)
             if data:

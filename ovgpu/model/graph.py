@@ -6,7 +6,7 @@ A port's `Spec` (element type, shape) is what the last `Model.validate_nodes_and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ovgpu.errors import Error, ModelError
@@ -291,8 +291,7 @@ def _no_attribute(key: str) -> RuntimeError:
 
 
 def _clone_bodies(op: Any) -> Any:
-    values = {f.name: getattr(op, f.name) for f in fields(op)} if is_dataclass(op) else {}
-    bodies = {name: value.clone() for name, value in values.items() if isinstance(value, Model)}
+    bodies = {name: value.clone() for name, value in vars(op).items() if isinstance(value, Model)}
     return replace(op, **bodies) if bodies else op
 
 

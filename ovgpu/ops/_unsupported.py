@@ -45,7 +45,7 @@ def _extent(dim: Dimension) -> Int:
 
 def bodies(op: Any) -> list[Model]:
     """The models that an op runs, in order of declaration."""
-    return [value for value in op.attributes().values() if isinstance(value, Model)]
+    return [value for value in vars(op).values() if isinstance(value, Model)]  # `attributes` may unpack constants
 
 
 def all_nodes(model: Model) -> Iterator[Node]:

@@ -14,7 +14,7 @@ from ovgpu.ops._packed import VECTOR, Packed, affine
 from ovgpu.ops._shapes import check_integers
 from ovgpu.ops.indexing import readable, signed
 from ovgpu.ops.matmul import MatMul
-from ovgpu.symbolic import Spec, product
+from ovgpu.symbolic import Spec, Sym, product
 from ovgpu.types import Type
 
 FEW = 8  # rows of x up to which the kernels decompress in registers
@@ -28,12 +28,14 @@ class CompressedMatMul(Op):
     """``x [..., M, K] @ weights``, of [N, K] if ``transpose``, else of [K, N]; inputs as those of `Packed`.
 
     Weights are decompressed in f32, whatever type the layers that this stands for had on the way: as in OpenVINO's
-    plugin, nothing is rounded to f16. ``tile``: how many of them are decompressed at a time, at most, or one row.
+    plugin, nothing is rounded to f16. ``tile``: how many of them are decompressed at a time, at most, or two rows;
+    ``device``: whether by kernels, which need no scratch beside it.
     """
 
     weights: Packed
     transpose: bool
     tile: int
+    device: bool
 
     name: ClassVar[str] = "MatMul"
     version: ClassVar[str] = "ovgpu"
@@ -66,15 +68,17 @@ class CompressedMatMul(Op):
         return (xp.asarray(xp.matmul(x, matrix.T if self.transpose else matrix)),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """A tile, scratch of `Packed.unpack`; and x and a tile's results in f32, if they have another type."""
+        """A tile; for NumPy scratch of `Packed.unpack`, and x and a tile's results in f32 if they have another type."""
         x = inputs[0]
         assert x is not None and x.shape is not None
-        k = self._extents[1]
-        elements = self.step * k + 1
+        depth, count = self._extents[1], product(x.shape[:-1])
+        elements = self.step * depth + 1
+        if self.device:
+            few = not isinstance(count, Sym) and count <= FEW
+            return () if few and self.transpose else ((Type.f32, (elements,)),)
         scratch: Workspace = ((Type.f32, (elements,)), (Type.i64, (self.weights.bytes_of(elements),)))
         if x.type != Type.f32:
-            rows = product(x.shape[:-1])
-            scratch = (*scratch, (Type.f32, (rows * k,)), (Type.f32, (rows * self.step,)))
+            scratch = (*scratch, (Type.f32, (count * depth,)), (Type.f32, (count * self.step,)))
         return scratch
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
@@ -110,11 +114,14 @@ class CompressedMatMul(Op):
             return None
         x, out = x.reshape(-1, depth), out.reshape(-1, n)
         if len(x) > FEW:
-            return self._panels(k, x, out, inputs[1:], workspace[0].view(x.dtype))
-        (self._by_rows if self.transpose else self._by_columns)(k, x, out, inputs[1:], workspace[0])
+            return self._panels(k, x, out, inputs[1:], workspace[0])
+        if self.transpose:
+            self._by_rows(k, x, out, inputs[1:])
+        else:
+            self._by_columns(k, x, out, inputs[1:], workspace[0])
         return None
 
-    def _by_rows(self, k: Any, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
+    def _by_rows(self, k: Any, x: Any, out: Any, stored: Sequence[Any]) -> None:
         """Each row of the weights by all of x."""
         (m, depth), n = x.shape, out.shape[1]
         vector = 1 if depth % VECTOR or x.data.ptr % 16 else VECTOR
@@ -146,6 +153,7 @@ class CompressedMatMul(Op):
     def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], tile: Any) -> Any:
         """A product of cuBLAS for each tile."""
         n, depth = self._extents
+        tile = tile.view(x.dtype)
         for start in range(0, n, self.step):
             width = min(self.step, n - start)
             shape, place = ((width, depth), (start, 0)) if self.transpose else ((depth, width), (0, start))

@@ -73,7 +73,7 @@ def _product(node: Node, device: bool, made: dict[Output, Output]) -> None:
     packed = weights.packed(0 if op.transpose_b else 1)
     if packed is not None and (device or packed.kind not in HALVES):
         tile = DEVICE_TILE if device else TILE
-        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile)
+        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile, device=device)
         node.inputs = [x, *weights.constants(made)]
 
 
