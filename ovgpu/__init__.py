@@ -21,7 +21,7 @@ shapes of the outputs, and `evaluate` computes them with NumPy or CuPy, whicheve
 
 from __future__ import annotations
 
-from ovgpu import properties
+from ovgpu import preprocess, properties
 from ovgpu.compiled import CompiledModel
 from ovgpu.core import Core, compile_model
 from ovgpu.debug import DEBUG, STOP_AT
@@ -80,6 +80,7 @@ __all__ = [
     "get_batch",
     "get_version",
     "op",
+    "preprocess",
     "properties",
     "read_model",
     "save_model",

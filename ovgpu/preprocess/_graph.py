@@ -1,0 +1,53 @@
+"""Makes nodes with their specs, before they belong to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Node, Output
+from ovgpu.ops import lookup
+from ovgpu.ops.graph import Constant, Parameter
+from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.types import PartialShape, Type
+
+
+class Graph:
+    """New nodes. OpError from an op whose inputs are not what it takes."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.parameters = 0
+
+    def parameter(self, kind: Type, shape: PartialShape, name: str) -> Output:
+        port = Node(Parameter(element_type=kind, shape=shape), [], 1, name=name).outputs[0]
+        port.spec = Spec(kind, dims_of(shape, self.table, "new", self.parameters))
+        self.parameters += 1
+        return port
+
+    def constant(self, value: Any, kind: Type = Type.i64) -> Output:
+        array = np.asarray(value, np.float64 if kind.is_real() else np.int64).astype(kind.storage)
+        return self.known(Node(Constant(element_type=kind, value=array), [], 1).outputs[0])
+
+    def add(self, name: str, version: str, *inputs: Output, **attributes: Any) -> Output:
+        """The output of a new node."""
+        cls = lookup(name, version)
+        assert cls is not None
+        return self.known(Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").outputs[0])
+
+    def transpose(self, x: Output, order: Sequence[int]) -> Output:
+        return self.add("Transpose", "opset1", x, self.constant(order))
+
+    def known(self, port: Output) -> Output:
+        """The same port with its spec, inferred from those of what it is made of."""
+        node = port.node
+        for source in node.inputs:
+            if source is not None and source.spec.shape is None and source.spec.type.is_dynamic():
+                self.known(source)
+        with self.table:
+            specs = node.infer([None if s is None else s.spec for s in node.inputs])
+        for output, spec in zip(node.outputs, specs):
+            output.spec = spec
+        return port

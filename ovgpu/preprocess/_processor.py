@@ -1,0 +1,215 @@
+"""PrePostProcessor: inserts the steps into the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.model.ports import find_port
+from ovgpu.preprocess import _color, _layouts
+from ovgpu.preprocess._color import ColorFormat
+from ovgpu.preprocess._graph import Graph
+from ovgpu.preprocess._info import InputInfo, InputTensorInfo, OutputInfo
+from ovgpu.preprocess._steps import Context, Step, converted, relaid
+from ovgpu.types import Layout, PartialShape
+
+Log = list[str]
+
+
+class PrePostProcessor:
+    """Adds pre- and postprocessing to a model, which `build` changes and returns."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._inputs = [InputInfo() for _ in model.parameters]
+        self._outputs = [OutputInfo() for _ in model.results]
+
+    def input(self, key: int | str | None = None) -> InputInfo:
+        """The input of that number or tensor name; without one, the only input."""
+        return self._inputs[self._model.inputs.index(find_port(self._model.inputs, key, "input"))]
+
+    def output(self, key: int | str | None = None) -> OutputInfo:
+        """The output of that number or tensor name; without one, the only output."""
+        return self._outputs[self._model.outputs.index(find_port(self._model.outputs, key, "output"))]
+
+    def build(self) -> Model:
+        """Inserts all steps. Raises: RuntimeError if they do not fit the model, which then stays as it was."""
+        model = self._model
+        inputs = {node: list(node.inputs) for node in model.ops}
+        parameters = model.parameters
+        try:
+            self._connect_inputs()
+            model.validate_nodes_and_infer_types()
+            moved = self._connect_outputs()
+            model.validate_nodes_and_infer_types()
+        except Exception:
+            for node, sources in inputs.items():
+                node.inputs = sources
+            model.parameters = parameters
+            model.changed()
+            model.validate_nodes_and_infer_types()
+            raise
+        for result, source, layout in moved:
+            _rename(model, result, source)
+            if not layout.empty:
+                result.set_layout(layout)
+        return model
+
+    def _connect_inputs(self) -> None:
+        parameters: list[Node] = []
+        for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
+            made, port = new_input(Graph(), parameter, info, [])
+            if made == [port.node] and port.spec.partial_shape == parameter.partial_shape \
+                    and port.element_type == parameter.element_type:
+                made, port = [parameter], parameter.outputs[0]
+            for node in self._model.ops:
+                node.inputs = [port if source is parameter.outputs[0] else source for source in node.inputs]
+            parameters += made
+        self._model.parameters = parameters
+        self._model.changed()
+
+    def _connect_outputs(self) -> list[tuple[Node, Output, Layout]]:
+        """The results, what they took before, and their new layouts."""
+        moved = []
+        for result, info in zip(self._model.results, self._outputs, strict=True):
+            source = result.inputs[0]
+            assert source is not None
+            port, layout = new_output(Graph(), result, info, [])
+            result.inputs = [port]
+            moved.append((result, source, layout))
+        self._model.changed()
+        return moved
+
+    def __str__(self) -> str:
+        log: Log = []
+        try:
+            for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
+                new_input(Graph(), parameter, info, log)
+            for result, output in zip(self._model.results, self._outputs, strict=True):
+                new_output(Graph(), result, output, log)
+        except RuntimeError as error:
+            log += ["", f"Error occurred: {error}"]
+        return "\n".join(log)
+
+
+def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple[list[Node], Output]:
+    """The parameters that replace one, and the tensor that they become for the model."""
+    tensor, steps = info.tensor(), info.preprocess()
+    kind, shape = parameter.get_element_type(), parameter.get_partial_shape()
+    user_layout, model_layout, user_shape = _user_side(parameter, info)
+    planes = []
+    for i in range(_color.planes(tensor.color)):
+        sub = f"/{tensor.sub_names[i]}" if tensor.sub_names else ""
+        port = graph.parameter(tensor.element_type or kind,
+                               _color.plane_shape(tensor.color, i, user_shape, user_layout),
+                               parameter.friendly_name + sub)
+        if sub or _color.planes(tensor.color) == 1:
+            port.set_names(name + sub for name in parameter.outputs[0].own_names)
+        port.rt_info = parameter.outputs[0].rt_info.copy()
+        if not user_layout.empty:
+            port.node.set_layout(user_layout)
+        if tensor.memory_type:
+            port.rt_info["memory_type"] = tensor.memory_type
+        planes.append(port)
+    context = Context(graph, user_layout, model_layout, kind, shape, tensor.color)
+    log += [f"Input {_quoted(parameter)}:", f"    User's input tensor: {_described(context, planes)}",
+            f"    Model's expected tensor: {shape}, {model_layout}, {kind.get_type_name()}"]
+    found = _run(steps, context, planes, log)
+    if len(found) != 1 or context.color not in (ColorFormat.UNDEFINED, ColorFormat.RGB, ColorFormat.BGR,
+                                                ColorFormat.GRAY):
+        raise RuntimeError(f"a model takes no images of color format '{context.color.name}': convert them with "
+                           "'convert_color'")
+    found = _run(_implicit(context, found[0]), context, found, log)
+    if not found[0].partial_shape.compatible(shape):
+        raise RuntimeError(f"Resulting shape '{found[0].partial_shape}' after preprocessing is not aligned with "
+                           f"original parameter's shape: {shape}, input parameter: {parameter.friendly_name}")
+    return [port.node for port in planes], found[0]
+
+
+def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, PartialShape]:
+    """The layouts of the user's tensor and of the model's, and the former's shape."""
+    tensor, steps = info.tensor(), info.preprocess()
+    layout = tensor.layout or _color.default_layout(tensor.color)
+    model_layout = info.model().layout or parameter.get_layout()
+    if model_layout.empty and tensor.layout is not None:
+        model_layout = steps.forward_layout(layout)
+    shape = parameter.get_partial_shape()
+    if not layout.empty and not model_layout.empty and layout != model_layout:
+        left, shape = _layouts.squeezed(model_layout, shape, layout)
+        rank = None if shape.rank.is_dynamic else len(shape)
+        order = _layouts.permutation(left, rank, layout)
+        if order is not None and rank is not None:
+            shape = _layouts.turned(shape, order)
+    else:
+        shape, converted_back = steps.backward(tensor.shape or shape, model_layout)
+        layout = converted_back if layout.empty else layout
+    return layout, model_layout, _user_shape(tensor, layout, shape)
+
+
+def _user_shape(tensor: InputTensorInfo, layout: Layout, shape: PartialShape) -> PartialShape:
+    """The shape that the user has set, whole or in part."""
+    if tensor.shape is not None:
+        return tensor.shape
+    if tensor.spatial is None:
+        return shape
+    dims: list[Any] = list(shape)
+    for name, extent in zip("HW", tensor.spatial):
+        dims[_layouts.axis(layout, name, shape)] = extent
+    return PartialShape(dims)
+
+
+def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[Output, Layout]:
+    """What a result is to take, and its layout."""
+    tensor, source = info.tensor(), result.inputs[0]
+    assert source is not None
+    context = Context(graph, info.model().layout or result.get_layout(), tensor.layout or Layout(),
+                      tensor.element_type or source.element_type)
+    log += [f"Output {_quoted(result)}:", f"    Model's data tensor: {_described(context, [source])}"]
+    found = _run(info.postprocess(), context, [source], log)
+    if tensor.element_type is None:
+        context.target_type = found[0].element_type
+    found = _run(_implicit(context, found[0]), context, found, log)
+    log.append(f"    User's output tensor: {_described(context, found)}")
+    return found[0], context.layout
+
+
+def _implicit(context: Context, x: Output) -> list[Step]:
+    """What is missing between a tensor and its target: the element type and the layout."""
+    steps = []
+    if x.element_type != context.target_type:
+        name = f"convert type ({context.target_type.get_type_name()})"
+        steps.append(Step(name, lambda context, planes: [converted(context, planes[0], context.target_type)]))
+    if not context.target_layout.empty and context.target_layout != context.layout:
+        name = f"convert layout {context.target_layout}"
+        steps.append(Step(name, lambda context, planes: [relaid(context, planes[0], context.target_layout)]))
+    return steps
+
+
+def _run(steps: Iterable[Step], context: Context, planes: Sequence[Output], log: Log) -> list[Output]:
+    found = list(planes)
+    for step in steps:
+        before = _described(context, found)
+        found = step.run(context, found)
+        log.append(f"      {step.name}: ({before}) -> ({_described(context, found)})")
+    return found
+
+
+def _rename(model: Model, result: Node, source: Output) -> None:
+    """Gives the names of an output to the tensor that it takes now."""
+    port = result.inputs[0]
+    if port is None or port is source:
+        return
+    port.add_names(source.own_names)
+    if source.node.op.name != "Parameter" and not any(r.inputs[0] is source for r in model.results):
+        source.set_names(())
+
+
+def _quoted(node: Node) -> str:
+    names: Any = node.outputs[0].get_names()
+    return f'"{min(names)}"' if names else f"'{node.friendly_name}'"
+
+
+def _described(context: Context, planes: Sequence[Output]) -> str:
+    color = "" if context.color == ColorFormat.UNDEFINED else f", {context.color.name}"
+    return "; ".join(f"{p.partial_shape}, {context.layout}, {p.element_type.get_type_name()}" for p in planes) + color
