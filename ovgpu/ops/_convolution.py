@@ -117,7 +117,7 @@ def dense(k: Any, x: Array) -> Array:
     return copied
 
 
-def flat(x: Array, *leading: int) -> Array | None:
+def flat(x: Array, *leading: int) -> Any:
     """The array with its spatial axes as one, behind ``leading`` ones; None unless those elements lie side by side."""
     axes = Axes.collapse(x.shape[2:], strides_of(x)[2:])
     if axes.extents and axes.strides != ((1,),):
@@ -193,7 +193,7 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
         return
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
-        x = flat(dense(k, c.x), len(c.x), c.groups, c.channels)
+        x = dense(k, c.x).reshape(len(c.x), c.groups, c.channels, prod(c.x.shape[2:]))
     rows = c.outputs * prod(c.taps)
     kernel = c.kernel.reshape(c.groups, c.channels, rows).swapaxes(1, 2)
     images = max(workspace.size // max(c.groups * rows * x.shape[-1], 1), 1)

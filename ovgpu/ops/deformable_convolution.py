@@ -124,8 +124,8 @@ class DeformableConvolution(Windowed):
         strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
         weights = dense(k, kernel).reshape(self.group, -1, *kernel.shape[1:])
-        given = [None if a is None else dense(k, a) for a in (offsets, mask)]
-        return convolve_deformed(k, Convolved(x, weights, out, strides, dilations, begin), *given,
+        c = Convolved(x, weights, out, strides, dilations, begin)
+        return convolve_deformed(k, c, dense(k, offsets), None if mask is None else dense(k, mask),
                                  self.deformable_group, self.interpolates_padding, workspace[0])
 
 

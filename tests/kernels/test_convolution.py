@@ -14,7 +14,9 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import _convolution
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.binary_convolution import BinaryConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
+from ovgpu.ops.deformable_convolution import DeformableConvolution8
 from ovgpu.types import Type
 from tests.emulator import cupy_emu
 
@@ -125,3 +127,41 @@ def test_numbers_of_64_bits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatc
 def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
     with cupy_emu.thread_order(order):
         convolve(backend, Convolution(pads_begin=(1, 0)), (1, 37, 5, 7), (3, 37, 3, 3))
+
+
+@pytest.mark.parametrize(("room", "calls"), [(5400, 1), (3600, 2), (1800, 3)])
+@pytest.mark.parametrize("fades", [False, True])
+def test_deformed_columns_for_what_there_is_room(room: int, calls: int, fades: bool, backend: CudaBackend) -> None:
+    """An image has 30 pixels, each with 10 * 6 products. Data, offsets and output are parts of larger tensors."""
+    op = DeformableConvolution8(group=2, deformable_group=5, pads_begin=(1, 0), bilinear_interpolation_pad=fades)
+    rng = np.random.default_rng(1)
+    shapes = [(3, 20, 6, 8), (3, 61, 5, 8), (4, 5, 3, 2), (3, 30, 5, 8)]
+    x, offsets, kernel, mask = (rng.uniform(-2, 2, shape).astype(np.float32) for shape in shapes)
+    given = [x[:, ::2, :, :7], offsets[:, 1:, :, :6], kernel, mask[..., :6]]
+    (wanted,) = evaluate(op, NUMPY, given, [Type.f32])
+    on_device = [cupy_emu.asarray(a) for a in (x, offsets, kernel, mask)]
+    out = cupy_emu.empty((3, 8, 5, 6), np.float32)[:, 2:6]
+    launcher = Launcher(backend.stream, backend.blas)
+    x, offsets, kernel, mask = on_device
+    assert op.cuda(launcher, [x[:, ::2, :, :7], offsets[:, 1:, :, :6], kernel, mask[..., :6]], [out],
+                   [cupy_emu.empty((room,), np.float32)]) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    np.testing.assert_allclose(out.get(), wanted, 1e-4, 1e-4)
+    assert [kernel_name(c).split("<")[0] for c in launcher.calls].count("deform_columns") == calls
+
+
+def test_signs_of_parts_of_tensors(backend: CudaBackend) -> None:
+    op = BinaryConvolution(mode="xnor-popcount", pad_value=1.0, pads_begin=(1, 1), dilations=(1, 2))
+    rng = np.random.default_rng(1)
+    x, kernel = rng.integers(0, 2, (2, 6, 5, 9)).astype(np.int32), rng.integers(0, 2, (4, 3, 2, 3)).astype(np.uint8)
+    (wanted,) = evaluate(op, NUMPY, [x[:, ::2, :, 1:], kernel], [Type.i32])
+    device = cupy_emu.asarray(x)
+    out = cupy_emu.empty((2, 8, 5, 5), np.int32)[:, ::2]
+    launcher = Launcher(backend.stream, backend.blas)
+    op.cuda(launcher, [device[:, ::2, :, 1:], cupy_emu.asarray(kernel)], [out], ())
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    np.testing.assert_array_equal(out.get(), wanted)
