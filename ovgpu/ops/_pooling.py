@@ -110,7 +110,7 @@ def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slic
     for i, window in enumerate(windows):
         into = target[(*lead, slice(i, i + 1))]
         if window.start < window.stop:
-            fold.reduce(source[(*lead, window)], axis, target.dtype, into, True)
+            fold.reduce(source[(*lead, window)], axis=axis, dtype=target.dtype, out=into, keepdims=True)
         else:
             into.fill(start[i])
 

@@ -220,12 +220,16 @@ class _SlidingPool(Windowed, _Pool):
     """Base: windows of size ``kernel``. Rounding up, the last ones may reach past the padding."""
 
     kernel: tuple[int, ...]
-    rounding_type: Literal["floor", "ceil"] = "floor"
+    rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
 
     leading = 0
+    torch: ClassVar[bool] = False
+    """Whether ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         check_number(x.type)
+        if self.rounding_type == "ceil_torch" and not self.torch:
+            raise OpError("attribute 'rounding_type': 'ceil_torch' is not one of floor, ceil")
         if not self.strides:
             raise OpError("attribute 'strides' is missing")
         axes = self.spatial(x, Spec(x.type, self.kernel))
@@ -301,9 +305,9 @@ class MaxPool8(MaxPool):
 
 @op("MaxPool", "opset14")
 class MaxPool14(MaxPool8):
-    """MaxPool-8; rounding up as torch does, no window begins past the data and the padding before it."""
+    """MaxPool-8, which may round up as torch does."""
 
-    rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
+    torch = True
 
 
 @op("AvgPool", "opset1")
@@ -331,9 +335,9 @@ class AvgPool(_Average, _SlidingPool):
 
 @op("AvgPool", "opset14")
 class AvgPool14(AvgPool):
-    """AvgPool-1; rounding up as torch does, no window begins past the data and the padding before it."""
+    """AvgPool-1, which may round up as torch does."""
 
-    rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
+    torch = True
 
 
 @op("AvgPool", "opset16")
@@ -359,11 +363,11 @@ class _AdaptivePool(_Pool):
             raise OpError(f"{count} sizes do not fit " + (f"rank {x.rank}" if x.rank else "one to three spatial axes"))
         for size in known or ():
             at_most(1, size, "{1} is no size of an output")
-        lead, rest = (x.shape or unknowns(2) or ())[:2], known
-        if rest is None:
-            rank = x.rank or (None if count is None else 2 + count)
-            rest = None if rank is None else unknowns(rank - 2)
-        return (Spec(x.type, None if rest is None else (*lead, *rest)),)
+        rank = x.rank or (None if count is None else 2 + count)
+        shape = x.shape or unknowns(rank)
+        if shape is not None:
+            shape = (*shape[:2], *(known or unknowns(len(shape) - 2) or ()))
+        return (Spec(x.type, shape),)
 
     def counts(self, x: Array, *given: Any) -> Sequence[int]:
         return integers(given[0])
