@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from ovgpu.ops._op import Array
+
 Suppressed = Callable[[Array, Array], Array]
 
 
@@ -22,6 +22,12 @@ class Boxes:
         sides = high - low + self.extra
         area = sides[0] * sides[1]
         self.area = np.where(area > 0, area, np.float32(np.inf))
+
+    @classmethod
+    def of(cls, boxes: Array, extra: float = 0) -> Boxes:
+        """Boxes [n, 4] given by their lower and upper corners."""
+        low, high = np.ascontiguousarray(boxes.T).reshape(2, 2, -1)
+        return cls(low, high, extra)
 
     def iou(self, a: Array, b: Array) -> Array:
         """Intersection over union of boxes by number, in f32; the numbers broadcast."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovgpu.ops._boxes import Array
+from ovgpu.ops._op import Array
 
 SLACK = 1e-9  # by which a corner may lie outside a box, relative to its sides
 
@@ -25,14 +25,12 @@ class RotatedBoxes:
         """Intersection over union of boxes by number; the numbers broadcast."""
         a, b = np.broadcast_arrays(a, b)
         common = intersection(self.corners[a], self.corners[b])
-        found: Array = common / (self.area[a] + self.area[b] - common)
-        return found
+        return common / (self.area[a] + self.area[b] - common)
 
 
 def cross(a: Array, b: Array) -> Array:
     """The cross product of vectors in the plane."""
-    found: Array = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    return found
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
 def intersection(p: Array, q: Array) -> Array:
@@ -65,5 +63,5 @@ def area(points: Array, valid: Array) -> Array:
     points = points - points.mean(1, keepdims=True)
     order = np.arctan2(points[..., 1], points[..., 0]).argsort(1)
     points = np.take_along_axis(points, order[..., None], 1)
-    found: Array = np.abs(cross(points, np.roll(points, -1, 1)).sum(1)) / 2
+    found = np.abs(cross(points, np.roll(points, -1, 1)).sum(1)) / 2
     return np.where(valid.any(1), found, 0)

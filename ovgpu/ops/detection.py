@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Array, Boxes, best, greedy, ranked
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._boxes import Boxes, best, greedy, ranked
+from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import check_reals
 from ovgpu.symbolic import Int, Spec, Sym, same, unknown
 
@@ -89,8 +89,8 @@ class Detection(Op):
         raise NotImplementedError
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        offsets, scores, priors, objectness, refinement = [
-            None if x is None else xp.asnumpy(x).astype(np.float32) for x in (*inputs, None, None)[:5]]
+        given: list[Any] = [None if x is None else xp.asnumpy(x).astype(np.float32) for x in (*inputs, None, None)]
+        offsets, scores, priors, objectness, refinement = given[:5]
         images, count = len(offsets), priors.shape[2] // self.size
         classes = self.classes(scores.shape[1], count)
         scores = scores.reshape(images, count, classes)
@@ -132,7 +132,7 @@ class Detection(Op):
         if self.decrease_label_id:
             order = order[np.argsort((image * scores.shape[2] + label)[order], kind="stable")]
         image, prior, label, score, box = (x[order] for x in (image, prior, label, score, box))
-        overlap = Boxes(*np.ascontiguousarray(box.T).reshape(2, 2, -1)).iou
+        overlap = Boxes.of(box).iou
         kept = greedy(image * scores.shape[2] + label, EVERY,
                       lambda a, b: overlap(a, b) > np.float32(self.nms_threshold))
         if self.keep_top_k[0] > -1:
@@ -148,13 +148,13 @@ class Detection(Op):
             found = scores > np.float32(self.confidence_threshold)
             if 0 <= self.background_label_id < scores.shape[2]:
                 found[..., self.background_label_id] = False
-            return np.nonzero(found)
+            image, prior, label = np.nonzero(found)
+            return image, prior, label
         scores = scores.copy()
         scores[..., 0] = -1
         if 0 < self.background_label_id < scores.shape[2]:
             scores[..., self.background_label_id] = -1
-        label = scores.argmax(2)
-        score = scores.max(2)
+        label, score = scores.argmax(2), scores.max(2)
         image, prior = np.nonzero((score > -1) & (score >= np.float32(self.confidence_threshold)))
         return image, prior, label[image, prior]
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Array, Boxes, best, first_of, greedy, ranked
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._boxes import Boxes, best, first_of, greedy, ranked
+from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import check_integers, check_reals
-from ovgpu.symbolic import Int, Spec, bounds, same, unknown
+from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
 from ovgpu.types import Type
 
 EVERY = 2**62  # boxes of a class
@@ -72,8 +72,7 @@ class InClasses(Op):
 
     def most(self, scores: Spec) -> int | None:
         """How many boxes there are in all classes, if that is known."""
-        extents = [None] if scores.shape is None else [bounds(d)[1] for d in scores.shape]
-        return None if None in extents else int(np.prod(extents, dtype=object))
+        return None if scores.shape is None else bounds(product(scores.shape))[1]
 
     def images(self, boxes: Spec, counts: Spec | None) -> Int:
         """How many images there are."""
@@ -152,7 +151,7 @@ class MulticlassNms(InClasses):
         return scores >= F32(self.score_threshold)
 
     def select(self, found: Candidates) -> Candidates:
-        overlap = Boxes(*np.ascontiguousarray(found.box.T).reshape(2, 2, -1), not self.normalized).iou
+        overlap = Boxes.of(found.box, not self.normalized).iou
         return found[greedy(self.groups(found), EVERY, self.adaptive(overlap, len(found.image)))]
 
     def adaptive(self, overlap: Callable[[Array, Array], Array], count: int) -> Callable[[Array, Array], Array]:
@@ -204,7 +203,7 @@ class MatrixNms(InClasses):
     def decayed(self, found: Candidates) -> Array:
         """The scores of one class of an image, from the highest on."""
         count = len(found.score)
-        boxes = Boxes(*np.ascontiguousarray(found.box.T).reshape(2, 2, -1), not self.normalized)
+        boxes = Boxes.of(found.box, not self.normalized)
         largest, factor = np.zeros(count, F32), np.ones(count, F32)
         for start in range(0, count, BLOCK):
             stop = min(start + BLOCK, count)

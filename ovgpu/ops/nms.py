@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Array, Boxes, centered, corners, greedy, ranked, soft
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._boxes import Boxes, centered, corners, greedy, ranked, soft
+from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._rotated import RotatedBoxes
 from ovgpu.ops._shapes import check_integers, check_reals
 from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
@@ -63,7 +63,7 @@ class Suppression(Op):
         limit = self.limit(numbers)
         if limit is None or boxes.shape is None or scores.shape is None:
             return unknown()
-        return self.capacity(*scores.shape, limit)
+        return self.capacity(scores.shape, limit)
 
     def limit(self, numbers: Sequence[Spec | None]) -> Int | None:
         """At most how many boxes of a class are selected; None if it is not known."""
@@ -72,9 +72,9 @@ class Suppression(Op):
         found = numbers[0].ints()
         return None if found is None else maximum(minimum(found[0], MOST), 0)
 
-    def capacity(self, batches: Int, classes: Int, count: Int, limit: Int) -> Int:
-        """How many rows there are at most."""
-        return minimum(count, limit) * batches * classes
+    def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
+        """How many rows there are at most, for scores of that shape."""
+        return minimum(scores[2], limit) * scores[0] * scores[1]
 
     def given(self, numbers: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
         """The limit, the thresholds and sigma."""
@@ -94,7 +94,7 @@ class Suppression(Op):
         scores = scores.astype(np.float32)
         if sigma > 0:
             overlap, scale = self.overlap(boxes), np.float32(-0.5) / sigma
-            chosen, scores = soft(group, scores, limit, least,
+            chosen, scores = soft(group, scores, limit, float(least),
                                   lambda a, b: self.weight(overlap(a, b), threshold, scale))
         else:
             order = ranked(group, scores)
@@ -152,13 +152,13 @@ class NonMaxSuppression(Suppression):
         self.check(boxes, scores, numbers)
         return (Spec(self.kind, (self.rows(boxes, scores, numbers), 3)),)
 
-    def capacity(self, batches: Int, classes: Int, count: Int, limit: Int) -> Int:
-        return minimum(count, limit * classes)  # there may be more, which are left out
+    def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
+        return minimum(scores[2], limit * scores[1])  # there may be more, which are left out
 
     def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
         found, _ = self.select(xp, boxes, scores, numbers)
         limit, *_ = self.given(numbers)
-        rows = np.full((self.capacity(*scores.shape, limit), 3), -1)
+        rows = np.full((self.capacity(scores.shape, limit), 3), -1)
         found = found[: len(rows)]
         rows[: len(found)] = found
         return (xp.asarray(rows),)

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import check_integers, integers
 from ovgpu.symbolic import Spec, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
-Array = np.ndarray[Any, Any]
 
 
 class Priors(Op):
@@ -96,7 +95,10 @@ class PriorBox(Priors):
     fixed_size: tuple[float, ...] = ()
     density: tuple[float, ...] = ()
 
-    max_before_ratios = True
+    @property
+    def max_before_ratios(self) -> bool:
+        """Whether the boxes of max_size come before those of the ratios."""
+        return True
 
     def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
         if self.fixed_size and len(self.density) != len(self.fixed_size):
@@ -130,7 +132,7 @@ class PriorBox(Priors):
             yield size * F32(0.5), size * F32(0.5)
             yield from (square + rated if self.max_before_ratios else rated + square)
 
-    def fixed(self) -> Iterator[tuple[float, Array, Array]]:
+    def fixed(self) -> Iterator[tuple[Array, Array]]:
         """Of the priors of one element: how far they are shifted, and width and height, halved."""
         ratios = [np.sqrt(F32(r)) for r in self.fixed_ratio] if self.fixed_ratio else [F32(1), *self.ratios()]
         for size, density in zip(self.fixed_size, map(int, self.density)):
@@ -191,7 +193,7 @@ class PriorBoxClustered(Priors):
         return len(self.width)
 
     def boxes(self, grid: Array, image: Array) -> Array:
-        step = np.array([self.step_w or self.step, self.step_h or self.step], F32)
+        step: Array = np.array([self.step_w or self.step, self.step_h or self.step], F32)
         if not step.any():
             step = F32(image[::-1]) / F32(grid[::-1])
         half = np.array([self.width, self.height], F32).T / F32(2)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Array, Boxes, best, greedy, ranked
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._boxes import Boxes, best, greedy, ranked
+from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import at_most, check_reals
 from ovgpu.symbolic import Spec, same, unknown
 
@@ -99,19 +99,19 @@ class Proposal(Op):
 
     def found(self, scores: Array, offsets: Array, image: Array) -> tuple[Array, Array]:
         """The rows and the scores of the regions, those of fewer regions padded."""
-        extra = F32(0 if self.tensorflow else 1)
+        extra = 0 if self.tensorflow else 1
         size = image[:2] if self.tensorflow else image[1::-1]
         least = F32(self.min_size) * image[[2 if len(image) == 3 else 3, 2]]
         count = len(scores)
         boxes = self.boxes(offsets, size)
-        large = (boxes[..., 2:] - boxes[..., :2] + extra >= least).all(-1)
+        large = (boxes[..., 2:] - boxes[..., :2] + F32(extra) >= least).all(-1)
         scores = (np.moveaxis(scores[:, scores.shape[1] // 2 :], 1, 3) * large).reshape(-1)
         boxes = boxes.reshape(-1, 4)
         images = np.repeat(np.arange(count), scores.size // max(count, 1))
         order = ranked(images, scores)
         order = order[best(images[order], self.pre_nms_topn)]
         images, scores, boxes = images[order], scores[order], boxes[order]
-        of = Boxes(*np.ascontiguousarray(boxes.T).reshape(2, 2, -1), extra)
+        of = Boxes.of(boxes, extra)
         kept = greedy(images, self.post_nms_topn,
                       lambda a, b: (of.iou(a, b) > F32(self.nms_thresh)) & of.touch(a, b))
         images, boxes = images[kept], boxes[kept]
