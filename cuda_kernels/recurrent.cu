@@ -154,7 +154,8 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 
 // Steps of x [batch, steps, input] with w, r, b, or where w is null, of its projections [batch, steps, gates * hidden]
 // without bias. X is the type of x: T, but of projections that of the sums, so that nothing is rounded on the way.
-// b and the peepholes p [3 * hidden] of an LSTM may be null, too. blockIdx.y is the direction, blockIdx.z starts the
+// b, the peepholes p [3 * hidden] of an LSTM and the attention [batch, steps] of a GRU, which scales z by what it leaves,
+// may be null, too. blockIdx.y is the direction, blockIdx.z starts the
 // sequences, B of which share what is read of the weights (without lengths all have all steps). With K > 0, and without
 // w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch, which has `arrived`, zero before
 // and after, does all turns; else each launch does one. `state` is [2, directions, batch, hidden], h before and after;
@@ -162,9 +163,9 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 // another need neither.
 template <class T, class X, class L, Cell CELL, int K, int B>
 __global__ void __launch_bounds__(256, resident(K, B))
-    recurrent(const X* x, const T* w, const T* r, const T* b, const T* p, const T* h, const T* c, const L* lengths,
-              T* y, T* h_out, T* c_out, typename Sum<T>::Type* state, typename Sum<T>::Type* kept, unsigned* arrived,
-              Strides stride, Activations<typename Sum<T>::Type> use, Sizes size) {
+    recurrent(const X* x, const T* w, const T* r, const T* b, const T* p, const T* attention, const T* h, const T* c,
+              const L* lengths, T* y, T* h_out, T* c_out, typename Sum<T>::Type* state, typename Sum<T>::Type* kept,
+              unsigned* arrived, Strides stride, Activations<typename Sum<T>::Type> use, Sizes size) {
   using A = typename Sum<T>::Type;
   constexpr int G = Shape<CELL>::GATES, TURNS = Shape<CELL>::TURNS;
   constexpr int OPEN = TURNS == 2 ? G - 1 : G;  // gates that see h as it is
@@ -268,7 +269,8 @@ __global__ void __launch_bounds__(256, resident(K, B))
       const A before = step == 0 ? A(h[n * stride.h + direction * stride.h_direction + unit])
                                  : __ldcg(state + (step % 2) * all + at);
       if (resets) {
-        kept[at] = gate(use, 0, to[0] + bias[0]);
+        const A left = attention ? A(1) - A(attention[1ll * n * steps + t]) : A(1);
+        kept[at] = gate(use, 0, to[0] + bias[0]) * left;
         kept[all + at] = gate(use, 0, to[1 % G] + bias[1]) * before;
         continue;
       }

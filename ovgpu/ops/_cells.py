@@ -207,10 +207,14 @@ class GRU(Recurrent):
         return (b, None) if b is None or not self.linear_before_reset else (b[: 3 * hidden], b[3 * hidden :])
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        return self.updated(xp, xw, state, r, extra)
+
+    def updated(self, xp: Any, xw: Any, state: State, r: Any, extra: Any, scale: Any = 1) -> State:
+        """`step`, with the update gate scaled."""
         (h,) = state
         hidden = h.shape[1]
         z, reset = _parts(xw[:, : 2 * hidden] + h @ r[: 2 * hidden].T, 2)
-        z, reset = self.activate(xp, 0, z), self.activate(xp, 0, reset)
+        z, reset = self.activate(xp, 0, z) * scale, self.activate(xp, 0, reset)
         if self.linear_before_reset:
             recurrent = h @ r[2 * hidden :].T
             recurrent = reset * (recurrent if extra is None else recurrent + extra)
@@ -249,6 +253,13 @@ class GRU(Recurrent):
             np.add(out, n, out)
 
         return step
+
+
+class AUGRU(GRU):
+    """GRU whose update gate is scaled by one minus the attention, the last column of ``xw`` [N, 3 H + 1]."""
+
+    def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
+        return self.updated(xp, xw[:, :-1], state, r, extra, 1 - xw[:, -1:])
 
 
 class RNN(Recurrent):

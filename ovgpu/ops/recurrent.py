@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _recurrence
-from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent, State
+from ovgpu.ops._cells import AUGRU, GRU, LSTM, RNN, Recurrent, State
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Workspace, op
 from ovgpu.ops._shapes import check_integers
@@ -185,6 +185,39 @@ class RNNCell(RNN, Cell):
     """RNNCell-3: ``x, h, W, R, B -> h``. IR files know it in all opsets."""
 
 
+def _check_attention(op: AUGRU, attention: Spec, dims: Sequence[Int | None]) -> None:
+    """OpError unless the attention has one number for each step, and the attributes are those that OpenVINO allows."""
+    if op.clips() or op.linear_before_reset or [op.activation(i)[0] for i in (0, 1)] != ["sigmoid", "tanh"]:
+        raise OpError("clip, linear_before_reset and other activations than sigmoid, tanh are not allowed")
+    _check_ranks(len(dims) + 1, A=attention)
+    for axis, dim in enumerate(dims):
+        _merge([dim, _dim(attention, axis)], "X has {0} rows or steps, A has {1}")
+    _merge([1, _dim(attention, -1)], "A has {1} columns instead of {0}")
+
+
+@op("AUGRUCell", "ie_internal_opset")
+class AUGRUCell(AUGRU, Cell):
+    """``x, h, W, R, B, A [N, 1] -> h``: GRUCell-3 whose update gate is scaled by ``1 - A``."""
+
+    numpy = None  # type: ignore[assignment]
+
+    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        *rest, attention = others
+        outputs = super().infer(x, *rest)
+        merge_types((x, attention))
+        _check_attention(self, attention, [_dim(x, 0)])
+        return outputs
+
+    def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
+        h, w, r, b, attention = others
+        return self.step(xp, xp.concatenate([x @ w.T + b, attention], axis=1), (h,), r, None)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, h, w, r, b, attention = inputs
+        return _recurrence.record(k, self, x[:, None], w[None], r[None], b[None], [h[:, None]], None, [False], None,
+                                  [outputs[0][:, None]], attention=attention)
+
+
 class SequenceOfCells(_Layer):
     """Base: ``x [N, T, D], states [N, P, H] each, lengths [N] or none, W [P, G H, D], R [P, G H, H], B [P, rows H]
     or none -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
@@ -218,13 +251,14 @@ class SequenceOfCells(_Layer):
         return (Spec(kind, (batch, directions, steps, hidden)), *(final for _ in states))
 
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
-        states, (lengths, w, r, b) = others[: self.states], others[self.states :]
+        states, (lengths, w, r, b, *rest) = others[: self.states], others[self.states :]
         ys, finals = [], []
         for d, reverse in enumerate(self.reverses()):
             bias, extra = self.split_bias(None if b is None else b[d], r.shape[2])
             xw = x @ w[d].T
             if bias is not None:
                 xw = xw + bias
+            xw = xp.concatenate([xw, *rest], axis=2) if rest else xw
             state: State = tuple(s[:, d] for s in states)
             y = xp.zeros((*x.shape[:2], r.shape[2]), x.dtype)
             for t in reversed(range(x.shape[1])) if reverse else range(x.shape[1]):
@@ -275,7 +309,7 @@ class SequenceOfCells(_Layer):
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
+        x, states, (lengths, w, r, b, *rest) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
         n, steps, features = x.shape
         if steps == 0 and lengths is None:
             for final, first in zip(outputs[1:], states):
@@ -291,7 +325,8 @@ class SequenceOfCells(_Layer):
         if not k.gemm(frames, w.swapaxes(1, 2)[:, None] if len(w) > 1 else w[0].T, xw if len(w) > 1 else xw[0]):
             return NotImplemented
         xw = xw.swapaxes(1, 2) if steps_first else xw
-        return _recurrence.record(k, self, xw, None, r, b, states, lengths, self.reverses(), outputs[0], outputs[1:])
+        return _recurrence.record(k, self, xw, None, r, b, states, lengths, self.reverses(), outputs[0], outputs[1:],
+                                  attention=rest[0] if rest else None)
 
 
 def run_sequence(step: Callable[[Any, State, State], None], xw: Any, initial: Sequence[Any], lengths: Any,
@@ -337,6 +372,22 @@ class LSTMSequence1(LSTMSequence):
 @op("GRUSequence", "opset5")
 class GRUSequence(GRU, SequenceOfCells):
     """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3."""
+
+
+@op("AUGRUSequence", "ie_internal_opset")
+class AUGRUSequence(AUGRU, SequenceOfCells):
+    """``x, h, lengths, W, R, B, A [N, T, 1] -> y, h``: GRUSequence-5, forward, as AUGRUCell; see `SequenceOfCells`."""
+
+    numpy = None  # type: ignore[assignment]
+
+    def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        *rest, attention = others
+        outputs = super().infer(x, *rest)
+        merge_types((x, attention))
+        if self.direction != "forward":
+            raise OpError(f"direction is {self.direction}, not forward")
+        _check_attention(self, attention, [_dim(x, 0), _dim(x, 1)])
+        return outputs
 
 
 @op("RNNSequence", "opset5")
