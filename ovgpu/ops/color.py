@@ -10,11 +10,16 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._axes import MAX_INDEX
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._strided import THREADS, blocks, strides_of
-from ovgpu.symbolic import Spec, same
+from ovgpu.ops._trace import TILE
+from ovgpu.symbolic import Spec, maximum, minimum, same
 from ovgpu.types import Type
+
+BRIGHT = 1.164
+TERMS = (((1, 1.596),), ((0, -0.391), (1, -0.813)), ((0, 2.018),))
+"""What red, green and blue have of U and V: their numbers, and the factors."""
 
 
 class _FromYuv(Op):
@@ -62,12 +67,31 @@ class _FromYuv(Op):
     def evaluate(self, xp: Any, *planes: Any) -> tuple[Any, ...]:
         kind = planes[0].dtype
         real = np.float64 if kind == np.float64 else np.float32
-        y, u, v = (plane.astype(real) for plane in self.split(planes))
-        d, e = ((plane - 128).repeat(2, axis=1).repeat(2, axis=2) for plane in (u, v))
-        c = real(1.164) * (y - 16)
-        found = [c + real(1.596) * e, c - real(0.391) * d - real(0.813) * e, c + real(2.018) * d]
+        y, *colours = (plane.astype(real) for plane in self.split(planes))
+        spread = [(colour - 128).repeat(2, axis=1).repeat(2, axis=2) for colour in colours]
+        found = []
+        for terms in TERMS:
+            total = real(BRIGHT) * (y - 16)
+            for number, factor in terms:
+                total = total + real(factor) * spread[number]
+            found.append(total)
         image = xp.clip(xp.stack(found[::-1] if self.bgr else found, axis=3), 0, 255)
         return (image if kind.kind == "f" else xp.rint(image).astype(kind),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Tiles of rows: brightness, a channel, and half as much of a colour twice, once for all columns."""
+        shape, kind = outputs[0].shape, Type.f64 if outputs[0].type is Type.f64 else Type.f32
+        assert shape is not None
+        size = maximum(2 * shape[2], minimum(shape[1] * shape[2], TILE))
+        return ((kind, (size,)),) * 4
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        out = outputs[0]
+        if not is_plain(out.dtype) or out.dtype.name == "bfloat16":
+            return NotImplemented
+        if out.size:
+            k(_convert, *self.split(inputs), out[..., ::-1] if self.bgr else out, workspace)
+        return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
@@ -108,6 +132,40 @@ class _FromI420(_FromYuv):
         u, v = height * width, height * width // 4 * 5
         shape = (n, height // 2, width // 2)
         return [flat[:, :u].reshape(n, height, width), flat[:, u:v].reshape(shape), flat[:, v:].reshape(shape)]
+
+
+def _convert(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
+    """Converts images a few rows at a time, so that what is between stays in cache; see `_FromYuv.evaluate`."""
+    _, height, width, _ = out.shape
+    pairs = max(buffers[0].size // (2 * width), 1)
+    for image in range(len(out)):
+        for start in range(0, height // 2, pairs):
+            stop = min(start + pairs, height // 2)
+            rows = slice(2 * start, 2 * stop)
+            _convert_rows(y[image, rows], u[image, start:stop], v[image, start:stop], out[image, rows], buffers)
+
+
+def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
+    rows, width = y.shape
+    real = buffers[0].dtype.type
+    bright, total = (b[: y.size].reshape(rows // 2, 2, width) for b in buffers[:2])
+    spread = buffers[2][: y.size // 2].reshape(rows // 2, 1, width)
+    colour = buffers[3][: u.size].reshape(u.shape)
+    np.subtract(y.reshape(bright.shape), real(16), bright)
+    np.multiply(bright, real(BRIGHT), bright)
+    for channel, terms in enumerate(TERMS):
+        before = bright
+        for number, factor in terms:
+            np.subtract((u, v)[number], real(128), colour)
+            np.multiply(colour, real(factor), colour)
+            spread[:, 0, ::2] = colour
+            spread[:, 0, 1::2] = colour
+            np.add(before, spread, total)
+            before = total
+        np.clip(total, 0, 255, total)
+        if out.dtype.kind != "f":
+            np.rint(total, total)
+        np.copyto(out[..., channel], total.reshape(rows, width), casting="unsafe")
 
 
 @op("NV12toRGB", "opset8")
