@@ -38,7 +38,7 @@ def check_channels(x: Spec, *others: Spec) -> None:
             extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
 
 
-class _BatchNorm(Elementwise):
+class BatchNorm(Elementwise):
     """Base: every channel of ``x [N, C, ...]`` less its mean, over its deviation, scaled and shifted; each of these
     has shape [C]."""
 
@@ -81,7 +81,7 @@ class _BatchNorm(Elementwise):
 
 
 @op("BatchNormInference", "opset1")
-class BatchNormInference(_BatchNorm):
+class BatchNormInference(BatchNorm):
     """``gamma [C], beta [C], x [N, C, ...], mean [C], variance [C] ->`` x normalised by channel, scaled and shifted."""
 
     def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -93,7 +93,7 @@ class BatchNormInference(_BatchNorm):
 
 
 @op("BatchNormInference", "opset5")
-class BatchNormInference5(_BatchNorm):
+class BatchNormInference5(BatchNorm):
     """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as version 1, in another order."""
 
     def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ovgpu.model import Model
+from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
 from ovgpu.passes.einsum import expand_einsum
@@ -25,6 +26,7 @@ def prepare(model: Model, fuse: bool = False) -> Model:
     expand_einsum(model)
     fold_constants(model)
     scale_norms(model)
+    scale_channels(model)
     if fuse:
         reshape_early(model)
         fuse_elementwise(model)

@@ -1,0 +1,49 @@
+"""A batch norm of constants is a product and a sum, which join the layers before and after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import op_of
+from ovgpu.ops.arithmetic import Add, Multiply
+from ovgpu.ops.channel_normalization import BatchNorm, by_channel
+from ovgpu.passes._graph import Graph
+from ovgpu.types import Type
+
+
+def scale_channels(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
+
+    Those of 16-bit types stay as they are: a scale or a shift of 16 bits would be rounded on its way.
+    """
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                scale_channels(body)
+        _scale(node)
+    model.changed()
+
+
+def _scale(node: Node) -> None:
+    op: Any = op_of(node)
+    spec = node.outputs[0].spec
+    if not isinstance(op, BatchNorm) or spec.type not in (Type.f32, Type.f64) or spec.rank is None:
+        return
+    x, *numbers = op.order(node.inputs)
+    if any(port.spec.constant is None for port in numbers):
+        return
+    gamma, beta, mean, variance = (port.spec.constant.astype(np.float64) for port in numbers)
+    scale = gamma / np.sqrt(variance + op.epsilon)
+    graph = Graph(node)
+    product: Output = graph.add(Multiply(), x, _term(graph, scale, spec.type, spec.rank))
+    product.spec = spec
+    node.op, node.inputs = Add(), [product, _term(graph, beta - mean * scale, spec.type, spec.rank)]
+
+
+def _term(graph: Graph, value: Any, kind: Type, rank: int) -> Output:
+    port = graph.constant(by_channel(value, rank), kind)
+    port.spec = op_of(port.node).infer()[0]
+    return port
