@@ -135,7 +135,7 @@ def _product(k: Any, c: Convolved) -> bool:
 
 def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
     """A kernel of one thread per element of ``size``."""
-    window, kind, scalar = c.window(size)
+    window, kind, scalar = c.window(max(size, *(a.size for a in arrays)))
     k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind), (-(-size // THREADS),), (THREADS,),
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 

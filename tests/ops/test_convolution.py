@@ -154,6 +154,9 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
     (Convolution(auto_pad="same_upper"), (2, 3, 6, 7), (4, 3, 3, 2), (60, 192)),  # three pixels
     (Convolution(auto_pad="same_lower"), (2, 3, 4, 6, 7), (4, 3, 3, 2, 2), (300, 1008)),  # a row of a plane
     (GroupConvolution(pads_end=(0, 1)), (2, 6, 6, 7), (3, 2, 2, 3, 3), (500, 1000)),
+    (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (700, 1000)),  # runs of three channels
+    (GroupConvolution(dilations=(2, 1)), (3, 7, 5, 6), (7, 1, 1, 2, 3), (400, 0)),  # in the data themselves
+    (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (200, 1000)),  # no room for one
     (ConvolutionBackpropData(strides=(2, 1)), (2, 3, 4, 5), (3, 4, 3, 2), (360, 0)),  # three outputs
     (GroupConvolutionBackpropData(strides=(2, 2)), (2, 6, 4, 5), (6, 1, 1, 2, 2), (360, 0)),  # four groups
 ]
