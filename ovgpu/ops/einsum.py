@@ -203,10 +203,11 @@ def _ordered(m: Algebra, term: Term, labels: Sequence[Label]) -> Term:
 
 
 def _aligned(m: Algebra, term: Term, labels: Sequence[Label]) -> Any:
-    """The term's value with all these axes, of extent 1 where it has none."""
-    x = _ordered(m, term, [label for label in labels if label in term.labels]).value
-    axis = iter(range(len(term.labels)))
-    return m.reshape(x, [(x, [next(axis)] if label in term.labels else []) for label in labels])
+    """The term's value with these axes, of extent 1 where it has none, as it broadcasts from the last one on."""
+    own = [label for label in labels if label in term.labels]
+    x = _ordered(m, term, own).value
+    axes = labels[labels.index(own[0]) :] if own else []
+    return m.reshape(x, [(x, [own.index(label)] if label in own else []) for label in axes])
 
 
 def _turned(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:

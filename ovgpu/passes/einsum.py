@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from math import prod
 from typing import Any
 
@@ -122,7 +123,8 @@ class Tensors:
         return self._add(extents, ReduceSum(), x, self.graph.constant(list(axes)))
 
     def multiply(self, a: Output, b: Output) -> Output:
-        return self._add(list(map(_broadcast, self.extents(a), self.extents(b))), Multiply(), a, b)
+        pairs = zip_longest(reversed(self.extents(a)), reversed(self.extents(b)), fillvalue=1)
+        return self._add([_broadcast(*pair) for pair in pairs][::-1], Multiply(), a, b)
 
     def matmul(self, a: Output, b: Output) -> Output:
         (*batch, rows, _), (*others, _, columns) = self.extents(a), self.extents(b)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.harness import Case, In, check, const, given, judge
 from tests.harness.cases import api, compile
-from tests.harness.ir import Variant
+from tests.harness.ir import Net, Variant, feed, take
 from tests.harness.recall import recall
 from tests.harness.replay import EMULATED, Watch
 from tests.harness.sweep import sweep
@@ -90,24 +90,45 @@ MULTINOMIAL = [
 test_cases = check([*UNIFORM, *MULTINOMIAL])
 
 
+def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]:
+    """What one request of the plugin gives for these inputs, one after the other."""
+    xml, weights = net.build()
+
+    def infer() -> Any:
+        plugin = judge.Plugin(xml, weights)
+        return [plugin.expect(judge.infer(judge.openvino(), plugin.request, [x])) for x in inputs]
+
+    return recall([xml, weights, *(x for x, _ in inputs)], infer)
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "i64"])
 @pytest.mark.parametrize("variant", ["static", "dynamic", "rankless"])
 def test_a_sequence_goes_on(kind: str, variant: Variant, device: str) -> None:
     """As in the plugin: from inference to inference, over other shapes, and from request to request."""
     case = uniform(given([2, 3]), kind, id=f"sequence_{kind}")
-    xml, weights = case.net.build()
     inputs = [(np.array([length, 3], np.int64), "i64") for length in (7, 7, 2, 7, 5)]
 
-    def by_plugin() -> Any:
-        plugin = judge.Plugin(xml, weights)
-        return [plugin.expect(judge.infer(judge.openvino(), plugin.request, [x])) for x in inputs]
-
-    wanted = recall([xml, weights, *(x for x, _ in inputs)], by_plugin)
     request = compile(case.net, variant, device)
-    for number, (x, outputs) in enumerate(zip(inputs, wanted)):
+    for number, (x, outputs) in enumerate(zip(inputs, by_plugin(case.net, inputs))):
         if number == 3:
             request = request.get_compiled_model().create_infer_request()
         compare_all(f"inference {number}", judge.infer(api(), request, [x]), outputs, None)
+
+
+def test_loops_go_on(device: str) -> None:
+    """Every iteration draws other numbers, also where their count changes."""
+    body, net = Net(), Net()
+    part = body.parameter("f32", (1, 5))
+    drawn = body.layer("RandomUniform", "opset8", [body.const(np.array([1, 5])), body.const(np.float32(0)),
+                                                   body.const(np.float32(1))], {"output_type": "f32"} | SEEDS, ["f32"])
+    out = body.result(body.layer("Add", "opset1", [part, drawn]))
+    x = net.parameter("f32", (-1, 5))
+    net.result(net.tensor_iterator(body, [feed(x, part, axis=0)], [take(out, axis=0)]))
+    inputs = [(np.zeros((trips, 5), np.float32), "f32") for trips in (4, 4, 4, 3, 4, 7)]
+
+    request = compile(net, "static", device)
+    for number, (x, wanted) in enumerate(zip(inputs, by_plugin(net, inputs))):
+        compare_all(f"inference {number}", judge.infer(api(), request, [x]), wanted, None)
 
 
 @pytest.mark.parametrize("kind", [*BOUNDS, "wide"])
