@@ -84,7 +84,7 @@ class Even:
         return self.count == self.extent
 
     def covered(self) -> list[slice]:
-        return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count))
+        return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)
                 for i in range(self.count)]
 
     def places(self) -> tuple[Array, Array]:
