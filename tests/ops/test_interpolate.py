@@ -76,6 +76,8 @@ CASES = [
            id="pads and nothing else"),
     *(resize(In(IMAGE, kind), (10, 14), mode=mode, id=f"{mode} {kind}")  # weights without roundings: integers are exact
       for mode in ("nearest", "linear_onnx", "cubic") for kind in KINDS),
+    *(resize(In(IMAGE, kind), (10, 14), mode="nearest", id=f"nearest {kind}",
+             expect=lambda x, *_: x.repeat(2, axis=2).repeat(2, axis=3)) for kind in ("u4", "i4", "f8e4m3", "u16")),
     *(resize(In(IMAGE, kind, low=-200, high=300), (11, 17), mode=mode, cube=-0.5, id=f"{mode} {kind} saturates")
       for mode in ("linear", "cubic", "bilinear_pillow", "bicubic_pillow") for kind in ("u8", "i8")),
     resize(IMAGE, given([9, 4]), id="given sizes"),
