@@ -131,6 +131,10 @@ TRANSPOSED_GROUPS = [
     transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 2), strides=(1, 3), dilations=(2, 3), output_padding=(0, 2)),
     transposed_groups((2, 6, 5, 7), (6, 1, 2, 1, 1), strides=(2, 2)),
     transposed_groups((2, 6, 5, 6, 7), (2, 3, 1, 2, 3, 1), strides=(2, 1, 3)),
+    transposed_groups((2, 6, 5, 7), (2, 3, 4, 3, 3), auto_pad="same_upper", strides=(3, 2), shape=(14, 13)),
+    transposed_groups((2, 24, 5, 7), (2, 12, 10, 2, 3), strides=(2, 1), pads_end=(0, 2), constant=True),
+    transposed_groups((2, 6, 11), (6, 1, 1, 4), auto_pad="valid", strides=(3,), rankless=True),
+    transposed_groups((2, 6, 4, 3, 5), (3, 2, 2, 2, 2, 2), strides=(2, 2, 2), output_padding=(1, 0, 1)),
     *(transposed_groups((2, 6, 5, 7), (3, 2, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "i32")),
     transposed_groups((2, 6, 5, 7), (4, 2, 4, 3, 3), id="groups", error="the data has 6 channels, the kernel takes 8"),
 ]

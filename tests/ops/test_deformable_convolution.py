@@ -54,6 +54,9 @@ CASES_8 = [
     case((2, 6, 7, 9), (4, 3, 3, 2), (3, 4), "opset8", mask=True, group=2, deformed=3, strides="2,2"),
     case((2, 6, 7, 9), (4, 6, 3, 2), (5, 8), "opset8", mask=True, deformed=2, **FADES),
     case((2, 3, 7, 9), (5, 3, 3, 2), (4, 9), "opset8", mask=True, auto_pad="same_upper", strides="2,1"),
+    case((2, 3, 7, 9), (5, 3, 3, 2), (5, 6), "opset8", mask=True, auto_pad="valid", dilations="1,3", **FADES),
+    case((2, 3, 7, 9), (5, 3, 1, 1), (7, 9), "opset8", mask=True, far=0.5),
+    case((1, 4, 7, 9), (6, 2, 3, 3), (7, 9), "opset8", auto_pad="same_lower", group=2, deformed=4, rankless=True),
     *(case((2, 3, 7, 9), (5, 3, 3, 2), (5, 8), "opset8", kind=kind, mask=True, far=0.9) for kind in ("f16", "bf16")),
 ]
 test_opset8 = check(CASES_8)
