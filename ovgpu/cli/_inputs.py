@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,6 +124,28 @@ def fill(port: Output, shape: tuple[int, ...], how: str | None, random: np.rando
     if kind.is_integral():
         return random.integers(0, min(255, 2 ** (kind.bitwidth - 1) - 1), shape, endpoint=True).astype(storage)
     return random.uniform(-1, 1, shape).astype(np.float32).astype(storage)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `feed_of` reads, and how many inferences there are."""
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=VALUE",
+                        help="a .npy file, random, zeros or ones; by default reals are random, integers 0, masks 1")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]", help="shapes of dynamic inputs")
+    parser.add_argument("--steps", type=int, default=1, metavar="N", help="inferences; the state is kept (default 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+
+
+def feed_of(args: argparse.Namespace, ports: Sequence[Output], stateful: bool) -> Feed:
+    """The inputs that the command line asks for."""
+    shapes, given = parse_shapes(args.shape, ports), parse_values(args.input, ports)
+    random = np.random.default_rng(args.seed)
+    arrays = {}
+    for number, port in enumerate(ports):
+        how = given.get(number)
+        from_file = how is not None and how.endswith(".npy")
+        shape = () if from_file else static_shape(port, shapes.get(number, [None])[0], "--shape")
+        arrays[number] = fill(port, shape, how, random)
+    return Feed(ports, arrays, stateful)
 
 
 class Feed:

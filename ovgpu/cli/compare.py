@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 
-from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, static_shape
+from ovgpu.cli._inputs import add_options, feed_of
 from ovgpu.cli._print import console, statistics, table
 from ovgpu.core import Core
 from ovgpu.model import Model, Node
@@ -32,11 +32,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--against", choices=("cpu", "openvino"), metavar="cpu|openvino",
                         help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)")
     parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=VALUE",
-                        help="a .npy file, random, zeros or ones; by default reals are random, integers 0, masks 1")
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]", help="shapes of dynamic inputs")
-    parser.add_argument("--steps", type=int, default=1, metavar="N", help="inferences; the state is kept (default 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    add_options(parser)
     parser.add_argument("--tolerance", type=float, default=1e-3, metavar="T",
                         help="the largest error, relative to a tensor's largest value (default 0.001)")
     parser.add_argument("--all", action="store_true", help="show the layers with the largest errors as well")
@@ -58,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     reference: Side = OpenVINO(args.model) if against == "openvino" else Ours(model, "CPU")
     comparison = Comparison(layers, args.tolerance)
     ours, request = Ours(model, args.device), compiled.create_infer_request()
-    feed = _feed(args, compiled.inputs, bool(request.query_state()))
+    feed = feed_of(args, compiled.inputs, bool(request.query_state()))
     for step in range(args.steps):
         inputs = feed.next()
         wanted = reference.infer(inputs)
@@ -75,18 +71,6 @@ def run(args: argparse.Namespace) -> int:
               f"{counted(len(comparison.errors), 'output')} of layers, {counted(step + 1, 'inference')}")
     comparison.print(out, args.all)
     return int(comparison.first is not None)
-
-
-def _feed(args: argparse.Namespace, ports: Sequence[Any], stateful: bool) -> Feed:
-    shapes, given = parse_shapes(args.shape, ports), parse_values(args.input, ports)
-    random = np.random.default_rng(args.seed)
-    arrays = {}
-    for number, port in enumerate(ports):
-        how = given.get(number)
-        from_file = how is not None and how.endswith(".npy")
-        shape = () if from_file else static_shape(port, shapes.get(number, [None])[0], "--shape")
-        arrays[number] = fill(port, shape, how, random)
-    return Feed(ports, arrays, stateful)
 
 
 def _source(result: Any) -> Place:

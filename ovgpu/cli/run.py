@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.cli._inputs import Feed, fill, parse_shapes, parse_values, port_names, static_shape
+from ovgpu.cli._inputs import add_options, feed_of, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.core import Core
 from ovgpu.ops._storage import decode
@@ -18,13 +18,9 @@ from ovgpu.types import Type
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("run", help="run a model on given or random inputs")
     parser.add_argument("model", help="the .xml file of the model")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=VALUE",
-                        help="a .npy file, random, zeros or ones; by default reals are random, integers 0, masks 1")
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]", help="shapes of dynamic inputs")
-    parser.add_argument("--steps", type=int, default=1, metavar="N", help="inferences; the state is kept (default 1)")
+    add_options(parser)
     parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     parser.add_argument("--save", metavar="OUT.npz", help="writes the outputs; as NAME.0, NAME.1 ... for several steps")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
     parser.set_defaults(run=run)
 
 
@@ -34,18 +30,9 @@ def run(args: argparse.Namespace) -> None:
     core = Core()
     model = core.read_model(args.model)
     compiled = core.compile_model(model, args.device)
-    ports = compiled.inputs
-    shapes, given = parse_shapes(args.shape, ports), parse_values(args.input, ports)
-    random = np.random.default_rng(args.seed)
-    arrays = {}
-    for number, port in enumerate(ports):
-        how = given.get(number)
-        shape = shapes.get(number, [None])[0]
-        from_file = how is not None and how.endswith(".npy")
-        arrays[number] = fill(port, () if from_file else static_shape(port, shape, "--shape"), how, random)
     request = compiled.create_infer_request()
     states = [s.name for s in request.query_state()]
-    feed = Feed(ports, arrays, bool(states))
+    feed = feed_of(args, compiled.inputs, bool(states))
     names = port_names(compiled.outputs)
     saved: dict[str, Any] = {}
     latencies = []

@@ -188,4 +188,4 @@ def draws(draw: st.DrawFn) -> Case:
     return uniform(shape, kind, low, low + span, attrs=seeds)
 
 
-test_random = sweep(draws())
+test_random = sweep(draws(), 120)
