@@ -9,14 +9,17 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._boxes import Boxes, centered, corners, greedy, ranked, soft
-from ovgpu.ops._op import Array, Op, op
+from ovgpu.ops._op import Array, Op, Workspace, op
 from ovgpu.ops._rotated import RotatedBoxes
 from ovgpu.ops._shapes import check_integers, check_reals
+from ovgpu.ops._strided import blocks
 from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
 NUMBERS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")
 MOST = 2**31 - 1  # boxes of a class
+THREADS = 256  # of a block
+FLOATS = ("float32", "float16", "bfloat16")  # that the kernels take
 
 
 class Suppression(Op):
@@ -122,6 +125,8 @@ class Listed(Suppression):
     output_type: Type = Type.i64
 
     number_ranks = (0, 1)
+    cuda = None
+    workspace = Op.workspace
 
     @property
     def kind(self) -> Type:
@@ -148,6 +153,8 @@ class NonMaxSuppression(Suppression):
 
     box_encoding: Literal["corner", "center"] = "corner"
 
+    layout = "dense"
+
     def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
         self.check(boxes, scores, numbers)
         return (Spec(self.kind, (self.rows(boxes, scores, numbers), 3)),)
@@ -162,6 +169,32 @@ class NonMaxSuppression(Suppression):
         found = found[: len(rows)]
         rows[: len(found)] = found
         return (xp.asarray(rows),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        scores, limit = inputs[1], self.limit(inputs[2:])
+        assert scores is not None and scores.shape is not None and limit is not None
+        kept = (*scores.shape[:2], minimum(scores.shape[2], limit))
+        return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, kept), (Type.i32, kept),
+                (Type.i32, scores.shape[:2]))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        boxes, scores, *numbers = inputs
+        limit, threshold, least, _ = self.given(numbers)
+        batches, classes, count = scores.shape
+        limit, groups, room = min(limit, count), batches * classes, len(outputs[0])
+        if boxes.dtype.name not in FLOATS or boxes.dtype != scores.dtype or groups * max(count, 1) >= 2**31 - THREADS:
+            return NotImplemented
+        if not room:
+            return None
+        kind, center = k.c_type(scores.dtype), np.bool_(self.box_encoding == "center")
+        *scratch, rated, chosen, counts = workspace
+        k.kernel("nms.cu", f"nms_select<{kind}>", (groups,), (THREADS,),
+                 (boxes, scores, *scratch, rated, chosen, counts, *map(np.int32, (classes, count, limit)), threshold,
+                  least, center))
+        k.kernel("nms.cu", f"nms_write<{k.c_type(outputs[0].dtype)}>", blocks(max(groups * limit, room), THREADS),
+                 (THREADS,), (rated, chosen, counts, outputs[0], *map(np.int32, (groups, classes, limit, room)),
+                              np.bool_(self.sort_result_descending)))
+        return None
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
         return Boxes(*(corners if self.box_encoding == "corner" else centered)(boxes)).iou

@@ -77,11 +77,15 @@ def overlap(a: Array, b: Array) -> float:
     return float(common / (sum(areas) - common)) if min(areas) > 0 else 0
 
 
-def padded(rows: int) -> Callable[..., list[Array]]:
+def padded(rows: int, center: bool = False, ordered: bool = True) -> Callable[..., list[Array]]:
     """The indices that the specification gives, in so many rows."""
     def expect(boxes: Array, scores: Array, limit: Array, threshold: Array, least: Array) -> list[Array]:
+        if center:
+            boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
+        kept = selected(boxes, scores, int(limit), float(threshold), float(least))
+        kept = kept if ordered else sorted(kept, key=lambda k: (k[1], k[2], -k[0]))
         found = np.full((rows, 3), -1)
-        for row, (_, *where) in zip(found, selected(boxes, scores, int(limit), float(threshold), float(least))):
+        for row, (_, *where) in zip(found, kept):
             row[:] = where
         return [found]
     return expect
@@ -167,6 +171,12 @@ def fixed(version: str) -> Iterator[Case]:
     yield nms(version, boxes, scores, given(np.int64(4)), given(np.float32(0.37)), given(np.float32(0.1)),
               id="at_run_time", expect=padded(24 if whole else 12))
     yield nms(version, *drawn_boxes("f16"), 9, 0.37, 0.1, id="type_f16", expect=padded(54 if whole else 17))
+    for center in (False, True):
+        yield nms(version, boxes, scores, 4, 0.37, 0.1, expect=padded(24 if whole else 12, center, False),
+                  attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": False},
+                  id="center" if center else "unsorted")
+    yield nms(version, *drawn_boxes("f32", 1, 2, 301), 9, 0.57, 0.4, id="many", expect=padded(18))
+    yield nms(version, *drawn_boxes("bf16"), 4, 0.37, 0.1, id="type_bf16", expect=padded(24 if whole else 12))
     yield nms(version, boxes, scores, id="two_inputs", expect=[np.zeros((0, 3), np.int64)])
     yield nms(version, In((1, 0, 4)), In((1, 3, 0)), 4, 0.5, 0.2, id="empty", expect=padded(0))
     if version != "opset1":
