@@ -80,22 +80,19 @@ __device__ __forceinline__ float term(const T* values, const Term& at, int row, 
 
 __device__ __forceinline__ float term(const None*, const Term&, int, int, float otherwise) { return otherwise; }
 
-// What E values of codes from (row, column) on are to be multiplied by, once they are made less their zero points.
+// Subtracts zero points from E values of codes from (row, column) on, and multiplies by scales.
 template <class Scale, class Zero, int E>
-__device__ __forceinline__ float centred(float (&values)[E], const Scale* scale, const Zero* zero,
-                                         const Weights& weights, int row, int column) {
-  const float by = term(scale, weights.scale, row, column, 1.0f);
-  const float from = term(zero, weights.zero, row, column, 0.0f);
-  if (E == 1 || (weights.scale.shared && weights.zero.shared)) {
+__device__ __forceinline__ void decompress(float (&values)[E], const Scale* scale, const Zero* zero,
+                                           const Weights& weights, int row, int column) {
+  float by = term(scale, weights.scale, row, column, 1.0f);
+  float from = term(zero, weights.zero, row, column, 0.0f);
+  values[0] = (values[0] - from) * by;
 #pragma unroll
-    for (int e = 0; e < E; e++) values[e] -= from;
-    return by;
+  for (int e = 1; e < E; e++) {
+    if (!weights.scale.shared) by = term(scale, weights.scale, row, column + e, 1.0f);
+    if (!weights.zero.shared) from = term(zero, weights.zero, row, column + e, 0.0f);
+    values[e] = (values[e] - from) * by;
   }
-#pragma unroll
-  for (int e = 0; e < E; e++)
-    values[e] = (values[e] - term(zero, weights.zero, row, column + e, 0.0f)) *
-                term(scale, weights.scale, row, column + e, 1.0f);
-  return 1;
 }
 
 // Every thread reads the table by numbers of its own, which constant memory is slow at.
@@ -113,10 +110,9 @@ constexpr int ROWS = 2;  // of the weights that a warp works on
 
 // out [m, n] = x [m, k] @ weights [n, k]^T; a warp computes ROWS columns of B rows of the result.
 template <class Codes, class Scale, class Zero, class T, int E, int B>
-__global__ void __launch_bounds__(128)
-    product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
-            const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m, int n,
-            int k) {
+__global__ void product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
+                        const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
+                        int n, int k) {
   const float* table = shared_table(weights);
   const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B;
   if (first >= n) return;
@@ -130,15 +126,13 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const int row = min(first + r, n - 1);
-      float right[E], part[B] = {};
+      float right[E];
       Codes::load(codes, static_cast<long long>(row) * k + column, table, right);
-      const float by = centred(right, scale, zero, weights, row, column);
+      decompress(right, scale, zero, weights, row, column);
 #pragma unroll
       for (int e = 0; e < E; e++)
 #pragma unroll
-        for (int b = 0; b < B; b++) part[b] += right[e] * left[b][e];
-#pragma unroll
-      for (int b = 0; b < B; b++) sum[r][b] += by * part[b];
+        for (int b = 0; b < B; b++) sum[r][b] += right[e] * left[b][e];
     }
   }
 #pragma unroll
@@ -169,10 +163,10 @@ __global__ void __launch_bounds__(256)
     for (int row = blockIdx.z * SLICES + threadIdx.y; row < k; row += gridDim.z * SLICES) {
       float right[E];
       Codes::load(codes, static_cast<long long>(row) * n + column, table, right);
-      const float by = centred(right, scale, zero, weights, row, column);
+      decompress(right, scale, zero, weights, row, column);
 #pragma unroll
       for (int b = 0; b < B; b++) {
-        const float left = by * static_cast<float>(x[static_cast<long long>(min(batch + b, m - 1)) * k + row]);
+        const float left = static_cast<float>(x[static_cast<long long>(min(batch + b, m - 1)) * k + row]);
 #pragma unroll
         for (int e = 0; e < E; e++) sum[b][e] += left * right[e];
       }
@@ -229,13 +223,13 @@ __global__ void expand(T* __restrict__ out, const Index* __restrict__ index, con
     struct alignas(E == 1 ? sizeof(T) : 16) Words {
       T items[E];
     } words;
-    float values[E] = {}, by = 1;
+    float values[E] = {};
     if (at >= 0) {
       Codes::load(codes, static_cast<long long>(at) * columns + column + i, table, values);
-      by = centred(values, scale, zero, weights, at, column + i);
+      decompress(values, scale, zero, weights, at, column + i);
     }
 #pragma unroll
-    for (int e = 0; e < E; e++) words.items[e] = T(values[e] * by);
+    for (int e = 0; e < E; e++) words.items[e] = T(values[e]);
     *reinterpret_cast<Words*>(out + static_cast<long long>(n) * width + i) = words;
   }
 }

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given
+from tests.harness import Case, In, Net, check, const, given, judge
+from tests.harness.cases import compile
+from tests.harness.ir import Port
 from tests.harness.sweep import sweep
 
 Shape = tuple[int, ...]
@@ -142,6 +144,47 @@ def conversions(draw: st.DrawFn) -> Case:
     reach = draw(st.sampled_from([0.01, 3, 500, 6e4]))
     return rounds(In(shape, kind, low=-reach, high=reach), terms, draw(st.sampled_from(["f8e4m3", "f8e5m2"])),
                   shift=kind == "f32" and draw(st.booleans()))
+
+
+# ---- a network whose activations are quantised to 8 bits, and whose weights are stored in them
+
+def quantized() -> Net:
+    """As nncf writes it: two convolutions, their mean over the pixels, and a classifier."""
+    rng, net = np.random.default_rng(11), Net()
+
+    def fake(x: Port, low: float, high: float) -> Port:
+        limits = [net.const(np.full((1, 1, 1, 1), v, "f4")) for v in (low, high)]
+        found: Port = net.layer("FakeQuantize", "opset1", [x, *limits, *limits], {"levels": 256})
+        return found
+
+    def weights(*shape: int) -> Port:
+        codes = net.layer("Convert", "opset1", [net.const(rng.integers(-127, 128, shape), "i8")],
+                          {"destination_type": "f32"}, ["f32"])
+        scale = net.const(rng.uniform(0.001, 0.003, (shape[0], *(1,) * (len(shape) - 1))), "f32")
+        found: Port = net.layer("Multiply", "opset1", [codes, scale])
+        return found
+
+    x = net.parameter("f32", (2, 3, 11, 13))
+    conv = {"strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "dilations": "1,1", "auto_pad": "explicit"}
+    for channels, outputs, low, high in ((3, 16, -2.0, 1.984375), (16, 20, 0.0, 1.5)):
+        x = net.layer("Convolution", "opset1", [fake(x, low, high), weights(outputs, channels, 3, 3)], conv)
+        x = net.layer("Relu", "opset1", [x])
+    x = net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": False})
+    net.result(net.layer("MatMul", "opset1", [x, weights(120, 20)], {"transpose_b": True}))
+    return net
+
+
+def test_a_quantized_network(device: str) -> None:
+    """Equal to OpenVINO's CPU plugin as far as that is to itself: where a sum that is rounded in another order ends
+    on the other side of a level, so does one of inputs that differ in the last bit."""
+    net, core = quantized(), judge.core()
+    request = compile(net, "static", device)
+    reference = core.compile_model(core.read_model(*net.build()), "CPU", judge.CONFIG)
+    x = np.random.default_rng(12).normal(size=(2, 3, 11, 13)).astype(np.float32)
+    wanted = reference([x])[0]
+    moved = [np.abs(reference([np.nextafter(x, side)])[0] - wanted).max() for side in (-9, 9)]
+    found = request.infer([x])[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=4 * max(moved) + 1e-5 * np.abs(wanted).max())
 
 
 test_random = sweep(st.one_of(quantizations(), conversions()))

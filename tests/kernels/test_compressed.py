@@ -1,0 +1,110 @@
+"""Compressed weights on the emulated device: which kernels a product takes, vectors and what breaks them, parts of
+sums, and rows by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._packed import Packed
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.types import Type
+from tests.emulator import cupy_emu, nvrtc
+
+from .recorded import kernel_name
+
+RNG = np.random.default_rng(6)
+U4 = tuple(map(float, range(16)))
+
+
+def stored(packed: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] | None) -> list[Any]:
+    count = packed.rows * packed.columns
+    codes = RNG.integers(0, 255, -(-count // 2) if packed.is_nibbles else (packed.rows, packed.columns), np.uint8)
+    return [codes.view(np.int8) if packed.kind == Type.i8 else codes,
+            None if scale is None else RNG.uniform(0.01, 0.1, scale).astype(np.float16),
+            None if zero is None else RNG.integers(3, 12, zero, np.uint8)]
+
+
+def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scale: tuple[int, int] | None = None,
+             zero: tuple[int, int] | None = None, tile: int = 1 << 14, skew: int = 0) -> list[str]:
+    """Checks a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes. Returns the
+    functions that it calls."""
+    op = CompressedMatMul(weights=packed, transpose=transpose, tile=tile, device=True)
+    n, depth = (packed.rows, packed.columns) if transpose else (packed.columns, packed.rows)
+    x, weights = RNG.uniform(-1, 1, (m, depth)).astype(np.float32), stored(packed, scale, zero)
+    memory = cupy_emu.empty(x.size + skew, np.float32)
+    given = memory[skew:].reshape(m, depth)
+    given[...] = cupy_emu.asarray(x)
+    out, scratch = cupy_emu.empty((m, n), np.float32), cupy_emu.empty(op.step * depth + 1, np.float32)
+    launcher = Launcher(backend.stream, backend.blas)
+    op.cuda(launcher, [given, *(None if w is None else cupy_emu.asarray(w) for w in weights)], [out], [scratch])
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    (wanted,) = op.evaluate(NUMPY, x, *weights)
+    np.testing.assert_allclose(out.get(), wanted, 1e-5, 1e-5 * np.abs(wanted).max())
+    return [kernel_name(call).split("<")[0] or "gemm" for call in launcher.calls]
+
+
+def nibbles(rows: int, columns: int) -> Packed:
+    return Packed(Type.u4, rows, columns, U4)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        assert multiply(backend, nibbles(21, 64), True, 3, (21, 4), (21, 4)) == ["product"]
+        assert multiply(backend, nibbles(300, 40), False, 3, (3, 40), (1, 40)) == ["product_columns", "add_parts"]
+
+
+@pytest.mark.parametrize(("rows", "columns", "skew"), [(9, 64, 1), (9, 64, 4), (9, 60, 0), (1, 8, 0), (2, 1, 0)])
+def test_what_vectors_there_are(rows: int, columns: int, skew: int, backend: CudaBackend) -> None:
+    for m in (1, 5):
+        assert multiply(backend, Packed(Type.u8, rows, columns), True, m, (rows, 1), skew=skew) == ["product"]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 264), (700, 3), (70, 259), (1, 8)])
+def test_columns(rows: int, columns: int, backend: CudaBackend) -> None:
+    for m in (1, 7):
+        multiply(backend, Packed(Type.i8, rows, columns), False, m, (1, columns))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_tiles(transpose: bool, backend: CudaBackend) -> None:
+    """The last one is narrower."""
+    packed = nibbles(22, 48) if transpose else nibbles(48, 22)
+    terms = (22, 3) if transpose else (3, 22)
+    names = multiply(backend, packed, transpose, 9, terms, terms, tile=48 * 8)
+    assert names == ["expand", "_launch"] * 3 or names == ["expand", "gemm"] * 3
+
+
+def test_rows_by_number(backend: CudaBackend) -> None:
+    packed = nibbles(7, 33)
+    weights, indices = stored(packed, (7, 1), (7, 1)), np.array([[6, -7, 7], [-8, 0, 2**40]])
+    op = CompressedGather(weights=packed, kind=Type.f16)
+    out = cupy_emu.empty((2, 3, 33), np.float16)
+    launcher = Launcher(backend.stream, backend.blas)
+    codes, *terms = map(cupy_emu.asarray, weights)
+    op.cuda(launcher, [codes, cupy_emu.asarray(indices), *terms], [out], [])
+    (call,) = launcher.calls
+    call()
+    backend.synchronize()
+    (wanted,) = op.evaluate(NUMPY, weights[0], indices, *weights[1:])
+    np.testing.assert_array_equal(out.get(), wanted)
+    assert not out.get()[[0, 1, 1], [2, 0, 2]].any() and out.get()[0, :2].any()
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_compiles_for_devices(architecture: str) -> None:
+    kinds = ("Nibbles, __half, unsigned char", "Nibbles, __nv_bfloat16, None", "Cast<unsigned char>, __half, __half",
+             "Cast<signed char>, float, None", "E4M3, __half, None", "E5M2, __half, None", "Cast<__half>, None, None")
+    expressions = [f"{name}<{kind}, {types}, 8, {batch}>" for kind in kinds for batch in (1, 4)
+                   for name, types in (("product", "float"), ("product_columns", "float, float"))]
+    usage = nvrtc.compile_file("compressed.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
