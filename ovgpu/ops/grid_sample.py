@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product as pairs
 from typing import Any, Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._axes import MAX_INDEX
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._resample_cuda import grid_of
 from ovgpu.ops._resampling import limits
 from ovgpu.ops._shapes import unknowns
-from ovgpu.ops._storage import is_plain
+from ovgpu.ops._storage import decode, is_plain
 from ovgpu.ops._strided import THREADS, bits
-from ovgpu.symbolic import Spec, same
+from ovgpu.symbolic import Spec, product, same
 from ovgpu.types import Type
 
 FARTHEST = 2.0**30  # where coordinates end
@@ -60,16 +61,13 @@ class GridSample(Op):
         images = xp.arange(n).reshape(n, 1, 1)
         rows, columns = (self.taps(xp, grid[..., i], extent) for i, extent in ((1, height), (0, width)))
         pixels = x.transpose(0, 2, 3, 1)
-        if self.mode == "nearest":
-            (i, _, above), (j, _, beside) = rows[0], columns[0]
+        total = 0
+        for (i, share, above), (j, part, beside) in pairs(rows, columns):
             found = xp.where((above & beside)[..., None], pixels[images, i, j], x.dtype.type(0))
-            return (found.transpose(0, 3, 1, 2),)
-        real = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
-        total = xp.zeros((n, *grid.shape[1:3], channels), real)
-        for i, share, above in rows:
-            for j, part, beside in columns:
-                weight = xp.where(above & beside, share * part, 0).astype(real)
-                total += weight[..., None] * pixels[images, i, j]
+            if self.mode == "nearest":
+                return (found.transpose(0, 3, 1, 2),)
+            real = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+            total = total + (share * part).astype(real)[..., None] * found
         return (self.rounded(xp, total, x.dtype).transpose(0, 3, 1, 2),)
 
     def taps(self, xp: Any, at: Any, extent: int) -> list[tuple[Any, Any, Any]]:
@@ -102,6 +100,34 @@ class GridSample(Op):
         if kind.kind == "f":
             return x
         return xp.clip(xp.rint(x) if kind.itemsize == 1 else xp.trunc(x), *limits(kind)).astype(kind)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """For NumPy, the elements of an image that lie beside others."""
+        assert outputs[0].shape is not None
+        return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, grid), out = inputs, outputs[0]
+        if not x.size or not out.size or x.dtype not in (np.float32, np.float64) or grid.dtype.name == "bfloat16":
+            return NotImplemented
+        k(self.sample, x, grid, out, workspace[0])
+        return None
+
+    def sample(self, x: Any, grid: Any, out: Any, buffer: Any) -> None:
+        """What `evaluate` does, in the order of the memory; ``buffer`` is scratch for an image."""
+        n, channels, height, width = x.shape
+        rows, columns = (self.taps(np, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
+        for image in range(n):
+            pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
+            for number, ((i, share, above), (j, part, beside)) in enumerate(pairs(rows, columns)):
+                found = buffer.reshape(target.shape) if number else target
+                np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, found, "clip")
+                if self.padding_mode == "zeros":
+                    np.copyto(found, 0, where=~(above & beside)[image].reshape(-1))
+                if share is not None:
+                    np.multiply(found, (share * part)[image].reshape(-1), found)
+                if number:
+                    np.add(target, found, target)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, grid), out = inputs, outputs[0]
