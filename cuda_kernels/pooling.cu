@@ -60,7 +60,7 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
         const A value = A(start[column * windows.step[2]]);
         if (chosen < 0 || value > best || (value != value && best == best)) {
           best = value;
-          chosen = (static_cast<long long>(plane) * windows.extent[1] + row) * windows.extent[2] + column;
+          chosen = index ? (static_cast<long long>(plane) * windows.extent[1] + row) * windows.extent[2] + column : 0;
         }
       }
     }

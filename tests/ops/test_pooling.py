@@ -223,7 +223,8 @@ def pools(draw: st.DrawFn) -> Case:
     for n, r, step, *pads in zip(shape[2:], reach, attrs["strides"], attrs["pads_begin"], attrs["pads_end"]):
         if step > r or any(-(-(n + b + e - r) // step) * step >= n + b for b, e in (pads, (0, 0))):
             attrs["rounding_type"] = "floor"
-    case = functools.partial(pool, op, f"opset{version}", shape, kernel, kind=kind)
+    data = In(shape, kind, low=1 if kind == "u8" else None)  # of the least value there is, the plugin says index 0
+    case = functools.partial(pool, op, f"opset{version}", data, kernel)
     if op == "AvgPool":
         return case(exclude_pad=draw(st.booleans()), **attrs)
     if version == 1:
