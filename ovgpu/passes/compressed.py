@@ -36,7 +36,7 @@ from ovgpu.types.packing import pack, unpack
 Array = np.ndarray[Any, Any]
 
 LEAST = 2048  # codes: smaller weights are folded
-TILE = 1 << 17  # codes that NumPy decompresses at a time: they stay in cache
+TILE = 1 << 18  # codes that NumPy decompresses at a time: they stay in cache
 DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
 
 HALVES = (Type.f16, Type.bf16)
