@@ -42,16 +42,20 @@ DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
 HALVES = (Type.f16, Type.bf16)
 COMPUTED = (Type.f32, *HALVES)
 BYTES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
-_READ = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
-    Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
 NIBBLES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
+# The types in which scales and zero points are kept, which hold their values exactly; others become f32.
+TERMS = {kind: kind for kind in (Type.f16, Type.bf16, Type.u8, Type.i8)} | {
+    Type.u4: Type.u8, Type.i4: Type.i8, Type.f8e8m0: Type.bf16, Type.f8e4m3: Type.f16, Type.f8e5m2: Type.f16}
+
+Made = dict[tuple[Output, tuple[int, int]], Output]
+"""Constants that stand for those of the model, and belong to matrices of these shapes."""
 
 
-def compressed_weights(model: Model, device: bool = False, made: dict[Output, Output] | None = None) -> None:
+def compressed_weights(model: Model, device: bool = False, made: Made | None = None) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
 
     Without a ``device``, products with weights of 16 bits are left alone: NumPy takes six times as long to convert
-    them as to multiply by them. ``made`` are the constants of codes, scales and zero points, by those of the model.
+    them as to multiply by them. ``made``: what matrices share that are used in several places.
     """
     made = {} if made is None else made
     for node in model.ops:
@@ -65,7 +69,7 @@ def compressed_weights(model: Model, device: bool = False, made: dict[Output, Ou
     model.changed()
 
 
-def _product(node: Node, device: bool, made: dict[Output, Output]) -> None:
+def _product(node: Node, device: bool, made: Made) -> None:
     op: Any = node.op
     x, weights = node.inputs[0], _weights(node.inputs[1])
     if weights is None or x is None or op.transpose_a or x.spec.type not in COMPUTED:
@@ -77,7 +81,7 @@ def _product(node: Node, device: bool, made: dict[Output, Output]) -> None:
         node.inputs = [x, *weights.constants(made)]
 
 
-def _rows(node: Node, made: dict[Output, Output]) -> None:
+def _rows(node: Node, made: Made) -> None:
     port, indices, axis = node.inputs
     where = None if axis is None else axis.spec.constant
     if port is None or where is None or where.size != 1 or where.item() not in (0, -2):
@@ -133,14 +137,18 @@ class Weights:
             return None
         return Packed(kind, rows, columns, self.table)
 
-    def constants(self, made: dict[Output, Output]) -> list[Output | None]:
+    def constants(self, made: Made) -> list[Output | None]:
         """Codes, scale, zero point."""
-        if self.codes not in made:
-            made[self.codes] = _constant(_bytes(self.codes, self.shape), self.codes.node)
-        for port, value in filter(None, (self.scale, self.zero)):
-            if port not in made:
-                made[port] = _constant(value.reshape(self._counts(value) or ()), port.node)
-        return [made[self.codes], *(None if term is None else made[term[0]] for term in (self.scale, self.zero))]
+        codes = self.codes, self.shape
+        if codes not in made:
+            made[codes] = _constant(_bytes(*codes), self.codes.node)
+        found: list[Output | None] = [made[codes]]
+        for term in (self.scale, self.zero):
+            key = None if term is None else (term[0], self.shape)
+            if term is not None and key is not None and key not in made:
+                made[key] = _constant(term[1].reshape(self._counts(term[1]) or ()), term[0].node)
+            found.append(None if key is None else made[key])
+        return found
 
     def _counts(self, value: Array) -> tuple[int, int] | None:
         """How many blocks of rows, and of columns, have an element each of what broadcasts to the codes."""
@@ -230,7 +238,7 @@ def _term(port: Output) -> Array | None:
     """The constant that a port holds, in a type that kernels read; conversions of it to floats are left out."""
     op, sources = op_of(port.node), port.node.inputs
     if isinstance(op, Constant):
-        found: Array = encode(decode(op.value), _READ.get(op.element_type, Type.f32))
+        found: Array = encode(decode(op.value), TERMS.get(op.element_type, Type.f32))
         return found
     if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTED:
         return None
