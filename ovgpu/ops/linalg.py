@@ -117,11 +117,10 @@ class GroupedMatMul(Op):
         return (out,)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (a, b, *rest), out = inputs, outputs[0]
+        (a, b, ends), out = (*inputs, None)[:3], outputs[0]
         transposed = b.ndim == 3 and is_transposed(a.shape, b.shape)
-        if not rest:
+        if ends is None:
             return MatMul(transpose_b=transposed).cuda(k, (a, b), outputs, workspace)
-        ends = rest[0]
         if not is_plain(a.dtype):
             return NotImplemented
         types = f"{k.c_type(a.dtype)}, {k.c_type(ends.dtype)}"
