@@ -18,6 +18,7 @@ from ovgpu.types import Type
 
 NUMBERS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")
 MOST = 2**31 - 1  # boxes of a class
+STAGE = 256  # candidates of a class that are looked at first
 THREADS = 256  # of a block
 FLOATS = ("float32", "float16", "bfloat16")  # that the kernels take
 
@@ -92,17 +93,17 @@ class Suppression(Op):
         found = xp.flatnonzero(scores > least) if limit else xp.zeros(0, np.int64)
         group, box = xp.divmod(found, max(count, 1))
         box += group // max(classes, 1) * count
-        boxes = xp.asnumpy(boxes.reshape(-1, self.sides)[box]).astype(np.float32)
-        scores, group, box = [xp.asnumpy(x) for x in (scores.reshape(-1)[found], group, box)]
-        scores = scores.astype(np.float32)
+        boxes = xp.asnumpy(boxes.reshape(-1, self.sides).take(box, 0)).astype(np.float32)
+        scores = xp.asnumpy(scores.reshape(-1).take(found)).astype(np.float32)
+        group, box = xp.asnumpy(group), xp.asnumpy(box)
         if sigma > 0:
             overlap, scale = self.overlap(boxes), np.float32(-0.5) / sigma
             chosen, scores = soft(group, scores, limit, float(least),
                                   lambda a, b: self.weight(overlap(a, b), threshold, scale))
         else:
             order = ranked(group, scores)
-            overlap = self.overlap(boxes[order])
-            chosen = order[greedy(group[order], limit, lambda a, b: overlap(a, b) > threshold)]
+            overlap = self.overlap(boxes.take(order, 0))
+            chosen = order[greedy(group[order], limit, lambda a, b: overlap(a, b) > threshold, max(2 * limit, STAGE))]
             scores = scores[chosen]
         if self.sort_result_descending:
             order = np.argsort(-scores, kind="stable")
@@ -125,7 +126,7 @@ class Listed(Suppression):
     output_type: Type = Type.i64
 
     number_ranks = (0, 1)
-    cuda = None
+    cuda: ClassVar[Any] = None
     workspace = Op.workspace
 
     @property
