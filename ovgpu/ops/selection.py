@@ -1,4 +1,4 @@
-"""Ops whose results are as long as the data say: NonZero."""
+"""Ops whose results are as long as the data say: NonZero, Unique."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
-from ovgpu.symbolic import Spec, Sym, product, unknown
+from ovgpu.ops._shapes import check_integers, constant_axis, integers, normalize_axis, unknowns
+from ovgpu.symbolic import Int, Spec, bounds, product, unknown
 from ovgpu.types import Type
 
 
@@ -23,10 +24,68 @@ class NonZero(Op):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
         if x.shape is None:
             return (Spec(self.output_type, None),)
-        size = product(x.shape)
-        return (Spec(self.output_type, (len(x.shape), unknown(0, size.hi if isinstance(size, Sym) else size))),)
+        return (Spec(self.output_type, (len(x.shape), unknown(0, bounds(product(x.shape))[1]))),)
 
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         found = xp.nonzero(x) if x.ndim else (xp.zeros(int(bool(x)), np.int64),)
         rows = xp.stack(found).astype(self.output_type.storage)
         return (rows if x.ndim else rows[:0],)
+
+
+@op("Unique", "opset10")
+class Unique(Op):
+    """``x [..], axis (optional) -> values, indices [n], inverse [N], counts [n]`` of the n that differ of N elements,
+    or slices along the axis: what they are, the first of each in x, where each of x is among them, how often each is.
+
+    In ascending order, slices element by element, or in that of x. NaN differs from all, and comes last. Slices
+    without elements are all equal.
+    """
+
+    sorted: bool = True
+    index_element_type: Type = Type.i64
+    count_element_type: Type = Type.i64
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axis: Spec | None = None) -> tuple[Spec, ...]:
+        for what in ("index_element_type", "count_element_type"):
+            if getattr(self, what) not in (Type.i32, Type.i64):
+                raise OpError(f"{what} {getattr(self, what).get_type_name()} is neither i32 nor i64")
+        if axis is not None:
+            check_integers(axis, "the axis", ranks=(0, 1))
+        where = None if axis is None or x.rank is None else constant_axis(axis, x.rank)
+        shape, all_of = unknowns(x.rank if axis is not None else 1), unknown()
+        count = unknown()
+        if x.shape is not None and (axis is None or where is not None):
+            all_of = product(x.shape) if where is None else x.shape[where]
+            least, most = bounds(all_of)
+            count = unknown(min(least, 1), most)
+            shape = (count,) if where is None else (*x.shape[:where], count, *x.shape[where + 1 :])
+        number: tuple[Int, ...] = (count,)
+        return (Spec(x.type, shape), Spec(self.index_element_type, number), Spec(self.index_element_type, (all_of,)),
+                Spec(self.count_element_type, number))
+
+    def evaluate(self, xp: Any, x: Any, axis: Any = None) -> tuple[Any, ...]:
+        where = 0 if axis is None else normalize_axis(integers(axis)[0], x.ndim)
+        x = x.reshape(-1) if axis is None else x
+        rows = xp.moveaxis(x, where, 0).reshape((x.shape[where], -1) if x.size else (x.shape[where], 0))
+        count, width = rows.shape
+        if width == 0:
+            order = xp.arange(count)
+        elif width == 1:
+            order = xp.argsort(rows[:, 0], kind="stable")
+        else:
+            order = xp.lexsort(xp.ascontiguousarray(rows.T[::-1]))
+        ordered = rows[order]
+        begins = xp.ones(count, bool)
+        begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        first, (start,) = order[begins], xp.nonzero(begins)
+        inverse = xp.empty((count,), np.int64)
+        inverse[order] = xp.cumsum(begins) - 1
+        counts = xp.diff(start, append=xp.asarray([count]))
+        if not self.sorted:
+            order = xp.argsort(first)
+            place = xp.empty(order.shape, np.int64)
+            place[order] = xp.arange(order.size)
+            first, counts, inverse = first[order], counts[order], place[inverse]
+        return xp.take(x, first, axis=where), first, inverse, counts

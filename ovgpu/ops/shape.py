@@ -1,4 +1,4 @@
-"""Ops that make tensors of shapes and numbers: ShapeOf, Range."""
+"""Ops that make tensors of shapes and numbers: ShapeOf, Range, Eye."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
-from ovgpu.ops._strided import THREADS, blocks
-from ovgpu.symbolic import Int, Spec, Sym, ceildiv, maximum, unknown
+from ovgpu.ops._shapes import check_integers, integers, length, unknowns
+from ovgpu.ops._strided import THREADS, bits, blocks
+from ovgpu.symbolic import Int, Shape, Spec, Sym, ceildiv, maximum, unknown
 from ovgpu.types import Type
 
 
@@ -151,3 +152,51 @@ class Range4(Range):
 
     def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:
         return self.numbers(xp, start, stop, step, self.output_type.is_real())
+
+
+@op("Eye", "opset9")
+class Eye(Op):
+    """``rows, columns, diagonal, batch_shape [n] (optional) -> [*batch_shape, rows, columns]``: 1 at each
+    ``[.., i, i + diagonal]``, and 0 elsewhere."""
+
+    output_type: Type
+
+    host_inputs = (0, 1, 2, 3)
+
+    def infer(self, rows: Spec, columns: Spec, diagonal: Spec, batch: Spec | None = None) -> tuple[Spec, ...]:
+        if self.output_type == Type.string:
+            raise OpError("output_type string is not numeric")
+        for spec, what in ((rows, "num_rows"), (columns, "num_columns"), (diagonal, "diagonal_index")):
+            check_integers(spec, what, ranks=(0, 1))
+            if length(spec) not in (None, 1):
+                raise OpError(f"{what} is one number, not {length(spec)}")
+        lead: Shape = ()
+        if batch is not None:
+            check_integers(batch, "batch_shape")
+            known = batch.ints()
+            lead = unknowns(length(batch)) if known is None else tuple(_extent(d, "batch_shape") for d in known)
+        if lead is None:
+            return (Spec(self.output_type, None),)
+        sizes = [None if s.value is None else s.ints() for s in (rows, columns)]
+        last = [unknown() if v is None else _extent(v[0], what) for v, what in zip(sizes, ("num_rows", "num_columns"))]
+        return (Spec(self.output_type, (*lead, *last)),)
+
+    def evaluate(self, xp: Any, rows: Any, columns: Any, diagonal: Any, batch: Any = None) -> tuple[Any, ...]:
+        (m,), (n,), (k,) = map(integers, (rows, columns, diagonal))
+        one = xp.eye(m, n, k, dtype=np.int8)
+        return (xp.broadcast_to(one, (*(() if batch is None else integers(batch)), m, n)),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        out, (diagonal,) = outputs[0], integers(inputs[2])
+        one = np.ones((), np.int8).astype(out.dtype).view(f"u{out.dtype.itemsize}")[()]
+        if out.size:
+            k.kernel("eye.cu", f"eye<{bits(out.dtype.itemsize)}>", blocks(out.size), (THREADS,),
+                     (out, one, *map(np.int64, (out.size, *out.shape[-2:], diagonal))))
+
+
+def _extent(value: Int, what: str) -> Int:
+    if isinstance(value, Sym):
+        return maximum(value, 0)
+    if value < 0:
+        raise OpError(f"{what} {value} is negative")
+    return value

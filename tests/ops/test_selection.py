@@ -1,11 +1,15 @@
-"""NonZero against OpenVINO."""
+"""NonZero and Unique against OpenVINO."""
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.selection import Unique
+from tests.harness import Case, In, check, const, given, sweep
 
 
 def mask(*shape: int, share: float = 0.5) -> np.ndarray[Any, Any]:
@@ -20,6 +24,9 @@ CASES = [
         ("rank3", "f32", "i64", mask(2, 3, 5)),
         ("rank5", "f32", "i64", mask(2, 3, 1, 5, 2)),
         ("i32-output", "f32", "i32", mask(3, 5)),
+        ("f64", "f64", "i64", mask(3, 5) * 1e-300),
+        ("bf16", "bf16", "i64", mask(3, 5)),
+        ("u64", "u64", "i64", mask(3, 5)),
         ("none", "f32", "i64", np.zeros((3, 5))),
         ("all", "f32", "i64", np.ones((3, 5))),
         ("negative-and-nan", "f32", "i64", np.array([-1, 0, np.nan, -0.0, np.inf, 1e-40])),
@@ -33,6 +40,97 @@ CASES = [
     )
 ]
 
+SCALARS = [Case("NonZero", "opset3", [given(np.float32(x))], expect=np.zeros((0, int(x != 0)), np.int64),
+                id=f"scalar-{x}") for x in (3.0, 0.0)]  # the plugin counts a scalar as a vector
 ERRORS = [Case("NonZero", "opset3", [In((3, 5))], {"output_type": "f32"}, error="output_type")]
 
-test_cases = check(CASES + ERRORS)
+
+
+def few(shape: tuple[int, ...], kind: str = "f32", count: int = 5) -> In:
+    """Integers from 0 to ``count``."""
+    return In(shape, kind, lambda rng: rng.integers(0, count, shape))
+
+
+def unique(x: Any, axis: Any = None, **kw: Any) -> Case:
+    """Small integers, of which many are equal; ``sorted`` and the types of indices are given by name.
+
+    The plugin takes equal slices along the last axes for different ones: with an axis, NumPy judges.
+    """
+    x = x if isinstance(x, In) else few(x)
+    attrs = {name: kw.pop(name) for name in ("sorted", "index_element_type", "count_element_type") if name in kw}
+    axes = [] if axis is None else [axis if isinstance(axis, In) else const(axis)]
+    if axis is not None and "error" not in kw and "expect" not in kw:
+        kw["expect"] = lambda x, axis: _unique(x, int(axis.ravel()[0]), attrs)
+    return Case("Unique", "opset10", [x, *axes], attrs, 4, **kw)
+
+
+NAN = given(np.float32([np.nan, 3, np.nan, 1, 3]))
+UNIQUE = [case for order in (True, False) for case in [
+    unique((12,), sorted=order),
+    unique((3, 5), sorted=order, rankless=order),
+    unique((12,), 0, sorted=order),
+    unique((9, 2), 0, sorted=order, rankless=order),
+    unique((2, 9), 1, sorted=order),
+    unique((2, 9), [-1], sorted=order, id=f"last-{order}"),
+    unique((9, 1, 2), 0, sorted=order),
+    unique((2, 7, 1), 1, sorted=order),
+    unique((1, 2, 8), -1, sorted=order),
+    unique((), sorted=order),
+    *[unique(few((3, 5), kind), sorted=order) for kind in ("f16", "bf16", "i32", "i64", "u8", "i8")],
+    unique(few((3, 5), "boolean", 2), sorted=order),
+    unique(given(np.float32([0.0, -0.0, 1, -0.0])), sorted=order, id=f"zeros-{order}"),
+]] + [
+    unique((12,), index_element_type="i32"),
+    unique((12,), count_element_type="i32"),
+    unique((0, 3), id="no elements", expect=lambda x: _unique(x)),  # the plugin spoils memory that is not its own
+    unique((0, 3), 0, id="no slices", expect=lambda x, _: (x, *[np.zeros(0, np.int64)] * 3)),  # crashes the plugin
+    unique((3, 0), 0, id="slices without elements", expect=lambda x, _: (  # memory as it was, in the plugin
+        x[:1], np.array([0]), np.array([0, 0, 0]), np.array([3]))),
+    *[unique(NAN, sorted=order, id=f"NaN-{order}", expect=lambda x, order=order: _unique(x, None, {"sorted": order}))
+      for order in (True, False)],  # in no order, or a crash, in the plugin
+    unique(In((12,), "f64", lambda rng: rng.integers(0, 4, 12) + 2.0**60), id="f64", expect=lambda x: _unique(x)),
+    unique(given(np.array(["b", "a", "b", ""])), id="strings",
+           expect=lambda x: (np.array(["", "a", "b"]), *map(np.array, ([3, 1, 0], [2, 1, 2, 0], [1, 1, 2])))),
+    unique((12,), 1, error="axis 1 is out of range for rank 1"),
+    unique((3, 4), [0, 1], error="one axis is expected, not 2"),
+    unique((12,), index_element_type="u8", error="index_element_type u8 is neither i32 nor i64"),
+    unique((12,), count_element_type="f32", error="count_element_type f32 is neither i32 nor i64"),
+    unique((12,), const(0.0, "f32"), error="the axis must be integers"),
+]
+
+
+def _unique(x: Any, axis: int | None = None, attrs: Any = ()) -> Any:
+    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis,
+                                                equal_nan=False)
+    order = np.arange(first.size) if dict(attrs).get("sorted", True) else np.argsort(first)
+    index = np.int32 if dict(attrs).get("index_element_type") == "i32" else np.int64
+    return (values.take(order, axis or 0), first[order].astype(index),
+            np.argsort(order)[inverse].ravel().astype(index), counts[order])
+
+
+test_cases = check(CASES + SCALARS + ERRORS)
+test_unique = check(UNIQUE)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    kind = draw(st.sampled_from(("f32", "i32", "u8", "i64", "boolean", "f16")))
+    x = few(shape, kind, 2 if kind == "boolean" else 3)
+    return Case("NonZero", "opset3", [x], {"output_type": draw(st.sampled_from(("i32", "i64")))})
+
+
+test_random = sweep(drawn())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_unique(seed: int) -> None:
+    """Also along axes, as NumPy has it."""
+    random = np.random.default_rng(seed)
+    x = random.integers(0, 3, random.integers(1, 6, random.integers(1, 5)))
+    axis = None if seed % 3 == 0 else int(random.integers(-x.ndim, x.ndim))
+    for order in (True, False):
+        inputs = [x] if axis is None else [x, np.array(axis)]
+        found = Unique(sorted=order).evaluate(NUMPY, *inputs)
+        for got, wanted in zip(found, _unique(x, axis, {"sorted": order}), strict=True):
+            np.testing.assert_array_equal(got, wanted)

@@ -1,9 +1,13 @@
-"""ShapeOf and Range against OpenVINO."""
+"""ShapeOf, Range and Eye against OpenVINO."""
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from tests.harness import Case, In, check, const, given
+import numpy as np
+from hypothesis import strategies as st
+
+from ovgpu.types import Type
+from tests.harness import Case, In, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
 
@@ -82,5 +86,47 @@ MIXED = [
     numbers(0.0, 5.2, 0.4, "f32", "i32", error="step is 0"),
 ]
 
+def eye(rows: Any, columns: Any, diagonal: Any = 0, batch: Any = None, kind: str = "f32", **kw: Any) -> Case:
+    sizes = [v if isinstance(v, In) else const(v) for v in (rows, columns, diagonal)]
+    shape = [] if batch is None else [batch if isinstance(batch, In) else const(batch)]
+    return Case("Eye", "opset9", [*sizes, *shape], {"output_type": kind}, [kind], **kw)
+
+
+EYE = [
+    eye(3, 4),
+    eye(3, 4, 2),
+    eye(3, 4, -1),
+    eye([5], [2], [-2]),
+    eye(3, 3, 3),
+    eye(3, 2, -3),
+    eye(2, 5, 3, [1, 2]),
+    eye(2, 3, 0, [3]),
+    eye(2, 3, 1, np.zeros(0), id="no batch"),
+    eye(2, 3, 0, [2, 0]),
+    eye(0, 3),
+    eye(70, 30, -5, [2]),
+    eye(*[const(v, "i32") for v in (2, 3, 1)], const([2], "i32"), id="i32 sizes"),
+    eye(given(2), given(3), given(1), given([2, 5]), id="given"),
+    eye(const([2]), given([3]), given([-1]), id="given vectors"),
+    *[eye(2, 3, 1, kind=kind) for kind in KINDS if kind != "f8e4m3"],
+    eye(2, 3, 1, kind="f8e4m3", expect=lambda *_: np.eye(2, 3, 1).astype(Type.f8e4m3.storage)),
+    eye(-1, 3, error="num_rows -1 is negative"),
+    eye(2, 3, 0, [-1], error="batch_shape -1 is negative"),
+    eye(2, 3, [0, 1], error="diagonal_index is one number, not 2"),
+    eye(2, 3, 0, 2, error="batch_shape must have rank 1, not 0"),
+    eye(const(2.0, "f32"), 3, error="num_rows must be integers"),
+    eye(2, 3, kind="string", error="output_type string is not numeric"),
+]
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(("f32", "f16", "i32", "u8", "i64")))
+    return eye(draw(st.integers(0, 6)), draw(st.integers(0, 6)), draw(st.integers(-7, 7)),
+               draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3)), kind)
+
+
 test_shape_of = check(SHAPES + SHAPE_OF_3)
 test_range = check(RANGE + MIXED)
+test_eye = check(EYE)
+test_random = sweep(drawn(), 60)

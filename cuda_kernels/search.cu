@@ -1,0 +1,25 @@
+// Bucketize, SearchSorted: how many elements of a sorted line lie before a value.
+#include "strided.cuh"
+
+enum Rule { LESS, AT_MOST, NOT_GREATER };
+
+// Compares in C. Operands of the axes, which are those of y: value, line of bounds, y. A line has `extent` bounds that
+// lie `step` apart.
+template <typename B, typename V, typename C, typename Y, Rule rule, typename I, int R>
+__global__ void search(const B* __restrict__ bounds, const V* __restrict__ values, Y* __restrict__ y,
+                       const Axes<I, R, 3> axes, I size, I extent, I step) {
+  const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  I at[R];
+  unravel(axes, i, at);
+  const C value = static_cast<C>(values[offset(axes, at, 0)]);
+  bounds += offset(axes, at, 1);
+  I low = 0, high = extent;
+  while (low < high) {
+    const I middle = low + (high - low) / 2;
+    const C met = static_cast<C>(bounds[middle * step]);
+    if (rule == LESS ? met < value : rule == AT_MOST ? met <= value : !(met > value)) low = middle + 1;
+    else high = middle;
+  }
+  y[offset(axes, at, 2)] = static_cast<Y>(low);
+}
