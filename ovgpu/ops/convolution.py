@@ -85,7 +85,8 @@ class Convolution(_Convolution):
             return ((out.type, (minimum(columns, COLUMN_ELEMENTS),)),)
         if out.type not in (Type.f32, Type.f64):
             return ()
-        frame = x.shape[1] * product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, self.reach(taps)))
+        span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, self.reach(taps)))
+        frame = x.shape[1] * maximum(span, 0)  # below 0 without pixels
         return ((out.type, (minimum(columns, maximum(depth, BLOCK)),)),
                 (out.type, (minimum(x.shape[0] * frame, maximum(frame, BLOCK)),)))
 

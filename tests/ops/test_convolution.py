@@ -55,6 +55,9 @@ CASES = [
     Case("Convolution", "opset1", [In(shape, "f8e4m3", lambda rng, shape=shape: rng.integers(-2, 3, shape))
                                    for shape in ((2, 3, 7, 9), (5, 3, 3, 3))], id="f8"),
     conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),
+    replace(conv((2, 3, 0, 5), (4, 3, 1, 2), id="no_pixels", auto_pad="same_upper", strides=(2, 2)),
+            expect=np.zeros((2, 4, 0, 3), np.float32)),
+    replace(conv((2, 0, 5, 6), (4, 0, 3, 2), id="no_channels"), expect=np.zeros((2, 4, 3, 5), np.float32)),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="strides_0", strides=(0, 1), error="attribute 'strides': 0 is less than 1"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="dilations", dilations=(1, -1), error="attribute 'dilations': -1 is less"),
     conv((2, 3, 7, 9), (5, 3, 3, 3), id="pads", pads_begin=(-1, 0), error="attribute 'pads_begin': -1 is less"),
@@ -116,6 +119,7 @@ TRANSPOSED = [
     transposed((2, 3, 5, 7), (3, 4, 3, 3), strides=(2, 3), shape=(9, 19), pads_begin=(1, 2), pads_end=(2, 2)),
     *(transposed((2, 3, 5, 7), (3, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "f64", "i32", "i8")),
     transposed((0, 3, 5, 7), (3, 4, 3, 3), id="zero_batch"),
+    replace(transposed((2, 0, 3, 5), (0, 4, 1, 3), id="no_channels"), expect=np.zeros((2, 4, 3, 7), np.float32)),
     transposed((2, 3, 5, 7), (4, 4, 3, 3), id="channels", error="the data has 3 channels, the kernel takes 4"),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), id="shape", shape=(9, 9, 9), error="has 3 elements for 2 spatial axes"),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), id="padding", output_padding=(1,), error="'output_padding' has 1 elements"),
