@@ -30,7 +30,7 @@ class Part:
 
     def type_of(self, operands: Sequence[Type]) -> Type:
         """The element type of the result."""
-        kind: Type = self.op.infer(*(Spec(k, None) for k in operands))[0].type
+        kind: Type = self.op.infer(*(Spec(k, ()) for k in operands))[0].type
         return kind
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,17 +39,35 @@ def check_channels(x: Spec, *others: Spec) -> None:
             extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
 
 
-class BatchNorm(Elementwise):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Formula(Elementwise):
+    """What batch norms compute of each element, from tensors that broadcast to the data."""
+
+    epsilon: float
+
+    name: ClassVar[str] = "BatchNormInference"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
+
+    def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+
+
+class BatchNorm(Op):
     """Base: every channel of ``x [N, C, ...]`` less its mean, over its deviation, scaled and shifted; each of these
     has shape [C]."""
 
     epsilon: float
 
-    cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
+    strided_outputs = True
+    data: ClassVar[int]
+    """Which of the inputs is x; the others are gamma, beta, mean and variance."""
 
     def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as x, gamma, beta, mean, variance."""
-        return inputs
+        return [inputs[self.data], *inputs[: self.data], *inputs[self.data + 1 :]]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         x, *others = self.order(inputs)
@@ -57,19 +76,26 @@ class BatchNorm(Elementwise):
             raise OpError(f"epsilon {self.epsilon} is negative")
         return (Spec(merge_types(inputs), x.shape),)
 
-    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        rank = max(x.ndim for x in inputs)
-        return [x if x.ndim > 1 else by_channel(x, rank) for x in inputs]
+    def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs in order, as they broadcast to the data."""
+        x, *others = self.order(inputs)
+        return [x, *(by_channel(values, x.ndim) for values in others)]
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+        return (Formula(epsilon=self.epsilon).fn(xp, *self.aligned(inputs)),)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (self.data,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         channels = (outputs[0].shape or ())[1:2]
         return ((outputs[0].type, channels), (outputs[0].type, channels))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, gamma, beta, mean, variance), out, (scale, shift) = self.order(inputs), outputs[0], workspace
+        (x, gamma, beta, mean, variance), out = self.order(inputs), outputs[0]
         if not is_float(x.dtype):
             return NotImplemented
-        scale, shift = (w.reshape(-1)[: gamma.size] for w in (scale, shift))
+        scale, shift = (w.reshape(-1)[: gamma.size] for w in workspace)
         k(np.add, variance, self.epsilon, scale)
         k(np.sqrt, scale, scale)
         k(np.divide, gamma, scale, scale)
@@ -79,25 +105,25 @@ class BatchNorm(Elementwise):
         k(np.add, out, by_channel(shift, x.ndim), out)
         return None
 
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if not _axes.is_real(outputs[0]):
+            return NotImplemented
+        k.elementwise(Formula(epsilon=self.epsilon), self.aligned(inputs), outputs[0])
+        return None
+
 
 @op("BatchNormInference", "opset1")
 class BatchNormInference(BatchNorm):
     """``gamma [C], beta [C], x [N, C, ...], mean [C], variance [C] ->`` x normalised by channel, scaled and shifted."""
 
-    def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        gamma, beta, x, mean, variance = inputs
-        return x, gamma, beta, mean, variance
-
-    def fn(self, xp: Any, gamma: Any, beta: Any, x: Any, mean: Any, variance: Any) -> Any:
-        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+    data = 2
 
 
 @op("BatchNormInference", "opset5")
 class BatchNormInference5(BatchNorm):
     """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as version 1, in another order."""
 
-    def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
-        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+    data = 0
 
 
 PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle

@@ -53,7 +53,7 @@ def test_rounded_once(case: Case, device: str) -> None:
     """Half a unit in the last place of what f64 gives, and what sums in f32 add to it."""
     request = compile(case.net, "static", device)
     arrays = case.arrays()
-    found = infer(ov, request, case._parameters(arrays))
+    found = infer(ov, request, case.parameters(arrays))
     wide = [a.astype(np.float64) if i.dtype in ("f16", "bf16") else a for a, i in zip(arrays, case.inputs)]
     op: Any = next(n for n in ov.Core().read_model(*case.net.build()).ops if n.friendly_name == "op").op
     with np.errstate(all="ignore"):

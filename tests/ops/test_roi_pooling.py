@@ -179,7 +179,7 @@ def sensitive(maps: Sequence[int] | None = None, *args: Any, mode: str = "averag
     maps = maps or (3, channels, 11, 9)
     height, width = (1 / scale, 1 / scale) if mode == "bilinear" else (maps[2] / scale, maps[3] / scale)
     draw = given.pop("draw", boxes(given.get("count", COUNT), maps[0], height, width))
-    cells = {"spatial_bins_y": bins[0], "spatial_bins_x": bins[1]} if mode == "bilinear" else {}
+    cells = dict(zip(("spatial_bins_y", "spatial_bins_x"), bins if mode == "bilinear" else (1, 1)))
     return roi("PSROIPooling", "opset1", maps, draw, *args, mode=mode, output_dim=output, group_size=group,
                spatial_scale=scale, **cells, **given)
 
