@@ -46,7 +46,8 @@ def boxes(version: str) -> Iterator[Case]:
 def clustered() -> Iterator[Case]:
     sizes: dict[str, Any] = {"width": (86.0, 13.0, 57.0), "height": (44.0, 10.0, 30.0)}
     for more in ({}, {"clip": False}, {"step": 16.0}, {"step_w": 7.0, "step_h": 5.0}, {"step_w": 7.0, "step": 3.0},
-                 {"offset": 0.0, "clip": False}, {"variance": (0.1, 0.1, 0.2, 0.2)}, {"variance": (0.3,)}):
+                 {"offset": 0.0, "clip": False}, {"step_h": 9.0}, {"offset": 3.5},
+                 {"step": 0.5, "clip": True}, {"variance": (0.1, 0.1, 0.2, 0.2)}, {"variance": (0.3,)}):
         yield priors("PriorBoxClustered", "opset1", sizes | more)
     yield priors("PriorBoxClustered", "opset1", sizes, given([3, 5], "i32"), given([37, 53], "i32"), id="at_run_time")
     yield priors("PriorBoxClustered", "opset1", {"width": (1.0, 2.0)}, error="there are 2 widths and 1 heights")
