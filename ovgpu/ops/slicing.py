@@ -1,4 +1,4 @@
-"""Ops that take regular parts of a tensor: Slice, StridedSlice."""
+"""Ops that take, or replace, regular parts of a tensor: Slice, SliceScatter, StridedSlice."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ovgpu.errors import OpError
+from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import at_most, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops._view import View
-from ovgpu.symbolic import Int, Shape, Spec, Sym, apply, bounds, ceildiv, maximum, minimum, unknown
+from ovgpu.symbolic import Int, Shape, Spec, Sym, apply, bounds, ceildiv, maximum, minimum, same, unknown
 
 END = 2**31 - 1  # from here on a bound means "to the end": the specification's INT_MAX, of either width
 
@@ -202,6 +205,65 @@ class Slice(_Slicing):
         for axis, a, b, c in zip(where, start, stop, step):
             spans[axis] = Span(a, b, c)
         return spans
+
+
+@op("SliceScatter", "opset15")
+class SliceScatter(Op):
+    """``data, updates, start [n], stop [n], step [n] (, axes [n]) -> data`` in which the updates have taken the place
+    of ``Slice(data, start, stop, step, axes)``, whose shape they have."""
+
+    exact = True
+    lane = True
+    host_inputs = (2, 3, 4, 5)
+
+    def infer(self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec,
+              axes: Spec | None = None) -> tuple[Spec, ...]:
+        kind = merge_types((x, updates))
+        given = (start, stop, step) if axes is None else (start, stop, step, axes)
+        (part,) = Slice().infer(x, *given)
+        if x.rank is not None and updates.rank not in (None, x.rank):
+            raise OpError(f"updates have rank {updates.rank}, data has {x.rank}")
+        known = all(spec.ints() is not None for spec in given) and step.constant is not None
+        if known and part.shape is not None and updates.shape is not None:
+            self.check(part.shape, updates.shape)
+        return (Spec(kind, x.shape),)
+
+    def check(self, part: Sequence[Int], updates: Sequence[Int]) -> None:
+        """OpError, now or when run, unless the updates fit."""
+        for i, (a, b) in enumerate(zip(part, updates, strict=True)):
+            same(a, b, f"the slice has {{0}} elements on axis {i}, updates have {{1}}")
+
+    def part(self, out: Any, updates: Any, *given: Any) -> Any:
+        """What of the output the updates replace."""
+        (found,) = Slice().evaluate(None, out, *given)
+        self.check(found.shape, updates.shape)
+        return found
+
+    def evaluate(self, xp: Any, x: Any, updates: Any, *given: Any) -> tuple[Any, ...]:
+        out = x.copy()
+        self.part(out, updates, *given)[...] = updates
+        return (out,)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, updates, *given), out = inputs, outputs[0]
+        if not np.may_share_memory(x, out):
+            k(np.copyto, out, x)
+        elif np.may_share_memory(updates, out):
+            return NotImplemented
+        k(np.copyto, self.part(out, updates, *given), updates)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, updates, *given), out = inputs, outputs[0]
+        if x.data.ptr != out.data.ptr:
+            k.copy(x, out)
+        elif updates.data.ptr == out.data.ptr:  # the output took over the memory of both
+            return NotImplemented
+        k.copy(updates, self.part(out, updates, *given))
+        return None
 
 
 @op("StridedSlice", "opset1")

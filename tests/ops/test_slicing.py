@@ -1,9 +1,10 @@
-"""Slice and StridedSlice against OpenVINO."""
+"""Slice, SliceScatter and StridedSlice against OpenVINO."""
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given
+from tests.harness import Case, In, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
 STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
@@ -138,5 +139,50 @@ STRIDED = [
     strided((2, 3), const([0.0], "f32"), [1], [1], error="begin must be integers"),
 ]
 
+
+def scatter(shape, updates, *bounds, kind="f32", **kw) -> Case:
+    return Case("SliceScatter", "opset15", [In(shape, kind), In(updates, kind), *ints(*bounds)], **kw)
+
+
+SCATTER = [
+    scatter((10,), (7,), [1], [8], [1]),
+    scatter((3, 5), (2, 2), [0, 1], [3, 5], [2, 2], rankless=True),
+    scatter((3, 5), (3, 2), [-1], [-3], [-1], [1]),
+    scatter((3, 5), (3, 5), [-25], [25], [1], [1]),
+    scatter((3, 5), (3, 5), [4], [INT_MIN], [-1], [-1], rankless=True),
+    scatter((3, 5), (2, 5), [1], [INT_MAX], [1]),
+    scatter((3, 5, 7), (3, 2, 3), [0, 3], [7, 0], [3, -2], [-1, 1]),
+    scatter((3, 5, 7), (1, 5, 2), [2, 1], [3, 6], [1, 3], [0, 2]),
+    scatter((3, 5), (3, 0), [4], [2], [1], [1]),
+    scatter((3, 5), (3, 2), *[const([n], "i32") for n in (1, 3, 1, 1)], id="i32 bounds"),
+    scatter((3, 5), (3, 2), given([1]), given([3]), given([1]), [1], id="given bounds",
+            expect=lambda x, u, *_: np.concatenate([x[:, :1], u, x[:, 3:]], 1)),  # elsewhere, in the plugin
+    *[scatter((3, 6), (3, 2), [1], [6], [3], [1], kind=kind) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
+    *[scatter((3, 6), (3, 6), [5], [INT_MIN], [-1], [1], kind=kind, expect=lambda x, u, *_: u[:, ::-1])
+      for kind in ("u4", "i4", "f8e4m3")],
+    scatter((3, 5), (1, 2), [1], [3], [1], [1], error="the slice has 3 elements on axis 0, updates have 1"),
+    scatter((3, 5), (2,), [1], [3], [1], [1], error="updates have rank 1, data has 2"),
+    scatter((3, 5), (3, 2), [1], [3], [0], [1], error="a step is 0"),
+    scatter((3, 5), (3, 2), [1], [3], [1], [2], error="axis 2 is out of range for rank 2"),
+    scatter((3, 5), (3, 2), [1, 1], [3, 3], [1, 1], [1, 1], error="axes .* are not distinct"),
+    scatter((3, 5), (3, 2), [1], [3], const([1.0], "f32"), [1], error="step must be integers"),
+    Case("SliceScatter", "opset15", [In((3,)), In((1,), "i32"), *ints([1], [2], [1])], error="element types differ"),
+]
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
+    bounds = [(draw(st.integers(-8, 8)), draw(st.integers(-8, 8)), draw(st.sampled_from((1, 2, 3, -1, -2))))
+              for _ in axes]
+    updates = list(shape)
+    for axis, (start, stop, step) in zip(axes, bounds):
+        updates[axis] = len(range(shape[axis])[start:stop:step])
+    return scatter(shape, updates, *zip(*bounds), axes, kind=draw(st.sampled_from(("f32", "f16", "i32", "u8"))))
+
+
 test_slice = check(SLICE)
 test_strided_slice = check(STRIDED)
+test_scatter = check(SCATTER)
+test_random = sweep(drawn())
