@@ -33,15 +33,23 @@ class Sliding:
     def is_identity(self) -> bool:
         return self.size == self.stride == 1 and self.begin == 0 and self.count == self.extent
 
+    def ends(self) -> tuple[Array, Array]:
+        """Numbers of the elements of each window, from the first one inside the axis to behind the last one."""
+        start = np.arange(self.count) * self.stride - self.begin
+        first = np.maximum(-(start // self.dilation), 0)
+        return first, np.maximum(np.minimum(-((start - self.extent) // self.dilation), self.size), first)
+
+    def inside(self) -> Array:
+        """How many elements each window has inside the axis."""
+        first, last = self.ends()
+        return last - first
+
     def covered(self) -> list[slice]:
         """The elements inside the axis, for each window."""
-        found = []
-        for start in range(-self.begin, self.count * self.stride - self.begin, self.stride):
-            skipped = max(ceildiv(-start, self.dilation), 0)
-            inside = min(self.size, ceildiv(self.extent - start, self.dilation))
-            first = start + skipped * self.dilation
-            found.append(slice(first, first + max((inside - skipped - 1) * self.dilation + 1, 0), self.dilation))
-        return found
+        start = np.arange(self.count) * self.stride - self.begin
+        first, last = self.ends()
+        stop = start + np.where(last > first, (last - 1) * self.dilation + 1, first * self.dilation)
+        return [slice(*ends, self.dilation) for ends in zip((start + first * self.dilation).tolist(), stop.tolist())]
 
     def places(self) -> tuple[Array, Array]:
         """Where the elements of each window lie on the axis, [count, size], and which of them are inside."""
@@ -82,6 +90,10 @@ class Even:
     @property
     def is_identity(self) -> bool:
         return self.count == self.extent
+
+    def inside(self) -> Array:
+        i = np.arange(self.count)
+        return -(-(i + 1) * self.extent // self.count) - i * self.extent // self.count
 
     def covered(self) -> list[slice]:
         return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)

@@ -47,7 +47,7 @@ class _Pool(Op):
 
     def start(self, along: Windows, dtype: np.dtype[Any]) -> Array:
         """What the fold of each window begins with."""
-        return np.where([s.start < s.stop for s in along.covered()], *self.limits(dtype)).astype(dtype)
+        return np.where(along.inside() > 0, *self.limits(dtype)).astype(dtype)
 
     def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
         """What the folds are divided by: a number, an array over the windows, or None."""
@@ -100,7 +100,7 @@ class _Pool(Op):
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
         """Whether one window covers all there is, and nothing else matters."""
-        return _axes.is_real(x) and all(along.covered() == [slice(0, along.extent, 1)] for along in windows)
+        return _axes.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
 
     def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
         """Launches the kernel of pooling.cu."""
@@ -193,8 +193,7 @@ class _Average(_Pool):
         count = self.count(windows, sizes)
         if count:
             return count
-        inside = [np.array([len(range(s.stop)[s]) for s in along.covered()]) for along in windows]
-        counts = np.maximum(reduce(np.multiply.outer, inside), 1)
+        counts = np.maximum(reduce(np.multiply.outer, [along.inside() for along in windows]), 1)
         return counts if counts.size and np.ptp(counts) else counts.max(initial=1)
 
     def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
