@@ -113,16 +113,17 @@ def drawn(draw: st.DrawFn) -> Case:
     rank = draw(st.integers(1, 5))
     shape = draw(st.lists(st.integers(1, 8), min_size=rank, max_size=rank))
     mode = draw(st.sampled_from(("nearest", "linear", "linear_onnx", "cubic", "bilinear_pillow", "bicubic_pillow")))
-    axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank, unique=True))
-    oracle = "evaluate"
-    if mode.endswith("pillow"):
+    axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=min(rank, 3), unique=True))
+    pillow, oracle = mode.endswith("pillow"), "evaluate"
+    if pillow:
         axes.sort()  # the reference mixes up rows and columns otherwise
     elif mode == "linear_onnx":  # and writes past the end where it resizes other axes than these
         axes, oracle = list(range(rank))[2 if rank > 3 else 0 :], "cpu"
     antialias, pads = draw(st.booleans()), st.lists(st.integers(0, 2), max_size=rank)
     begin, end = draw(st.tuples(pads, pads)) if draw(st.booleans()) else ((), ())
     sizes = [draw(st.integers(1, 12)) for _ in axes]
-    scales = [draw(st.floats(0.25, 3, width=32)) for _ in axes] if draw(st.booleans()) else None
+    scaled = not pillow and draw(st.booleans())  # in these modes the reference crashes where nothing is left
+    scales = [draw(st.floats(0.25, 3, width=32)) for _ in axes] if scaled else None
     return resize(shape, sizes, axes, mode, draw(st.sampled_from(("opset4", "opset11"))), scales,
                   draw(st.sampled_from(COORDINATES)), draw(st.sampled_from(ROUNDINGS)),
                   draw(st.sampled_from((-0.75, -0.5, 0.25))),
