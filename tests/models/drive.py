@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+GREEDY_STEPS = 32
+TOLERANCE = 1e-3
+DATA = Path(__file__).parent / "data"
 OPENVINO_F32 = {
     "INFERENCE_PRECISION_HINT": "f32",
     "EXECUTION_MODE_HINT": "ACCURACY",
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "LP_TRANSFORMS_MODE": "NO",  # 8-bit arithmetic between FakeQuantize layers
 }
 
 
@@ -33,40 +37,75 @@ class Call:
 
 @dataclass(frozen=True)
 class Greedy:
-    """A prompt [batch, length] and the tokens [batch, steps] that greedy decoding must continue it with."""
+    """A prompt [batch, length] and the tokens [batch, steps] that greedy decoding must continue it with.
+
+    `context` are inputs that stay the same at every step: what an encoder has made.
+    """
 
     prompt: Array
     tokens: Array
+    context: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Expected:
+    """What a model is asked and must answer, to `tolerance` of the largest value of each output."""
+
     calls: list[Call] = field(default_factory=list)
     greedy: list[Greedy] = field(default_factory=list)
+    tolerance: float = TOLERANCE
 
     def save(self, path: Path) -> None:
         arrays: dict[str, Array] = {}
+        if self.tolerance != TOLERANCE:
+            arrays["tolerance"] = np.array(self.tolerance)
         for k, call in enumerate(self.calls):
             arrays[f"call/{k:02}/reset"] = np.array(call.reset)
             arrays |= {f"call/{k:02}/in/{name}": a for name, a in call.inputs.items()}
             arrays |= {f"call/{k:02}/out/{i}": a for i, a in enumerate(call.outputs)}
         for k, run in enumerate(self.greedy):
             arrays |= {f"greedy/{k:02}/prompt": run.prompt, f"greedy/{k:02}/tokens": run.tokens}
+            arrays |= {f"greedy/{k:02}/in/{name}": a for name, a in run.context.items()}
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: Path) -> Expected:
         tree: dict[str, dict[str, dict[str, Array]]] = {"call": {}, "greedy": {}}
+        tolerance = TOLERANCE
         with np.load(path) as arrays:
             for key in arrays.files:
+                if key == "tolerance":
+                    tolerance = float(arrays[key])
+                    continue
                 kind, k, rest = key.split("/", 2)
                 tree[kind].setdefault(k, {})[rest] = arrays[key]
         calls = []
         for entry in tree["call"].values():
-            inputs = {key[3:]: a for key, a in entry.items() if key.startswith("in/")}
             outputs = tuple(entry[f"out/{i}"] for i in range(sum(key.startswith("out/") for key in entry)))
-            calls.append(Call(inputs, outputs, bool(entry["reset"])))
-        return Expected(calls, [Greedy(e["prompt"], e["tokens"]) for e in tree["greedy"].values()])
+            calls.append(Call(_inputs(entry), outputs, bool(entry["reset"])))
+        greedy = [Greedy(e["prompt"], e["tokens"], _inputs(e)) for e in tree["greedy"].values()]
+        return Expected(calls, greedy, tolerance)
+
+
+def _inputs(entry: dict[str, Array]) -> dict[str, Array]:
+    return {key[3:]: a for key, a in entry.items() if key.startswith("in/")}
+
+
+def defined(call: Call, outputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """What a decoder must answer: NaN at padded positions, which attend to nothing, so that values mean nothing."""
+    if not {"attention_mask", "beam_idx"} <= set(call.inputs):
+        return outputs
+    (logits,) = outputs
+    padded = call.inputs["attention_mask"][:, -logits.shape[1] :] == 0
+    return (np.where(padded[:, :, None], np.float32(np.nan), logits),)
+
+
+def relative_error(actual: Array, expected: Array) -> float:
+    """The largest difference between defined values, in largest values."""
+    if not expected.size:
+        return 0.0
+    error = np.nanmax(np.abs(actual.astype(np.float64) - expected))
+    return float(error / max(np.nanmax(np.abs(expected)), np.finfo(np.float32).tiny))
 
 
 def infer(request: Any, call: Call) -> tuple[Array, ...]:
@@ -96,11 +135,15 @@ def decoder_inputs(tokens: Array, mask: Array, beam: Array | None = None) -> dic
 
 
 class Decoder:
-    """Greedy decoding on one request, token by token, as optimum-intel drives it."""
+    """Greedy decoding on one request, token by token, as optimum-intel drives it.
 
-    def __init__(self, compiled: Any) -> None:
+    `context` are inputs that stay the same at every step.
+    """
+
+    def __init__(self, compiled: Any, context: Mapping[str, Array] | None = None) -> None:
         self.request = compiled.create_infer_request()
         self.names = {port.get_any_name() for port in compiled.inputs}
+        self.context = dict(context or {})
         self.mask = np.ones((1, 0), np.int64)
 
     def start(self, prompt: Array) -> Array:
@@ -112,7 +155,7 @@ class Decoder:
     def step(self, tokens: Array) -> Array:
         """Feeds `tokens` [batch, new]; the most likely tokens after them [batch, 1]."""
         self.mask = np.concatenate([self.mask, np.ones(tokens.shape, np.int64)], axis=1)
-        inputs = decoder_inputs(tokens, self.mask)
+        inputs = decoder_inputs(tokens, self.mask) | self.context
         self.request.start_async({k: v for k, v in inputs.items() if k in self.names}, share_inputs=True)
         self.request.wait()
         return np.argmax(self.logits[:, -1:], axis=-1)

@@ -1,0 +1,114 @@
+"""What all architectures share: how torch modules become OpenVINO models, and what is kept of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from ..drive import Array, Call
+
+Inputs = dict[str, Array]
+Calls = Callable[[np.random.RandomState], list[Call]]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model and the inferences to record, with outputs still to be filled in; for a decoder, prompts and contexts.
+
+    `torch` is the same function, arrays in input order -> arrays; for a decoder, prompt and context -> tokens.
+    """
+
+    model: ov.Model
+    calls: Calls
+    torch: Callable[..., Any] | None = None
+    prompts: Callable[[np.random.RandomState], list[tuple[Array, Inputs]]] = lambda random: []
+
+
+def perturbed(module: Any, *examples: Any) -> Any:
+    """Makes biases and norm weights random: at their initial zeros and ones conversion drops the layers.
+
+    Statistics are those of the examples, so that what goes in still shows in what comes out.
+    """
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        for norm in module.modules() if examples else ():
+            if isinstance(norm, _BatchNorm):
+                norm.momentum = 1.0
+        if examples:
+            module.train()(*examples)
+    return module.eval()
+
+
+def converted(module: Any, inputs: dict[str, tuple[Any, list[int]]], outputs: list[str]) -> ov.Model:
+    """Converts a torch module; `inputs` maps a name to (example tensor, shape with -1 where dynamic)."""
+    import torch
+
+    types = {torch.float32: ov.Type.f32, torch.int64: ov.Type.i64}
+    specs = [(ov.PartialShape(shape), types[example.dtype]) for example, shape in inputs.values()]
+    examples = tuple(example for example, _ in inputs.values())
+    model = ov.convert_model(module.eval(), example_input=examples, input=specs)
+    for port, name in [*zip(model.inputs, inputs), *zip(model.outputs, outputs)]:
+        port.get_tensor().set_names({name})
+    return model
+
+
+def outputs_of(module: Any, inputs: list[str], outputs: list[str]) -> Any:
+    """A transformers model as a function of tensors: its inputs by position, some of its outputs as a tuple."""
+    import torch
+
+    class Tensors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *tensors: Any) -> Any:
+            result = self.module(**dict(zip(inputs, tensors)))
+            return tuple(result[name] for name in outputs)
+
+    return Tensors()
+
+
+def function(module: Any) -> Callable[..., list[Array]]:
+    """A torch module as a function of arrays."""
+    import torch
+
+    def run(*arrays: Array) -> list[Array]:
+        with torch.no_grad():
+            result = module(*(torch.from_numpy(a) for a in arrays))
+        return [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
+
+    return run
+
+
+def exported(module: Any, task: str, part: str = "model", **shapes: int) -> ov.Model:
+    """What optimum-intel makes of a transformers model saved to disk, or a `part` of that.
+
+    `shapes` are those of the inputs that it traces the model with.
+    """
+    from optimum.exporters.openvino import main_export
+
+    with tempfile.TemporaryDirectory() as folder:
+        module.save_pretrained(folder)
+        out = Path(folder) / "exported"
+        main_export(folder, out, task=task, library_name="transformers", **shapes)
+        # Models read from the folder keep its weights mapped: a clone outlives it.
+        return ov.Core().read_model(out / f"openvino_{part}.xml").clone()
+
+
+def normal(random: np.random.RandomState, *shape: int) -> Array:
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def tokens(random: np.random.RandomState, vocabulary: int, *shape: int) -> Array:
+    return random.randint(0, vocabulary, shape).astype(np.int64)

@@ -1,0 +1,76 @@
+"""Decoders with state, as optimum-intel exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from ..drive import GREEDY_STEPS, Array, Call, decoder_inputs
+from ._convert import Built, Inputs, exported, perturbed, tokens
+
+Context = Callable[[np.random.RandomState, int], Inputs]
+
+
+def causal(model_type: str, seed: int, **config: Any) -> Built:
+    """A decoder by the name that transformers knows it by."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config))
+    return stateful(module, exported(perturbed(module), "text-generation-with-past"))
+
+
+def stateful(module: Any, model: ov.Model, context: Context | None = None) -> Built:
+    """A decoder; `context` gives what it attends to beside its own tokens, for a batch."""
+    given = context or (lambda random, batch: {})
+    vocabulary = module.config.vocab_size
+    names = {port.get_any_name() for port in model.inputs}
+
+    def calls(random: np.random.RandomState) -> list[Call]:
+        """One sequence; after a reset three, padded on the left, beams reordered, then several tokens at once."""
+        steps = [
+            (1, 6, None),
+            (1, 1, None),
+            (1, 1, None),
+            (3, 7, None),
+            (3, 1, None),
+            (3, 1, [2, 0, 0]),
+            (3, 4, [1, 1, 2]),
+        ]
+        recorded, mask, also = [], np.ones((1, 0), np.int64), given(random, 1)
+        for batch, length, beam in steps:
+            new, reset = np.ones((batch, length), np.int64), batch != len(mask)
+            if reset:
+                mask, also = np.ones((batch, 0), np.int64), given(random, batch)
+                new[1, :2] = new[2, :4] = 0
+            mask = np.concatenate([mask if beam is None else mask[beam], new], axis=1)
+            inputs = decoder_inputs(tokens(random, vocabulary, batch, length), mask, beam and np.array(beam)) | also
+            recorded.append(Call({name: a for name, a in inputs.items() if name in names}, reset=reset))
+        return recorded
+
+    def prompts(random: np.random.RandomState) -> list[tuple[Array, Inputs]]:
+        lengths = (1, 5), (2, 9)
+        return [(3 + tokens(random, vocabulary - 3, *shape), given(random, shape[0])) for shape in lengths]
+
+    return Built(model, calls, partial(_continuation, module), prompts)
+
+
+def _continuation(module: Any, prompt: Array, context: Inputs) -> Array:
+    """Greedy decoding in torch, without a cache: nothing but the tokens so far decides the next."""
+    import torch
+
+    also = {name: torch.from_numpy(a) for name, a in context.items()}
+    ids, key = torch.from_numpy(prompt), "input_ids"
+    if also:
+        key, also["encoder_outputs"] = "decoder_input_ids", (also.pop("encoder_hidden_states"),)
+        also["attention_mask"] = also.pop("encoder_attention_mask", None)
+    with torch.no_grad():
+        for _ in range(GREEDY_STEPS):
+            best = module(**{key: ids}, **also, use_cache=False).logits[:, -1:].argmax(-1)
+            ids = torch.cat([ids, best], 1)
+    return ids[:, prompt.shape[1] :].numpy()
