@@ -9,6 +9,7 @@ import numpy as np
 from ovgpu.ops._op import Array
 
 Suppressed = Callable[[Array, Array], Array]
+TOGETHER = 16  # boxes that suppress at a time
 
 
 class Boxes:
@@ -91,8 +92,14 @@ def greedy(groups: Array, limit: int, suppressed: Suppressed, stage: int | None 
     stage = stage or max(groups.size, 1)
     for start in range(0, sizes.max(initial=0) if limit else 0, stage):
         rest = np.flatnonzero((rank >= start) & (rank < start + stage) & (taken < limit)[group])
-        for heads in rounds[1:]:
-            rest = rest[~_suppressed(heads, rest, group, first.size, suppressed)]
+        if first.size == 1:  # several of those kept before at a time
+            before = np.concatenate(rounds)
+            for some in np.split(before, range(TOGETHER, before.size, TOGETHER)) if before.size else ():
+                pairs = np.repeat(some, rest.size), np.tile(rest, some.size)
+                rest = rest[~suppressed(*pairs).reshape(some.size, -1).any(0)]
+        else:
+            for heads in rounds[1:]:
+                rest = rest[~_suppressed(heads, rest, group, first.size, suppressed)]
         while rest.size:
             heads = rest[first_of(group.take(rest))]
             taken[group[heads]] += 1

@@ -118,6 +118,8 @@ def cases(version: str) -> Iterator[Case]:
     yield nms(version, given([BOXES], "f32"), given([SCORES], "f32"), 5, 0.45, 0.2, id="few")
     yield nms(version, given([BOXES], "f32"), given([SCORES], "f32"), 5, 0.45, 0.2, -1.0, id="sigma_below_0")
     yield nms(version, *drawn_boxes(classes=11, count=203), 9, 0.57, 0.4, id="many")
+    for classes in (1, 2):  # in several stages
+        yield nms(version, *drawn_boxes("f32", 1, classes, 701), 90, 0.37, 0.1, id=f"longest_{classes}")
     yield from errors(version)
 
 
