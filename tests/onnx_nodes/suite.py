@@ -1,0 +1,147 @@
+"""The node tests of the `onnx` package, and what a library makes of one.
+
+    python -m tests.onnx_nodes.suite
+
+runs all of them with OpenVINO, each converted and computed in f32, and writes excluded.txt: those that it does not
+pass, with what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tests.harness import judge
+from tests.harness.elements import name_of
+from tests.harness.tolerance import TOLERANCE
+
+EXCLUDED = Path(__file__).with_name("excluded.txt")
+Array = np.ndarray[Any, Any]
+IR = tuple[bytes, bytes]
+
+
+class Unfit(Exception):
+    """A test that holds something else than tensors."""
+
+
+@cache
+def suite() -> dict[str, Any]:
+    """ONNX's tests by name."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in collect_testcases(None)}
+
+
+def excluded() -> dict[str, str]:
+    """The tests that OpenVINO does not pass, and why."""
+    lines = EXCLUDED.read_text(encoding="utf-8").splitlines() if EXCLUDED.exists() else []
+    return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def convert(case: Any) -> IR:
+    """The IR that OpenVINO makes of the model."""
+    ov = judge.openvino()
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CI="true"):  # which sends no telemetry
+        path = Path(folder) / "model"
+        path.with_suffix(".onnx").write_bytes(case.model.SerializeToString())
+        ov.save_model(ov.convert_model(path.with_suffix(".onnx")), path.with_suffix(".xml"), compress_to_fp16=False)
+        return path.with_suffix(".xml").read_bytes(), path.with_suffix(".bin").read_bytes()
+
+
+def array(value: Any) -> Array:
+    """A value of a test as an array: they are arrays, numbers, or tensors of types that NumPy does not know."""
+    from onnx import TensorProto, numpy_helper
+
+    if isinstance(value, TensorProto):
+        value = numpy_helper.to_array(value)
+    if not isinstance(value, np.ndarray | np.generic):
+        raise Unfit(f"its data are of type {type(value).__name__}")
+    found = np.asarray(value)
+    return found.astype(str) if found.dtype.kind == "O" else found
+
+
+def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) -> None:
+    """AssertionError unless ``library`` (openvino, ovgpu) gives what the test expects; its errors are passed on."""
+    core = library.Core()
+    compiled = core.compile_model(core.read_model(*ir), device, config)
+    ports = {name: i for i, port in enumerate(compiled.inputs)
+             for name in (*port.get_names(), port.get_node().get_friendly_name())}
+    graph = case.model.graph
+    for given, wanted in case.data_sets:
+        feeds = {ports[x.name]: array(a) for x, a in zip(graph.input, given, strict=True) if x.name in ports}
+        assert len(feeds) == len(compiled.inputs)
+        results = [array(a) for a in wanted]
+        typed = [(feeds[i], name_of(feeds[i].dtype)) for i in range(len(feeds))]
+        found = judge.infer(library, compiled.create_infer_request(), typed)
+        for x, (got, kind), want in zip(graph.output, found, results, strict=True):
+            assert (kind, got.shape) == (name_of(want.dtype), want.shape), f"output {x.name}"
+            if want.dtype.kind == "U":
+                assert np.array_equal(got, want), f"output {x.name}"
+            else:
+                rtol = max(case.rtol, TOLERANCE.get(kind, 0.0))
+                np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol, case.atol,
+                                           err_msg=f"output {x.name}")
+
+
+def refusal(case: Any) -> str | None:
+    """Why OpenVINO does not pass a test, in a line."""
+    try:
+        ir = convert(case)
+    except Exception as error:
+        return f"openvino does not convert it: {reason(error)}"
+    try:
+        check(judge.openvino(), case, ir, "CPU", judge.CONFIG)
+    except (Unfit, KeyError) as error:
+        return f"not of OpenVINO's types: {reason(error)}"
+    except AssertionError as error:
+        return f"openvino gives another result: {reason(error)}"
+    except Exception as error:
+        return f"openvino does not run it: {reason(error)}"
+    return None
+
+
+def reason(error: Exception) -> str:
+    """The end of a message, where OpenVINO says what is wrong, without places in its source."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not re.match(r"(Exception from|Check .* failed|--? ?$)", line)]
+    if isinstance(error, AssertionError):
+        told = [line for line in told if line.startswith(("output", "Mismatched", "nan location", "inf location"))][:2]
+    else:
+        told = told[-1:]
+    return re.sub(r"^-- |\s+", " ", "; ".join(told)).strip()[:160]
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    for name, case in suite().items():
+        why = refusal(case)
+        if why is not None:
+            yield name, why
+
+
+def main() -> None:
+    """Writes the list of exclusions."""
+    with np.errstate(all="ignore"):
+        found = dict(refusals())
+    import onnx
+    import openvino
+
+    head = (f"# Of the {len(suite())} node tests of onnx {onnx.__version__}, those that openvino "
+            f"{openvino.__version__} does not pass, and why; `python -m tests.onnx_nodes.suite` writes them.\n")
+    EXCLUDED.write_text(head + "".join(f"{name}: {why}\n" for name, why in found.items()), encoding="utf-8")
+    print(f"{len(suite()) - len(found)} of {len(suite())} pass", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
