@@ -133,7 +133,7 @@ class _GatherND(Op):
         batch, places, rest = self.shapes(x, indices)
         extents = x.shape[self.batch_dims :][: indices.shape[-1]]
         shape, kind = (*self.folded(batch), *places, *rest), x.dtype
-        if not is_plain(kind) and kind != object:
+        if not is_plain(kind) and kind.kind != "O":
             x = x.view(np.uint8)  # CuPy does not move elements of all types
         if not prod(extents):
             return (xp.zeros(shape, x.dtype).view(kind),)

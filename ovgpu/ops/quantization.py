@@ -85,8 +85,8 @@ class FakeQuantize(_Fake):
     def cuda_expression(self, kind: Type) -> str:
         steps = f"T({self.levels - 1})"
         level = f"T(rint((x - in_low) / (in_high - in_low) * {steps}))"
-        return (f"x <= (in_low < in_high ? in_low : in_high) ? out_low : x > (in_low < in_high ? in_high : in_low) ? "
-                f"out_high : {level} / {steps} * (out_high - out_low) + out_low")
+        return ("x <= in_low && x <= in_high ? out_low : x > in_low && x > in_high ? out_high : "
+                f"{level} / {steps} * (out_high - out_low) + out_low")
 
 
 _F8 = {"f8e4m3": (ml_dtypes.float8_e4m3fn, 448, 3, -6), "f8e5m2": (ml_dtypes.float8_e5m2, 57344, 2, -14)}

@@ -35,10 +35,12 @@ CASES = [
     *(convert(op, kind=kind, planes=planes, rankless=kind == "u8")
       for op in OPS for kind in ("u8", "f32") for planes in (False, True)),
     *(convert(op, kind=kind, planes=planes, id=f"{kind} {planes}")
-      for op in OPS for kind, planes in (("f16", False), ("bf16", True))),
+      for op in OPS for kind in ("f16", "bf16") for planes in (False, True)),
     *(convert(op, kind="f64", tol=1e-4, id="f64") for op in OPS[::3]),  # the plugin's terms are f32 up to 500
     *(convert(op, 1, 2, 2, id="smallest") for op in OPS),
     *(convert(op, 1, 14, 90, planes=True, id="larger than a block") for op in OPS),
+    *(convert(op, 3, 62, 2, id="tall") for op in OPS),
+    *(convert(op, 5, 2, 10, "f32", True, id="wide") for op in OPS),
     convert("NV12toRGB", 0, planes=True, expect=lambda *_: np.zeros((0, 4, 6, 3), np.uint8), id="no images"),
     *(case for op in OPS for case in (
         wrong(op, (1, 4, 6, 1), error="height of all planes, 4, is no multiple of 3"),

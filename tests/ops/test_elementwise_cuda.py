@@ -28,15 +28,17 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Round": [{}, {"mode": "half_away_from_zero"}],
     "IsInf": [{}, {"detect_negative": False}, {"detect_positive": False}],
     "Divide": [{}, {"m_pythondiv": False}],
+    "FakeQuantize": [{"levels": 7}, {"levels": 256}],
 }
 SCALARS = ("HardSigmoid", "Selu", "Swish")  # whose further inputs have one element
+BEYOND = ("ErfInv", "FakeConvert")  # which call functions that the host does not have
 SPECIAL = [np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, 2.5, -2.5, 0.5, 0.49999997, 100, -100, 3]
 N = 64
 
 
 def ops() -> Iterator[Elementwise]:
-    for cls in registry():  # the host has no erfinv
-        if issubclass(cls, Elementwise) and not issubclass(cls, Convert) and cls.name != "ErfInv":
+    for cls in registry():
+        if issubclass(cls, Elementwise) and not issubclass(cls, Convert) and cls.name not in BEYOND:
             for attributes in ATTRIBUTES.get(cls.name, [{}]):
                 if set(attributes) <= set(_op.schema(cls)):
                     yield cls(**attributes)

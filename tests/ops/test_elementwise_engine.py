@@ -48,6 +48,8 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "IsInf": [{}, {"detect_negative": False}, {"detect_positive": False},
               {"detect_negative": False, "detect_positive": False}],
     "Divide": [{}, {"m_pythondiv": False}],
+    "FakeQuantize": [{"levels": 7}],
+    "FakeConvert": [{"destination_type": "f8e4m3"}, {"destination_type": "f8e5m2"}],
 }
 SCALARS = ("HardSigmoid", "Selu", "Swish")  # their further inputs have one element
 TYPES = (Type.f32, Type.f64, Type.f16, Type.bf16, Type.i32, Type.i64, Type.u8, Type.i4, Type.boolean)
