@@ -108,14 +108,17 @@ __device__ __forceinline__ const float* shared_table(const Weights& weights) {
 
 constexpr int ROWS = 2;  // of the weights that a warp works on
 
-// out [m, n] = x [m, k] @ weights [n, k]^T; a warp computes ROWS columns of B rows of the result.
+// out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T, for every z of the grid, or of the same x [m, k], unless `stacked`;
+// a warp computes ROWS columns of B rows of the result.
 template <class Codes, class Scale, class Zero, class T, int E, int B>
 __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
                         const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
-                        int n, int k) {
+                        int n, int k, int stacked) {
   const float* table = shared_table(weights);
-  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B;
+  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B, above = blockIdx.z * n;
   if (first >= n) return;
+  if (stacked) x += static_cast<long long>(blockIdx.z) * m * k;
+  out += static_cast<long long>(above) * m;
   float sum[ROWS][B] = {};
 #pragma unroll 2
   for (int column = threadIdx.x * E; column < k; column += 32 * E) {
@@ -125,7 +128,7 @@ __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void
       Cast<T>::load(x, static_cast<long long>(min(batch + b, m - 1)) * k + column, table, left[b]);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      const int row = min(first + r, n - 1);
+      const int row = above + min(first + r, n - 1);
       float right[E];
       Codes::load(codes, static_cast<long long>(row) * k + column, table, right);
       decompress(right, scale, zero, weights, row, column);
@@ -147,23 +150,26 @@ __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void
 
 constexpr int SLICES = 8;  // of the rows of the weights, per block of the next kernel
 
-// parts [gridDim.z, m, n] = x [m, k] @ weights [k, n], where each part is of some rows of the weights. A thread has E
-// columns of B rows of the result.
+// parts [gridDim.z / matrices, matrices, m, n] = x [matrices, m, k] @ weights [matrices, k, n], where each part is of
+// some rows of the weights; x as above. A thread has E columns of B rows of the result.
 template <class Codes, class Scale, class Zero, class T, class P, int E, int B>
 __global__ void __launch_bounds__(256)
     product_columns(const T* __restrict__ x, P* __restrict__ parts, const void* __restrict__ codes,
                     const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
-                    int n, int k) {
+                    int n, int k, int stacked, int matrices) {
   OVGPU_SHARED(float, of_slice, [SLICES][32 * E + 1]);
   const float* table = shared_table(weights);
   const int block = blockIdx.x * 32 * E, column = block + threadIdx.x * E, batch = blockIdx.y * B;
+  const int part = blockIdx.z / matrices, matrix = blockIdx.z % matrices, step = gridDim.z / matrices * SLICES;
+  if (stacked) x += static_cast<long long>(matrix) * m * k;
   float sum[B][E] = {};
   if (column < n) {
 #pragma unroll 2
-    for (int row = blockIdx.z * SLICES + threadIdx.y; row < k; row += gridDim.z * SLICES) {
+    for (int row = part * SLICES + threadIdx.y; row < k; row += step) {
+      const int below = matrix * k + row;
       float right[E];
-      Codes::load(codes, static_cast<long long>(row) * n + column, table, right);
-      decompress(right, scale, zero, weights, row, column);
+      Codes::load(codes, static_cast<long long>(below) * n + column, table, right);
+      decompress(right, scale, zero, weights, below, column);
 #pragma unroll
       for (int b = 0; b < B; b++) {
         const float left = static_cast<float>(x[static_cast<long long>(min(batch + b, m - 1)) * k + row]);

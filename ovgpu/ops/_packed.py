@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,33 @@ _DECODERS = {Type.f8e4m3: "E4M3", Type.f8e5m2: "E5M2"}
 
 
 @dataclass(frozen=True)
+class Tile:
+    """Some ``matrices`` of weights, of which rows or columns, as ``axis`` says, are ``cut``."""
+
+    axis: int
+    matrices: slice
+    cut: slice
+
+
+@dataclass(frozen=True)
 class Packed:
     """``rows`` x ``columns`` numbers ``(value of the code - zero) * scale``, computed in f32.
 
     Codes lie row by row: those of 4 bits in bytes, the first one in the low bits; others in a matrix. A scale or zero
     point [R, C], if there is one, belongs to blocks of rows / R by columns / C codes. ``table``: the values of the 16
-    codes of 4 bits.
+    codes of 4 bits. The rows may be those of several ``matrices``, one after the other.
     """
 
     kind: Type
     rows: int
     columns: int
     table: tuple[float, ...] = ()
+    matrices: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of each matrix."""
+        return self.rows // self.matrices, self.columns
 
     @property
     def is_nibbles(self) -> bool:
@@ -60,20 +76,55 @@ class Packed:
         """The length of `unpack`'s scratch for so many codes."""
         return 0 if self._values is None else -(-elements // 2) if self.is_nibbles else elements
 
-    def part(self, codes: Array, axis: int, start: int, stop: int, out: Array, index: Array) -> Array:
-        """Rows, or columns, ``start`` to ``stop`` without scales, in the dense floats of ``out``. Of codes of 4 bits
-        ``start`` is even, and the number of columns, if those are cut."""
-        if axis:
-            shape = (self.rows, stop - start)
-            chosen = codes.reshape(self.rows, -1)
-            chosen = chosen[:, start // 2 : -(-stop // 2)] if self.is_nibbles else chosen[:, start:stop]
+    def tile(self, axis: int, room: int, unit: int = 1) -> tuple[int, int]:
+        """How many matrices a tile of at most ``room`` codes has, and how much of them along ``axis``: matrices as a
+        whole, or an even number of ``unit`` of one, so that no byte is cut."""
+        extent, other = self.shape[axis], self.shape[1 - axis]
+        if extent * other <= room:
+            return min(room // (extent * other), self.matrices), extent
+        return 1, min(extent, max(room // (other * unit) // 2, 1) * 2 * unit)
+
+    def tiles(self, axis: int, room: int, unit: int = 1) -> Iterator[Tile]:
+        """All of them in turn."""
+        count, step = self.tile(axis, room, unit)
+        for first in range(0, self.matrices, count):
+            for start in range(0, self.shape[axis], step):
+                yield Tile(axis, slice(first, min(first + count, self.matrices)),
+                           slice(start, min(start + step, self.shape[axis])))
+
+    def place(self, tile: Tile) -> tuple[tuple[int, int], tuple[int, ...]]:
+        """The row and the column at which a tile begins, and its extents: matrices, rows, columns."""
+        extents = [tile.matrices.stop - tile.matrices.start, *self.shape]
+        extents[1 + tile.axis] = tile.cut.stop - tile.cut.start
+        first = tile.matrices.start * self.shape[0]
+        return (first, tile.cut.start) if tile.axis else (first + tile.cut.start, 0), tuple(extents)
+
+    def part(self, codes: Array, tile: Tile, out: Array, index: Array) -> Array:
+        """A tile without scales, in the dense floats of ``out``. Of codes of 4 bits it begins with a byte, and the
+        number of columns is even, if those are cut."""
+        (row, column), shape = self.place(tile)
+        each = 1 + self.is_nibbles
+        if tile.axis:
+            chosen = codes.reshape(self.matrices, self.shape[0], -1)
+            chosen = chosen[tile.matrices, :, column // each : -(-(column + shape[2]) // each)]
         else:
-            shape = (stop - start, self.columns)
-            first, last = start * self.columns, stop * self.columns
-            codes = codes.reshape(-1)
-            chosen = codes[first // 2 : -(-last // 2)] if self.is_nibbles else codes[first:last]
-        self.unpack(chosen, out[: chosen.size * (1 + self.is_nibbles)].reshape(*chosen.shape[:-1], -1), index)
-        return out[: shape[0] * shape[1]].reshape(shape)
+            first = row * self.columns
+            chosen = codes.reshape(-1)[first // each : -(-(first + prod(shape)) // each)]
+        self.unpack(chosen, out[: chosen.size * each].reshape(*chosen.shape[:-1], -1), index)
+        return out[: prod(shape)].reshape(shape)
+
+    def terms(self, term: Array | None, tile: Tile) -> Array | None:
+        """The scales or zero points of a tile: [matrices, R, C], where there is one for all along an axis of 1."""
+        if term is None:
+            return None
+        term = term.reshape(1 if len(term) == 1 else self.matrices, -1, term.shape[1])
+        if len(term) > 1:
+            term = term[tile.matrices]
+        count, extent = term.shape[1 + tile.axis], self.shape[tile.axis]
+        if count == 1:
+            return term
+        cut = slice(tile.cut.start * count // extent, tile.cut.stop * count // extent)
+        return term[:, :, cut] if tile.axis else term[:, cut]
 
     def values(self, xp: Any, codes: Array, rows: int) -> Array:
         """The values of the codes of so many rows, without scales, as a fresh matrix."""

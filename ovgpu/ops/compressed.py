@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,8 @@ THREADS = 256
 class CompressedMatMul(Op):
     """``x [..., M, K] @ weights``, of [N, K] if ``transpose``, else of [K, N]; inputs as those of `Packed`.
 
+    Weights may have a ``batch`` axis before those, [E, N, K] or [E, K, N]; if E > 1, x has none, one of 1, or as many.
+
     Weights are decompressed in f32, whatever type the layers that this stands for had on the way: as in OpenVINO's
     plugin, nothing is rounded to f16. ``tile``: how many of them are decompressed at a time, at most, or two rows;
     ``device``: whether by kernels, which need no scratch beside it.
@@ -36,6 +39,7 @@ class CompressedMatMul(Op):
     transpose: bool
     tile: int
     device: bool
+    batch: tuple[int, ...] = ()
 
     name: ClassVar[str] = "MatMul"
     version: ClassVar[str] = "ovgpu"
@@ -43,7 +47,7 @@ class CompressedMatMul(Op):
     layout = "dense"
 
     def infer(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
-        shape = MatMul(transpose_b=self.transpose).shape(x.shape, (self.weights.rows, self.weights.columns))
+        shape = MatMul(transpose_b=self.transpose).shape(x.shape, (*self.batch, *self.weights.shape))
         return (Spec(x.type, shape),)
 
     @property
@@ -54,66 +58,70 @@ class CompressedMatMul(Op):
     @property
     def _extents(self) -> tuple[int, int]:
         """N and K."""
-        extents = self.weights.rows, self.weights.columns
+        extents = self.weights.shape
         return extents if self.transpose else extents[::-1]
 
     @property
-    def step(self) -> int:
-        """The columns of the result in a tile: an even number, so that no byte is cut."""
-        n, k = self._extents
-        return min(n, max(self.tile // k // 2, 1) * 2)
+    def room(self) -> int:
+        """The elements of a tile."""
+        count, step = self.weights.tile(self._axis, self.tile)
+        return count * step * self._extents[1]
 
     def evaluate(self, xp: Any, x: Any, codes: Any, scale: Any = None, zero: Any = None) -> tuple[Any, ...]:
-        matrix = self.weights.matrix(xp, codes, scale, zero)
-        return (xp.asarray(xp.matmul(x, matrix.T if self.transpose else matrix)),)
+        found = self.weights.matrix(xp, codes, scale, zero).reshape(*self.batch, *self.weights.shape)
+        return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         """A tile; for NumPy scratch of `Packed.unpack`, and x and a tile's results in f32 if they have another type."""
         x = inputs[0]
         assert x is not None and x.shape is not None
-        depth, count = self._extents[1], product(x.shape[:-1])
-        elements = self.step * depth + 1
+        shape = x.shape if self.weights.matrices == 1 else x.shape[-2:]
+        count, elements = product(shape[:-1]), self.room + 1
         if self.device:
             few = not isinstance(count, Sym) and count <= FEW
             return () if few and self.transpose else ((Type.f32, (elements,)),)
         scratch: Workspace = ((Type.f32, (elements,)), (Type.i64, (self.weights.bytes_of(elements),)))
         if x.type != Type.f32:
-            scratch = (*scratch, (Type.f32, (count * depth,)), (Type.f32, (count * self.step,)))
+            width = self.room // self._extents[1]
+            scratch = (*scratch, (Type.f32, (product(x.shape),)), (Type.f32, (count * width,)))
         return scratch
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def _stacks(self, x: Array, out: Array) -> tuple[Array, Array]:
+        """x [1 or E, M, K], and the result [E, M, N]."""
         n, depth = self._extents
-        k(self._product, inputs[0].reshape(-1, depth), outputs[0].reshape(-1, n), *inputs[1:], *workspace)
+        count = self.weights.matrices
+        batch = len(x) if count > 1 and x.ndim > 2 else 1
+        rows = x.size // (batch * depth)
+        return x.reshape(batch, rows, depth), out.reshape(count, rows, n)
 
-    def _product(self, x: Array, out: Array, codes: Array, scale: Array | None, zero: Array | None, tile: Array,
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k(self._product, *self._stacks(inputs[0], outputs[0]), *inputs[1:], *workspace)
+
+    def _product(self, x: Array, out: Array, codes: Array, scale: Array | None, zero: Array | None, room: Array,
                  index: Array, wide: Array | None = None, sums: Array | None = None) -> None:
         """Tile by tile; a scale per column of the result multiplies that."""
-        n, axis = out.shape[1], self._axis
-        after = scale is not None and scale.shape[1 - axis] == 1
         if wide is not None:
             wide = wide[: x.size].reshape(x.shape)
             np.copyto(wide, x)
             x = wide
-        for start in range(0, n, self.step):
-            stop = min(start + self.step, n)
-            part = self.weights.part(codes, axis, start, stop, tile, index)
-            of_scale, of_zero = (_cut(t, axis, start, stop) for t in (scale, zero))
+        for tile in self.weights.tiles(self._axis, self.tile):
+            part = self.weights.part(codes, tile, room, index)
+            of_scale, of_zero = (self.weights.terms(t, tile) for t in (scale, zero))
+            after = of_scale is not None and of_scale.shape[2 - self._axis] == 1
             affine(part, None if after else of_scale, of_zero)
-            place = out[:, start:stop]
+            place = out[tile.matrices, :, tile.cut]
             target = place if sums is None else sums[: place.size].reshape(place.shape)
-            np.matmul(x, part if axis else part.T, target)
+            np.matmul(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2), target)
             if after:
-                np.multiply(target, of_scale.reshape(-1), target)  # type: ignore[union-attr]
+                np.multiply(target, of_scale.reshape(len(of_scale), 1, -1), target)  # type: ignore[union-attr,arg-type]
             if sums is not None:
                 np.copyto(place, target, casting="unsafe")
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, out = inputs[0], outputs[0]
-        n, depth = self._extents
-        if not out.size:
+        if not outputs[0].size:
             return None
-        x, out = x.reshape(-1, depth), out.reshape(-1, n)
-        if len(x) > FEW:
+        x, out = self._stacks(inputs[0], outputs[0])
+        if x.shape[1] > FEW:
             return self._panels(k, x, out, inputs[1:], workspace[0])
         if self.transpose:
             self._by_rows(k, x, out, inputs[1:])
@@ -123,52 +131,45 @@ class CompressedMatMul(Op):
 
     def _by_rows(self, k: Any, x: Any, out: Any, stored: Sequence[Any]) -> None:
         """Each row of the weights by all of x."""
-        (m, depth), n = x.shape, out.shape[1]
+        (count, m, n), depth = out.shape, x.shape[2]
         vector = 1 if depth % VECTOR or x.data.ptr % 16 else VECTOR
         batch = 1 if m == 1 else 4
         k.kernel("compressed.cu", f"product<{self._types(k, stored)}, {k.c_type(x.dtype)}, {vector}, {batch}>",
-                 (-(-n // (ROWS * WARPS)), -(-m // batch)), (32, WARPS),
-                 (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth))))
+                 (-(-n // (ROWS * WARPS)), -(-m // batch), count), (32, WARPS),
+                 (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1))))
 
     def _by_columns(self, k: Any, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
         """Columns of the weights by all of x, a part of the rows per block, so that there are blocks for every
         multiprocessor."""
-        (m, depth), n = x.shape, out.shape[1]
+        (matrices, m, n), depth = out.shape, x.shape[2]
         vector = 1 if n % VECTOR else VECTOR
         batch = 1 if m == 1 else 4
         across, down = -(-n // (32 * vector)), -(-m // batch)
-        most = min(2 * k.multiprocessors // (across * down), depth // (4 * SLICES), parts.size // (m * n), MOST)
-        count = max(most, 1)
+        blocks = across * down * matrices
+        count = max(min(2 * k.multiprocessors // blocks, depth // (4 * SLICES), parts.size // out.size, MOST), 1)
         target, kind = (out, x.dtype) if count == 1 else (parts, parts.dtype)
         types = f"{self._types(k, stored)}, {k.c_type(x.dtype)}, {k.c_type(kind)}"
-        k.kernel("compressed.cu", f"product_columns<{types}, {vector}, {batch}>", (across, down, count), (32, SLICES),
-                 (x, target, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth))))
+        k.kernel("compressed.cu", f"product_columns<{types}, {vector}, {batch}>", (across, down, count * matrices),
+                 (32, SLICES), (x, target, *self.weights.arguments(*stored),
+                                *map(np.int32, (m, n, depth, len(x) > 1, matrices))))
         if count > 1:
-            k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-m * n // THREADS),), (THREADS,),
-                     (parts, out, np.int32(count), np.int32(m * n)))
+            k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-out.size // THREADS),), (THREADS,),
+                     (parts, out, np.int32(count), np.int32(out.size)))
 
-    def _types(self, k: Any, stored: Sequence[Any]) -> str:
-        return self.weights.c_types(k.c_type, *stored[1:])
-
-    def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], tile: Any) -> Any:
+    def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], room: Any) -> Any:
         """A product of cuBLAS for each tile."""
-        n, depth = self._extents
-        tile = tile.view(x.dtype)
-        for start in range(0, n, self.step):
-            width = min(self.step, n - start)
-            shape, place = ((width, depth), (start, 0)) if self.transpose else ((depth, width), (0, start))
-            part = tile[: width * depth].reshape(shape)
-            expand(k, self.weights, part, stored, place)
-            if not k.gemm(x, part.T if self.transpose else part, out[:, start : start + width]):
+        room = room.view(x.dtype)
+        for tile in self.weights.tiles(self._axis, self.tile):
+            place, shape = self.weights.place(tile)
+            part = room[: prod(shape)].reshape(shape)
+            expand(k, self.weights, part.reshape(-1, shape[2]), stored, place)
+            if not k.gemm(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2),
+                          out[tile.matrices, :, tile.cut]):
                 return NotImplemented
         return None
 
-
-def _cut(term: Array | None, axis: int, start: int, stop: int) -> Array | None:
-    """The part of scales or zero points that belongs to rows, or columns, ``start`` to ``stop``."""
-    if term is None or term.shape[axis] == 1:
-        return term
-    return term[:, start:stop] if axis else term[start:stop]
+    def _types(self, k: Any, stored: Sequence[Any]) -> str:
+        return self.weights.c_types(k.c_type, *stored[1:])
 
 
 def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], place: tuple[int, int] = (0, 0),

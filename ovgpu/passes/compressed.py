@@ -71,13 +71,16 @@ def compressed_weights(model: Model, device: bool = False, made: Made | None = N
 
 def _product(node: Node, device: bool, made: Made) -> None:
     op: Any = node.op
-    x, weights = node.inputs[0], _weights(node.inputs[1])
+    x, weights = node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))
     if weights is None or x is None or op.transpose_a or x.spec.type not in COMPUTED:
+        return
+    if weights.matrices > 1 and (x.spec.rank or 4) > 3:
         return
     packed = weights.packed(0 if op.transpose_b else 1)
     if packed is not None and (device or packed.kind not in HALVES):
         tile = DEVICE_TILE if device else TILE
-        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile, device=device)
+        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile, device=device,
+                                   batch=weights.batch)
         node.inputs = [x, *weights.constants(made)]
 
 
@@ -117,7 +120,7 @@ Term = tuple[Output, Array]  # a scale or a zero point: where it comes from, and
 @dataclass(frozen=True)
 class Weights:
     """The matrix of ``shape`` that ``codes`` hold in an array of ``extents``, to which scale and zero point
-    broadcast."""
+    broadcast; its rows may be those of a ``batch``."""
 
     codes: Output
     table: tuple[float, ...]
@@ -125,6 +128,11 @@ class Weights:
     zero: Term | None
     shape: tuple[int, int]
     extents: tuple[int, ...]
+    batch: tuple[int, ...]
+
+    @property
+    def matrices(self) -> int:
+        return prod(self.batch)
 
     def packed(self, axis: int) -> Packed | None:
         """How it is stored, if it may be cut anywhere along ``axis``: terms are the same along all of it, or for no
@@ -132,10 +140,13 @@ class Weights:
         kind, (rows, columns) = self.codes.spec.type, self.shape
         if rows * columns < LEAST or (kind in NIBBLES and axis and columns % 2):
             return None
-        counts = [self._counts(term[1]) for term in (self.scale, self.zero) if term is not None]
-        if any(of is None or of[axis] not in (1, self.shape[axis]) for of in counts):
+        if self.matrices > 1 and kind in NIBBLES and rows // self.matrices * columns % 2:
             return None
-        return Packed(kind, rows, columns, self.table)
+        counts = [self._counts(term[1]) for term in (self.scale, self.zero) if term is not None]
+        whole = (1, self.shape[axis]) if axis else (1, self.matrices, rows)
+        if any(of is None or of[axis] not in whole for of in counts):
+            return None
+        return Packed(kind, rows, columns, self.table, self.matrices)
 
     def constants(self, made: Made) -> list[Output | None]:
         """Codes, scale, zero point."""
@@ -169,11 +180,11 @@ def _count(extents: Sequence[int], of: Sequence[int]) -> int | None:
     return prod(of[:kept]) if all(d == 1 for d in of[kept:]) else None
 
 
-def _weights(port: Output | None, rounded: bool = False) -> Weights | None:
-    """What a port holds, if it is a compressed matrix; values of codes of 4 bits are ``rounded`` to the type that they
-    are converted to."""
+def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,)) -> Weights | None:
+    """What a port holds, if it is a compressed matrix, or a batch of them; values of codes of 4 bits are ``rounded`` to
+    the type that they are converted to."""
     shape: Any = None if port is None else port.spec.shape
-    if port is None or shape is None or len(shape) != 2 or any(isinstance(d, Sym) for d in shape):
+    if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
         return None
     inner = _through(port, ("Identity", "Convert", *RESHAPES))
     for product, scale in (*_operands(inner, Multiply), (inner, None)):
@@ -186,7 +197,7 @@ def _weights(port: Output | None, rounded: bool = False) -> Weights | None:
             terms = [None if t is None or v is None else (t, v) for t, v in zip((scale, zero), values)]
             if [t is None for t in terms] == [t is None for t in (scale, zero)]:
                 extents: Any = codes[0].spec.shape
-                return Weights(*codes, terms[0], terms[1], shape, extents)
+                return Weights(*codes, terms[0], terms[1], (prod(shape[:-1]), shape[-1]), extents, shape[:-2])
     return None
 
 

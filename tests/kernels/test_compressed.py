@@ -31,16 +31,18 @@ def stored(packed: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] 
 
 
 def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scale: tuple[int, int] | None = None,
-             zero: tuple[int, int] | None = None, tile: int = 1 << 14, skew: int = 0) -> list[str]:
-    """Checks a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes. Returns the
-    functions that it calls."""
-    op = CompressedMatMul(weights=packed, transpose=transpose, tile=tile, device=True)
-    n, depth = (packed.rows, packed.columns) if transpose else (packed.columns, packed.rows)
-    x, weights = RNG.uniform(-1, 1, (m, depth)).astype(np.float32), stored(packed, scale, zero)
+             zero: tuple[int, int] | None = None, tile: int = 1 << 14, skew: int = 0, of_x: int = 1) -> list[str]:
+    """Checks a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes, and has
+    ``of_x`` matrices. Returns the functions that it calls."""
+    batch = () if packed.matrices == 1 else (packed.matrices,)
+    op = CompressedMatMul(weights=packed, transpose=transpose, tile=tile, device=True, batch=batch)
+    n, depth = packed.shape if transpose else packed.shape[::-1]
+    shape = (of_x, m, depth) if of_x > 1 else (m, depth)
+    x, weights = RNG.uniform(-1, 1, shape).astype(np.float32), stored(packed, scale, zero)
     memory = cupy_emu.empty(x.size + skew, np.float32)
-    given = memory[skew:].reshape(m, depth)
+    given = memory[skew:].reshape(shape)
     given[...] = cupy_emu.asarray(x)
-    out, scratch = cupy_emu.empty((m, n), np.float32), cupy_emu.empty(op.step * depth + 1, np.float32)
+    out, scratch = cupy_emu.empty((*batch, m, n), np.float32), cupy_emu.empty(op.room + 1, np.float32)
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [given, *(None if w is None else cupy_emu.asarray(w) for w in weights)], [out], [scratch])
     for call in launcher.calls:
@@ -51,8 +53,8 @@ def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scal
     return [kernel_name(call).split("<")[0] or "gemm" for call in launcher.calls]
 
 
-def nibbles(rows: int, columns: int) -> Packed:
-    return Packed(Type.u4, rows, columns, U4)
+def nibbles(rows: int, columns: int, matrices: int = 1) -> Packed:
+    return Packed(Type.u4, rows, columns, U4, matrices)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
@@ -81,6 +83,20 @@ def test_tiles(transpose: bool, backend: CudaBackend) -> None:
     terms = (22, 3) if transpose else (3, 22)
     names = multiply(backend, packed, transpose, 9, terms, terms, tile=48 * 8)
     assert names == ["expand", "_launch"] * 3 or names == ["expand", "gemm"] * 3
+
+
+@pytest.mark.parametrize("of_x", [1, 3])
+def test_batches(of_x: int, backend: CudaBackend) -> None:
+    """Of as many matrices of x, or of the same for all; in parts, and tiles of some matrices or of less than one."""
+    rows, columns = nibbles(3 * 21, 64, 3), nibbles(3 * 300, 40, 3)
+    for m in (1, 5):
+        assert multiply(backend, rows, True, m, (63, 4), (63, 4), of_x=of_x) == ["product"]
+        assert multiply(backend, columns, False, m, (9, 40), (1, 40), of_x=of_x) == ["product_columns", "add_parts"]
+        assert multiply(backend, nibbles(3 * 30, 40, 3), False, m, (3, 40), of_x=of_x) == ["product_columns"]
+    for tile, count in ((64 * 21 * 2, 2), (64 * 8, 9)):
+        names = multiply(backend, rows, True, 9, (63, 4), (3, 1), tile, of_x=of_x)
+        assert names.count("expand") == count and len(names) == 2 * count
+    multiply(backend, columns, False, 9, (9, 40), (3, 40), 300 * 16, of_x=of_x)
 
 
 def test_rows_by_number(backend: CudaBackend) -> None:

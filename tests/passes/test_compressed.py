@@ -159,6 +159,29 @@ def test_bodies(device: str) -> None:
     np.testing.assert_allclose(compile(net, device)(inputs)[0], inputs[0].sum(0, keepdims=True) @ weights.T, 1e-4, 1e-4)
 
 
+EXPERTS = 3
+OF_EXPERTS = RNG.integers(0, 16, (EXPERTS, N, 4, K // 4)), RNG.uniform(0.01, 0.1, (EXPERTS, N, 4, 1))
+
+
+def experts(net: Net) -> Port:
+    """As nncf writes a mixture of experts."""
+    return reshape(net, matrix(net, "u4", *OF_EXPERTS, zero=None), EXPERTS, N, K)
+
+
+@pytest.mark.parametrize("shape", [(EXPERTS, -1, K), (-1, -1, K), (-1, K)])
+def test_experts(shape: tuple[int, ...], device: str) -> None:
+    """Tokens of every expert's own, or the same for all; of which nobody needs to know before."""
+    net = linear(experts, shape)
+    assert ops(net) == ["CompressedMatMul"]
+    compiled = compile(net, device)
+    assert sum(array.nbytes for _, array in compiled._compilation.constants.values()) == EXPERTS * N * (K // 2 + 8)
+    codes, scale = OF_EXPERTS
+    weights = (codes * scale.astype("f2").astype("f8")).reshape(EXPERTS, N, K)
+    for own in {EXPERTS, 1} if len(shape) > 2 and shape[0] < 0 else {EXPERTS}:
+        x = RNG.uniform(-1, 1, (5, K) if len(shape) == 2 else (own, 5, K)).astype("f4")
+        np.testing.assert_allclose(compiled([x])[0], x @ weights.swapaxes(1, 2), rtol=1e-4, atol=1e-4)
+
+
 # ---- what is left alone
 
 def repeated(net: Net) -> Port:
@@ -171,21 +194,18 @@ def small(net: Net) -> Port:
     return matrix(net, codes=CODES[:31], scale=SCALE[:31], zero=None)
 
 
-def batched(net: Net) -> Port:
-    return matrix(net, codes=CODES.reshape(2, N // 2, K), scale=SCALE.reshape(2, -1, 1), zero=None)
-
-
 def computed(net: Net) -> Port:
     return apply(net, "Multiply", convert(net, net.const(CODES, "u8"), "f32"), net.parameter("f32", (N, 1)))
 
 
-@pytest.mark.parametrize("weights", [repeated, small, batched, computed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("weights", [repeated, small, computed], ids=lambda f: f.__name__)
 def test_left_alone(weights: Callable[[Net], Port]) -> None:
     assert "CompressedMatMul" not in ops(linear(weights))
 
 
 def test_other_products_are_left_alone() -> None:
     assert "CompressedMatMul" not in ops(linear(matrix, (K, 3), transpose_a=True))
+    assert "CompressedMatMul" not in ops(linear(experts, (2, 1, -1, K)))
     net = Net()
     net.result(product(net, matrix(net), net.parameter("f32", (3, K))))
     assert "CompressedMatMul" not in ops(net)
