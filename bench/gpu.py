@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.emulated:
         from tests.emulator import blas_emu, cupy_emu
 
-        rt.bind(cupy_emu, blas_emu)
+        rt.bind(cupy_emu, blas_emu, False)
         devices.register_backend(device, CudaBackend)
     try:
         return _measure(options, device)

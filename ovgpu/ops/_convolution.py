@@ -1,4 +1,4 @@
-"""Convolutions on the device: which kernels of `cuda_kernels/convolution.cu`, or of cuBLAS, compute one."""
+"""Convolutions on the device: which kernels of `cuda_kernels/convolution.cu`, of cuBLAS or cuDNN, compute one."""
 
 from __future__ import annotations
 
@@ -89,6 +89,8 @@ def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
     elif c.groups > 1 and min(c.channels, c.outputs) <= FEW:
         _each(k, c)
     elif c.pointwise and _product(k, c):
+        pass
+    elif k.convolve(c):  # where cuDNN is installed; what follows does without it
         pass
     elif c.transposed:
         _folded(k, c, workspace[0])

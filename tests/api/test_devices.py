@@ -29,7 +29,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 @pytest.fixture
 def cards() -> Iterator[Callable[[int], AbstractContextManager[None]]]:
     """Binds the emulator; in `with cards(2)` there are two devices."""
-    rt.bind(cupy_emu, blas_emu)
+    rt.bind(cupy_emu, blas_emu, False)
     yield emulated_devices
     rt.bind(None, None)
 

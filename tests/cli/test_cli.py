@@ -121,7 +121,7 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rt.bind(cupy_emu, blas_emu)
+    rt.bind(cupy_emu, blas_emu, False)
     try:
         with emulated_devices(2):
             text = words(output(capsys, "info"))

@@ -98,7 +98,7 @@ def bound(where: str) -> Iterator[None]:
             with renamed(Card(rt.cupy())):
                 yield
         else:
-            rt.bind(cupy_emu, blas_emu)
+            rt.bind(cupy_emu, blas_emu, False)
             yield
     finally:
         rt.bind(None, None)

@@ -41,7 +41,7 @@ def evidence(fault: Fault) -> list[str]:
             (Path(folder) / source.name).write_text(text)
         patch.setattr(sources, "folder", lambda: Path(folder))
         patch.setattr(sources, "_functions", {})
-        rt.bind(cupy_emu, blas_emu)
+        rt.bind(cupy_emu, blas_emu, False)
         for order in ORDERS:
             with cupy_emu.thread_order(order):
                 try:
@@ -52,7 +52,7 @@ def evidence(fault: Fault) -> list[str]:
 
 
 def _sound(fault: Fault) -> None:
-    rt.bind(cupy_emu, blas_emu)
+    rt.bind(cupy_emu, blas_emu, False)
     fault.run()
 
 

@@ -25,7 +25,7 @@ SHAPE = (2, 3, 4, 8)
 
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[str]:
-    rt.bind(cupy_emu, blas_emu)
+    rt.bind(cupy_emu, blas_emu, False)
     devices.register_backend("EMULATED", CudaBackend)
     yield "EMULATED"
     devices.unregister_backend("EMULATED")

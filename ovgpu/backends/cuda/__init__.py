@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
+from ovgpu.backends.cuda.cudnn import Dnn
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
@@ -23,7 +24,7 @@ from ovgpu.types import Type
 
 
 class CudaBackend:
-    """See `ovgpu.runtime.backend.Backend`. One per request: it has a stream and a cuBLAS handle of its own."""
+    """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream and handles of cuBLAS and cuDNN."""
 
     name = "NVIDIA"
     remote = True
@@ -37,7 +38,7 @@ class CudaBackend:
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self._active = errors.Active(self.device, self.stream)
-        self.blas = Blas(self.stream)
+        self.blas, self.dnn = Blas(self.stream), Dnn(self.stream)
         self.graphs = Graphs(self.stream)
 
     def active(self) -> AbstractContextManager[Any]:
@@ -99,7 +100,7 @@ class CudaBackend:
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
-        launcher = Launcher(self.stream, self.blas)
+        launcher = Launcher(self.stream, self.blas, self.dnn)
         if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
             return launcher.calls
         return [Eager(self._evaluate_into, op, inputs, outputs, types)]

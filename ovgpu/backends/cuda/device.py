@@ -106,6 +106,9 @@ def libraries() -> str:
     for name, version in (("NVRTC", nvrtc_version), ("cuBLAS", cublas_version)):
         with contextlib.suppress(DeviceError):
             found.append(f"{name} {version()}")
+    cudnn = rt.cudnn()
+    if cudnn is not None:
+        found.append(f"cuDNN {cudnn.backend_version_string()}")
     return ", ".join(found)
 
 

@@ -1,4 +1,4 @@
-"""What an op's `cuda` form records with: kernel launches, matrix products, and elementwise kernels."""
+"""What an op's `cuda` form records with: kernel launches, products, convolutions and elementwise kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import copy, elementwise, rt, sources
 from ovgpu.backends.cuda.elementwise import c_type
+from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
@@ -23,8 +24,8 @@ class Launcher:
 
     c_type = staticmethod(c_type)
 
-    def __init__(self, stream: Any, blas: Any) -> None:
-        self.stream, self.blas = stream, blas
+    def __init__(self, stream: Any, blas: Any, dnn: Any = None) -> None:
+        self.stream, self.blas, self.dnn = stream, blas, dnn
         self.calls: list[Call] = []
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
@@ -75,6 +76,12 @@ class Launcher:
     def gemm(self, a: Array, b: Array, out: Array) -> bool:
         """``out [..., M, N] = a [..., M, K] @ b [..., K, N]`` through cuBLAS; False if it does not take them."""
         calls = self.blas.matmul(a, b, out)
+        self.calls.extend(calls or ())
+        return calls is not None
+
+    def convolve(self, c: Convolved) -> bool:
+        """Computes a convolution through cuDNN; False where it is not installed, or does not take it."""
+        calls = None if self.dnn is None else self.dnn.convolve(c)
         self.calls.extend(calls or ())
         return calls is not None
 

@@ -1,7 +1,8 @@
-"""The CUDA runtime: CuPy and the cuBLAS bindings, bound at first use. The only module that imports them."""
+"""The CUDA runtime: CuPy, the cuBLAS bindings and cuDNN's, bound at first use. The only module that imports them."""
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -11,12 +12,13 @@ INSTALL = 'pip install "ovgpu[cuda13]" (for NVIDIA drivers from 580 on) or "ovgp
 
 _cupy: Any = None
 _cublas: Any = None
+_cudnn: Any = None
 
 
-def bind(cupy: Any, cublas: Any) -> None:
-    """Uses these modules from now on; None for what `import` finds."""
-    global _cupy, _cublas
-    _cupy, _cublas = cupy, cublas
+def bind(cupy: Any, cublas: Any, cudnn: Any = None) -> None:
+    """Uses these modules from now on; None for what `import` finds, False for a cuDNN that is not there."""
+    global _cupy, _cublas, _cudnn
+    _cupy, _cublas, _cudnn = cupy, cublas, cudnn
 
 
 def cupy() -> Any:
@@ -33,6 +35,27 @@ def cublas() -> Any:
     if _cublas is None:
         _cublas = _import("nvmath.bindings.cublas", "nvmath-python")
     return _cublas
+
+
+def cudnn() -> Any:
+    """The bindings of cuDNN's graphs; None where they, or the library itself, are not installed."""
+    global _cudnn
+    if _cudnn is None:
+        _cudnn = _found_cudnn()
+    return _cudnn or None
+
+
+def _found_cudnn() -> Any:
+    """What `import` finds; False, with a warning if that is not because nobody installed it."""
+    try:
+        found = import_module("cudnn")
+        found.backend_version()  # of the library, which has to be there as well
+        return found
+    except Exception as e:
+        if not isinstance(e, ModuleNotFoundError) or e.name != "cudnn":
+            warnings.warn(f"cuDNN's bindings are installed, but cannot be used: {type(e).__name__}: {e}. "
+                          'pip install "ovgpu[cudnn13]" or "ovgpu[cudnn12]"', RuntimeWarning, 3)
+        return False
 
 
 def _import(module: str, project: str) -> Any:

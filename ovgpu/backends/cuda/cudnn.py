@@ -1,0 +1,186 @@
+"""Convolutions through cuDNN, where it is installed: one handle and workspace per request, and plans by shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import prod
+from typing import Any
+from weakref import finalize
+
+from ovgpu.backends.cuda import rt
+from ovgpu.errors import OpError
+from ovgpu.ops._convolution import Convolved
+from ovgpu.ops._op import Array
+from ovgpu.ops._strided import strides_of
+
+WORKSPACE = 256 << 20  # bytes that a plan may ask for
+PLANS = 256  # that a request keeps
+ALIGNMENT = 16  # bytes: cuDNN may read so many at once
+X, KERNEL, OUT = 1, 2, 3  # how plans name their tensors
+_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+
+# Handles of requests that are gone, by device, as those of cuBLAS.
+_idle: dict[tuple[int, int], list[Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a plan is built for: arrays of images, channels, and two or three spatial axes. Padding is before and
+    behind; a transposed convolution is the one that would give its gradient, so that ``out`` is what is padded."""
+
+    kind: str
+    transposed: bool
+    x: tuple[int, ...]
+    kernel: tuple[int, ...]
+    out: tuple[int, ...]
+    x_steps: tuple[int, ...]
+    out_steps: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @staticmethod
+    def of(c: Convolved) -> Problem | None:
+        """None for what cuDNN does not take: other types, broadcast or reversed arrays, such that begin anywhere or are
+        empty, and shapes that follow from no padding."""
+        kind = c.out.dtype.name
+        if kind not in _TYPES or not prod(c.x.shape) * prod(c.kernel.shape) * prod(c.out.shape):
+            return None
+        if any(a.data.ptr % ALIGNMENT for a in (c.x, c.kernel, c.out)):
+            return None
+        whole, sparse = (c.out, c.x) if c.transposed else (c.x, c.out)
+        ends = [_end(*numbers) for numbers in zip(
+            whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)]
+        end = tuple(n for n in ends if n is not None)
+        x_steps, out_steps = _steps(c.x), _steps(c.out)
+        if len(end) < len(ends) or min(*x_steps, *out_steps) <= 0:
+            return None
+        kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
+        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_steps, out_steps, tuple(c.begin), end,
+                        tuple(c.strides), tuple(c.dilations))
+        return found if len(end) > 1 else found.of_images()
+
+    def of_images(self) -> Problem:
+        """One of a single spatial axis with another one before it: cuDNN has none such."""
+        x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
+        x_steps, out_steps = ((*steps[:2], steps[2] * extent, steps[2]) for steps, extent in (
+            (self.x_steps, self.x[2]), (self.out_steps, self.out[2])))
+        return Problem(self.kind, self.transposed, x, kernel, out, x_steps, out_steps, (0, *self.begin), (0, *self.end),
+                       (1, *self.strides), (1, *self.dilations))
+
+
+class Dnn:
+    """A cuDNN handle on a stream. Sums are in f32; f32 is not rounded to TF32."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._plans: dict[Problem, Plan | None] = {}  # of this request alone: a plan is run by one thread at a time
+        self._room, self._workspace = 0, None
+
+    @cached_property
+    def handle(self) -> Any:
+        """Made when a convolution is recorded: not every model has one."""
+        cudnn = rt.cudnn()
+        idle = _idle.setdefault((id(cudnn), rt.cupy().cuda.Device().id), [])
+        try:
+            handle = idle.pop()
+        except IndexError:
+            handle = cudnn.create_handle()
+        finalize(self, idle.append, handle).atexit = False
+        cudnn.set_stream(handle, self.stream.ptr)
+        return handle
+
+    def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
+        """The calls of a convolution; None where cuDNN is not installed, or does not take it."""
+        problem = None if rt.cudnn() is None else Problem.of(c)
+        plan = None if problem is None else self._plan(problem)
+        if plan is None:
+            return None
+        return [partial(plan, {X: c.x, KERNEL: c.kernel, OUT: c.out}, self._scratch(plan.nbytes))]
+
+    def _plan(self, problem: Problem) -> Plan | None:
+        if problem not in self._plans:
+            if len(self._plans) >= PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[problem] = build(problem, self.handle)
+        return self._plans[problem]
+
+    def _scratch(self, nbytes: int) -> Any:
+        """The workspace of all plans, which run one after the other. What has been recorded keeps the one it has."""
+        if self._workspace is None or self._room < nbytes:
+            self._room, self._workspace = nbytes, rt.cupy().cuda.alloc(max(nbytes, 1))
+        return self._workspace
+
+
+class Plan:
+    """A convolution that cuDNN has built for some shapes."""
+
+    def __init__(self, graph: Any, handle: Any) -> None:
+        self.graph, self.handle = graph, handle
+        self.nbytes = int(graph.get_workspace_size())
+
+    def __call__(self, arrays: dict[int, Array], workspace: Any) -> None:
+        addresses = {name: int(array.data.ptr) for name, array in arrays.items()}
+        try:
+            self.graph.execute(addresses, int(workspace.ptr), self.handle)
+        except Exception as e:  # cuDNN has none of its own
+            raise OpError(f"cuDNN refused: {e}") from e
+
+
+def build(problem: Problem, handle: Any) -> Plan | None:
+    """The plan that cuDNN thinks best of those that sum in f32, in the same order every time; None if it has none."""
+    cudnn = rt.cudnn()
+    kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
+    notes = cudnn.numerical_note
+    refused = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
+    if problem.kind == "float32":
+        refused.append(notes.TENSOR_CORE)  # they would round to TF32
+    try:
+        graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
+        x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
+        kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
+        record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
+        out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
+                     dilation=problem.dilations, compute_data_type=sums)
+        out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes(refused)
+        graph.deselect_workspace_greater_than(WORKSPACE)
+        graph.check_support()
+        graph.build_plans()
+        return Plan(graph, handle)
+    except cudnn.cudnnGraphNotSupportedError:
+        return None
+    except Exception as e:
+        if "NOT_SUPPORTED" in str(e):  # which the library says of a part of the graph
+            return None
+        raise OpError(f"cuDNN refused: {e}") from e
+
+
+def _end(whole: int, sparse: int, taps: int, stride: int, dilation: int, begin: int) -> int | None:
+    """What is padded behind an axis, if there are ``sparse`` places for the kernel on ``whole`` elements: as much as
+    before, where that fits too, since cuDNN has more plans for it."""
+    reach = (taps - 1) * dilation + 1
+    for end in (begin, max((sparse - 1) * stride + reach - whole - begin, 0)):
+        if (whole + begin + end - reach) // stride + 1 == sparse:
+            return end
+    return None
+
+
+def _steps(x: Array) -> tuple[int, ...]:
+    """Strides in elements; where the extent is 1, those of a dense array, as cuDNN takes no 0."""
+    found: list[int] = []
+    dense = 1
+    for extent, step in zip(reversed(x.shape), reversed(strides_of(x))):
+        found.append(dense if extent == 1 else step)
+        dense = found[-1] * extent
+    return tuple(reversed(found))
+
+
+def _dense(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

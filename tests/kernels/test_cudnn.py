@@ -1,0 +1,263 @@
+"""Convolutions through cuDNN, for which an emulation stands in: what it takes, results, memory, what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import CudaBackend, cudnn, device, rt
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
+from ovgpu.types import Type
+from tests.emulator import blas_emu, cudnn_emu, cupy_emu
+from tests.harness import Case, Net
+from tests.harness.replay import EMULATED
+from tests.ops import test_convolution as judged
+
+from .recorded import replay
+
+Array = np.ndarray[Any, Any]
+Pick = Callable[[Any], Any]
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+BF16 = np.dtype(ml_dtypes.bfloat16)
+pytestmark = pytest.mark.emulator
+
+
+@pytest.fixture(autouse=True)
+def installed(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rt, "_cudnn", cudnn_emu)
+
+
+FLOATS = [case for table in (judged.CASES, judged.GROUPED, judged.TRANSPOSED, judged.TRANSPOSED_GROUPS)
+          for case in table if case.error is None and {i.dtype for i in case.inputs} & {"f32", "f16", "bf16"}]
+
+
+@pytest.mark.parametrize("case", FLOATS, ids=lambda case: case.name)
+def test_judged(case: Case) -> None:
+    case.run("dynamic" if case.rankless else "static", EMULATED)
+
+
+def whole(x: Any) -> Any:
+    return x
+
+
+def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
+             pick: Pick = whole, place: Pick = whole) -> list[str]:
+    """Checks the CUDA form with cuDNN against `evaluate`; "cuDNN" for each call of it, "other" for those of others.
+
+    ``pick`` takes the data of an array of shape x, ``place`` the output of a larger array.
+    """
+    kind = np.dtype(kind)
+    draws = [[np.random.default_rng([i, n]).standard_normal(shape).astype(kind) for i in range(3)]
+             for n, shape in enumerate((x, kernel))]
+
+    def wanted(draw: int) -> list[Array]:
+        (found,) = evaluate(op, NUMPY, [pick(draws[0][draw]).astype(np.float64), draws[1][draw].astype(np.float64)],
+                            [Type.f64])
+        return [found.astype(kind)]
+
+    shape = wanted(0)[0].shape
+    data, weights = cupy_emu.empty(x, kind), cupy_emu.empty(kernel, kind)
+    out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
+    out = out[tuple(slice(n) for n in shape)]
+    launcher = Launcher(backend.stream, backend.blas, backend.dnn)
+    sums = np.float32 if isinstance(op, ConvolutionBackpropData) else kind
+    op.cuda(launcher, [pick(data), weights], [out], [cupy_emu.empty((1 << 15,), sums)])  # type: ignore[misc]
+    replay(backend, lambda: launcher.calls, [(data, draws[0]), (weights, draws[1])], [out], wanted,
+           TOLERANCE[kind.name])
+    return ["cuDNN" if isinstance(call.func, cudnn.Plan) else "other" for call in launcher.calls]
+
+
+# ---- what it takes
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
+@pytest.mark.parametrize(("op", "x", "kernel"), [
+    (Convolution(strides=(2,), pads_begin=(3,), pads_end=(1,)), (2, 16, 25), (8, 16, 4)),
+    (Convolution(strides=(2, 2), pads_begin=(3, 3), pads_end=(3, 3)), (1, 3, 24, 20), (8, 3, 7, 7)),
+    (Convolution(strides=(2, 1), dilations=(1, 3), pads_end=(0, 2)), (2, 9, 11, 16), (8, 9, 3, 2)),
+    (Convolution(auto_pad="same_lower"), (1, 5, 4, 6, 8), (8, 5, 2, 3, 2)),
+    (GroupConvolution(auto_pad="same_upper"), (2, 27, 4, 8), (3, 10, 9, 2, 3)),
+    (ConvolutionBackpropData(strides=(2, 3), pads_begin=(1, 0), pads_end=(0, 1)), (2, 9, 5, 8), (9, 8, 3, 4)),
+    (ConvolutionBackpropData(strides=(3,), output_padding=(2,)), (1, 9, 8), (9, 8, 2)),
+    (GroupConvolutionBackpropData(dilations=(1, 2)), (1, 18, 4, 4), (2, 9, 10, 2, 3)),
+])  # fmt: skip
+def test_takes(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any, backend: CudaBackend) -> None:
+    assert convolve(backend, op, x, kernel, kind) == ["cuDNN"]
+
+
+@pytest.mark.parametrize(("pick", "taken"), [
+    (lambda a: a[:, 4:13], True), (lambda a: a[:, 8:17, ::2], True), (lambda a: a[:, :9].swapaxes(2, 3), True),
+    (lambda a: a[:, ::-2], False), (lambda a: a[:, :9, :, 1:], False),
+])  # fmt: skip
+def test_parts_of_tensors(pick: Pick, taken: bool, backend: CudaBackend) -> None:
+    """Only such as begin where cuDNN may read 16 bytes at once, and are not reversed."""
+    calls = convolve(backend, Convolution(pads_begin=(1, 1)), (2, 17, 8, 12), (4, 9, 2, 3), pick=pick)
+    assert ("cuDNN" in calls) == taken
+
+
+def test_parts_of_results(backend: CudaBackend) -> None:
+    for op in (Convolution(), ConvolutionBackpropData()):
+        assert convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), place=lambda a: a[:, 4:, 2:]) == ["cuDNN"]
+        assert "cuDNN" not in convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), place=lambda a: a[:, 4:, 2:, 1:])
+
+
+@pytest.mark.parametrize(("op", "x", "kernel"), [
+    (Convolution(), (2, 9, 4, 8), (8, 9, 1, 1)),
+    (GroupConvolution(), (2, 12, 5, 8), (12, 1, 1, 3, 3)),
+    (ConvolutionBackpropData(output_padding=(2, 0), strides=(2, 1)), (2, 9, 5, 8), (9, 8, 2, 2)),
+])  # fmt: skip
+def test_leaves_to_others(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], backend: CudaBackend) -> None:
+    """Products of matrices, few channels per group, and zeros behind what a gradient reaches."""
+    assert "cuDNN" not in convolve(backend, op, x, kernel)
+
+
+def test_pads_alike_where_that_is_the_same(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[cudnn.Problem] = []
+    monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem))
+    convolve(backend, Convolution(strides=(2, 2), pads_begin=(3, 3), pads_end=(3, 2)), (1, 3, 28, 32), (8, 3, 7, 7))
+    assert [(p.begin, p.end) for p in seen] == [((3, 3), (3, 3))]
+
+
+# ---- numbers
+
+def test_f32_is_not_rounded(backend: CudaBackend) -> None:
+    x, kernel = (cupy_emu.asarray(np.full(shape, 1 + 2**-11, np.float32)) for shape in ((1, 1, 3, 4), (1, 1, 1, 1)))
+    out = cupy_emu.empty((1, 1, 2, 4), np.float32)
+    launcher = Launcher(backend.stream, backend.blas, backend.dnn)
+    Convolution(strides=(2, 1)).cuda(launcher, [x, kernel], [out], ())
+    (call,) = launcher.calls
+    call()
+    np.testing.assert_array_equal(out.get(), np.full((1, 1, 2, 4), (1 + 2**-11) ** 2, np.float32))
+
+
+# ---- plans and memory
+
+def network(*channels: int) -> tuple[bytes, bytes]:
+    """Convolutions of 3 x 3, with so many channels before, between and behind them, over pixels that are not known."""
+    net = Net("convolutions")
+    x = net.parameter("f32", (1, channels[0], -1, -1), "x")
+    for number, (given, outputs) in enumerate(pairwise(channels)):
+        kernel = np.random.default_rng(number).integers(-2, 3, (outputs, given, 3, 3)).astype(np.float32)
+        attrs = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"}
+        x = net.layer("Convolution", "opset1", [x, net.const(kernel)], attrs, name=f"conv{number}")
+    net.result(x)
+    return net.build()
+
+
+def request(emulated: str, *channels: int) -> Any:
+    core = ov.Core()
+    return core.compile_model(core.read_model(*network(*channels)), emulated).create_infer_request()
+
+
+def ones(rows: int) -> Array:
+    return np.ones((1, 4, rows, 8), np.float32)
+
+
+def test_plans_are_kept(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for two layers of the same shape; anew only for other pixels, in memory that then is another."""
+    seen: list[cudnn.Problem] = []
+    build = cudnn.build
+    monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem) or build(problem, handle))
+    infer = request(emulated, 4, 4, 4).infer
+    first = infer(ones(4))[0].copy()
+    assert len(seen) == 1
+    for _ in range(2):  # captured, and replayed
+        np.testing.assert_array_equal(infer(ones(4))[0], first)
+    infer(ones(64))
+    assert [p.x for p in seen] == [(1, 4, 4, 8), (1, 4, 64, 8)]
+    np.testing.assert_array_equal(infer(ones(4))[0], first)
+    np.testing.assert_array_equal(infer(ones(4))[0], first)
+    assert len(seen) == 2
+
+
+def test_few_plans(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "PLANS", 1)
+    dnn = cudnn.Dnn(backend.stream)
+    monkeypatch.setattr(backend, "dnn", dnn)
+    for width in (8, 12, 8):
+        assert convolve(backend, Convolution(), (1, 3, 5, width), (4, 3, 2, 3)) == ["cuDNN"]
+        assert [p.x for p in dnn._plans] == [(1, 3, 5, width)]
+
+
+def test_handles_go_on(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    dnn = cudnn.Dnn(backend.stream)
+    handle = dnn.handle
+    del dnn
+    monkeypatch.delattr(cudnn_emu, "create_handle")
+    assert cudnn.Dnn(backend.stream).handle == handle
+
+
+# ---- what goes wrong
+
+def refuses(error: Exception) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize(("step", "error"), [
+    ("check_support", cudnn_emu.cudnnGraphNotSupportedError("No execution plans support the graph.")),
+    ("build_operation_graph", RuntimeError("CUDNN_BACKEND_OPERATION: CUDNN_STATUS_NOT_SUPPORTED_PADDING")),
+])
+def test_what_it_does_not_support(step: str, error: Exception, backend: CudaBackend,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
+    monkeypatch.setattr(cudnn_emu.pygraph, step, refuses(error))
+    assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
+
+
+def test_little_workspace(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
+    monkeypatch.setattr(cudnn, "WORKSPACE", 100)
+    assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
+
+
+@pytest.mark.parametrize("step", ["build_plans", "execute"])
+def test_errors(step: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = request(emulated, 4, 4)
+    error = RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
+    with monkeypatch.context() as patch:
+        patch.setattr(cudnn_emu.pygraph, step, refuses(error))
+        with pytest.raises(ov.OpError, match=r"^\[Convolution\] cuDNN refused: CUDNN_STATUS_INTERNAL_ERROR \(layer '"):
+            ready.infer(ones(4))
+    assert ready.infer(ones(4))[0].shape == (1, 4, 4, 8)
+
+
+# ---- where it is not installed
+
+def imports(error: Exception) -> Callable[[str], Any]:
+    def load(module: str) -> Any:
+        if module == "cudnn":
+            raise error
+        return cupy_emu if module == "cupy" else blas_emu
+
+    return load
+
+
+def test_not_installed(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rt, "_cudnn", None)
+    monkeypatch.setattr(rt, "import_module", imports(ModuleNotFoundError("No module named 'cudnn'", name="cudnn")))
+    assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
+    assert "cuDNN" not in device.libraries()
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'x'", name="x"), RuntimeError("no library")])
+def test_broken(error: Exception, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rt, "_cudnn", None)
+    monkeypatch.setattr(rt, "import_module", imports(error))
+    with pytest.warns(RuntimeWarning, match=f"^cuDNN's bindings .* cannot be used: {type(error).__name__}: {error}"):
+        assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
+    assert "cuDNN" not in device.libraries()  # and no other warning
+
+
+def test_the_version_is_told() -> None:
+    assert device.libraries().endswith(", cuDNN 9.12.0")
