@@ -1,5 +1,5 @@
 // Copies of any layout into any other. T stands for elements of its size: 1, 2, 4, 8 or 16 bytes.
-#include "strided.cuh"
+#include "items.cuh"
 
 // Dense to dense, both aligned to 16 bytes.
 extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsigned char* __restrict__ y,
@@ -24,23 +24,7 @@ extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsig
 // In the order of the target's memory. Operands of the axes: source, target.
 template <typename T, typename I, int R>
 __global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size) {
-  const I first = first_item<I>();
-  T value[ITEMS];
-  I place[ITEMS];
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    const I i = first + k * static_cast<I>(blockDim.x);
-    if (i < size) {
-      I at[R];
-      unravel(axes, i, at);
-      value[k] = x[offset(axes, at, 0)];
-      place[k] = offset(axes, at, 1);
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
-  }
+  set_items(y, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
 // Transposes x [columns, rows], where rows lie densely, to y [rows, columns], where columns do, for each element of

@@ -1,31 +1,16 @@
 // Gather, GatherElements, GatherND: elements or rows of a tensor by number. T stands for elements of its size, or for
 // several that lie side by side. GatherTree: tokens of beams by their parents.
-#include "strided.cuh"
+#include "items.cuh"
 
 // Operands of the axes, which are those of y: x, index, y. `extent` and `row` are the extent and stride of x along the
 // axis. Indices out of range give zeros.
 template <typename T, typename Index, typename I, int R>
 __global__ void gather(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
                        const Axes<I, R, 3> axes, I size, I extent, I row) {
-  const I first = first_item<I>();
-  T value[ITEMS];
-  I place[ITEMS];
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    const I i = first + k * static_cast<I>(blockDim.x);
-    value[k] = T();
-    if (i < size) {
-      I at[R];
-      unravel(axes, i, at);
-      const I chosen = located(index[offset(axes, at, 1)], extent);
-      place[k] = offset(axes, at, 2);
-      if (chosen >= 0) value[k] = x[offset(axes, at, 0) + chosen * row];
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
-  }
+  set_items(y, axes, size, [&](const I(&at)[R]) {
+    const I chosen = located(index[offset(axes, at, 1)], extent);
+    return chosen >= 0 ? x[offset(axes, at, 0) + chosen * row] : T();
+  });
 }
 
 // Extents and strides in x of the axes that a tuple of indices is for.
@@ -38,32 +23,17 @@ struct Indexed {
 template <typename T, typename Index, typename I, int R>
 __global__ void gather_nd(const T* __restrict__ x, const Index* __restrict__ index, T* __restrict__ y,
                           const Axes<I, R, 3> axes, const Indexed<I> indexed, I size, I count, I step) {
-  const I first = first_item<I>();
-  T value[ITEMS];
-  I place[ITEMS];
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    const I i = first + k * static_cast<I>(blockDim.x);
-    value[k] = T();
-    if (i < size) {
-      I at[R];
-      unravel(axes, i, at);
-      const Index* tuple = index + offset(axes, at, 1);
-      I from = offset(axes, at, 0);
-      place[k] = offset(axes, at, 2);
-      bool inside = true;
-      for (int n = 0; n < count; n++) {
-        const I chosen = located(tuple[n * step], indexed.extent[n]);
-        inside = inside && chosen >= 0;
-        from += chosen * indexed.row[n];
-      }
-      if (inside) value[k] = x[from];
+  set_items(y, axes, size, [&](const I(&at)[R]) {
+    const Index* tuple = index + offset(axes, at, 1);
+    I from = offset(axes, at, 0);
+    bool inside = true;
+    for (int n = 0; n < count; n++) {
+      const I chosen = located(tuple[n * step], indexed.extent[n]);
+      inside = inside && chosen >= 0;
+      from += chosen * indexed.row[n];
     }
-  }
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
-  }
+    return inside ? x[from] : T();
+  });
 }
 
 struct Steps {

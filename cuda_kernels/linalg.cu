@@ -1,6 +1,6 @@
 // Inverses of matrices, and products of groups of rows with matrices of their own.
 #include "common.cuh"
-#include "sums.cuh"
+#include "tile.cuh"
 
 // ---- Inverse
 
@@ -78,32 +78,7 @@ __global__ void inverse(const T* __restrict__ x, T* __restrict__ y, int n, bool 
 
 // ---- GroupedMatMul
 
-constexpr int TILE = 16;
-
-struct Matrix {
-  long long row, column;  // strides in elements
-};
-
-// A tile of out [m, n] = a [m, k] @ b [k, n] that begins at (top, side).
-template <typename T>
-__device__ __forceinline__ void tile(const T* a, Matrix sa, const T* b, Matrix sb, T* out, long long stride, long long m,
-                                     long long n, long long k, long long top, long long side) {
-  using A = typename Sum<T>::Type;
-  OVGPU_SHARED(A, left, [TILE][TILE + 1]);
-  OVGPU_SHARED(A, right, [TILE][TILE + 1]);
-  const int x = threadIdx.x, y = threadIdx.y;
-  const long long row = top + y, column = side + x;
-  A sum = 0;
-  for (long long start = 0; start < k; start += TILE) {
-    left[y][x] = row < m && start + x < k ? A(a[row * sa.row + (start + x) * sa.column]) : A(0);
-    right[y][x] = start + y < k && column < n ? A(b[(start + y) * sb.row + column * sb.column]) : A(0);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < TILE; i++) sum += left[y][i] * right[i][x];
-    __syncthreads();
-  }
-  if (row < m && column < n) out[row * stride + column] = T(Sum<T>::result(sum));
-}
+using Strides = Matrix<long long>;
 
 // The rows of group g lie between ends.
 template <typename I>
@@ -122,9 +97,9 @@ __global__ void __launch_bounds__(TILE* TILE)
     const long long start = begin_of(end, g), stop = g < groups ? static_cast<long long>(end[g]) : rows;
     const long long tiles = stop > start ? (stop - start + TILE - 1) / TILE : 0;
     if (number < tiles) {
-      const Matrix sb = transposed ? Matrix{1, k} : Matrix{n, 1};
-      tile(a + start * k, Matrix{k, 1}, b + g * n * k, sb, out + start * n, n, stop - start, n, g < groups ? k : 0,
-           number * TILE, blockIdx.x % across * TILE);
+      multiply_tile(a + start * k, Strides{k, 1}, b + g * n * k, transposed ? Strides{1, k} : Strides{n, 1},
+                    out + start * n, Strides{n, 1}, stop - start, n, g < groups ? k : 0, number * TILE,
+                    blockIdx.x % across * TILE);
       return;
     }
     number -= tiles;
@@ -138,6 +113,6 @@ __global__ void __launch_bounds__(TILE* TILE)
   const long long across = (n + TILE - 1) / TILE, down = (m + TILE - 1) / TILE;
   const long long g = blockIdx.x / (across * down), number = blockIdx.x % (across * down);
   const long long start = begin_of(end, g), stop = static_cast<long long>(end[g]);
-  tile(a + start, Matrix{k, 1}, b + start * n, Matrix{n, 1}, out + g * m * n, n, m, n, stop - start,
-       number / across * TILE, number % across * TILE);
+  multiply_tile(a + start, Strides{k, 1}, b + start * n, Strides{n, 1}, out + g * m * n, Strides{n, 1}, m, n,
+                stop - start, number / across * TILE, number % across * TILE);
 }

@@ -1,29 +1,15 @@
 // ReverseSequence: T stands for elements of its size.
-#include "strided.cuh"
+#include "items.cuh"
 
 // In the order of y. Operands of the axes: x but for the sequence axis, length, number along that axis, y. `extent` and
 // `row` are the extent and stride of x along it.
 template <typename T, typename Length, typename I, int R>
 __global__ void reverse_sequence(const T* __restrict__ x, const Length* __restrict__ lengths, T* __restrict__ y,
                                  const Axes<I, R, 4> axes, I size, I extent, I row) {
-  const I first = first_item<I>();
-  T value[ITEMS];
-  I place[ITEMS];
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    const I i = first + k * static_cast<I>(blockDim.x);
-    if (i < size) {
-      I at[R];
-      unravel(axes, i, at);
-      const long long given = static_cast<long long>(lengths[offset(axes, at, 1)]);
-      const long long length = given < extent ? given : extent;
-      const I number = offset(axes, at, 2);
-      value[k] = x[offset(axes, at, 0) + (number < length ? static_cast<I>(length) - 1 - number : number) * row];
-      place[k] = offset(axes, at, 3);
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < ITEMS; k++) {
-    if (first + k * static_cast<I>(blockDim.x) < size) y[place[k]] = value[k];
-  }
+  set_items(y, axes, size, [&](const I(&at)[R]) {
+    const long long given = static_cast<long long>(lengths[offset(axes, at, 1)]);
+    const long long length = given < extent ? given : extent;
+    const I number = offset(axes, at, 2);
+    return x[offset(axes, at, 0) + (number < length ? static_cast<I>(length) - 1 - number : number) * row];
+  });
 }
