@@ -313,15 +313,15 @@ class Node:
         else:
             inside[...] = self.rounded(whole)
             columns = np.zeros((len(sparse), groups, weights.shape[1], prod(places)), np.float32)
-        for tap in np.ndindex(*kernel.shape[2:]):
-            reads = frame_of_groups[(..., *(slice(t * d, t * d + (n - 1) * s + 1, s)
-                                            for t, d, n, s in zip(tap, c.dilation, places, c.stride)))]
-            matrices = weights[(..., *tap)]
-            if c.transposed:
-                reads += self.summed(matrices.swapaxes(1, 2) @ columns).reshape(reads.shape)
-            else:
-                columns += self.summed(matrices @ reads.reshape(*reads.shape[:3], -1))
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
+            for tap in np.ndindex(*kernel.shape[2:]):
+                reads = frame_of_groups[(..., *(slice(t * d, t * d + (n - 1) * s + 1, s)
+                                                for t, d, n, s in zip(tap, c.dilation, places, c.stride)))]
+                matrices = weights[(..., *tap)]
+                if c.transposed:
+                    reads += self.summed(matrices.swapaxes(1, 2) @ columns).reshape(reads.shape)
+                else:
+                    columns += self.summed(matrices @ reads.reshape(*reads.shape[:3], -1))
             if c.transposed:
                 whole[...] = inside.astype(whole.dtype)
             else:

@@ -1,4 +1,4 @@
-"""The stand-in for cuDNN's frontend has the frontend's names and arguments, where that is installed."""
+"""The stand-in for cuDNN's frontend: the frontend's own names, where that is installed, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import inspect
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from . import cudnn_emu
+from . import cupy_emu as cp
+from .state import CaptureError, CUDARuntimeError
 
 METHODS = sorted(name for name in vars(cudnn_emu.pygraph) if not name.startswith("_"))
 
@@ -52,3 +55,62 @@ def test_enumerations(name: str, real: Any) -> None:
 @pytest.mark.parametrize("name", [name for name in vars(cudnn_emu.Tensor) if name.startswith("set_")])
 def test_tensors(name: str, real: Any) -> None:
     assert all(hasattr(getattr(real, kind), name) for kind in ("tensor", "Tensor") if hasattr(real, kind))
+
+
+# ---- what it refuses
+
+FLOAT = cudnn_emu.data_type.FLOAT
+PADDED = {"pre_padding": (1, 1), "post_padding": (0, 1), "stride": (1, 2), "dilation": (1, 1)}
+
+
+def planned(x: tuple[int, ...] = (1, 2, 3, 4), out: tuple[int, ...] = (1, 5, 3, 3),
+            steps: tuple[int, ...] = (24, 12, 4, 1), handle: int = 0, **numbers: Any) -> cudnn_emu.pygraph:  # fmt: skip
+    """The plan of a convolution by a kernel [5, 2, 2, 1]."""
+    graph = cudnn_emu.pygraph(handle=handle or cudnn_emu.create_handle())
+    image = graph.tensor(x, steps, FLOAT, uid=1)
+    kernel = graph.tensor((5, 2, 2, 1), (4, 2, 1, 1), FLOAT, uid=2)
+    result = graph.conv_fprop(image, kernel, **PADDED | numbers, compute_data_type=FLOAT)
+    result.set_uid(3).set_output(True).set_data_type(FLOAT).set_dim(out).set_stride((45, 9, 3, 1))
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn_emu.heur_mode.A])
+    graph.check_support()
+    graph.build_plans()
+    return graph
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({"out": (1, 5, 3, 2)}, RuntimeError, "BAD_PARAM"), ({"out": (1, 4, 3, 3)}, RuntimeError, "BAD_PARAM"),
+    ({"x": (1, 3, 3, 4)}, RuntimeError, "BAD_PARAM"), ({"steps": (24, 12, 4)}, ValueError, "dimensionality"),
+    ({"steps": (0, 12, 4, 1)}, RuntimeError, "BAD_PARAM"), ({"steps": (24, 12, -4, 1)}, RuntimeError, "BAD_PARAM"),
+    ({"x": (1, 2, 3), "steps": (6, 3, 1)}, RuntimeError, "BAD_PARAM"), ({"stride": ()}, ValueError, "not set"),
+    ({"pre_padding": (-1, 1)}, RuntimeError, "BAD_PARAM"), ({"dilation": (1, 1, 1)}, RuntimeError, "BAD_PARAM"),
+])  # fmt: skip
+def test_refused_graphs(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        planned(**given)
+
+
+def test_refused_executions() -> None:
+    graph, memory = planned(), cp.empty((4096,), np.float32)
+    start = int(memory.data.ptr)
+    right = {1: start, 2: start + 256, 3: start + 512}
+    graph.execute(right, start + 1024)
+    for given, workspace, error in (
+        ({1: start, 2: start + 256}, start + 1024, ValueError), ({**right, 3: start + 4}, start + 1024, RuntimeError),
+        (right, 0, RuntimeError), (right, start + 4 * 4096 - 4, CUDARuntimeError),
+        ({**right, 1: start + 4 * 4096 - 16}, start + 1024, CUDARuntimeError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            graph.execute(given, workspace)
+
+
+def test_captures_only_executions() -> None:
+    stream, handle = cp.cuda.Stream(non_blocking=True), cudnn_emu.create_handle()
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(CaptureError, match="cudnnCreate"):
+            cudnn_emu.create_handle()
+        with pytest.raises(CaptureError, match="building a graph"):
+            planned(handle=handle)
+        stream.end_capture()

@@ -138,6 +138,14 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     np.testing.assert_array_equal(out.get(), np.full((1, 1, 2, 4), (1 + 2**-11) ** 2, np.float32))
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
+def test_sums_are_the_same_every_time(kind: Any, backend: CudaBackend) -> None:
+    x, kernel, out = (cupy_emu.empty(shape, kind) for shape in ((1, 3, 4, 8), (5, 3, 1, 3), (1, 5, 4, 6)))
+    (call,) = backend.dnn.convolve(Convolution().convolved(x, kernel, out, (0, 0))) or ()
+    (engine, *_) = call.func.graph._engines
+    assert cudnn_emu.numerical_note.NONDETERMINISTIC not in engine.notes
+
+
 # ---- plans and memory
 
 def network(*channels: int) -> tuple[bytes, bytes]:
