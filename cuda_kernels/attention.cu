@@ -1,5 +1,6 @@
 // Scaled dot product attention with online softmax: scores never leave the multiprocessor. Rows of q, k, v and out have
 // a unit stride; broadcast batch axes have stride 0. All sums are in f32, those of f64 in f64.
+#include "accumulator.cuh"
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
@@ -8,16 +9,6 @@ enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
 template <class I>
 struct Strides {
   I q, k, v, mask, sink, out, column;
-};
-
-// What sums over elements are computed in.
-template <class T>
-struct Accumulator {
-  using Type = float;
-};
-template <>
-struct Accumulator<double> {
-  using Type = double;
 };
 
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }

@@ -1,17 +1,7 @@
 // Recurrent cells and sequences: one warp computes the gates of one hidden unit, and its new state.
-#include "common.cuh"
+#include "accumulator.cuh"
 
 enum Cell { LSTM, GRU, GRU_LINEAR, RNN };  // GRU resets the state before the product with R, GRU_LINEAR after it
-
-// Sums are f32, f64 for f64.
-template <class T>
-struct Sum {
-  using Type = float;
-};
-template <>
-struct Sum<double> {
-  using Type = double;
-};
 
 // Kinds are 0 sigmoid, 1 tanh, 2 relu, 3 hardsigmoid; what goes into the gates is clipped.
 template <class A>
@@ -164,9 +154,10 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 template <class T, class X, class L, Cell CELL, int K, int B>
 __global__ void __launch_bounds__(256, resident(K, B))
     recurrent(const X* x, const T* w, const T* r, const T* b, const T* p, const T* attention, const T* h, const T* c,
-              const L* lengths, T* y, T* h_out, T* c_out, typename Sum<T>::Type* state, typename Sum<T>::Type* kept,
-              unsigned* arrived, Strides stride, Activations<typename Sum<T>::Type> use, Sizes size) {
-  using A = typename Sum<T>::Type;
+              const L* lengths, T* y, T* h_out, T* c_out, typename Accumulator<T>::Type* state,
+              typename Accumulator<T>::Type* kept, unsigned* arrived, Strides stride,
+              Activations<typename Accumulator<T>::Type> use, Sizes size) {
+  using A = typename Accumulator<T>::Type;
   constexpr int G = Shape<CELL>::GATES, TURNS = Shape<CELL>::TURNS;
   constexpr int OPEN = TURNS == 2 ? G - 1 : G;  // gates that see h as it is
   static_assert(K == 0 || B == 1, "rows in registers serve one sequence at a time");

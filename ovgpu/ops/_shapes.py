@@ -62,6 +62,14 @@ def constants(spec: Spec) -> list[int] | None:
     return None if value is None else [int(v) for v in value.ravel().tolist()]
 
 
+def check_axes(spec: Spec, rank: int | None, *, ranks: Sequence[int] = (1,)) -> None:
+    """OpError unless ``spec`` has integers, of one of these ranks, that name axes of a tensor of rank ``rank``."""
+    check_integers(spec, "axes", ranks=ranks)
+    known = constants(spec)
+    if rank is not None and known is not None:
+        normalize_axes(known, rank)
+
+
 def constant_axis(spec: Spec, rank: int) -> int | None:
     """The axis that a one-element tensor holds, if it is known."""
     values = constants(spec)

@@ -14,7 +14,7 @@ from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import Elementwise, merge_types
 from ovgpu.ops._op import Array, Op, Workspace, call, op
 from ovgpu.ops._pooling import Sliding
-from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops._shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.normalization import NormalizeL2, check_real, mvn_block, normalize
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.ops.softmax import block_rows
@@ -236,10 +236,7 @@ class LRN(Op):
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
-        check_integers(axes, "axes")
-        known = constants(axes)
-        if x.rank is not None and known is not None:
-            normalize_axes(known, x.rank)
+        check_axes(axes, x.rank)
         if self.size < 1:
             raise OpError(f"size is {self.size}")
         return (Spec(x.type, x.shape),)

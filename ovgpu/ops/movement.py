@@ -13,6 +13,7 @@ from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import (
     at_most,
+    check_axes,
     check_integers,
     constant_axis,
     constants,
@@ -194,12 +195,9 @@ class Roll(Op):
 
     def infer(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(shift, "shifts", ranks=(0, 1))
-        check_integers(axes, "axes", ranks=(0, 1))
+        check_axes(axes, x.rank, ranks=(0, 1))
         if shift.rank == 1 and None not in (length(shift), length(axes)) and length(shift) != length(axes):
             raise OpError(f"there are {length(shift)} shifts for {length(axes)} axes")
-        known = constants(axes)
-        if known is not None and x.shape is not None:
-            normalize_axes(known, len(x.shape))
         return (Spec(x.type, x.shape),)
 
     def shifts(self, shape: Sequence[int], shift: Any, axes: Any) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, Workspace, call, op
-from ovgpu.ops._shapes import check_integers, constants, integers, normalize_axes
+from ovgpu.ops._shapes import check_axes, integers, normalize_axes
 from ovgpu.ops._strided import strides_of
 from ovgpu.ops._trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
@@ -201,10 +201,7 @@ class MVN6(_MVN):
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
-        check_integers(axes, "axes")
-        known = constants(axes)
-        if x.rank is not None and known is not None:
-            normalize_axes(known, x.rank)
+        check_axes(axes, x.rank)
         return (Spec(x.type, x.shape),)
 
     def eps_is_inside(self) -> bool:
@@ -284,10 +281,7 @@ class NormalizeL2(Op):
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)
-        check_integers(axes, "axes", ranks=(0, 1))
-        known = constants(axes)
-        if x.rank is not None and known is not None:
-            normalize_axes(known, x.rank)
+        check_axes(axes, x.rank, ranks=(0, 1))
         return (Spec(x.type, x.shape),)
 
     def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
