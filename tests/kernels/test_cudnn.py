@@ -240,6 +240,14 @@ def test_errors(step: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert ready.infer(ones(4))[0].shape == (1, 4, 4, 8)
 
 
+def test_no_handle(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = request(emulated, 4, 4)
+    monkeypatch.setattr(cudnn, "_idle", {})
+    monkeypatch.setattr(cudnn_emu, "create_handle", refuses(RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")))
+    with pytest.raises(ov.OpError, match=r"^\[Convolution\] cuDNN refused: CUDNN_STATUS_NOT_INITIALIZED \(layer '"):
+        ready.infer(ones(4))
+
+
 # ---- where it is not installed
 
 def imports(error: Exception) -> Callable[[str], Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
@@ -85,12 +86,10 @@ class Dnn:
         """Made when a convolution is recorded: not every model has one."""
         cudnn = rt.cudnn()
         idle = _idle.setdefault((id(cudnn), rt.cupy().cuda.Device().id), [])
-        try:
-            handle = idle.pop()
-        except IndexError:
-            handle = cudnn.create_handle()
-        finalize(self, idle.append, handle).atexit = False
-        cudnn.set_stream(handle, self.stream.ptr)
+        with translated():
+            handle = idle.pop() if idle else cudnn.create_handle()
+            finalize(self, idle.append, handle).atexit = False
+            cudnn.set_stream(handle, self.stream.ptr)
         return handle
 
     def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
@@ -124,10 +123,8 @@ class Plan:
 
     def __call__(self, arrays: dict[int, Array], workspace: Any) -> None:
         addresses = {name: int(array.data.ptr) for name, array in arrays.items()}
-        try:
+        with translated():
             self.graph.execute(addresses, int(workspace.ptr), self.handle)
-        except Exception as e:  # cuDNN has none of its own
-            raise OpError(f"cuDNN refused: {e}") from e
 
 
 def build(problem: Problem, handle: Any) -> Plan | None:
@@ -135,30 +132,40 @@ def build(problem: Problem, handle: Any) -> Plan | None:
     cudnn = rt.cudnn()
     kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
     notes = cudnn.numerical_note
-    refused = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
+    unwanted = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
     if problem.kind == "float32":
-        refused.append(notes.TENSOR_CORE)  # they would round to TF32
-    try:
-        graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
-        x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
-        kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
-        record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
-        out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
-                     dilation=problem.dilations, compute_data_type=sums)
-        out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        graph.deselect_numeric_notes(refused)
-        graph.deselect_workspace_greater_than(WORKSPACE)
-        graph.check_support()
-        graph.build_plans()
-        return Plan(graph, handle)
-    except cudnn.cudnnGraphNotSupportedError:
-        return None
-    except Exception as e:
-        if "NOT_SUPPORTED" in str(e):  # which the library says of a part of the graph
+        unwanted.append(notes.TENSOR_CORE)  # they would round to TF32
+    with translated():
+        try:
+            graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
+            x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
+            kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
+            record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
+            out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
+                         dilation=problem.dilations, compute_data_type=sums)
+            out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+            graph.deselect_numeric_notes(unwanted)
+            graph.deselect_workspace_greater_than(WORKSPACE)
+            graph.check_support()
+            graph.build_plans()
+            return Plan(graph, handle)
+        except cudnn.cudnnGraphNotSupportedError:
             return None
+        except RuntimeError as e:
+            if "NOT_SUPPORTED" in str(e):  # as the library says of a part of the graph
+                return None
+            raise
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What cuDNN raises in the block, of any kind, becomes OpError."""
+    try:
+        yield
+    except Exception as e:
         raise OpError(f"cuDNN refused: {e}") from e
 
 
