@@ -121,7 +121,9 @@ class Selu(Parametrised):
 
 @op("Clamp", "opset1")
 class Clamp(Unary):
-    """Between ``min`` and ``max``; for integers these are rounded inwards."""
+    """Between ``min`` and ``max``; for integers these are rounded inwards.
+
+    With no integer between them it is ``max``, by the specification's min(max(x, min), max)."""
 
     min: float
     max: float
@@ -137,8 +139,9 @@ class Clamp(Unary):
         if dtype.kind == "f":
             return self.min, self.max
         info = np.iinfo(dtype)
-        return (max(info.min, min(info.max, _integer(self.min, math.ceil))),
-                max(info.min, min(info.max, _integer(self.max, math.floor))))
+        low, high = (max(info.min, min(info.max, _integer(bound, rounded)))
+                     for bound, rounded in ((self.min, math.ceil), (self.max, math.floor)))
+        return min(low, high), high
 
     def fn(self, xp: Any, x: Any) -> Any:
         low, high = self._limits(x.dtype)

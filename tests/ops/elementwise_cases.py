@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tests.harness import Case, In, given, specials
+from tests.harness.cases import Runnable
 
 SHAPES = [(2, 3, 5), (23,), (3, 7, 5, 2), (2, 3, 1, 5, 7), (), (3, 0, 5), (1,), (1031,)]
 
@@ -93,3 +96,54 @@ def pairs(op: str, version: str, values: Any = None, kind: str = "f32", id: str 
 def _pdpd(function: Callable[..., Any] | None) -> dict[str, Any]:
     """pdpd aligns the second input at axis 0. OpenVINO's plugin decomposes some ops without it."""
     return {"expect": lambda a, b: function(a, b[:, :, None])} if function else {}
+
+
+# ---- random rows
+
+EXTENTS = st.sampled_from((0, 1, 1, 2, 3, 5, 6, 7))
+MODES = ("numpy", "numpy", "none", "pdpd")  # of auto_broadcast
+
+
+def shapes(least: int = 0, most: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(EXTENTS, min_size=least, max_size=most).map(tuple)
+
+
+@st.composite
+def fitting(draw: st.DrawFn, count: int, mode: str = "numpy") -> list[tuple[int, ...]]:
+    """Shapes of several inputs that broadcast to each other; with pdpd, to the first one, from axis 0 on."""
+    whole = draw(shapes())
+    if mode == "none":
+        return [whole] * count
+    parts = [tuple(n if draw(st.booleans()) else 1 for n in whole) for _ in range(count)]
+    cuts = [draw(st.integers(0, len(whole))) for _ in parts]
+    if mode == "pdpd":
+        return [whole, *(shape[:cut] for shape, cut in zip(parts[1:], cuts))]
+    return [shape[cut:] for shape, cut in zip(parts, cuts)]
+
+
+@st.composite
+def redrawn(draw: st.DrawFn, rows: Sequence[Runnable], modes: Sequence[str] = (),
+            kinds: Mapping[str, Sequence[str]] | None = None) -> Case:
+    """A row of a table with other shapes: random values from the same range, given ones in any order.
+
+    The values that a row of the table is judged by are valid in all shapes, by its own oracle. ``modes`` are those
+    of auto_broadcast, ``kinds`` the element types that others may be replaced by.
+    """
+    judged = [row for row in rows if isinstance(row, Case) and row.judged and row.expect is None]
+    op = draw(st.sampled_from(sorted({row.op for row in judged})))
+    row = draw(st.sampled_from([row for row in judged if row.op == op]))
+    mode = draw(st.sampled_from(modes)) if modes else "none"
+    inputs = [_resampled(x, shape) for x, shape in zip(row.inputs, draw(fitting(len(row.inputs), mode)))]
+    if kinds and not any(x.fixed for x in row.inputs):
+        kind = draw(st.sampled_from((row.inputs[0].dtype, *kinds.get(row.inputs[0].dtype, ()))))
+        inputs = [replace(x, dtype=kind) for x in inputs]
+    attrs = {**row.attrs, "auto_broadcast": mode} if modes else row.attrs
+    # the plugin decomposes some ops without pdpd
+    return replace(row, inputs=inputs, attrs=attrs, id=None, oracle="evaluate" if mode == "pdpd" else row.oracle)
+
+
+def _resampled(x: In, shape: tuple[int, ...]) -> In:
+    if not x.fixed:
+        return replace(x, shape=shape)
+    values = x.array(np.random.default_rng(0)).ravel()
+    return replace(x, shape=shape, data=lambda rng: values[rng.integers(len(values), size=shape)])

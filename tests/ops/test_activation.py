@@ -4,9 +4,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given, special_floats
-from tests.ops.elementwise_cases import SHAPES, unary
+from tests.harness import Case, In, check, const, given, special_floats, sweep
+from tests.ops.elementwise_cases import SHAPES, redrawn, shapes, unary
 
 KINDS = ("f16", "bf16", "f64")
 ANY = {"low": -9, "high": 9}
@@ -69,6 +70,8 @@ CLAMP = [
     Case("Clamp", "opset1", [given([-5, 0, 5], "i32")], {"min": -1e30, "max": 1e30}),
     Case("Clamp", "opset1", [given([-5, 0, 5], "f32")], {"min": -np.inf, "max": 1.0}),
     Case("Clamp", "opset1", [given([-5, 0, 5], "f32")], {"min": 2.0, "max": 2.0}),
+    Case("Clamp", "opset1", [given([-5, 2, 3, 5], "i32")], {"min": 2.3, "max": 2.7}, id="no_integer_between",
+         expect=np.full(4, 2, np.int32)),
     Case("Clamp", "opset1", [In((3,))], {"min": 2.0, "max": 1.0}, error="(?i)min|max"),
     Case("Clamp", "opset1", [In((3,))], {"min": 2.0}, error="max"),
     Case("Relu", "opset1", [In((3,), "boolean")], error="(?i)boolean|type", dynamic=False),
@@ -130,3 +133,37 @@ SWISH = [
     Case("Swish", "opset4", [In((3, 5)), const([1.0, 2.0], "f32")], error="(?i)beta|scalar"),
 ]
 test_swish = check(SWISH)
+
+NONZERO = st.floats(-5, 5, width=16).filter(lambda x: abs(x) > 0.01)  # the plugin takes 0 for a default
+
+
+@st.composite
+def attributed(draw: st.DrawFn) -> Case:
+    """What has attributes, or inputs in their place, of the whole range."""
+    op, version = draw(st.sampled_from((
+        ("Elu", "opset1"), ("Clamp", "opset1"), ("HardSigmoid", "opset1"), ("Selu", "opset1"), ("Swish", "opset4"))))
+    kind = draw(st.sampled_from(KINDS + (("f32", "i32", "i64", "i8", "u8") if op == "Clamp" else ("f32",))))
+    x = In(draw(shapes()), kind, low=-9, high=9)
+    first, second = draw(NONZERO), draw(NONZERO)
+    if op == "Elu":
+        return Case(op, version, [x], {"alpha": first})
+    if op == "Clamp":
+        # one integer at least is between them; the plugin cuts off the bounds of 8 bits
+        bounds = {"min": min(first, second), "max": max(first, second) + 1}
+        return Case(op, version, [x], bounds, oracle="auto" if kind in KINDS else "evaluate")
+    parameters = [const(first, kind), const(second, kind)]
+    return Case(op, version, [x, *parameters[: 1 if op == "Swish" else 2]])
+
+
+@st.composite
+def slopes(draw: st.DrawFn) -> Case:
+    """A slope of axis 1, or one that broadcasts."""
+    x, kind = draw(shapes()), draw(st.sampled_from((*KINDS, "f32", "i32")))
+    slope = (x[1],) if len(x) > 1 and draw(st.booleans()) else tuple(
+        n if draw(st.booleans()) else 1 for n in x)[draw(st.integers(0, len(x))):]
+    return Case("PRelu", "opset1", [In(x, kind), In(slope, kind, const=draw(st.booleans()))])
+
+
+test_random = sweep(redrawn(PLAIN), 100)
+test_random_attributes = sweep(attributed(), 100)
+test_random_slopes = sweep(slopes(), 100)

@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
-from tests.harness import Case, check, given, special_floats
-from tests.ops.elementwise_cases import binary, mixed, pairs, unary
+from tests.harness import Case, check, given, special_floats, sweep
+from tests.ops.elementwise_cases import MODES as BROADCASTS
+from tests.ops.elementwise_cases import binary, mixed, pairs, redrawn, unary
 
 WIDE_KINDS = ("f16", "bf16", "i32", "i64")
 KINDS = (*WIDE_KINDS, "i8", "u8")
@@ -141,3 +142,7 @@ SPECIAL = [
     Case("ErfInv", "opset17", [given([-1.0, 1.0, -2.0, 1.5, np.nan, np.inf], "f32")], id="outside"),
 ]
 test_special = check(SPECIAL)
+
+OTHERS = {"i32": ("i8", "i16", "u8", "u16", "u32", "u64"), "f32": ("f64",)}
+test_random_binary = sweep(redrawn(BINARY + VALUES, BROADCASTS, OTHERS), 100)
+test_random_unary = sweep(redrawn(UNARY + SPECIAL, kinds=OTHERS), 100)

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.harness import Case, In, across, check, given, special_integers
+from tests.harness import Case, In, across, check, given, special_integers, sweep
 from tests.harness.elements import INTEGERS
-from tests.ops.elementwise_cases import SHAPES, binary, mixed, pairs
+from tests.ops.elementwise_cases import MODES, SHAPES, binary, mixed, pairs, redrawn
 
 LOGICAL_OPS = ("LogicalAnd", "LogicalOr", "LogicalXor")
 
@@ -63,3 +63,8 @@ SHIFT = [
     *(mixed(op, "opset15", "i32", "i64") for op in SHIFTS),
 ]
 test_shift = check(SHIFT)
+
+UNARY = ("LogicalNot", "BitwiseNot")
+BINARY = [case for case in LOGICAL + BITWISE + SHIFT if case.op not in UNARY]
+test_random = sweep(redrawn(BINARY, MODES[:-1]), 100)
+test_random_not = sweep(redrawn([case for case in LOGICAL + BITWISE if case.op in UNARY]), 50)

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.harness import Case, In, check, given, special_floats
-from tests.ops.elementwise_cases import binary, mixed, pairs, unary
+from tests.harness import Case, In, check, given, special_floats, sweep
+from tests.ops.elementwise_cases import MODES, binary, mixed, pairs, redrawn, unary
 
 COMPARISONS = {
     "Equal": np.equal, "NotEqual": np.not_equal, "Less": np.less, "LessEqual": np.less_equal,
@@ -83,3 +83,6 @@ SELECT = [
     Case("Select", "opset1", [In((3,), "i32"), In((3,)), In((3,))], error="(?i)boolean", id="not_boolean"),
 ]
 test_select = check(SELECT)
+
+test_random = sweep(redrawn(COMPARE + SELECT, MODES[:-1]), 100)
+test_random_classes = sweep(redrawn(CLASSIFY), 50)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.harness import Case, In, check, const, given, special_floats, special_integers, specials
+from tests.harness import Case, In, check, const, given, special_floats, special_integers, specials, sweep
 from tests.harness.elements import FLOATS, INTEGERS, is_float
+from tests.ops.elementwise_cases import redrawn
 
 PLAIN = (*FLOATS, *INTEGERS, "boolean")
 STORED = ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "i4", "u4", "u1", "u2", "u3", "u6")
@@ -115,3 +116,5 @@ IDENTITY = [
       for kind in ("f32", "f16", "bf16", "f64", "i32", "i64")),
 ]
 test_identity = check(IDENTITY)
+
+test_random = sweep(redrawn(CONVERT + LIKE + PROMOTE), 100)

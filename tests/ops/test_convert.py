@@ -13,7 +13,8 @@ from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convert import Convert, ConvertLike, promoted
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
-from tests.harness import Case, In, check, given
+from tests.harness import Case, In, check, given, sweep
+from tests.ops.elementwise_cases import redrawn
 
 NARROW = ("u1", "u2", "u3", "u4", "u6", "i4")
 FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 1.5, 2.5, -1.5, 7.9, 300.5, -300.5, 1e5, -1e5, 3e9, -3e9,
@@ -46,6 +47,7 @@ CASES = [
            error="cannot be converted") for source, target in (("f32", "string"), ("string", "i32"))),
 ]
 test_cases = check(CASES)
+test_random = sweep(redrawn(CASES), 100)
 
 TYPES = [getattr(Type, name) for name in (
     "boolean f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1 nf4 i4 i8 i16 i32 i64 u1 u2 u3 u4 u6 u8 u16 u32 u64").split()]

@@ -1,10 +1,14 @@
 """MatMul: vectors, matrices, batches."""
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from tests.harness import Case, In, Sum, check, const, given
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.harness import Case, In, Sum, check, const, given, sweep
 from tests.harness.cases import Array
+from tests.ops.elementwise_cases import EXTENTS, fitting
 
 TA, TB = {"transpose_a": True}, {"transpose_b": True}
 
@@ -78,3 +82,21 @@ F64 = [
     Case("MatMul", "opset1", [In((7, 31), "f64"), In((31, 5), "f64")], id="f64", tol=Sum(31), expect=product),
 ]
 test_f64 = check(F64)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    m, n, depth = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(EXTENTS)
+    first, second = (shape[-3:] for shape in draw(fitting(2)))
+    transposed = {"transpose_a": draw(st.booleans()), "transpose_b": draw(st.booleans())}
+    a = (*first, depth, m) if transposed["transpose_a"] else (*first, m, depth)
+    b = (*second, n, depth) if transposed["transpose_b"] else (*second, depth, n)
+    a = draw(st.sampled_from((a, a, a, (depth,))))
+    b = draw(st.sampled_from((b, b, b, (depth,))))
+    kind = draw(st.sampled_from(("f32", "f32", "f32", "f16", "bf16", "f64", "i32", "i64")))
+    product = case(a, b, transposed, kind, constant=draw(st.booleans()))
+    # the reference crashes on batches of nothing
+    return product if all(a + b) else replace(product, oracle="cpu")
+
+
+test_random = sweep(drawn(), 100)

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given
+from tests.harness import Case, In, check, const, given, sweep
 from tests.harness.cases import Array
+from tests.ops.elementwise_cases import shapes
 
 NONE = np.zeros(0, np.int64)
 X = In((2, 3, 5, 7))
@@ -119,3 +121,23 @@ ERRORS = [
     Case("NormalizeL2", "opset1", [In((3, 7)), const([1])], {"eps": 0.1, "eps_mode": "min"}, error="'min'"),
 ]
 test_errors = check(ERRORS)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    op, version = draw(st.sampled_from((("MVN", "opset1"), ("MVN", "opset6"), ("NormalizeL2", "opset1"))))
+    shape, eps = draw(shapes(1)), draw(st.sampled_from((1e-5, 1e-3, 0.25)))
+    # the plugin rounds the mean to bf16
+    x = In(shape, draw(st.sampled_from(("f32", "f32", "f16") + ("bf16",) * (op == "NormalizeL2"))))
+    # over no axes the plugin gives the sign, or the input
+    over = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, unique_by=lambda n: n % len(shape)))
+    if op == "NormalizeL2":
+        return l2(x, over, draw(st.sampled_from(("add", "max"))), eps=eps)
+    variance = draw(st.booleans())
+    if version == "opset1":
+        return mvn(x, eps=eps, normalize_variance=variance, across_channels=draw(st.booleans()))
+    mode = draw(st.sampled_from(("inside_sqrt", "outside_sqrt")))
+    return mvn6(x, over, eps=eps, normalize_variance=variance, eps_mode=mode)
+
+
+test_random = sweep(drawn(), 100)

@@ -1,12 +1,16 @@
 """Reductions over axes."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, Sum, check, const, given
+from tests.harness import Case, In, Sum, check, const, given, sweep
+from tests.harness.elements import is_float
 from tests.harness.judge import Oracle
+from tests.ops.elementwise_cases import shapes
 
 SHAPE = (2, 3, 5, 7)
 ARITHMETIC = {
@@ -14,6 +18,7 @@ ARITHMETIC = {
     "ReduceProd": "opset1", "ReduceL1": "opset4", "ReduceL2": "opset4",
 }
 NONE = np.zeros(0, np.int64)
+KINDS = ("f32", "f32", "f32", "f16", "bf16", "i32", "i64", "i8", "u8")
 AXES = {
     "last": [3], "first": [0], "middle": [1, 2], "negative": [-1, -3], "all": [0, 1, 2, 3], "scalar": -2,
     "unsorted": [3, 0], "trailing": [-2, -1],
@@ -105,3 +110,20 @@ def logical(op: str) -> Iterator[Case]:
 
 LOGICAL = [case for op in ("ReduceLogicalAnd", "ReduceLogicalOr") for case in logical(op)]
 test_logical = check(LOGICAL)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    op = draw(st.sampled_from((*ARITHMETIC, "ReduceLogicalAnd", "ReduceLogicalOr")))
+    kind = "boolean" if "Logical" in op else draw(st.sampled_from(KINDS))
+    shape, wide = draw(shapes(1)), draw(st.booleans())
+    over = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, unique_by=lambda n: n % len(shape)))
+    axes = In((len(over),), "i64" if wide else "i32", over, const=draw(st.booleans()))
+    terms = math.prod(shape[axis] for axis in over)
+    low, high = {"ReduceProd": (0.5, 1.5), "ReduceL2": (1, 2)}.get(op, (None, None))
+    return Case(op, ARITHMETIC.get(op, "opset1"), [In(shape, kind, low=low, high=high), axes],
+                {"keep_dims": draw(st.booleans())}, tol=Sum(max(terms, 1)) if is_float(kind) else None,
+                oracle="evaluate" if terms == 0 and (kind == "i64" or op == "ReduceMin") else "auto")  # as in EMPTY
+
+
+test_random = sweep(drawn())
