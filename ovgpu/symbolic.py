@@ -39,11 +39,12 @@ Monomial = tuple[Atom, ...]
 class Sym:
     """A symbolic integer; immutable and interned per table, so ``==`` is identity."""
 
-    __slots__ = ("hi", "index", "lo", "table", "terms")
+    __slots__ = ("atoms", "hi", "index", "lo", "table", "terms")
 
     def __init__(self, table: Table, index: int, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.table, self.index, self.terms = table, index, terms
         self.lo, self.hi = _bounds(terms)
+        self.atoms: tuple[Atom, ...] | None = None  # see `atoms`, which finds them once
 
     def __add__(self, other: Int) -> Int:
         return self.table.polynomial([*self.terms, *_terms(other)])
@@ -89,18 +90,21 @@ def _spell(atom: Atom) -> str:
     return f"{atom.op}({', '.join(map(str, atom.args))})"
 
 
-def atoms(value: Int) -> list[Atom]:
-    """The atoms of an expression, those inside other atoms included."""
-    found: list[Atom] = []
-    stack = [value]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Sym):
-            for monomial, _ in x.terms:
+def atoms(value: Int) -> tuple[Atom, ...]:
+    """The atoms of an expression, those inside other atoms included, each of them once."""
+    if not isinstance(value, Sym):
+        return ()
+    if value.atoms is None:
+        found: dict[Atom, None] = {}
+        stack = [value]
+        while stack:
+            for monomial, _ in stack.pop().terms:
                 for atom in monomial:
-                    found.append(atom)
-                    stack += [a for a in atom.args if isinstance(a, Sym)]
-    return found
+                    if atom not in found:
+                        found[atom] = None
+                        stack += [a for a in atom.args if isinstance(a, Sym)]
+        value.atoms = tuple(found)
+    return value.atoms
 
 
 def _terms(value: Int) -> Iterable[tuple[Monomial, int]]:

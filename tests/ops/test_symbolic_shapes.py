@@ -10,7 +10,7 @@ import pytest
 
 from ovgpu.errors import OpError
 from ovgpu.ops import Op, lookup
-from ovgpu.symbolic import Spec, Sym, Table, broadcast
+from ovgpu.symbolic import Spec, Sym, Table, atoms, broadcast
 from ovgpu.types import Type
 
 TOP = -(2**63)
@@ -246,3 +246,10 @@ def test_messages_keep_the_order(table: Table) -> None:
     for a, b in ((3, 5), (5, 3), (5, long), (long, 5)):
         with pytest.raises(OpError, match=re.escape(f"dimensions {a} and {b} do not broadcast")):
             broadcast(a, b)
+
+
+def test_atoms_that_many_expressions_share_are_found_once(table: Table, length: Any) -> None:
+    value = length
+    for _ in range(100):
+        value = value // 2 + value // 3
+    assert len(atoms(value)) == 1 + 2 * 100
