@@ -1,6 +1,7 @@
 """The commands but benchmark: what they print, what they write, and how they fail."""
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -122,6 +123,7 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     rt.bind(cupy_emu, blas_emu, False)
+    gc.collect()  # what other tests have left would not be free
     try:
         with emulated_devices(2):
             text = words(output(capsys, "info"))
