@@ -60,6 +60,7 @@ CASES = [
     resize((5, 7, 6), (9, 4), (1, 2), "nearest", "opset4", coordinates="align_corners", id="rank 3"),
     resize((1, 2, 3, 5, 7), (5, 4, 9), (2, 3, 4), version="opset4", id="volume"),
     resize((2, 5, 7, 3), (9, 4), (1, 2), version="opset4", id="channels last"),
+    resize(IMAGE, (5, 7), mode="cubic", id="no other size"),
     resize((5, 7, 6), (9, 4), (1, 2), "nearest", id="rank 3"),
     resize((2, 3, 7), (10,), (2,), "linear_onnx", id="one axis"),
     resize((2, 3, 7), (10,), (2,), "cubic", oracle="evaluate", id="one axis cubic"),
