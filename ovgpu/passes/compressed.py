@@ -1,10 +1,10 @@
-"""Weights that are stored in fewer bits than they compute in stay so: MatMul and Gather decompress what they need.
+"""Weights that are stored in fewer bits than they compute in stay so: layers decompress what they need of them.
 
-    Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, Gather
+    Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, ...
 
-in front of a MatMul's second input, or of a Gather along axis 0, become part of it. The constant is of u8, i8, u4, i4,
-nf4, f8e4m3, f8e5m2 or f4e2m1, numbers of 4 bits in a codebook, or f16 and bf16, which take no more than the Convert;
-scales and zero points belong to rows, columns, groups of them, or all.
+in front of the second input of a MatMul or a convolution, or of a Gather along axis 0, become part of it. The constant
+is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, numbers of 4 bits in a codebook, or f16 and bf16, which take no
+more than the Convert; scales and zero points belong to rows, columns, groups of them, or all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from ovgpu.ops._storage import decode, encode
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.arithmetic import Multiply, Subtract
 from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convert import Convert, Identity, converted
+from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.matmul import MatMul
@@ -37,6 +39,7 @@ Array = np.ndarray[Any, Any]
 
 LEAST = 2048  # codes: smaller weights are folded
 TILE = 1 << 18  # codes that NumPy decompresses at a time: they stay in cache
+KERNEL_TILE = 1 << 20  # likewise of a convolution, which gathers its columns again for each tile
 DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
 
 HALVES = (Type.f16, Type.bf16)
@@ -66,6 +69,8 @@ def compressed_weights(model: Model, device: bool = False, made: Made | None = N
             _product(node, device, made)
         elif isinstance(node.op, Gather):
             _rows(node, made)
+        elif isinstance(node.op, (Convolution, ConvolutionBackpropData)):
+            _kernel(node, device, made)
     model.changed()
 
 
@@ -94,6 +99,20 @@ def _rows(node: Node, made: Made) -> None:
     if weights is not None and packed is not None:
         codes, *terms = weights.constants(made)
         node.op, node.inputs = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
+
+
+def _kernel(node: Node, device: bool, made: Made) -> None:
+    op: Any = node.op
+    x, port, *target = node.inputs
+    weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
+    shape: Any = None if port is None else port.spec.shape
+    if weights is None or x is None or x.spec.type not in (COMPUTED if device else (Type.f32,)):
+        return
+    packed = weights.packed(int(isinstance(op, ConvolutionBackpropData)), prod(shape[op.leading :]))
+    if packed is not None and (device or packed.kind not in HALVES):
+        tile = DEVICE_TILE if device else KERNEL_TILE
+        node.op = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
+        node.inputs = [x, *weights.constants(made), *target]
 
 
 def _constant(value: Array, source: Node) -> Output:
@@ -134,16 +153,16 @@ class Weights:
     def matrices(self) -> int:
         return prod(self.batch)
 
-    def packed(self, axis: int) -> Packed | None:
-        """How it is stored, if it may be cut anywhere along ``axis``: terms are the same along all of it, or for no
-        two places."""
+    def packed(self, axis: int, unit: int = 1) -> Packed | None:
+        """How it is stored, if it may be cut between any ``unit`` along ``axis``: terms are the same along all of it,
+        or for no two of those."""
         kind, (rows, columns) = self.codes.spec.type, self.shape
         if rows * columns < LEAST or (kind in NIBBLES and axis and columns % 2):
             return None
         if self.matrices > 1 and kind in NIBBLES and rows // self.matrices * columns % 2:
             return None
         counts = [self._counts(term[1]) for term in (self.scale, self.zero) if term is not None]
-        whole = (1, self.shape[axis]) if axis else (1, self.matrices, rows)
+        whole = (1, columns // unit, columns) if axis else (1, self.matrices, rows)
         if any(of is None or of[axis] not in whole for of in counts):
             return None
         return Packed(kind, rows, columns, self.table, self.matrices)
@@ -180,9 +199,10 @@ def _count(extents: Sequence[int], of: Sequence[int]) -> int | None:
     return prod(of[:kept]) if all(d == 1 for d in of[kept:]) else None
 
 
-def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,)) -> Weights | None:
-    """What a port holds, if it is a compressed matrix, or a batch of them; values of codes of 4 bits are ``rounded`` to
-    the type that they are converted to."""
+def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,),
+             rows: int = -1) -> Weights | None:
+    """What a port holds, if it is a compressed matrix, or a batch of them, of which so many axes are those of the
+    ``rows``; values of codes of 4 bits are ``rounded`` to the type that they are converted to."""
     shape: Any = None if port is None else port.spec.shape
     if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
         return None
@@ -197,7 +217,8 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
             terms = [None if t is None or v is None else (t, v) for t, v in zip((scale, zero), values)]
             if [t is None for t in terms] == [t is None for t in (scale, zero)]:
                 extents: Any = codes[0].spec.shape
-                return Weights(*codes, terms[0], terms[1], (prod(shape[:-1]), shape[-1]), extents, shape[:-2])
+                return Weights(*codes, terms[0], terms[1], (prod(shape[:rows]), prod(shape[rows:])), extents,
+                               shape[:rows][:-1])
     return None
 
 

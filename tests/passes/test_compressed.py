@@ -278,3 +278,56 @@ def test_types_say_what_they_are() -> None:
     found = [node.op for node in model.ops if isinstance(node.op, (CompressedGather, CompressedMatMul))]
     assert [(op.weights.rows, op.weights.columns, op.name) for op in found] == [
         (N, K, "Gather"), (K, K, "MatMul"), (N, K, "MatMul")]
+
+
+# ---- convolutions
+
+FILTERS = RNG.integers(0, 255, (1024, 128, 3, 3)).astype(np.uint8)
+
+
+def convolution(net: Net, codes: Any = FILTERS) -> Net:
+    """As nncf writes it."""
+    terms = len(codes), 1, 1, 1
+    weights = matrix(net, "u8", codes, np.full(terms, 0.01), np.full(terms, 100))
+    attrs = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    x = net.parameter("f32", (-1, codes.shape[1], 3, 3))
+    net.result(net.layer("Convolution", "opset1", [x, weights], attrs))
+    return net
+
+
+def test_numpy_decompresses_a_tile_of_filters() -> None:
+    """Of 4 megabytes, the whole in f32 being 4.5."""
+    assert ops(convolution(Net())) == ["CompressedConvolution"]
+    core = ov.Core()
+    model = core.read_model(*convolution(Net()).build())
+    x = np.ones((1, 128, 3, 3), np.float32)
+    tracemalloc.start()
+    try:
+        request = core.compile_model(model, "CPU").create_infer_request()
+        found = request.infer([x])[0]
+        assert tracemalloc.get_traced_memory()[1] < 4.2 * 2**20
+    finally:
+        tracemalloc.stop()
+    wanted = (FILTERS.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
+    np.testing.assert_allclose(found[0, :, 0, 0], wanted, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.emulator
+def test_a_device_holds_filters_and_a_tile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tile is decompressed by a kernel before those of its convolution."""
+    monkeypatch.setattr(compressed, "DEVICE_TILE", 9 * 128 * 32)
+    codes = FILTERS[:100]
+    gc.collect()
+    before = memory.used_bytes()
+    compiled = compile(convolution(Net(), codes), emulated)
+    stored = codes.size + 100 * 3
+    assert stored <= memory.used_bytes() - before < stored + 1024
+    request = compiled.create_infer_request()
+    for _ in range(3):
+        cupy_emu.counters.reset()
+        found = request.infer([np.ones((1, 128, 3, 3), np.float32)])[0]
+    wanted = (codes.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
+    np.testing.assert_allclose(found[0, :, 0, 0], wanted, rtol=1e-4, atol=1e-2)
+    x, tile = 16384, 4 * 9 * 128 * 32  # what a tensor of dynamic size takes at least
+    assert tile < request.plan().arena <= tile + 2 * x + 64
+    assert cupy_emu.counters.graph_kernels == 3 * 4  # the products are in parts, which are added
