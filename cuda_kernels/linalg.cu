@@ -10,7 +10,7 @@ struct Inverted { typedef float Type; };
 template <>
 struct Inverted<double> { typedef double Type; };
 
-// Gauss and Jordan in place, with the largest pivot of each column; a block for each matrix, which lies in shared memory
+// Gauss and Jordan in place, with the largest pivot of each column; a block for each matrix, which is in shared memory
 // with the rows that were swapped behind it.
 template <typename T>
 __global__ void inverse(const T* __restrict__ x, T* __restrict__ y, int n, bool adjoint) {
@@ -89,8 +89,8 @@ __device__ __forceinline__ long long begin_of(const I* end, long long g) {
 // out [rows, n] = a [rows, k] @ b [g], for rows of group g: blocks look for theirs. Rows behind all groups are 0.
 template <typename T, typename I>
 __global__ void __launch_bounds__(TILE* TILE)
-    grouped_rows(const T* a, const T* b, const I* end, T* out, long long groups, long long rows, long long n, long long k,
-                 bool transposed) {
+    grouped_rows(const T* a, const T* b, const I* end, T* out, long long groups, long long rows, long long n,
+                 long long k, bool transposed) {
   const long long across = (n + TILE - 1) / TILE;
   long long number = blockIdx.x / across;
   for (long long g = 0; g <= groups; g++) {
@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(TILE* TILE)
 // out [g] = a [m, k] @ b [k, n], summed over what is of group g.
 template <typename T, typename I>
 __global__ void __launch_bounds__(TILE* TILE)
-    grouped_sums(const T* a, const T* b, const I* end, T* out, long long groups, long long m, long long n, long long k) {
+    grouped_sums(const T* a, const T* b, const I* end, T* out, long long groups, long long m, long long n,
+                 long long k) {
   const long long across = (n + TILE - 1) / TILE, down = (m + TILE - 1) / TILE;
   const long long g = blockIdx.x / (across * down), number = blockIdx.x % (across * down);
   const long long start = begin_of(end, g), stop = static_cast<long long>(end[g]);

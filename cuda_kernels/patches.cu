@@ -2,8 +2,8 @@
 #include "accumulator.cuh"
 #include "strided.cuh"
 
-// In the order of y, which is dense: [n, kernel rows, kernel columns, channels, rows, columns]. T stands for elements of
-// its size. Operands of the axes: x, the row and the column in the image, which begin before it at `top` and `left`.
+// In the order of y, which is dense: [n, kernel rows, kernel columns, channels, rows, columns]. T stands for elements
+// of its size. Operands of the axes: x, the row and the column in the image, which begin before it at `top` and `left`.
 template <typename T, typename I, int R>
 __global__ void extract(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 3> axes, I size, I top, I left,
                         I height, I width, I row_step, I step) {
@@ -40,7 +40,8 @@ __global__ void fold(const T* __restrict__ x, T* __restrict__ y, const Window wi
   if (i >= size) return;
   const int column = i % width, row = i / width % height;
   const long long image = i / width / height;
-  typename Accumulator<T>::Type total = 0;
+  using A = typename Accumulator<T>::Type;
+  A total = 0;
   for (int k = 0; k < window.extent[0]; k++) {
     const int down = place_of(window, 0, row, k);
     if (down < 0) continue;
@@ -48,7 +49,7 @@ __global__ void fold(const T* __restrict__ x, T* __restrict__ y, const Window wi
       const int across = place_of(window, 1, column, l);
       if (across < 0) continue;
       const long long block = (image * window.extent[0] + k) * window.extent[1] + l;
-      total += static_cast<typename Accumulator<T>::Type>(x[(block * window.places[0] + down) * window.places[1] + across]);
+      total += static_cast<A>(x[(block * window.places[0] + down) * window.places[1] + across]);
     }
   }
   y[i] = static_cast<T>(total);

@@ -70,8 +70,8 @@ __device__ __forceinline__ u64 joined(long long, u64 first, u64 second) { return
 // The numbers of the blocks of words that this inference takes; requests share the state.
 __global__ void take(u64* state, u64* first, u64 count) { *first = atomicAdd(state, count); }
 
-// `state`: the number of a block, the key, and the upper half of the counter. Each thread computes a block of four words
-// and what numbers, 2 of 64 bits or 4, it has in it.
+// `state`: the number of a block, the key, and the upper half of the counter. Each thread computes a block of four
+// words and what numbers, 2 of 64 bits or 4, it has in it.
 template <typename T>
 __global__ void philox(const u64* state, const u64* first, const T* low, const T* high, T* __restrict__ y,
                        long long size) {
