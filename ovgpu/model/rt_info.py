@@ -74,7 +74,8 @@ class RTMap(MutableMapping[str, Any]):
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
-        self.update(values or {})
+        if values:  # most nodes and ports have none
+            self.update(values)
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
