@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, across, check, const, given
+from tests.harness import Case, In, across, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "i8", "u8", "i32", "i64", "boolean", "f64", "u4", "i4", "f8e4m3")
 STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
@@ -144,3 +145,35 @@ ONE_HOT_16 = [
 test_gather = check(across(["opset1", "opset7", "opset8"], ANY)
                     + across(["opset7", "opset8"], BATCHED) + EIGHT)
 test_one_hot = check(across(["opset1", "opset16"], ONE_HOT) + ONE_HOT_16)
+
+
+def indices(draw: st.DrawFn, shape: list[int], low: int, high: int) -> In:
+    """Indices within these bounds, given or constant."""
+    found = In(shape, draw(st.sampled_from(("i32", "i64"))), lambda rng: rng.integers(low, high + 1, shape))
+    return const(found.array(np.random.default_rng(0)), found.dtype) if draw(st.booleans()) else found
+
+
+@st.composite
+def gathers(draw: st.DrawFn) -> Case:
+    """The reference judges: before opset 8 negative indices are zeros in the plugin, and constant ones may crash it."""
+    version = draw(st.sampled_from(("opset1", "opset7", "opset8")))
+    shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
+    axis = draw(st.integers(0, len(shape) - 1))
+    batch = draw(st.integers(0, axis)) if version != "opset1" else 0
+    at = [*shape[:batch], *draw(st.lists(st.integers(1, 5), max_size=3))]
+    data_ = In(shape, draw(st.sampled_from(("f32", "f16", "i32", "u8", "boolean"))))
+    index = indices(draw, at, -shape[axis], shape[axis] - 1)
+    axis -= draw(st.sampled_from((0, len(shape))))
+    return gather(data_, index, axis, version, None if version == "opset1" else batch, oracle="evaluate")
+
+
+@st.composite
+def one_hots(draw: st.DrawFn) -> Case:
+    shape, depth = draw(st.lists(st.integers(1, 5), max_size=4)), draw(st.integers(0, 7))
+    version, kind = draw(st.sampled_from(("opset1", "opset16"))), draw(st.sampled_from(("f32", "f16", "i32", "u8")))
+    mode = draw(st.sampled_from(("normalize", "ignore_negative"))) if version == "opset16" else None
+    return one_hot(indices(draw, shape, -9, 9), depth, const(draw(st.integers(0, 9)), kind), const(2, kind),
+                   draw(st.integers(-len(shape) - 1, len(shape))), mode, version)
+
+
+test_random = sweep(gathers() | one_hots(), 100)

@@ -227,10 +227,47 @@ test_sequences = check(SEQUENCES)
 test_roll = check(ROLL)
 
 
+TYPES = st.sampled_from(("f32", "f16", "i32", "u8", "boolean"))
+
+
 @st.composite
-def drawn(draw: st.DrawFn) -> Case:
+def reordered(draw: st.DrawFn) -> Case:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6)))  # the plugin errs about 0 in rank 6
+    x, rank = In(shape, draw(TYPES)), len(shape)
+    if draw(st.booleans()):
+        return transpose(x, draw(st.permutations(range(rank))))
+    if draw(st.booleans()):
+        return reverse(x, [draw(st.booleans()) for _ in shape], "mask")
+    return reverse(x, draw(st.lists(st.integers(-rank, rank - 1), min_size=1, max_size=rank)))
+
+
+@st.composite
+def joined(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
+    axis, kind = draw(st.integers(-len(shape), len(shape) - 1)), draw(TYPES)
+    parts = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
+    shapes = [[extent if i == axis % len(shape) else d for i, d in enumerate(shape)] for extent in parts]
+    return concat(*(In(s, kind, const=draw(st.integers(0, 5)) == 0) for s in shapes), axis=axis)
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    axis, kind = draw(st.integers(-len(shape), len(shape) - 1)), draw(TYPES)
+    if draw(st.booleans()):
+        parts = draw(st.integers(1, 5))
+        shape[axis] *= parts
+        return split(In(shape, kind), axis, parts)
+    lengths = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5))
+    shape[axis] = sum(lengths)
+    rest = draw(st.integers(0, 2 * len(lengths)))
+    return variadic(In(shape, kind), axis, [-1 if i == rest else n for i, n in enumerate(lengths)])
+
+
+@st.composite
+def moved(draw: st.DrawFn) -> Case:
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=2, max_size=5)))
-    kind = draw(st.sampled_from(("f32", "f16", "i32", "u8", "boolean")))
+    kind = draw(TYPES)
     if draw(st.booleans()):
         batch, axis = draw(st.permutations(range(len(shape))))[:2]
         lengths = [draw(st.integers(1, shape[axis])) for _ in range(shape[batch])]
@@ -239,4 +276,4 @@ def drawn(draw: st.DrawFn) -> Case:
     return roll(In(shape, kind), [draw(st.integers(-20, 20)) for _ in axes], axes)
 
 
-test_random = sweep(drawn())
+test_random = sweep(st.one_of(reordered(), joined(), parted(), moved()), 100)

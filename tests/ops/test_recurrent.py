@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given
+from tests.harness import Case, In, check, const, given, sweep
 from tests.harness.cases import Array
 
 N, T, D, H = 3, 5, 4, 7
@@ -82,6 +83,7 @@ def step(kind: str, attrs: dict[str, Any], x: Array, w: Array, r: Array, b: Arra
          c: Array | None = None) -> list[Array]:
     names = attrs.get("activations", DEFAULTS[kind]).split(",")
     clip = attrs.get("clip") or np.inf
+    size = h.shape[-1]
 
     def function(i: int, v: Array) -> Array:
         alpha = attrs.get("activations_alpha", [0.2] * 9)[i]
@@ -90,13 +92,19 @@ def step(kind: str, attrs: dict[str, Any], x: Array, w: Array, r: Array, b: Arra
                 "hardsigmoid": np.clip(alpha * v + beta, 0, 1)}[names[i]]
 
     def gate(i: int, number: int, recurrent: Array) -> Array:
-        rows = slice(number * H, number * H + H)
-        return function(i, np.clip(x @ w[rows].T + recurrent @ r[rows].T + b[rows], -clip, clip))
+        rows = slice(number * size, number * size + size)
+        return activated(i, x @ w[rows].T + recurrent @ r[rows].T + b[rows])
+
+    def activated(i: int, v: Array) -> Array:
+        return function(i, np.clip(v, -clip, clip))
 
     if kind == "RNN":
         return [gate(0, 0, h)]
     if kind == "GRU":
         z, reset = gate(0, 0, h), gate(0, 1, h)
+        if attrs.get("linear_before_reset"):
+            ours, recurrent = x @ w[2 * size :].T + b[2 * size : 3 * size], h @ r[2 * size :].T + b[3 * size :]
+            return [(1 - z) * activated(1, ours + reset * recurrent) + z * h]
         return [(1 - z) * gate(1, 2, reset * h) + z * h]
     assert c is not None
     c = gate(0, 0, h) * c + gate(0, 1, h) * gate(1, 2, h)
@@ -191,8 +199,8 @@ def unrolled(kind: str, direction: str, attrs: dict[str, Any] | None = None) -> 
         count = 2 if kind == "LSTM" else 1
         states, (lengths, w, r, b) = others[:count], others[count:]
         reverses = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
-        y = np.zeros((len(x), len(reverses), x.shape[1], H), x.dtype)
-        finals = [np.zeros((len(x), len(reverses), H), x.dtype) for _ in states]
+        y = np.zeros((len(x), len(reverses), x.shape[1], r.shape[-1]), x.dtype)
+        finals = [np.zeros((len(x), len(reverses), r.shape[-1]), x.dtype) for _ in states]
         for row, length in enumerate(lengths):
             for d, reverse in enumerate(reverses):
                 state = [s[row : row + 1, d] for s in states]
@@ -271,3 +279,45 @@ ERRORS = [
          error="B has 21 rows of gates instead of 28"),
 ]
 test_errors = check(ERRORS)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    """Cells and sequences; hard sigmoids and lengths that are fed, which no judge takes, by the formulas."""
+    kind, form = draw(st.sampled_from(tuple(GATES))), draw(st.sampled_from(("Cell", "Sequence")))
+    n, steps, features, size = (draw(st.integers(1, most)) for most in (5, 6, 9, 9))
+    functions = [draw(st.sampled_from(("sigmoid", "tanh", "relu", "hardsigmoid"))) for _ in DEFAULTS[kind].split(",")]
+    attrs: dict[str, Any] = {"hidden_size": size, "activations": ",".join(functions)}
+    if draw(st.booleans()):
+        attrs["activations"] = DEFAULTS[kind]
+    hard = "hardsigmoid" in attrs["activations"]
+    if hard and draw(st.booleans()):
+        attrs |= {name: [draw(st.integers(1, 9)) / 10 for _ in functions]
+                  for name in ("activations_alpha", "activations_beta")}
+    if draw(st.booleans()):
+        attrs["clip"] = draw(st.integers(1, 9)) / 10
+    if linear := kind == "GRU" and draw(st.booleans()):
+        attrs["linear_before_reset"] = True
+    lead: tuple[int, ...] = ()
+    lengths, fed = [], False
+    if form == "Sequence":
+        attrs["direction"] = draw(st.sampled_from(("forward", "reverse", "bidirectional")))
+        lead = (2 if attrs["direction"] == "bidirectional" else 1,)
+        fed, counts = draw(st.booleans()), np.array([draw(st.integers(1, steps)) for _ in range(n)])
+        lengths = [given(counts) if fed else const(counts)]
+    rows = GATES[kind] * size
+    x, h, *matrices = [
+        (n, steps, features) if lead else (n, features), (n, *lead, size),
+        (*lead, rows, features), (*lead, rows, size), (*lead, rows + size * linear)]
+    dtype, states = draw(st.sampled_from(("f32", "f32", "f16"))), 2 if kind == "LSTM" else 1
+    inputs = [uniform(*shape, kind=dtype) for shape in (x, *[h] * states)]
+    constant = draw(st.booleans())
+    matrices = [In(shape, dtype, const=constant, low=-0.5, high=0.5) for shape in matrices]
+    formulas = unrolled(kind, attrs["direction"], attrs) if lead else reference(kind, attrs)
+    version = "opset5" if lead else {"LSTM": draw(st.sampled_from(("opset1", "opset4"))), "GRU": "opset3",
+                                     "RNN": "opset1"}[kind]
+    return Case(f"{kind}{form}", version, [*inputs, *lengths, *matrices], attrs, states + bool(lead),
+                expect=formulas if hard or fed else None)
+
+
+test_random = sweep(drawn(), 100)

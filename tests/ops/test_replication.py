@@ -1,9 +1,12 @@
 """Broadcast, Tile, Pad against OpenVINO."""
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from tests.harness import Case, In, across, check, const, given
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.harness import Case, In, across, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
 STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
@@ -129,3 +132,48 @@ PAD = [
 test_broadcast = check(across(["opset1", "opset3"], BROADCAST + PDPD) + BROADCAST_3)
 test_tile = check(TILE)
 test_pad = check(across(["opset1", "opset12"], PAD))
+
+TYPES = st.sampled_from(("f32", "f16", "i32", "u8"))
+
+
+@st.composite
+def broadcasts(draw: st.DrawFn) -> Case:
+    target = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    kind, version = draw(TYPES), draw(st.sampled_from(("opset1", "opset3")))
+    mode = draw(st.sampled_from(("numpy", "explicit", "bidirectional")[: 2 if version == "opset1" else 3]))
+    axes = sorted(draw(st.lists(st.integers(0, len(target) - 1), min_size=1, unique=True)))
+    if mode != "explicit":
+        axes = list(range(axes[0], len(target)))
+    shape = [draw(st.sampled_from((1, target[axis]))) for axis in axes]
+    if mode == "bidirectional":
+        target = [draw(st.sampled_from((1, n))) for n in target][draw(st.integers(0, len(target) - 1)) :]
+    mapping = [np.array(axes)] if mode == "explicit" else []
+    fed = [given(np.array(v)) if draw(st.booleans()) else v for v in (target, *mapping)]
+    return broadcast(In(shape, kind), fed[0], mode, *fed[1:], version=version)
+
+
+@st.composite
+def tiles(draw: st.DrawFn) -> Case:
+    """As NumPy has it: of rank 4 or more the plugin leaves memory as it was, and the reference may never end."""
+    shape = draw(st.lists(st.integers(0, 6), max_size=4))
+    repeats = draw(st.lists(st.integers(0, 4), min_size=1, max_size=5))
+    fed = draw(st.booleans())
+    return tile(In(shape, draw(TYPES)), given(np.array(repeats)) if fed else repeats, expect=lambda x, n: np.tile(x, n))
+
+
+@st.composite
+def pads(draw: st.DrawFn) -> Case:
+    """Also of less than nothing; what is fed as the value of the padding is 0 in the plugin."""
+    shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
+    mode = draw(st.sampled_from(("constant", "edge", "reflect", "symmetric")))
+    most = [{"reflect": n - 1, "symmetric": n}.get(mode, 4) for n in shape]
+    begin = [draw(st.integers(-min(2, n - 1), m)) for n, m in zip(shape, most)]
+    end = [draw(st.integers(-min(2, n - 1 + min(b, 0)), m)) for n, m, b in zip(shape, most, begin)]
+    kind = draw(TYPES)
+    value = const(draw(st.integers(0, 9)), kind) if mode == "constant" and draw(st.booleans()) else None
+    fed = draw(st.booleans())
+    case = pad(In(shape, kind), *(given(np.array(v)) if fed else v for v in (begin, end)), mode, value)
+    return replace(case, version=draw(st.sampled_from(("opset1", "opset12"))))
+
+
+test_random = sweep(st.one_of(broadcasts(), tiles(), pads()), 100)

@@ -1,12 +1,14 @@
 """TopK and CumSum."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, const, given
+from tests.harness import Case, In, check, const, given, sweep
 
 TIES = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7, 7, 7, 7, 0, 0, 0, 0, 7, 0, 7]]
 
@@ -103,3 +105,27 @@ CUMSUM = [
     Case("CumSum", "opset3", [In((3, 5), "boolean"), const(1)], error="boolean is not numeric"),
 ]
 test_cumsum = check(CUMSUM)
+
+
+@st.composite
+def selected(draw: st.DrawFn) -> Case:
+    """The reference judges where elements may be equal, of which the plugin's choice is its own."""
+    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
+    version, kind = draw(st.sampled_from(("opset1", "opset3", "opset11"))), draw(st.sampled_from(("f32", "i32", "f16")))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    size, k = math.prod(shape), draw(st.integers(1, shape[axis]))
+    few = draw(st.booleans())
+    x = In(shape, kind, lambda rng: rng.integers(0, 4, shape) if few else rng.permutation(size) - size // 2)
+    return topk(version, x, given(np.int64(k)) if draw(st.booleans()) else k, axis,
+                draw(st.sampled_from(("max", "min"))), draw(st.sampled_from(("value", "index"))),
+                index=draw(st.sampled_from(("i32", "i64"))), oracle="evaluate" if few else "auto")
+
+
+@st.composite
+def summed(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    axis, kind = draw(st.integers(-len(shape), len(shape) - 1)), draw(st.sampled_from(("f32", "f16", "i32", "i64")))
+    return cumsum(shape, axis, kind, exclusive=draw(st.booleans()), reverse=draw(st.booleans()))
+
+
+test_random = sweep(selected() | summed(), 100)
