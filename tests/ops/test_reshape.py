@@ -1,9 +1,12 @@
 """Reshape, Squeeze, Unsqueeze against OpenVINO."""
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from tests.harness import Case, In, across, check, const, given
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.harness import Case, In, across, check, const, given, sweep
 
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "boolean", "u4", "i4", "f8e4m3")
 STRINGS = np.array([["a", "bb", "c"], ["d", "", "é"]])
@@ -118,3 +121,39 @@ UNSQUEEZE = [
 test_reshape = check(RESHAPE)
 test_squeeze = check(across(["opset1", "opset15"], SQUEEZE) + SQUEEZE_15)
 test_unsqueeze = check(UNSQUEEZE)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    shape = draw(st.lists(st.integers(0, 6) | st.just(1), max_size=5))
+    x = In(shape, draw(st.sampled_from(("f32", "f16", "i32", "u8", "boolean"))))
+    if draw(st.booleans()):
+        return reshape_of(draw, x)
+    version = draw(st.sampled_from(("opset1", "opset15")))
+    ones = [i - draw(st.sampled_from((0, len(shape)))) for i, d in enumerate(shape) if d == 1]
+    if draw(st.booleans()):
+        axes = draw(st.lists(st.sampled_from(ones), min_size=1)) if ones else None
+        return replace(squeeze(x, axes), version=version)
+    rank = len(shape) + draw(st.integers(1, 3))
+    new = draw(st.permutations(range(rank)))[: rank - len(shape)]
+    return unsqueeze(x, [axis - draw(st.sampled_from((0, rank))) for axis in new])
+
+
+def reshape_of(draw: st.DrawFn, x: In) -> Case:
+    """Neighbouring axes are joined, others torn up, some extents left to be found."""
+    target: list[int] = []
+    for extent in x.shape:
+        if target and draw(st.booleans()):
+            target[-1] *= extent
+        else:
+            parts = [n for n in range(1, extent + 1) if extent % n == 0]
+            first = draw(st.sampled_from(parts)) if parts and draw(st.booleans()) else 1
+            target += [first, extent // first] if first > 1 else [extent]
+    special = 0 not in x.shape and draw(st.booleans())  # where 0 would be copied from the extent in its place
+    wanted = [0 if special and i < len(x.shape) and x.shape[i] == extent and draw(st.booleans()) else extent
+              for i, extent in enumerate(target)]
+    rest = draw(st.integers(0, 2 * len(target)))
+    return reshape(x, [-1 if i == rest else extent for i, extent in enumerate(wanted)], special)
+
+
+test_random = sweep(drawn(), 100)
