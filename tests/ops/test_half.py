@@ -36,8 +36,9 @@ LONG = [
 
 
 def half(case: Case) -> bool:
+    """Whether a case is of 16-bit floats, of nothing but its inputs, and not of elements."""
     cls = lookup(case.op, case.version)
-    return (cls is not None and not cls.exact and not issubclass(cls, Elementwise)
+    return (type(case) is Case and cls is not None and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
             and case.expect is None and bool({i.dtype for i in case.inputs} & {"f16", "bf16"}))
 
 
