@@ -103,11 +103,16 @@ def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
 def _decoded(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
     """Types of which kernels know no arithmetic, as `evaluate` sees them."""
     wide = compute_dtype(Type.of(c.out.dtype))
-    x, kernel, out = (k.scratch(a.shape, wide) for a in (c.x, c.kernel, c.out))
-    for source, target in ((c.x, x), (c.kernel, kernel)):
-        Convert(destination_type=Type.of(wide)).cuda(k, [source], [target], ())
-    convolve(k, replace(c, x=x, kernel=kernel, out=out), workspace)
+    out = k.scratch(c.out.shape, wide)
+    convolve(k, replace(c, x=converted(k, c.x, wide), kernel=converted(k, c.kernel, wide), out=out), workspace)
     Convert(destination_type=Type.of(c.out.dtype)).cuda(k, [out], [c.out], ())
+
+
+def converted(k: Any, x: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy of the array in another type."""
+    target = k.scratch(x.shape, dtype)
+    Convert(destination_type=Type.of(dtype)).cuda(k, [x], [target], ())
+    return target
 
 
 def dense(k: Any, x: Array) -> Array:

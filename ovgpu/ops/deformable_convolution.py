@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve_deformed, dense
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, converted, convolve_deformed, dense
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import unknowns
 from ovgpu.ops._windows import Windowed, check_number
+from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
+from ovgpu.types import Type
 
 
 @op("DeformableConvolution", "opset1")
@@ -115,18 +117,26 @@ class DeformableConvolution(Windowed):
         x, kernel, out = inputs[0], inputs[2], outputs[0]
         assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
         columns = product(out.shape[2:]) * x.shape[1] * product(kernel.shape[2:])
-        return ((out.type, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
+        kind = out.type if out.type == Type.f64 else Type.f32
+        return ((kind, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, offsets, kernel, mask), out = (*inputs, None)[:4], outputs[0]
+        given, out = inputs, outputs[0]
         if out.dtype.kind in "iu" or out.dtype.itemsize == 1:
             return NotImplemented
+        if out.dtype.itemsize == 2:  # what is interpolated is not rounded before it is summed
+            given = [None if a is None else converted(k, a, workspace[0].dtype) for a in inputs]
+            out = k.scratch(out.shape, workspace[0].dtype)
+        x, offsets, kernel, mask = (*given, None)[:4]
         strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
         weights = dense(k, kernel).reshape(self.group, -1, *kernel.shape[1:])
-        c = Convolved(x, weights, out, strides, dilations, begin)
-        return convolve_deformed(k, c, dense(k, offsets), None if mask is None else dense(k, mask),
-                                 self.deformable_group, self.interpolates_padding, workspace[0])
+        done = convolve_deformed(k, Convolved(x, weights, out, strides, dilations, begin), dense(k, offsets),
+                                 None if mask is None else dense(k, mask), self.deformable_group,
+                                 self.interpolates_padding, workspace[0])
+        if out is not outputs[0]:
+            Convert(destination_type=Type.of(outputs[0].dtype)).cuda(k, [out], outputs, ())
+        return done
 
 
 @op("DeformableConvolution", "opset8")
