@@ -127,7 +127,8 @@ def is_device(address: int) -> bool:
 
 
 def is_pinned(address: int, nbytes: int = 1) -> bool:
-    return any(start <= address and address + nbytes <= start + size for start, size in _pinned.copy().items())
+    # Of the ways to walk a dict that finalizers change, only a list of its keys allocates nothing that may run them.
+    return any(start <= address and address + nbytes <= start + _pinned.get(start, 0) for start in list(_pinned))
 
 
 def describe(address: int) -> str:
