@@ -55,7 +55,7 @@ FAULTS = [
     Fault("no barrier in a tile", transpose, "copy.cu", "  __syncthreads();\n"),
     Fault("past the end of a row", transpose, "copy.cu", "row + j < rows && column + i < columns", "row + j < rows"),
     Fault("row for column", transpose, "copy.cu", "place % across", "place % down"),
-    Fault("wrong source", strided, "copy.cu", "value[k] = x[offset(axes, at, 0)]", "value[k] = x[offset(axes, at, 1)]"),
+    Fault("wrong source", strided, "copy.cu", "return x[offset(axes, at, 0)]", "return x[offset(axes, at, 1)]"),
     Fault("wrong tail", dense, "copy.cu", "threadIdx.x < bytes % 16", "threadIdx.x < bytes / 16"),
     Fault("bound off by one", gather, "strided.cuh", "0 <= i && i < extent", "0 <= i && i <= extent"),
     Fault("negative index", gather, "strided.cuh", "if (SIGNED && i < 0) i += extent;"),

@@ -13,6 +13,7 @@ import ovgpu
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.ops import lookup, registry
 from ovgpu.ops._elementwise import Elementwise, cuda_body, names
+from ovgpu.ops._op import schema
 from ovgpu.types import Type
 from tests.emulator import nvrtc
 from tests.harness import Case
@@ -72,7 +73,7 @@ def test_every_body_compiles_for_devices(architecture: str) -> None:
 def functions() -> Iterator[str]:
     for number, case in enumerate(CASES):
         cls: Any = lookup(case.op, case.version)
-        op = cls(**{name: getattr(Type, value) if name == "destination_type" else value
+        op = cls(**{name: getattr(Type, value) if schema(cls)[name][0] is Type else value
                     for name, value in case.attrs.items()})
         kinds = [getattr(Type, i.dtype) for i in case.inputs]
         result = op.infer(*(ovgpu.symbolic.Spec(k, tuple(i.shape)) for k, i in zip(kinds, case.inputs)))[0].type
