@@ -122,6 +122,8 @@ def drawn(draw: st.DrawFn) -> Case:
     terms = math.prod(shape[axis] for axis in over)
     if terms == 0 and kind == "bf16":  # the plugin's greatest of none is finite there, and infinite in f16
         kind = "f32"
+    if kind in ("i8", "u8") and terms > 12:  # the plugin saturates 8-bit sums on the way as well
+        kind = "i32"
     low, high = {"ReduceProd": (0.5, 1.5), "ReduceL2": (1, 2)}.get(op, (None, None))
     return Case(op, ARITHMETIC.get(op, "opset1"), [In(shape, kind, low=low, high=high), axes],
                 {"keep_dims": draw(st.booleans())}, tol=Sum(max(terms, 1)) if is_float(kind) else None,
