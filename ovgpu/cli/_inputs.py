@@ -136,7 +136,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def feed_of(args: argparse.Namespace, ports: Sequence[Output], stateful: bool) -> Feed:
-    """The inputs that the command line asks for."""
+    """The inputs that the command line asks for. ValueError if it asks for no inference."""
+    if args.steps < 1:
+        raise ValueError(f"--steps must be at least 1, not {args.steps}")
     shapes, given = parse_shapes(args.shape, ports), parse_values(args.input, ports)
     random = np.random.default_rng(args.seed)
     arrays = {}

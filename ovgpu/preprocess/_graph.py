@@ -41,13 +41,13 @@ class Graph:
         return self.add("Transpose", "opset1", x, self.constant(order))
 
     def known(self, port: Output) -> Output:
-        """The same port with its spec, inferred from those of what it is made of."""
+        """The same port with its spec; one that has none yet is inferred, with what it is made of."""
         node = port.node
-        for source in node.inputs:
-            if source is not None and source.spec.shape is None and source.spec.type.is_dynamic():
-                self.known(source)
+        if port.spec.shape is not None or not port.spec.type.is_dynamic() or node.op.name == "Parameter":
+            return port
+        specs = [None if source is None else self.known(source).spec for source in node.inputs]
         with self.table:
-            specs = node.infer([None if s is None else s.spec for s in node.inputs])
-        for output, spec in zip(node.outputs, specs):
+            found = node.infer(specs)
+        for output, spec in zip(node.outputs, found):
             output.spec = spec
         return port
