@@ -5,7 +5,8 @@
     test_random = sweep(pools())
 
 Each draw is one inference on NumPy, with static or dynamic shapes. `pytest --long` draws ten times as many, others
-in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw.
+in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw; where that is most of what
+is drawn, the test fails.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
-from . import judge
+from . import guarded, judge
 from .cases import Case, api, compile
 from .ir import Variant
 from .replay import EMULATED
@@ -23,7 +24,7 @@ from .tolerance import compare_all
 
 DRAWS, LONGER = 200, 10
 LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
-                  suppress_health_check=list(HealthCheck))
+                  suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much])
 
 
 def sweep(cases: st.SearchStrategy[Case], draws: int = DRAWS) -> Callable[..., None]:
@@ -55,9 +56,9 @@ def judged(case: Case, variant: Variant, device: str) -> None:
     """Compares one inference of a case with OpenVINO's, or with what the case expects."""
     note(f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})")
     try:
-        wanted = case.expected[0] if case.expect else judge.Judge(*case.net.build(), case.oracle).expect(
-            case.parameters(case.arrays()))
-    except (RuntimeError, judge.Refused):
+        wanted = case.expected[0] if case.expect else guarded.expect(
+            *case.net.build(), case.oracle, case.parameters(case.arrays()))
+    except judge.Refused:
         assume(False)
     found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
     compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)
