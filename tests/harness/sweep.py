@@ -38,6 +38,7 @@ def sweep(cases: st.SearchStrategy[Case], draws: int = DRAWS) -> Callable[..., N
             request.getfixturevalue("emulated")  # a kernel may have to be compiled for every draw
             run(cases, EMULATED, settings(LIMITS, max_examples=draws, derandomize=False))
 
+    test.drawn = cases  # type: ignore[attr-defined]  # what tests.conformance draws from
     return pytest.mark.timeout(3600)(test)
 
 
