@@ -57,8 +57,35 @@ def take(result: Port, **attrs: Any) -> Link:
     return Link(None, result, attrs)
 
 
+Entry = tuple[int, Port, Mapping[str, Any]]  # a port of the layer, a layer of its body, and how it is sliced
+
+
+@dataclass(frozen=True)
+class Maps:
+    """How the ports of a control flow layer, counted from 0 in either direction, meet one of its bodies."""
+
+    inputs: Sequence[Entry]
+    outputs: Sequence[Entry]
+    back_edges: Sequence[tuple[Port, Port]] | None = None  # (result, parameter); None for an If, which has none
+    iteration: Port | None = None  # the parameter that gets the iteration number
+    condition: Port | None = None  # the result that says whether to go on
+
+    def write(self, tag: str, first_output: int) -> list[str]:
+        """The elements of the layer."""
+        lines = [_map("input", port, inner, **attrs) for port, inner, attrs in self.inputs]
+        lines += [_map("output", first_output + port, inner, **attrs) for port, inner, attrs in self.outputs]
+        if self.iteration is not None:
+            lines.append(_tag("input", external_port_id=-1, internal_layer_id=self.iteration.layer,
+                              purpose="current_iteration"))
+        if self.condition is not None:
+            lines.append(_tag("output", external_port_id=-1, internal_layer_id=self.condition.layer,
+                              purpose="execution_condition"))
+        edges = [_tag("edge", **{"from-layer": a.layer, "to-layer": b.layer}) for a, b in self.back_edges or ()]
+        return [_element(tag, lines), *([] if self.back_edges is None else [_element("back_edges", edges)])]
+
+
 @dataclass
-class _Layer:
+class Layer:
     id: int
     name: str
     type: str
@@ -68,8 +95,8 @@ class _Layer:
     outputs: list[str]
     names: list[str]
     data: bytes | None = None
-    maps: list[str] = field(default_factory=list)  # port maps and back edges, already XML
     bodies: dict[str, Net] = field(default_factory=dict)
+    maps: dict[str, Maps] = field(default_factory=dict)  # one for each body
 
 
 class Net:
@@ -78,7 +105,7 @@ class Net:
     def __init__(self, name: str = "net") -> None:
         self.name = name
         self.parameters: dict[str, Port] = {}
-        self._layers: list[_Layer] = []
+        self.nodes: list[Layer] = []
 
     def parameter(self, type: str, shape: Dims, name: str | None = None) -> Port:
         """A model input. A shape holds ints, -1 or ranges such as "2..5"; None is a dynamic rank."""
@@ -133,21 +160,15 @@ class Net:
     def tensor_iterator(self, body: Net, inputs: Sequence[Link], outputs: Sequence[Link],
                         back_edges: Sequence[tuple[Port, Port]] = (), name: str | None = None) -> Any:
         """A TensorIterator-1; a back edge is (result of the body, parameter of the body)."""
-        return self._loop("TensorIterator", "opset1", [], body, inputs, outputs, back_edges, [], name)
+        return self._loop("TensorIterator", "opset1", [], body, inputs, outputs, back_edges, name)
 
     def loop(self, trip_count: Port, condition: Port, body: Net, inputs: Sequence[Link],
              outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]] = (), *,
              body_condition: Port | None = None, iteration: Port | None = None,
              name: str | None = None) -> Any:
         """A Loop-5; `body_condition` is a result of the body, `iteration` a parameter of it."""
-        first, special = [trip_count, condition], []
-        if iteration is not None:
-            special.append(_tag("input", external_port_id=-1, internal_layer_id=iteration.layer,
-                                purpose="current_iteration"))
-        if body_condition is not None:
-            special.append(_tag("output", external_port_id=-1, internal_layer_id=body_condition.layer,
-                                purpose="execution_condition"))
-        return self._loop("Loop", "opset5", first, body, inputs, outputs, back_edges, special, name)
+        return self._loop("Loop", "opset5", [trip_count, condition], body, inputs, outputs, back_edges, name,
+                          iteration, body_condition)
 
     def if_(self, condition: Port, then_body: Net, else_body: Net,
             inputs: Sequence[tuple[Port, Port | None, Port | None]], outputs: Sequence[tuple[Port, Port]],
@@ -156,17 +177,16 @@ class Net:
         it; outputs (then result, else result)."""
         outer = [condition, *(value for value, _, _ in inputs)]
         layer = self._add("If", "opset8", outer, {}, [then.type for then, _ in outputs], name)
-        for branch, tag in enumerate(("then", "else")):
-            lines = [_map("input", 1 + i, inner)
-                     for i, entry in enumerate(inputs) if (inner := entry[1 + branch]) is not None]
-            lines += [_map("output", len(outer) + i, pair[branch]) for i, pair in enumerate(outputs)]
-            layer.maps.append(_element(f"{tag}_port_map", lines))
-        layer.bodies = {"then_body": then_body, "else_body": else_body}
+        for branch, (tag, body) in enumerate((("then", then_body), ("else", else_body))):
+            layer.bodies[f"{tag}_body"] = body
+            layer.maps[f"{tag}_port_map"] = Maps(
+                [(1 + i, inner, {}) for i, entry in enumerate(inputs) if (inner := entry[1 + branch]) is not None],
+                [(i, pair[branch], {}) for i, pair in enumerate(outputs)])
         return _ports(layer)
 
     def layers(self) -> Iterator[tuple[str, str]]:
         """(type, version) of every layer, those of bodies included."""
-        for layer in self._layers:
+        for layer in self.nodes:
             yield layer.type, layer.version
             for body in layer.bodies.values():
                 yield from body.layers()
@@ -181,35 +201,34 @@ class Net:
         return f'<?xml version="1.0"?>\n{text}\n'.encode(), bytes(weights)
 
     def _add(self, type: str, version: str, inputs: list[Port], attrs: dict[str, Any], outputs: list[str],
-             name: str | None, names: Sequence[str] = ()) -> _Layer:
-        number = len(self._layers)
-        layer = _Layer(number, name or f"{type}_{number}", type, version, attrs, inputs, outputs, list(names))
-        self._layers.append(layer)
+             name: str | None, names: Sequence[str] = ()) -> Layer:
+        number = len(self.nodes)
+        layer = Layer(number, name or f"{type}_{number}", type, version, attrs, inputs, outputs, list(names))
+        self.nodes.append(layer)
         return layer
 
     def _loop(self, type: str, version: str, first: list[Port], body: Net, inputs: Sequence[Link],
-              outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]], special: list[str],
-              name: str | None) -> Any:
+              outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]], name: str | None,
+              iteration: Port | None = None, condition: Port | None = None) -> Any:
         outer = [*first, *(link.outer for link in inputs if link.outer is not None)]
         layer = self._add(type, version, outer, {}, [link.inner.type for link in outputs], name)
-        lines = [_map("input", len(first) + i, link.inner, **link.attrs) for i, link in enumerate(inputs)]
-        lines += [_map("output", len(outer) + i, link.inner, **link.attrs) for i, link in enumerate(outputs)]
-        edges = [_tag("edge", **{"from-layer": a.layer, "to-layer": b.layer}) for a, b in back_edges]
-        layer.maps = [_element("port_map", lines + special), _element("back_edges", edges)]
-        layer.bodies = {"body": body}
+        layer.bodies["body"] = body
+        layer.maps["port_map"] = Maps([(len(first) + i, link.inner, link.attrs) for i, link in enumerate(inputs)],
+                                      [(i, link.inner, link.attrs) for i, link in enumerate(outputs)],
+                                      back_edges, iteration, condition)
         return _ports(layer)
 
     def _write(self, tag: str, weights: bytearray, variant: Variant) -> str:
         layers, edges = [], []
-        for layer in self._layers:
+        for layer in self.nodes:
             layers.append(self._write_layer(layer, weights, variant))
             for i, port in enumerate(layer.inputs):
-                source = len(self._layers[port.layer].inputs) + port.index
+                source = len(self.nodes[port.layer].inputs) + port.index
                 edges.append(_tag("edge", **{"from-layer": port.layer, "from-port": source,
                                              "to-layer": layer.id, "to-port": i}))
         return _element(tag, [_element("layers", layers), _element("edges", edges)])
 
-    def _write_layer(self, layer: _Layer, weights: bytearray, variant: Variant) -> str:
+    def _write_layer(self, layer: Layer, weights: bytearray, variant: Variant) -> str:
         attrs = dict(layer.attrs)
         if layer.type == "Parameter" and variant == "rankless":
             attrs["shape"] = "..."
@@ -221,7 +240,7 @@ class Net:
         ports = [_port(i, port.type) for i, port in enumerate(layer.inputs)]
         outs = [_port(len(ports) + i, type, () if i else layer.names) for i, type in enumerate(layer.outputs)]
         parts = [_tag("data", **attrs)] if attrs else []
-        parts += layer.maps
+        parts += [line for tag, maps in layer.maps.items() for line in maps.write(tag, len(ports))]
         parts += [_element("input", ports)] if ports else []
         parts += [_element("output", outs)] if outs else []
         parts += [body._write(tag, weights, "static") for tag, body in layer.bodies.items()]
@@ -229,7 +248,7 @@ class Net:
         return _element(f"{head} version={quoteattr(layer.version)}", parts)
 
 
-def _ports(layer: _Layer) -> Any:
+def _ports(layer: Layer) -> Any:
     ports = tuple(Port(layer.id, i, type) for i, type in enumerate(layer.outputs))
     return ports[0] if len(ports) == 1 else ports
 

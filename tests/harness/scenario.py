@@ -31,6 +31,7 @@ from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare, compare_all
 
 States = dict[str, np.ndarray[Any, Any]]
+Wanted = list[tuple[list[Expected], States]]  # outputs and states that each step must show
 PASSES = 5  # on a device: before the last one, every buffer of a state has twice been the current one
 
 
@@ -111,11 +112,11 @@ class Scenario:
         return "scenarios"
 
     @cached_property
-    def expected(self) -> list[tuple[list[Expected], States]]:
-        """Outputs and states that each step must show; what a step brings itself wins."""
-        return recall([*self.net.build(), self.oracle, *self._contents()], self._judged)
+    def expected(self) -> Wanted:
+        return recall([*self.net.build(), self.oracle, *self._contents()], self.judge)
 
-    def _judged(self) -> list[tuple[list[Expected], States]]:
+    def judge(self) -> Wanted:
+        """What OpenVINO shows; what a step brings itself wins."""
         xml, weights = self.net.build()
         stateful = any(kind == "ReadValue" for kind, _ in self.net.layers())
         assert not (stateful and self.oracle == "evaluate"), f"{self.id}: evaluate keeps no state"
@@ -147,21 +148,22 @@ class Scenario:
         if device == EMULATED:
             watch.close(self.group, self.name, variant)
 
-    def watched(self, variant: Variant, device: str, passes: int = PASSES) -> Watch:
+    def watched(self, variant: Variant, device: str, passes: int = PASSES, expected: Wanted | None = None) -> Watch:
         """Takes every step and compares, on a device several times over; what else than graphs the last one took."""
+        expected = self.expected if expected is None else expected
         request, watch = compile(self.net, variant, device), Watch()
         last = passes - 1 if device == EMULATED else 0
         for number in range(last + 1):
             if number:
                 request.reset_state()
             where = f"{self.id} ({variant}, {device}), pass {number}"
-            self._pass(where, request, watch if 0 < number == last else None)
+            self._pass(where, request, expected, watch if 0 < number == last else None)
         return watch
 
-    def _pass(self, where: str, request: Any, watch: Watch | None = None) -> None:
+    def _pass(self, where: str, request: Any, expected: Wanted, watch: Watch | None) -> None:
         """Takes the steps, from the initial state."""
         settled = False
-        for number, (step, (outputs, states)) in enumerate(zip(self.steps, self.expected, strict=True)):
+        for number, (step, (outputs, states)) in enumerate(zip(self.steps, expected, strict=True)):
             place = f"{where} step {number} {type(step).__name__}"
             take = partial(self._take, api(), request, step)
             infers = isinstance(step, Infer)

@@ -4,9 +4,9 @@
     def pools(draw: st.DrawFn) -> Case: ...
     test_random = sweep(pools())
 
-Each draw is one inference on NumPy, with static or dynamic shapes. `pytest --long` draws ten times as many, others
-in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw; where that is most of what
-is drawn, the test fails.
+Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` draws ten
+times as many, others in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw; where
+that is most of what is drawn, the test fails.
 """
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from . import guarded, judge
 from .cases import Case, api, compile
 from .ir import Variant
 from .replay import EMULATED
+from .scenario import Scenario
 from .tolerance import compare_all
 
+Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
 DRAWS, LONGER = 200, 10
+PASSES = 3  # of a scenario on a device: one runs, one captures, one replays
 LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
                   suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much])
 
 
-def sweep(cases: st.SearchStrategy[Case], draws: int = DRAWS) -> Callable[..., None]:
+def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
     """A pytest function that judges so many draws of cases: `test_random = sweep(cases())`."""
 
     def test(request: pytest.FixtureRequest) -> None:
@@ -42,23 +45,28 @@ def sweep(cases: st.SearchStrategy[Case], draws: int = DRAWS) -> Callable[..., N
     return pytest.mark.timeout(3600)(test)
 
 
-def run(cases: st.SearchStrategy[Case], device: str, limits: settings) -> None:
+def run(cases: Draws, device: str, limits: settings) -> None:
     """Judges draws of cases and of how their shapes are declared."""
 
     @limits
     @given(cases, st.sampled_from(("static", "dynamic")))
-    def test(case: Case, variant: Variant) -> None:
+    def test(case: Case | Scenario, variant: Variant) -> None:
         judged(case, variant if case.dynamic else "static", device)
 
     test()
 
 
-def judged(case: Case, variant: Variant, device: str) -> None:
-    """Compares one inference of a case with OpenVINO's, or with what the case expects."""
-    note(f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})")
+def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
+    """Compares a case with OpenVINO, or with what it expects itself: one inference, or all steps of a scenario."""
     try:
-        wanted = case.expected[0] if case.expect else guarded.expect(
-            *case.net.build(), case.oracle, case.parameters(case.arrays()))
+        if isinstance(case, Scenario):
+            note(f"{case.net.build(variant)[0].decode()}\n{case.steps}")
+            expected = case.judge() if case.oracle == "value" else guarded.ask(case.judge)
+            case.watched(variant, device, PASSES, expected)
+            return
+        note(f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})")
+        wanted = case.expected[0] if case.expect else guarded.ask(
+            guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
     except judge.Refused:
         assume(False)
     found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
