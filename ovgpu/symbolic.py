@@ -476,9 +476,14 @@ class Spec:
         return None if self.shape is None else len(self.shape)
 
     @property
+    def symbolic(self) -> bool:
+        """Whether the value is an array of Ints; one of strings is a constant."""
+        return self.value is not None and self.value.dtype == object and self.type != Type.string
+
+    @property
     def constant(self) -> np.ndarray[Any, Any] | None:
         """The value if every element of it is known now, else None."""
-        if self.value is None or self.value.dtype != object:
+        if self.value is None or not self.symbolic:
             return self.value
         flat = self.value.ravel()
         return None if any(isinstance(v, Sym) for v in flat) else self.value.astype(np.int64)

@@ -110,7 +110,7 @@ class Builder:
     def _host_input(self, port: Output) -> HostInput:
         """How a step or a host node gets the port's value on the host."""
         spec, value = port.spec, port.spec.value
-        if value is not None and value.dtype != object:
+        if value is not None and not spec.symbolic:
             return HostInput(constant=value)
         if value is not None and self.hosts.spelled(port):
             return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
@@ -224,7 +224,7 @@ class Builder:
                 if s is not None:
                     on_host = i in hosts or self.hosts.spelled(s)
                     stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
-                    if on_host and s.spec.value is not None and s.spec.value.dtype == object:
+                    if on_host and s.spec.value is not None and s.spec.symbolic:
                         stack += self._tellers(s.spec.value.ravel())
             stack += self._tellers(d for port in node.outputs for d in port.spec.shape or ())
         return wanted
@@ -304,7 +304,7 @@ class Builder:
         """A tensor whose value is a constant, or numbers of the lane that a step writes out."""
         spec = port.spec
         assert spec.value is not None and spec.shape is not None
-        if spec.value.dtype != object:
+        if not spec.symbolic:
             self.value_of[id(port)] = self.value(port, View.dense(spec.value.shape), "constant", spec.value)
             return
         self._await(self.hosts.fetched(port))

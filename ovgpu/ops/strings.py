@@ -1,0 +1,68 @@
+"""Strings from their bytes and back: StringTensorPack, StringTensorUnpack.
+
+Strings are Python's `bytes` on the host, whatever the device; both ops run there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops._op import Op, op
+from ovgpu.symbolic import Spec, same, unknown
+from ovgpu.types import Type
+
+
+@op("StringTensorPack", "opset15")
+class StringTensorPack(Op):
+    """``begins, ends, symbols [N] -> strings``, all but the symbols of one shape: string i is the symbols from
+    begins[i] up to ends[i], bytes of UTF-8. What does not lie within the symbols is an error."""
+
+    exact = True
+
+    def infer(self, begins: Spec, ends: Spec, symbols: Spec) -> tuple[Spec, ...]:
+        for spec, what in ((begins, "begins"), (ends, "ends")):
+            if spec.type not in (Type.dynamic, Type.i32, Type.i64):
+                raise OpError(f"{what} must be i32 or i64, not {spec.type.get_type_name()}")
+        if begins.type != ends.type and Type.dynamic not in (begins.type, ends.type):
+            raise OpError(f"begins are {begins.type.get_type_name()}, ends {ends.type.get_type_name()}")
+        if symbols.type not in (Type.dynamic, Type.u8):
+            raise OpError(f"symbols must be u8, not {symbols.type.get_type_name()}")
+        if symbols.rank not in (None, 1):
+            raise OpError(f"symbols must have rank 1, not {symbols.rank}")
+        if begins.shape is None or ends.shape is None:
+            return (Spec(Type.string, begins.shape or ends.shape),)
+        if len(begins.shape) != len(ends.shape):
+            raise OpError(f"begins have rank {len(begins.shape)}, ends {len(ends.shape)}")
+        shape = (same(a, b, f"begins have {{0}}, ends {{1}} elements on axis {axis}")
+                 for axis, (a, b) in enumerate(zip(begins.shape, ends.shape)))
+        return (Spec(Type.string, tuple(shape)),)
+
+    def evaluate(self, xp: Any, begins: Any, ends: Any, symbols: Any) -> tuple[Any, ...]:
+        text = symbols.tobytes()
+        if ((begins < 0) | (ends < begins) | (ends > len(text))).any():
+            raise OpError(f"begins and ends must be ascending places among {len(text)} symbols")
+        strings = [text[i:j] for i, j in zip(begins.ravel().tolist(), ends.ravel().tolist())]
+        return (np.array(strings, object).reshape(begins.shape),)
+
+
+@op("StringTensorUnpack", "opset15")
+class StringTensorUnpack(Op):
+    """``strings -> begins, ends, symbols [N]``: the bytes of all strings, one after the other, and where in them each
+    string begins and ends."""
+
+    exact = True
+
+    def infer(self, strings: Spec) -> tuple[Spec, ...]:
+        if strings.type not in (Type.dynamic, Type.string):
+            raise OpError(f"strings are expected, not {strings.type.get_type_name()}")
+        place = Spec(Type.i32, strings.shape)
+        return place, place, Spec(Type.u8, (unknown(),))
+
+    def evaluate(self, xp: Any, strings: Any) -> tuple[Any, ...]:
+        words = strings.ravel().tolist()
+        places = np.cumsum([0, *map(len, words)], dtype=np.int32)
+        begins, ends = (part.reshape(strings.shape) for part in (places[:-1], places[1:]))
+        return begins, ends, np.frombuffer(b"".join(words), np.uint8)
