@@ -4,9 +4,9 @@
     def pools(draw: st.DrawFn) -> Case: ...
     test_random = sweep(pools())
 
-Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` draws ten
-times as many, others in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw; where
-that is most of what is drawn, the test fails.
+Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` draws
+ten times as many, others in every run, and runs them on the emulated device as well. What OpenVINO refuses is no draw;
+where that is most of what is drawn, the test fails.
 """
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .tolerance import compare_all
 
 Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
 DRAWS, LONGER = 200, 10
+VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
 PASSES = 3  # of a scenario on a device: one runs, one captures, one replays
 LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
                   suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much])
@@ -49,25 +50,33 @@ def run(cases: Draws, device: str, limits: settings) -> None:
     """Judges draws of cases and of how their shapes are declared."""
 
     @limits
-    @given(cases, st.sampled_from(("static", "dynamic")))
+    @given(cases, VARIANTS)
     def test(case: Case | Scenario, variant: Variant) -> None:
-        judged(case, variant if case.dynamic else "static", device)
+        note(described(case, variant))
+        try:
+            judged(case, variant, device)
+        except judge.Refused:
+            assume(False)
 
     test()
 
 
+def described(case: Case | Scenario, variant: Variant) -> str:
+    """What is drawn, so that it can be made again by hand."""
+    if isinstance(case, Scenario):
+        return f"{case.net.build(variant)[0].decode()}\n{case.steps}"
+    return f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})"
+
+
 def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
-    """Compares a case with OpenVINO, or with what it expects itself: one inference, or all steps of a scenario."""
-    try:
-        if isinstance(case, Scenario):
-            note(f"{case.net.build(variant)[0].decode()}\n{case.steps}")
-            expected = case.judge() if case.oracle == "value" else guarded.ask(case.judge)
-            case.watched(variant, device, PASSES, expected)
-            return
-        note(f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})")
-        wanted = case.expected[0] if case.expect else guarded.ask(
-            guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
-    except judge.Refused:
-        assume(False)
+    """Compares a case with OpenVINO, or with what it expects itself: one inference, or all steps of a scenario.
+    `Refused` where OpenVINO does not answer; a case that does not run with dynamic shapes runs with static ones."""
+    variant = variant if case.dynamic else "static"
+    if isinstance(case, Scenario):
+        expected = case.judge() if case.oracle == "value" else guarded.ask(case.judge)
+        case.watched(variant, device, PASSES, expected)
+        return
+    wanted = case.expected[0] if case.expect else guarded.ask(
+        guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))
     found = judge.infer(api(), compile(case.net, variant, device), case.parameters(case.arrays()))
     compare_all(f"[{case.op}] {case.name} ({variant}, {device})", found, wanted, case.tol)
