@@ -130,8 +130,8 @@ def redrawn(draw: st.DrawFn, rows: Sequence[Runnable], modes: Sequence[str] = ()
     of auto_broadcast, ``kinds`` the element types that others may be replaced by.
     """
     judged = [row for row in rows if isinstance(row, Case) and row.judged and row.expect is None]
-    op = draw(st.sampled_from(sorted({row.op for row in judged})))
-    row = draw(st.sampled_from([row for row in judged if row.op == op]))
+    group = draw(st.sampled_from(sorted({row.group for row in judged})))
+    row = draw(st.sampled_from([row for row in judged if row.group == group]))
     mode = draw(st.sampled_from(modes)) if modes else "none"
     inputs = [_resampled(x, shape) for x, shape in zip(row.inputs, draw(fitting(len(row.inputs), mode)))]
     if kinds and not any(x.fixed for x in row.inputs):

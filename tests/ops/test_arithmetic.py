@@ -7,10 +7,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, check, given, special_floats, sweep
+from tests.harness import Case, In, check, given, special_floats, sweep
 from tests.ops.elementwise_cases import MODES as BROADCASTS
-from tests.ops.elementwise_cases import binary, mixed, pairs, redrawn, unary
+from tests.ops.elementwise_cases import binary, fitting, mixed, pairs, redrawn, unary
 
 WIDE_KINDS = ("f16", "bf16", "i32", "i64")
 KINDS = (*WIDE_KINDS, "i8", "u8")
@@ -144,5 +145,12 @@ SPECIAL = [
 test_special = check(SPECIAL)
 
 OTHERS = {"i32": ("i8", "i16", "u8", "u16", "u32", "u64"), "f32": ("f64",)}
+@st.composite
+def angles(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(("f32", "f16", "f64")))
+    return Case("Atan2", "opset17", [In(shape, kind) for shape in draw(fitting(2))], expect=np.arctan2)
+
+
+test_random_angles = sweep(angles(), 50)
 test_random_binary = sweep(redrawn(BINARY + VALUES, BROADCASTS, OTHERS), 100)
 test_random_unary = sweep(redrawn(UNARY + SPECIAL, kinds=OTHERS), 100)

@@ -4,8 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check, given
+from tests.harness import Case, In, check, given, sweep
 from tests.harness.cases import Array
 
 N, T, D, H = 3, 5, 4, 7
@@ -99,3 +100,16 @@ SEQUENCES = [
     sequence("rank", attention=uniform(N, T), error="A must have rank 3, not 2"),
 ]
 test_cases = check([*CELLS, *SEQUENCES])
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> Case:
+    n, steps, kind = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.sampled_from(("f32", "f16", "f64")))
+    name = f"random_{n}_{steps}_{kind}"
+    if draw(st.booleans()):
+        return cell(name, n, kind)
+    lengths = [draw(st.integers(0, steps)) for _ in range(n)]
+    return sequence(f"{name}_{lengths}", n, kind, np.array(lengths, draw(st.sampled_from((np.int32, np.int64)))), steps)
+
+
+test_random = sweep(drawn(), 100)

@@ -4,8 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-from tests.harness import Case, In, check
+from tests.harness import Case, In, check, sweep
 from tests.harness.cases import Array
 
 AROUND = {"pads_begin": "1,1", "pads_end": "1,1"}
@@ -67,3 +68,22 @@ CASES = [
          error="'dot' is not one of xnor-popcount"),
 ]
 test_cases = check(CASES)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Case:
+    """Padded by -1 or 1; the plugin leaves out what is padded by 0."""
+
+    def two(*values: int) -> str:
+        return ",".join(str(draw(st.sampled_from(values))) for _ in "hw")
+
+    n, out, rows, columns, height, width = (draw(st.integers(*span)) for span in (
+        (1, 3), (1, 17), (5, 9), (5, 9), (1, 3), (1, 3)))
+    channels = draw(st.sampled_from((8, 16, 24, 32)))
+    return judged((n, channels, rows, columns), (out, channels, height, width), strides=two(1, 2, 3),
+                  dilations=two(1, 2), pads_begin=two(0, 1), pads_end=two(0, 1),
+                  pad_value=draw(st.sampled_from(("-1", "1"))),
+                  auto_pad=draw(st.sampled_from(("explicit", "valid", "same_upper", "same_lower"))))
+
+
+test_random = sweep(convolutions(), 100)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tests.harness import Case, In, check, const, given, special_floats, special_integers, specials, sweep
 from tests.harness.elements import FLOATS, INTEGERS, is_float
-from tests.ops.elementwise_cases import redrawn
+from tests.ops.elementwise_cases import redrawn, shapes
 
 PLAIN = (*FLOATS, *INTEGERS, "boolean")
 STORED = ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "i4", "u4", "u1", "u2", "u3", "u6")
@@ -117,4 +118,12 @@ IDENTITY = [
 ]
 test_identity = check(IDENTITY)
 
+
+@st.composite
+def copies(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(PLAIN))
+    return Case("Identity", "opset16", [In(draw(shapes()), kind)], {}, [kind], expect=np.copy)
+
+
 test_random = sweep(redrawn(CONVERT + LIKE + PROMOTE), 100)
+test_random_identity = sweep(copies(), 50)

@@ -192,4 +192,12 @@ def drawn(draw: st.DrawFn) -> Case:
     return across([draw(st.sampled_from(("opset5", "opset8")))], [case])[0]
 
 
+@st.composite
+def trees(draw: st.DrawFn) -> Case:
+    steps, batches, width = (draw(st.integers(1, most)) for most in (9, 4, 5))
+    lengths = [draw(st.integers(1, steps + 2)) for _ in range(batches)]
+    return beams((steps, batches, width), draw(st.sampled_from(("f32", "f16", "i32", "i64"))), lengths=lengths)
+
+
 test_random = sweep(drawn())
+test_random_trees = sweep(trees(), 100)

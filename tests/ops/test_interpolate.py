@@ -137,4 +137,15 @@ def drawn(draw: st.DrawFn) -> Case:
                   oracle=oracle)
 
 
+@st.composite
+def drawn_old(draw: st.DrawFn) -> Case:
+    """Of the last axes, which are those that the plugin resizes."""
+    rank = draw(st.integers(3, 5))
+    shape = draw(st.lists(st.integers(1, 8), min_size=rank, max_size=rank))
+    axes = range(2 if rank > 3 else 1, rank)
+    mode = draw(st.sampled_from(("nearest", "linear", "cubic")))
+    return old(shape, [draw(st.integers(1, 12)) for _ in axes], str(list(axes))[1:-1], mode, draw(st.booleans()))
+
+
 test_random = sweep(drawn())
+test_random_old = sweep(drawn_old(), 100)

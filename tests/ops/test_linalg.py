@@ -107,4 +107,19 @@ def matrices(draw: st.DrawFn) -> Case:
     return inverse(*batch, n, n, adjoint=draw(st.booleans()), id=f"drawn_{draw(st.integers(0, 10**6))}")
 
 
+@st.composite
+def groups(draw: st.DrawFn) -> Case:
+    """Rows or columns in groups, and stacked matrices; none of them is square, which would say how it lies."""
+    m, n, k = (draw(st.integers(1, 20)) for _ in range(3))
+    k += k == n
+    form, count = draw(st.sampled_from(("rows", "columns", "stacked"))), draw(st.integers(1, 4))
+    index = draw(st.sampled_from(("i32", "i64")))
+    if form == "stacked":
+        return grouped((count, m, k), (count, n, k), id=f"drawn_{m}_{n}_{k}")
+    ends = sorted(draw(st.lists(st.integers(0, m), min_size=count, max_size=count)))
+    sides = ((m, k), (count, n, k)) if form == "rows" else ((k, m), (m, n))
+    return grouped(*sides, [*ends[:-1], m], index=index, id=f"drawn_{form}_{m}_{n}_{k}")
+
+
 test_random = sweep(matrices(), 100)
+test_random_groups = sweep(groups(), 50)

@@ -216,6 +216,22 @@ def drawn(draw: st.DrawFn) -> Case:
 test_random = sweep(drawn())
 
 
+@st.composite
+def drawn_padded(draw: st.DrawFn) -> Case:
+    """Of the versions whose output is padded, which the plugin does not do."""
+    version = draw(st.sampled_from(("opset1", "opset3", "opset4")))
+    batches, classes, count = draw(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 40)))
+    limit, center, ordered = draw(st.integers(0, 50)), draw(st.booleans()), draw(st.booleans())
+    rows = min(count, limit) * classes * batches if version == "opset4" else min(count, limit * classes)
+    return nms(version, *drawn_boxes(draw(st.sampled_from(("f32", "f16"))), batches, classes, count), limit,
+               draw(st.sampled_from((0.013, 0.31, 0.57, 0.83))), draw(st.sampled_from((-3.0, 0.0, 0.26))),
+               attrs={"box_encoding": "center" if center else "corner", "sort_result_descending": ordered},
+               expect=padded(rows, center, ordered), id=f"random_{draw(st.integers(0, 999))}")
+
+
+test_random_padded = sweep(drawn_padded(), 100)
+
+
 def turned(rng: np.random.Generator, batches: int, count: int) -> Array:
     """Rotated boxes, some without an area; of those whose corners touch, the plugin misses what they have in common."""
     boxes = rng.uniform([0, 0, 1, 1, -4], [6, 6, 6, 6, 4], (batches, count, 5))

@@ -87,8 +87,10 @@ def drawn(draw: st.DrawFn) -> Case:
         whole = draw(st.booleans())
         most = draw(st.integers(0, len(least))) if whole else 0
         attrs |= {"min_size": least, "max_size": tuple(s + 3 for s in least[:most]), "scale_all_sizes": whole}
-    attrs |= {"min_max_aspect_ratios_order": draw(st.booleans())}
-    return priors("PriorBox", "opset8", attrs, grid, image, id="random")
+    version = draw(st.sampled_from(("opset1", "opset8")))
+    if version == "opset8":
+        attrs |= {"min_max_aspect_ratios_order": draw(st.booleans())}
+    return priors("PriorBox", version, attrs, grid, image, id="random")
 
 
 test_random = sweep(drawn())

@@ -71,7 +71,8 @@ def drawn(draw: st.DrawFn) -> Case:
              "nms_thresh": draw(st.sampled_from((0.31, 0.7))), "ratio": draw(st.sampled_from(("1", "0.5,1.3"))),
              "scale": draw(st.sampled_from(("1", "0.7,2"))), "box_size_scale": draw(st.sampled_from((1.0, 3.0)))}
     image = draw(st.sampled_from(((41.0, 57.0, 1.0), (80.0, 33.0, 1.5, 0.5))))
-    return proposal("opset1", draw(st.integers(1, 2)), draw(st.integers(4, 7)), draw(st.integers(4, 7)), image=image,
+    version = draw(st.sampled_from(("opset1", "opset4")))
+    return proposal(version, draw(st.integers(1, 2)), draw(st.integers(4, 7)), draw(st.integers(4, 7)), image=image,
                     attrs=attrs, id=f"random_{draw(st.integers(0, 99))}")
 
 

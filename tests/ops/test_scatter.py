@@ -203,13 +203,18 @@ def drawn(draw: st.DrawFn) -> Case:
         return slices(shape, tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))), axis, kind=kind)
     if what == "tuples":
         at = (*draw(st.lists(st.integers(1, 5), max_size=2)), draw(st.integers(1, len(shape))))
+        if draw(st.booleans()):
+            return tuples(shape, at, kind=kind)
         reduction = draw(st.sampled_from(("none", "sum", "sub", "prod", "min", "max")))
         return tuples(shape, at, kind=kind, version="opset15", reduction=reduction)
     at = tuple(draw(st.integers(1, 9 if i == axis % len(shape) else d)) for i, d in enumerate(shape))
+    name = f"{shape}-{at}-{axis}-{kind}"
+    if draw(st.booleans()) and at[axis] <= shape[axis]:
+        return scatter(OLD, shape, at, axis, kind=kind, negative=draw(st.booleans()), id=name)
     reduction = draw(st.sampled_from(("none", "sum", "prod", "min", "max", "mean")))
     mean = {"oracle": "evaluate"} if reduction == "mean" else {}
     return scatter(NEW, shape, at, axis, kind=kind, negative=draw(st.booleans()), reduction=reduction,
-                   use_init_val=draw(st.booleans()), id=f"{shape}-{at}-{axis}-{kind}", **mean)
+                   use_init_val=draw(st.booleans()), id=name, **mean)
 
 
 test_random = sweep(drawn())

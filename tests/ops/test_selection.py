@@ -4,11 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.selection import Unique
 from tests.harness import Case, In, check, const, given, sweep
 
 
@@ -103,9 +100,10 @@ def _unique(x: Any, axis: int | None = None, attrs: Any = ()) -> Any:
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis,
                                                 equal_nan=False)
     order = np.arange(first.size) if dict(attrs).get("sorted", True) else np.argsort(first)
-    index = np.int32 if dict(attrs).get("index_element_type") == "i32" else np.int64
+    index, number = (np.int32 if dict(attrs).get(what) == "i32" else np.int64
+                     for what in ("index_element_type", "count_element_type"))
     return (values.take(order, axis or 0), first[order].astype(index),
-            np.argsort(order)[inverse].ravel().astype(index), counts[order])
+            np.argsort(order)[inverse].ravel().astype(index), counts[order].astype(number))
 
 
 test_cases = check(CASES + SCALARS + ERRORS)
@@ -120,17 +118,14 @@ def drawn(draw: st.DrawFn) -> Case:
     return Case("NonZero", "opset3", [x], {"output_type": draw(st.sampled_from(("i32", "i64")))})
 
 
-test_random = sweep(drawn())
+@st.composite
+def uniques(draw: st.DrawFn) -> Case:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    kind = draw(st.sampled_from(("f32", "f16", "i32", "i64", "u8", "boolean")))
+    axis = draw(st.none() | st.integers(-len(shape), len(shape) - 1))
+    attrs = {what: draw(st.sampled_from(("i32", "i64"))) for what in ("index_element_type", "count_element_type")}
+    return unique(few(shape, kind, 2 if kind == "boolean" else 5), axis, sorted=draw(st.booleans()), **attrs)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_unique(seed: int) -> None:
-    """Also along axes, as NumPy has it."""
-    random = np.random.default_rng(seed)
-    x = random.integers(0, 3, random.integers(1, 6, random.integers(1, 5)))
-    axis = None if seed % 3 == 0 else int(random.integers(-x.ndim, x.ndim))
-    for order in (True, False):
-        inputs = [x] if axis is None else [x, np.array(axis)]
-        found = Unique(sorted=order).evaluate(NUMPY, *inputs)
-        for got, wanted in zip(found, _unique(x, axis, {"sorted": order}), strict=True):
-            np.testing.assert_array_equal(got, wanted)
+test_random = sweep(drawn(), 100)
+test_random_unique = sweep(uniques(), 100)

@@ -138,7 +138,15 @@ def eyes(draw: st.DrawFn) -> Case:
                draw(st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3)), kind)
 
 
+@st.composite
+def shapes_of(draw: st.DrawFn) -> Case:
+    shape, kind = draw(st.lists(st.integers(0, 9), max_size=7)), draw(st.sampled_from(("f32", *KINDS)))
+    output = draw(st.sampled_from((None, "i32", "i64")))
+    return shape_of(shape, kind, output, "opset3" if output else "opset1")
+
+
 test_shape_of = check(SHAPES + SHAPE_OF_3)
 test_range = check(RANGE + MIXED)
 test_eye = check(EYE)
 test_random = sweep(ranges() | eyes(), 100)
+test_random_shape_of = sweep(shapes_of(), 50)
