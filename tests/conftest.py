@@ -24,14 +24,9 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A device name: the CUDA backend on the emulator, or on a card (``--device``). Other tests do not see it."""
-    from ovgpu import devices
-    from ovgpu.backends.cuda import CudaBackend
-
-    with cuda.bound(request.config.getoption("--device")):
-        devices.register_backend(EMULATED, CudaBackend)
-        yield EMULATED
-        devices.unregister_backend(EMULATED)
+    """The name of the emulated device, or of the card in its place (``--device``)."""
+    with cuda.registered(request.config.getoption("--device")) as name:
+        yield name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

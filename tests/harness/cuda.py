@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from .replay import EMULATED
+
 
 class Card(ModuleType):
     """CuPy, with the names besides that tests use of the emulator."""
@@ -102,6 +104,20 @@ def bound(where: str) -> Iterator[None]:
             yield
     finally:
         rt.bind(None, None)
+
+
+@contextmanager
+def registered(where: str) -> Iterator[str]:
+    """Within the block there is a device of that name: the CUDA backend, bound likewise."""
+    from ovgpu import devices
+    from ovgpu.backends.cuda import CudaBackend
+
+    with bound(where):
+        devices.register_backend(EMULATED, CudaBackend)
+        try:
+            yield EMULATED
+        finally:
+            devices.unregister_backend(EMULATED)
 
 
 @contextmanager

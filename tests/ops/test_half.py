@@ -10,12 +10,12 @@ import ovgpu as ov
 from ovgpu.ops import lookup
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._xp import NUMPY
+from tests.conformance import modules, tables
 from tests.harness import Case, In, const
 from tests.harness.cases import compile
 from tests.harness.elements import is_float
 from tests.harness.judge import infer
 from tests.harness.replay import DEVICES
-from tests.ops.test_coverage import tables
 
 LONG = [
     ("MatMul", "opset1", [In((3, 2053)), In((2053, 5))], {}),
@@ -43,7 +43,7 @@ def half(case: Case) -> bool:
             and case.expect is None and bool({i.dtype for i in case.inputs} & {"f16", "bf16"}))
 
 
-CASES = [c for c in tables("ops") if isinstance(c, Case) and half(c)] + [
+CASES = [c for c in tables(*modules("ops")) if isinstance(c, Case) and half(c)] + [
     Case(op, version, [In(i.shape, kind, i.data, i.const, i.low, i.high) if i.dtype == "f32" else i for i in inputs],
          attrs, 2 if op in ("LSTMCell", "GRUSequence") else 1, id=f"long_{kind}")
     for op, version, inputs, attrs in LONG for kind in ("f16", "bf16")]

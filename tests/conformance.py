@@ -1,0 +1,213 @@
+"""Fresh random cases of every operation version against OpenVINO.
+
+    python -m tests.conformance                              25 of each, on NumPy
+    python -m tests.conformance Softmax TopK-11 --draws 200  of these
+    python -m tests.conformance --device NVIDIA --seed 7     on a card; EMULATED is the emulated one
+
+The cases are drawn by the sweeps of the tests. Prints how many agree of each version, and then every difference with
+the case that shows it, which the same seed draws again; fails if there is one. What OpenVINO refuses is drawn anew.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from rich.console import Console
+from rich.progress import track
+
+from ovgpu.cli._print import console, table
+from ovgpu.ops import lookup, registry
+from ovgpu.ops._op import is_own
+from tests.harness import Case, Scenario, cuda, judge
+from tests.harness.ir import Variant
+from tests.harness.replay import EMULATED
+from tests.harness.sweep import VARIANTS, Draws, described, judged
+
+TESTS = Path(__file__).parent
+FOLDERS = ("ops", "control_flow", "state")
+EVERYWHERE = ("Parameter", "Constant", "Result")  # part of every case
+SCENARIO_OPS = ("TensorIterator", "Loop", "If", "ReadValue", "Assign")  # what scenarios are about
+ROUNDS, ROUND = 40, 100  # how often the sweeps draw until there is enough of each version, and how much each time
+SPARE = 3  # times as many are drawn as are judged, as OpenVINO refuses some
+LIMITS = settings(max_examples=ROUND, database=None, deadline=None, phases=(Phase.generate,),
+                  suppress_health_check=list(HealthCheck))
+
+Name = tuple[str, str]  # of an op and its version
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a sweep draws from, and the op versions that may come."""
+
+    name: str
+    cases: Draws
+    versions: set[Name]
+
+    def round(self, seed: int) -> list[Draw]:
+        """Some draws."""
+        found = []
+
+        @hypothesis.seed(seed)
+        @LIMITS
+        @hypothesis.given(self.cases, VARIANTS)
+        def collect(case: Case | Scenario, variant: Variant) -> None:
+            found.append(Draw(case, variant, self.name))
+            self.versions.update(about(case))
+
+        collect()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """A random case, how its shapes are declared, and the sweep that has drawn it."""
+
+    case: Case | Scenario
+    variant: Variant
+    sweep: str
+
+
+@dataclass
+class Tally:
+    """What became of the draws of an op version."""
+
+    passed: int = 0
+    refused: int = 0
+    failed: list[tuple[Draw, Exception]] = field(default_factory=list)
+
+    @property
+    def judged(self) -> int:
+        return self.passed + len(self.failed)
+
+
+def modules(folder: str) -> Iterator[ModuleType]:
+    """The test files of a folder."""
+    for file in sorted((TESTS / folder).glob("test_*.py")):
+        yield importlib.import_module(f"tests.{folder}.{file.stem}")
+
+
+def tables(*files: ModuleType) -> Iterator[Case | Scenario]:
+    """The judged cases and scenarios of which `check` made tests."""
+    for file in files:
+        found = {id(test): test.cases for test in vars(file).values() if hasattr(test, "cases")}
+        yield from (case for case in chain.from_iterable(found.values()) if case.judged)
+
+
+def sweeps() -> Iterator[Sweep]:
+    """All of them, each with the op versions that the tables beside it are about."""
+    for folder in FOLDERS:
+        for module in modules(folder):
+            names: set[Name] = set().union(*map(about, tables(module)))
+            for name, test in vars(module).items():
+                if hasattr(test, "drawn"):
+                    yield Sweep(f"{module.__name__}.{name}", test.drawn, set(names))
+
+
+def own() -> list[Name]:
+    """The op versions that ovgpu has of itself; tests may have registered others."""
+    return [(cls.name, cls.version) for cls in registry() if is_own(cls)]
+
+
+def versions(case: Case | Scenario) -> set[Name]:
+    """The op versions that a case is made of."""
+    layers = set(case.net.layers()) if isinstance(case, Scenario) else {
+        (case.op, case.version), ("Result", "opset1"),
+        *(("Constant" if x.const else "Parameter", "opset1") for x in case.inputs)}
+    return {(cls.name, cls.version) for layer in layers if (cls := lookup(*layer)) is not None}
+
+
+def about(case: Case | Scenario) -> set[Name]:
+    """The op versions that a case says something of."""
+    found = versions(case)
+    return found if isinstance(case, Case) else {name for name in found if name[0] in SCENARIO_OPS}
+
+
+def draw(wanted: Collection[Name], count: int, seed: int) -> dict[Name, list[Draw]]:
+    """So many draws of each op version, or as many as all rounds give."""
+    found: dict[Name, list[Draw]] = {name: [] for name in wanted}
+    every = list(sweeps())
+    for number in range(ROUNDS):
+        for sweep in every:
+            if any(len(found[name]) < count for name in sweep.versions & found.keys()):
+                for drawn in sweep.round(ROUNDS * seed + number):
+                    for name in about(drawn.case) & found.keys():
+                        if len(found[name]) < count:
+                            found[name].append(drawn)
+    return found
+
+
+def tally(draws: Sequence[Draw], count: int, device: str) -> Tally:
+    """Judges draws, until so many are."""
+    found = Tally()
+    for drawn in draws:
+        if found.judged == count:
+            break
+        try:
+            judged(drawn.case, drawn.variant, device)
+        except judge.Refused:
+            found.refused += 1
+        except Exception as error:  # whatever it is, OpenVINO has an answer
+            found.failed.append((drawn, error))
+        else:
+            found.passed += 1
+    return found
+
+
+def chosen(names: Sequence[str]) -> list[Name]:
+    """The op versions of that name, or of that name and number; without names all of them."""
+    every = own()
+    for name in names:
+        if not any(name in spelled(*each) for each in every):
+            raise SystemExit(f"there is no operation {name!r}")
+    return [each for each in every if not names or any(name in spelled(*each) for name in names)]
+
+
+def spelled(op: str, version: str) -> tuple[str, str]:
+    return op, f"{op}-{version.removeprefix('opset')}"
+
+
+def report(tallies: dict[Name, Tally], seed: int, device: str) -> int:
+    """Prints the table and the differences, of which it gives the number."""
+    out = console()
+    out.print(table("", ("op", "version", "agree", "refused"), (
+        (op, version.removeprefix("opset"), f"{each.passed} of {each.judged}", each.refused or "")
+        for (op, version), each in tallies.items()), right=(2, 3), whole=(0,)))
+    failed = [(name, *failure) for name, each in tallies.items() for failure in each.failed]
+    for name, drawn, error in failed:
+        out.print(f"[bold red]{spelled(*name)[1]}[/], drawn by {drawn.sweep}", soft_wrap=True)
+        out.print(f"{described(drawn.case, drawn.variant)}\n{type(error).__name__}: {error}\n", markup=False,
+                  soft_wrap=True)
+    total = sum(each.judged for each in tallies.values())
+    out.print(f"{total - len(failed):,} of {total:,} draws of {len(tallies)} operation versions agree "
+              f"({device}, seed {seed})", style="bold")
+    return len(failed)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.splitlines()[0])
+    parser.add_argument("ops", nargs="*", help="operations, as Softmax or TopK-11 (all of them)")
+    parser.add_argument("--device", default="CPU", help="CPU, NVIDIA[.n] or EMULATED (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="another one in every run")
+    parser.add_argument("--draws", type=int, default=25, help="how many of each version (%(default)s)")
+    args = parser.parse_args(arguments)
+    judge.openvino()
+    names, progress = chosen(args.ops), Console(stderr=True)
+    with cuda.registered("emulator") if args.device == EMULATED else nullcontext():
+        draws = draw(names, args.draws * SPARE, args.seed)
+        each = track(draws.items(), "judged", console=progress, transient=True, disable=not progress.is_terminal)
+        tallies = {name: tally(of_it, args.draws, args.device) for name, of_it in each}
+    return min(report(tallies, args.seed, args.device), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
