@@ -99,17 +99,22 @@ class Packed:
         first = tile.matrices.start * self.shape[0]
         return (first, tile.cut.start) if tile.axis else (first + tile.cut.start, 0), tuple(extents)
 
-    def part(self, codes: Array, tile: Tile, out: Array, index: Array) -> Array:
-        """A tile without scales, in the dense floats of ``out``. Of codes of 4 bits it begins with a byte, and the
-        number of columns is even, if those are cut."""
+    def chosen(self, codes: Array, tile: Tile) -> Array:
+        """The codes of a tile as they are stored. Of codes of 4 bits it begins with a byte, and the number of columns
+        is even, if those are cut."""
         (row, column), shape = self.place(tile)
         each = 1 + self.is_nibbles
         if tile.axis:
-            chosen = codes.reshape(self.matrices, self.shape[0], -1)
-            chosen = chosen[tile.matrices, :, column // each : -(-(column + shape[2]) // each)]
-        else:
-            first = row * self.columns
-            chosen = codes.reshape(-1)[first // each : -(-(first + prod(shape)) // each)]
+            codes = codes.reshape(self.matrices, self.shape[0], -1)
+            return codes[tile.matrices, :, column // each : -(-(column + shape[2]) // each)]
+        first = row * self.columns
+        return codes.reshape(-1)[first // each : -(-(first + prod(shape)) // each)]
+
+    def part(self, codes: Array, tile: Tile, out: Array, index: Array) -> Array:
+        """A tile without scales, in the dense floats of ``out``."""
+        _, shape = self.place(tile)
+        chosen = self.chosen(codes, tile)
+        each = 1 + self.is_nibbles
         self.unpack(chosen, out[: chosen.size * each].reshape(*chosen.shape[:-1], -1), index)
         return out[: prod(shape)].reshape(shape)
 

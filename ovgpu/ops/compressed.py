@@ -12,6 +12,7 @@ import numpy as np
 
 from ovgpu.ops._op import Array, Op, Workspace
 from ovgpu.ops._packed import VECTOR, Packed, affine
+from ovgpu.ops._packed_product import PackedProduct
 from ovgpu.ops._shapes import check_integers
 from ovgpu.ops.indexing import readable, signed
 from ovgpu.ops.matmul import MatMul
@@ -72,7 +73,7 @@ class CompressedMatMul(Op):
         return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """A tile; for NumPy scratch of `Packed.unpack`, and x and a tile's results in f32 if they have another type."""
+        """A tile, and for NumPy what `PackedProduct` needs."""
         x = inputs[0]
         assert x is not None and x.shape is not None
         shape = x.shape if self.weights.matrices == 1 else x.shape[-2:]
@@ -80,11 +81,13 @@ class CompressedMatMul(Op):
         if self.device:
             few = not isinstance(count, Sym) and count <= FEW
             return () if few and self.transpose else ((Type.f32, (elements,)),)
-        scratch: Workspace = ((Type.f32, (elements,)), (Type.i64, (self.weights.bytes_of(elements),)))
-        if x.type != Type.f32:
-            width = self.room // self._extents[1]
-            scratch = (*scratch, (Type.f32, (product(x.shape),)), (Type.f32, (count * width,)))
-        return scratch
+        return self._product(*inputs[2:]).workspace(product(x.shape), count)
+
+    def _product(self, *terms: Any, centred: bool = True) -> PackedProduct:
+        """On NumPy, with such scales and zero points."""
+        groups = [0 if term is None else term.shape[1] if self.transpose else
+                  max(term.shape[0] // self.weights.matrices, 1) for term in terms]
+        return PackedProduct(self.weights, self.transpose, self.tile, *groups, centred)
 
     def _stacks(self, x: Array, out: Array) -> tuple[Array, Array]:
         """x [1 or E, M, K], and the result [E, M, N]."""
@@ -95,27 +98,9 @@ class CompressedMatMul(Op):
         return x.reshape(batch, rows, depth), out.reshape(count, rows, n)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k(self._product, *self._stacks(inputs[0], outputs[0]), *inputs[1:], *workspace)
-
-    def _product(self, x: Array, out: Array, codes: Array, scale: Array | None, zero: Array | None, room: Array,
-                 index: Array, wide: Array | None = None, sums: Array | None = None) -> None:
-        """Tile by tile; a scale per column of the result multiplies that."""
-        if wide is not None:
-            wide = wide[: x.size].reshape(x.shape)
-            np.copyto(wide, x)
-            x = wide
-        for tile in self.weights.tiles(self._axis, self.tile):
-            part = self.weights.part(codes, tile, room, index)
-            of_scale, of_zero = (self.weights.terms(t, tile) for t in (scale, zero))
-            after = of_scale is not None and of_scale.shape[2 - self._axis] == 1
-            affine(part, None if after else of_scale, of_zero)
-            place = out[tile.matrices, :, tile.cut]
-            target = place if sums is None else sums[: place.size].reshape(place.shape)
-            np.matmul(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2), target)
-            if after:
-                np.multiply(target, of_scale.reshape(len(of_scale), 1, -1), target)  # type: ignore[union-attr,arg-type]
-            if sums is not None:
-                np.copyto(place, target, casting="unsafe")
+        x, *stored = inputs
+        centred = stored[2] is not None and np.mean(stored[2], dtype=np.float32) > 64
+        k(self._product(*stored[1:], centred=centred), *self._stacks(x, outputs[0]), *stored, *workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if not outputs[0].size:

@@ -233,8 +233,8 @@ def large(net: Net) -> Port:
 
 
 def test_numpy_decompresses_a_tile() -> None:
-    """A megabyte at a time, of 16 in f32, by numbers of bytes that take as much."""
-    ir = linear(large, (-1, 1024)).build()
+    """A megabyte at a time, of 16 in f32."""
+    ir = linear(large, (1, 1024)).build()
     core = ov.Core()
     model = core.read_model(*ir)
     x = np.ones((1, 1024), np.float32)
@@ -242,7 +242,7 @@ def test_numpy_decompresses_a_tile() -> None:
     try:
         request = core.compile_model(model, "CPU").create_infer_request()
         found = request.infer([x])[0]
-        assert tracemalloc.get_traced_memory()[1] < 2.2 * 2**20
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * 2**20
     finally:
         tracemalloc.stop()
     np.testing.assert_allclose(found[0], (BIG.astype("f8") - 8).sum(1) * np.float16(0.01), rtol=1e-4, atol=1e-3)
