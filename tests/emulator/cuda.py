@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Self
 
+from . import cufft_emu as cufft
 from . import device as emulated
 from . import memory, runtime, stream
 from .memory import (
@@ -30,7 +31,7 @@ from .stream import (
 
 __all__ = [
     "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream",
-    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "driver", "get_current_stream",
+    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "cufft", "driver", "get_current_stream",
     "get_device_id", "get_elapsed_time", "is_available", "memory", "nvrtc", "nvtx", "profiler", "runtime",
     "set_allocator", "stream", "using_allocator",
 ]  # fmt: skip

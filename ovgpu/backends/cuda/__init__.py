@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn
+from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
@@ -24,7 +25,8 @@ from ovgpu.types import Type
 
 
 class CudaBackend:
-    """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream and handles of cuBLAS and cuDNN."""
+    """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream, handles of cuBLAS and cuDNN, and plans
+    of cuFFT."""
 
     name = "NVIDIA"
     remote = True
@@ -38,7 +40,7 @@ class CudaBackend:
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self._active = errors.Active(self.device, self.stream)
-        self.blas, self.dnn = Blas(self.stream), Dnn(self.stream)
+        self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream), Fft()
         self.graphs = Graphs(self.stream)
 
     def active(self) -> AbstractContextManager[Any]:
@@ -100,7 +102,7 @@ class CudaBackend:
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
-        launcher = Launcher(self.stream, self.blas, self.dnn)
+        launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts)
         if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
             return launcher.calls
         return [Eager(self._evaluate_into, op, inputs, outputs, types)]

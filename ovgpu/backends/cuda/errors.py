@@ -39,6 +39,8 @@ def explained(error: BaseException) -> str | None:
         return f"CUDA refused: {error}"
     if type(error).__name__ == "cuBLASError":  # of a module that need not be there
         return f"cuBLAS refused: {error}"
+    if type(error).__name__ == "CuFFTError":
+        return f"cuFFT refused: {error}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What an op's `cuda` form records with: kernel launches, products, convolutions and elementwise kernels."""
+"""What an op's `cuda` form records with: kernel launches, products, convolutions, transforms, elementwise kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import copy, elementwise, rt, sources
+from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._elementwise import Elementwise
@@ -24,8 +25,8 @@ class Launcher:
 
     c_type = staticmethod(c_type)
 
-    def __init__(self, stream: Any, blas: Any, dnn: Any = None) -> None:
-        self.stream, self.blas, self.dnn = stream, blas, dnn
+    def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None) -> None:
+        self.stream, self.blas, self.dnn, self.ffts = stream, blas, dnn, ffts or Fft()
         self.calls: list[Call] = []
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
@@ -82,6 +83,12 @@ class Launcher:
     def convolve(self, c: Convolved) -> bool:
         """Computes a convolution through cuDNN; False where it is not installed, or does not take it."""
         calls = None if self.dnn is None else self.dnn.convolve(c)
+        self.calls.extend(calls or ())
+        return calls is not None
+
+    def fft(self, source: Array, target: Array, axes: int, inverse: bool) -> bool:
+        """Transforms the last axes through cuFFT, see `Fft.transform`; False if it does not take the arrays."""
+        calls = self.ffts.transform(source, target, axes, inverse)
         self.calls.extend(calls or ())
         return calls is not None
 

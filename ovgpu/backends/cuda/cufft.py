@@ -1,0 +1,58 @@
+"""Fourier transforms through cuFFT, as CuPy binds it: a request keeps its plans, by shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+from ovgpu.backends.cuda import rt
+from ovgpu.errors import DeviceError
+from ovgpu.ops._op import Array
+from ovgpu.ops.fourier import AXES, is_dense
+
+PLANS = 256  # that a request keeps
+_FORMS = {"fF": "R2C", "Ff": "C2R", "FF": "C2C", "dD": "D2Z", "Dd": "Z2D", "DD": "Z2Z"}  # by NumPy's letters
+
+Key = tuple[str, tuple[int, ...], int]  # form, lengths, how many signals
+
+
+class Fft:
+    """The plans of one request, which run one after the other on the current stream."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Key, Any] = {}
+
+    def transform(self, source: Array, target: Array, axes: int, inverse: bool) -> list[Callable[[], None]] | None:
+        """The calls of a transform, not scaled, over the last axes of dense arrays, at least one of them complex; a
+        real array has the whole signals, and its complex counterpart half of the last axis. The source is spoilt if
+        the target is real. None for what cuFFT does not take: other layouts, more axes, too many elements."""
+        whole = target if target.dtype.kind == "f" else source
+        lengths = whole.shape[-axes:]
+        count = prod(whole.shape[:-axes])
+        if not 0 < axes <= AXES or 2 * max(source.size, target.size) >= 2**31:
+            return None
+        if not is_dense(source) or not is_dense(target):
+            return None
+        library = cufft()
+        plan = self._plan(library, (_FORMS[source.dtype.char + target.dtype.char], lengths, count))
+        return [partial(plan.fft, source, target, library.CUFFT_INVERSE if inverse else library.CUFFT_FORWARD)]
+
+    def _plan(self, library: Any, key: Key) -> Any:
+        """A plan with memory of its own: nothing is allocated when it runs, so that it can be captured."""
+        if key not in self._plans:
+            if len(self._plans) >= PLANS:
+                del self._plans[next(iter(self._plans))]
+            form, lengths, count = key
+            self._plans[key] = library.PlanNd(lengths, None, 1, 0, None, 1, 0, getattr(library, f"CUFFT_{form}"),
+                                              count, "C", len(lengths) - 1, None)
+        return self._plans[key]
+
+
+def cufft() -> Any:
+    """CuPy's bindings of cuFFT. DeviceError with what to install if the library is not there."""
+    try:
+        return rt.cupy().cuda.cufft
+    except ImportError as e:
+        raise DeviceError(f"cuFFT cannot be loaded: {str(e).partition(chr(10))[0]}. {rt.INSTALL}") from e
