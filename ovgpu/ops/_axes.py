@@ -83,14 +83,14 @@ def registers(x: Array, out: Array, rows: int, n: int,
               *beside: Array | None) -> tuple[tuple[int, int], int, int] | None:
     """For dense rows of n elements, and single rows ``beside`` them: block, elements per vector, and vectors per
     thread; None if they do not fit."""
-    vector = 16 // x.itemsize if all(_aligned(a, n) for a in (x, out, *beside) if a is not None) else 1
+    vector = 16 // x.itemsize if all(aligned(a, n) for a in (x, out, *beside) if a is not None) else 1
     block = row_block(rows, n, vector)
     vectors = power(n / (block[0] * vector))
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32
     return (block, vector, vectors) if fits else None
 
 
-def _aligned(x: Array, n: int) -> bool:
+def aligned(x: Array, n: int) -> bool:
     """Whether dense rows of n elements can be read 16 bytes at a time."""
     return bool(x.data.ptr % 16 == 0 and n * x.itemsize % 16 == 0)
 
