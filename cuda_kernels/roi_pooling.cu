@@ -14,6 +14,10 @@ __device__ __forceinline__ float sine(float x) { return sinf(x); }
 __device__ __forceinline__ double sine(double x) { return sin(x); }
 __device__ __forceinline__ float cosine(float x) { return cosf(x); }
 __device__ __forceinline__ double cosine(double x) { return cos(x); }
+__device__ __forceinline__ float root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double root(double x) { return sqrt(x); }
+__device__ __forceinline__ float logarithm(float x) { return log2f(x); }
+__device__ __forceinline__ double logarithm(double x) { return log2(x); }
 
 template <class A>
 __device__ __forceinline__ A between(A x, A low, A high) {
@@ -110,6 +114,36 @@ __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ re
   out[i] = T(result);
 }
 
+// A region: where it begins, the sizes of its parts, and for a rotated one its centre, from which it begins.
+template <class A>
+struct Frame {
+  A y, x, tall, wide, center_y, center_x, cos, sin;
+};
+
+// The mean or the maximum of points at even distances in one part of a region.
+template <bool ROTATED, class A, class T>
+__device__ __forceinline__ A aligned(const T* channel, int height, int width, const Frame<A>& frame, const Place& at,
+                                     int ratio, bool maximum) {
+  const int along = ratio ? ratio : static_cast<int>(up(frame.tall));
+  const int across = ratio ? ratio : static_cast<int>(up(frame.wide));
+  A result = 0;
+  for (int j = 0; j < along; j++) {
+    const A v = frame.y + A(at.row) * frame.tall + frame.tall / A(along) * (A(j) + A(0.5));
+    for (int k = 0; k < across; k++) {
+      const A u = frame.x + A(at.column) * frame.wide + frame.wide / A(across) * (A(k) + A(0.5));
+      const A y = ROTATED ? v * frame.cos - u * frame.sin + frame.center_y : v;
+      const A x = ROTATED ? v * frame.sin + u * frame.cos + frame.center_x : u;
+      if (!(y >= A(-1) && y <= A(height) && x >= A(-1) && x <= A(width))) continue;
+      const A value = interpolated(channel, height, width, between(y, A(0), A(height - 1)),
+                                   between(x, A(0), A(width - 1)));
+      if (!maximum) result += value;
+      else if (value > result) result = value;
+    }
+  }
+  const long long points = static_cast<long long>(along > 0 ? along : 0) * (across > 0 ? across : 0);
+  return !maximum && points ? result / A(points) : result;
+}
+
 // `flag`: of upright regions, whether the maximum is wanted; of rotated ones, whether they turn clockwise. Coordinates
 // are scaled after `before` and before `after` is added.
 template <class T, class Index, bool ROTATED>
@@ -126,45 +160,54 @@ __global__ void roi_align(const T* __restrict__ maps, const T* __restrict__ regi
     return;
   }
   const T* region = regions + (ROTATED ? 5ll : 4ll) * at.region;
-  const T* channel = channel_of(maps, image, at.channel, c, height, width);
-  A x1 = (A(region[0]) + before) * scale + after, y1 = (A(region[1]) + before) * scale + after;
-  A wide, tall, cos = 1, sin = 0, center_x = 0, center_y = 0;
+  const A x = (A(region[0]) + before) * scale + after, y = (A(region[1]) + before) * scale + after;
+  Frame<A> frame{y, x};
   if (ROTATED) {
-    center_x = x1;
-    center_y = y1;
-    wide = A(region[2]) * scale;
-    tall = A(region[3]) * scale;
-    x1 = wide * A(-0.5);
-    y1 = tall * A(-0.5);
     const A angle = flag ? -A(region[ROTATED ? 4 : 0]) : A(region[ROTATED ? 4 : 0]);
-    cos = cosine(angle);
-    sin = sine(angle);
+    const A wide = A(region[2]) * scale, tall = A(region[3]) * scale;
+    frame = {tall * A(-0.5), wide * A(-0.5), tall, wide, y, x, cosine(angle), sine(angle)};
   } else {
-    wide = (A(region[2]) + before) * scale + after - x1;
-    tall = (A(region[3]) + before) * scale + after - y1;
+    frame.wide = (A(region[2]) + before) * scale + after - x;
+    frame.tall = (A(region[3]) + before) * scale + after - y;
     if (after == A(0)) {
-      wide = wide < A(1) ? A(1) : wide;
-      tall = tall < A(1) ? A(1) : tall;
+      frame.wide = frame.wide < A(1) ? A(1) : frame.wide;
+      frame.tall = frame.tall < A(1) ? A(1) : frame.tall;
     }
   }
-  wide /= A(columns);
-  tall /= A(rows);
-  const int across = ratio ? ratio : static_cast<int>(up(wide)), along = ratio ? ratio : static_cast<int>(up(tall));
-  A result = 0;
-  for (int j = 0; j < along; j++) {
-    const A v = y1 + A(at.row) * tall + tall / A(along) * (A(j) + A(0.5));
-    for (int k = 0; k < across; k++) {
-      const A u = x1 + A(at.column) * wide + wide / A(across) * (A(k) + A(0.5));
-      const A y = ROTATED ? v * cos - u * sin + center_y : v, x = ROTATED ? v * sin + u * cos + center_x : u;
-      if (!(y >= A(-1) && y <= A(height) && x >= A(-1) && x <= A(width))) continue;
-      const A value = interpolated(channel, height, width, between(y, A(0), A(height - 1)),
-                                   between(x, A(0), A(width - 1)));
-      if (ROTATED || !flag) result += value;
-      else if (value > result) result = value;
-    }
-  }
-  const long long points = static_cast<long long>(along > 0 ? along : 0) * (across > 0 ? across : 0);
-  out[i] = T((ROTATED || !flag) && points ? result / A(points) : result);
+  frame.wide /= A(columns);
+  frame.tall /= A(rows);
+  const T* channel = channel_of(maps, image, at.channel, c, height, width);
+  out[i] = T(aligned<ROTATED>(channel, height, width, frame, at, ratio, !ROTATED && flag));
+}
+
+// The level of a pyramid that a region belongs to; `levels` for one without an area.
+template <class A>
+__device__ __forceinline__ int level_of(A wide, A tall, int levels) {
+  const A area = wide * tall;
+  if (!(area > A(0))) return levels;
+  return clipped(static_cast<int>(down(logarithm(root(area) / A(224) + A(1e-6)) + A(2))), levels - 1);
+}
+
+// Features of the regions that belong to one level; of those that belong to none, zeros, with the first.
+template <class T>
+__global__ void roi_level(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
+                          int ratio, typename Accumulator<T>::Type scale, typename Accumulator<T>::Type after,
+                          int level, int levels) {
+  using A = typename Accumulator<T>::Type;
+  const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  const Place at = place_of(i, channels, rows, columns);
+  const T* region = regions + 4ll * at.region;
+  const A x1 = A(region[0]), y1 = A(region[1]), x2 = A(region[2]), y2 = A(region[3]);
+  const int own = level_of(x2 - x1, y2 - y1, levels);
+  if (own == levels && level == 0) out[i] = T(0);
+  if (own != level) return;
+  Frame<A> frame{y1 * scale + after, x1 * scale + after};
+  const A tall = y2 * scale + after - frame.y, wide = x2 * scale + after - frame.x;
+  frame.tall = (tall < A(1) ? A(1) : tall) / A(rows);
+  frame.wide = (wide < A(1) ? A(1) : wide) / A(columns);
+  const T* channel = channel_of(maps, 0, at.channel, c, height, width);
+  out[i] = T(aligned<false>(channel, height, width, frame, at, ratio, false));
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ovgpu.ops._op import Array
 
 Suppressed = Callable[[Array, Array], Array]
 TOGETHER = 16  # boxes that suppress at a time
+LARGEST = log(1000 / 16)  # logarithm of how much the sides of a box grow
 
 
 class Boxes:
@@ -30,19 +32,17 @@ class Boxes:
         low, high = np.ascontiguousarray(boxes.T).reshape(2, 2, -1)
         return cls(low, high, extra)
 
-    def iou(self, a: Array, b: Array) -> Array:
-        """Intersection over union of boxes by number, in f32; the numbers broadcast."""
+    def iou(self, a: Array, b: Array, touching: bool = False) -> Array:
+        """Intersection over union of boxes by number, in f32; the numbers broadcast. ``touching`` wants 0 for boxes
+        without a point in common, whatever is added to their sides."""
         sides = np.minimum(self.high.take(a, 1), self.high.take(b, 1))  # several times faster than by indexing
         sides -= np.maximum(self.low.take(a, 1), self.low.take(b, 1))
         if self.extra:
+            if touching:
+                sides[:, (sides < 0).any(0)] = -self.extra
             sides += self.extra
         common = np.multiply(*np.maximum(sides, 0, out=sides))
         return common / (self.area.take(a) + self.area.take(b) - common)
-
-    def touch(self, a: Array, b: Array) -> Array:
-        """Whether boxes have a point in common, before anything is added to their sides."""
-        low = np.maximum(self.low.take(a, 1), self.low.take(b, 1))
-        return np.all(low <= np.minimum(self.high.take(a, 1), self.high.take(b, 1)), 0)
 
 
 def corners(boxes: Array) -> tuple[Array, Array]:
@@ -56,6 +56,15 @@ def centered(boxes: Array) -> tuple[Array, Array]:
     center, sides = np.ascontiguousarray(boxes.T).reshape(2, 2, -1)
     half = sides * np.float32(0.5)
     return center - half, center + half
+
+
+def moved(boxes: Array, offsets: Array, extra: float, largest: float = LARGEST) -> Array:
+    """Boxes [..., 4], given by corners and offsets: those of the centre in sides, and logarithms of how the sides
+    grow, at most ``largest``. In f32; ``extra`` belongs to the lengths of all sides."""
+    sides = boxes[..., 2:] - boxes[..., :2] + np.float32(extra)
+    center = offsets[..., :2] * sides + (boxes[..., :2] + np.float32(0.5) * sides)
+    half = np.float32(0.5) * (np.exp(np.minimum(offsets[..., 2:], np.float32(largest))) * sides)
+    return np.concatenate([center - half, center + half - np.float32(extra)], -1)
 
 
 def ranked(groups: Array, scores: Array) -> Array:
@@ -117,6 +126,26 @@ def _suppressed(heads: Array, rest: Array, group: Array, count: int, suppressed:
     best[group[heads]] = heads
     best = best.take(group.take(rest))
     return (suppressed(best, rest) & (best >= 0)) | (best == rest)
+
+
+def above(boxes: Boxes, threshold: float) -> Suppressed:
+    """What suppresses boxes that touch a better one and overlap it by more than the threshold."""
+    return lambda best, rest: boxes.iou(best, rest, touching=True) > np.float32(threshold)
+
+
+def falling(overlap: Suppressed, threshold: float, eta: float, count: int) -> Suppressed:
+    """What suppresses, of so many candidates, by a threshold that becomes ``eta`` of what it was in every round, as
+    long as it is above 0.5. What it has become counts for the boxes kept before as well."""
+    limit, largest = np.float32(threshold), np.zeros(count, np.float32)
+
+    def suppressed(kept: Array, rest: Array) -> Array:
+        nonlocal limit
+        if eta < 1 and limit > 0.5:
+            limit *= np.float32(eta)
+        largest[rest] = np.maximum(largest[rest], overlap(kept, rest))
+        return largest[rest] > limit
+
+    return suppressed
 
 
 def soft(groups: Array, scores: Array, limit: int, least: float, weight: Suppressed) -> tuple[Array, Array]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Boxes, best, first_of, greedy, ranked
+from ovgpu.ops._boxes import Boxes, best, falling, first_of, greedy, ranked
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import check_integers, check_reals
 from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
@@ -152,20 +151,8 @@ class MulticlassNms(InClasses):
 
     def select(self, found: Candidates) -> Candidates:
         overlap = Boxes.of(found.box, not self.normalized).iou
-        return found[greedy(self.groups(found), EVERY, self.adaptive(overlap, len(found.image)))]
-
-    def adaptive(self, overlap: Callable[[Array, Array], Array], count: int) -> Callable[[Array, Array], Array]:
-        """What suppresses by a threshold that becomes lower in every round."""
-        threshold, largest = F32(self.iou_threshold), np.zeros(count, F32)
-
-        def suppressed(kept: Array, rest: Array) -> Array:
-            nonlocal threshold
-            if self.nms_eta < 1 and threshold > 0.5:
-                threshold *= F32(self.nms_eta)
-            largest[rest] = np.maximum(largest[rest], overlap(kept, rest))
-            return largest[rest] > threshold
-
-        return suppressed
+        suppressed = falling(overlap, self.iou_threshold, self.nms_eta, len(found.image))
+        return found[greedy(self.groups(found), EVERY, suppressed)]
 
 
 @op("MulticlassNms", "opset9")
@@ -208,7 +195,7 @@ class MatrixNms(InClasses):
         for start in range(0, count, BLOCK):
             stop = min(start + BLOCK, count)
             rows, better = np.ogrid[start:stop, :stop]
-            iou = boxes.iou(rows, better) * boxes.touch(rows, better) * (better < rows)
+            iou = boxes.iou(rows, better, touching=True) * (better < rows)
             largest[start:stop] = iou.max(1)
             decay = np.where(better < rows, self.decay(iou, largest[better]), F32(1))
             factor[start:stop] = decay.min(1)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._boxes import Boxes, Suppressed, best, greedy, ranked
+from ovgpu.ops._boxes import Boxes, above, best, greedy, ranked
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import at_most, check_reals
 from ovgpu.symbolic import Spec, same, unknown
@@ -111,7 +111,8 @@ class Proposal(Op):
         order = ranked(images, scores)
         order = order[best(images[order], self.pre_nms_topn)]
         images, scores, boxes = images[order], scores[order], boxes[order]
-        kept = greedy(images, self.post_nms_topn, self.suppressing(Boxes.of(boxes, extra)), 2 * self.post_nms_topn)
+        kept = greedy(images, self.post_nms_topn, above(Boxes.of(boxes, extra), self.nms_thresh),
+                      2 * self.post_nms_topn)
         images, boxes = images[kept], boxes[kept]
         if self.clip_after_nms:
             boxes = clipped(boxes, size)
@@ -124,14 +125,6 @@ class Proposal(Op):
         ends = np.flatnonzero(counts < self.post_nms_topn)
         rows[ends * self.post_nms_topn + counts[ends], 0] = -1
         return rows, rated
-
-    def suppressing(self, boxes: Boxes) -> Suppressed:
-        """What tells which boxes are suppressed: they have to touch, whatever is added to their sides."""
-        def suppressed(best: Array, rest: Array) -> Array:
-            gone = boxes.iou(best, rest) > F32(self.nms_thresh)
-            return gone & boxes.touch(best, rest) if boxes.extra and gone.any() else gone
-
-        return suppressed
 
 
 def clipped(boxes: Array, size: Array) -> Array:

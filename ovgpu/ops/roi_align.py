@@ -144,20 +144,20 @@ class ROIAlign(_Aligned):
         k(self.average, *inputs, outputs[0])
         return None
 
-    def average(self, x: Array, regions: Array, images: Array, out: Array) -> None:
+    def average(self, x: Array, regions: Array, images: Array, out: Sequence[Array]) -> None:
         """Means of points are products with weights of rows and of columns: two matrices for each region."""
         starts, extents = self.boxes(np, regions)
         down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled(), x.shape[2:]))
         for i, image in enumerate(images.astype(np.int64)):
             rows, columns = (np.flatnonzero(w[i].any(axis=0)) for w in (down, across))
             if not (0 <= image < len(x) and rows.size and columns.size):
-                out[i] = 0
+                out[i][...] = 0
                 continue
             (top, bottom), (left, right) = ((n[0], n[-1] + 1) for n in (rows, columns))
             part = x[image, :, top:bottom, left:right].transpose(1, 0, 2)
             lines = np.matmul(part.reshape(-1, right - left), across[i, :, left:right].T)
             found = np.matmul(down[i, :, top:bottom], lines.reshape(bottom - top, -1))
-            np.copyto(out[i], found.reshape(out.shape[2], out.shape[1], out.shape[3]).transpose(1, 0, 2))
+            np.copyto(out[i], found.reshape(self.pooled_h, -1, self.pooled_w).transpose(1, 0, 2))
 
     def weights(self, start: Array, extent: Array, count: int, length: int) -> Array:
         """What the elements of an axis of that length weigh in each of ``count`` parts of each region."""
