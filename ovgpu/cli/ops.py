@@ -14,11 +14,16 @@ from rich.text import Text
 
 import ovgpu
 from ovgpu.cli._print import console, table
+from ovgpu.cli.nvidia_plugin import NVIDIA_PLUGIN
 from ovgpu.ops import Op, registry
 from ovgpu.ops._op import is_own, schema
 from ovgpu.types import Type
 
 STRUCTURE = ("Parameter", "Constant", "Result", "ReadValue", "Assign")
+HOST = ("ShapeOf", "StringTensorPack", "StringTensorUnpack")  # of shapes and strings, which are nowhere else
+TICK = "✓"
+MARKS = ("---", "---", ":-:", ":-:", ":-:", ":-:", "---")
+COLUMNS = ("op", "versions", "NumPy", "CUDA", "CuPy", "NVIDIA plugin", "file")
 
 
 def add_to(commands: Any) -> None:
@@ -34,21 +39,23 @@ def run(args: argparse.Namespace) -> None:
         return
     classes = [cls for cls in registry() if not args.markdown or is_own(cls)]  # the README shows ovgpu's own
     rows = list(_rows(classes))
-    header = ("op", "versions", "forms", "file")
+    summary = f"{len(rows)} operations in {len(classes)} versions"
     if args.markdown:
-        print("\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * 4, *rows)))
+        linked = [(*cells, f"[{Path(file).name}]({file})") for *cells, file in rows]
+        print("\n".join([f"{summary}:", "", *(f"| {' | '.join(row)} |" for row in (COLUMNS, MARKS, *linked))]))
         return
     out = console()
-    out.print(table("", header, rows, whole=(0,)))
-    out.print(f"{len(rows)} operations in {len(classes)} versions", style="bold")
-    out.print("forms: view: may become a view of its input and then costs nothing; NumPy, CUDA: writes into planned "
-              "memory; evaluate: by its definition alone; runtime: done by the runtime itself", style="dim")
+    out.print(table("", COLUMNS, rows, whole=(0,)))
+    out.print(summary, style="bold")
+    out.print("CUDA: by kernels, which write into planned memory and can be part of a graph; CuPy: by its definition; "
+              "host: its result stays there; runtime: done by the runtime itself; NVIDIA plugin: openvino_contrib's "
+              "has the operation", style="dim")
 
 
 def forms(cls: type[Op]) -> list[str]:
     """How an op can run, the best first."""
-    if cls.name in STRUCTURE:
-        return ["runtime"]
+    if cls.name in (*STRUCTURE, *HOST):
+        return ["runtime" if cls.name in STRUCTURE else "host"]
     found = [name for name, there in (("view", cls.view is not Op.view), ("NumPy", cls.numpy is not None),
                                       ("CUDA", cls.cuda is not None)) if there]
     if any("Model" in str(kind) for kind, _ in attributes(cls).values()):
@@ -75,8 +82,16 @@ def _rows(classes: Sequence[type[Op]]) -> Iterator[tuple[str, ...]]:
         by_name.setdefault(cls.name, []).append(cls)
     for name, versions in by_name.items():
         newest = versions[-1]
-        yield (name, ", ".join(c.version.removeprefix("opset") for c in versions), ", ".join(forms(newest)),
-               where(newest)[0])
+        yield (name, ", ".join(c.version.removeprefix("opset") for c in versions), TICK, *_on_device(newest),
+               TICK if name in NVIDIA_PLUGIN else "", where(newest)[0])
+
+
+def _on_device(cls: type[Op]) -> tuple[str, str]:
+    """What the columns of CUDA and CuPy say."""
+    found = forms(cls)
+    if found in (["host"], ["runtime"]):
+        return found[0], ""
+    return (TICK, "") if "CUDA" in found else ("", TICK)
 
 
 def _one(name: str) -> None:

@@ -167,8 +167,10 @@ def test_ops_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "ops", "--markdown").splitlines()
-    assert lines[:2] == ["| op | versions | forms | file |", "| --- | --- | --- | --- |"]
-    assert "| Softmax | 1, 8 |" in "\n".join(lines) and all(line.count("|") == 5 for line in lines)
+    assert lines[2] == "| op | versions | NumPy | CUDA | CuPy | NVIDIA plugin | file |"
+    assert "| Softmax | 1, 8 | ✓ | ✓ |  | ✓ | [softmax.py](ovgpu/ops/softmax.py) |" in lines
+    assert "| NonZero | 3 | ✓ |  | ✓ |  | [selection.py](ovgpu/ops/selection.py) |" in lines
+    assert all(line.count("|") == 8 for line in lines[2:])
 
 
 def test_one_op(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,6 +193,7 @@ def test_where_points_at_the_class() -> None:
 def test_forms() -> None:
     by_name = {cls.name: forms(cls) for cls in registry()}
     assert by_name["Parameter"] == by_name["Loop"] == by_name["Assign"] == ["runtime"]
+    assert by_name["ShapeOf"] == ["host"]
     assert by_name["Transpose"][0] == "view" and by_name["Exp"] == ["NumPy", "CUDA"]
 
 
