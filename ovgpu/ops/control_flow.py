@@ -113,8 +113,12 @@ class _Inside:
         """A result's spec as the model around the body may see it."""
         return Spec(spec.type, None if spec.shape is None else tuple(map(self._extent, spec.shape)))
 
+    def tells(self, dim: Int) -> bool:
+        """Whether only running the body tells an extent, which may be another one at every iteration."""
+        return any(a.op == "unknown" and a.index > self._first for a in atoms(dim))
+
     def _extent(self, dim: Int) -> Int:
-        if any(a.op == "unknown" and a.index > self._first for a in atoms(dim)):
+        if isinstance(dim, Sym) and self.tells(dim):
             if dim.index not in self._outer:
                 self._outer[dim.index] = unknown(max(dim.lo, 0), dim.hi)
             return self._outer[dim.index]
@@ -180,19 +184,21 @@ class _Iterating(Op):
                 free += [d for d in spec.shape or () if not any(d is b for b in before)]
                 given[p] = spec
 
-    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], trips: Int | None) -> tuple[Spec, ...]:
+    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], inside: _Inside,
+                 trips: Int | None) -> tuple[Spec, ...]:
         """Specs of the outputs: last values, and concatenations of ``trips`` parts."""
         initial = {m.parameter: specs[m.port] for m in self.inputs if m.axis is None}
         merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
         found: dict[int, Spec] = {}
         for m in self.outputs:
-            spec = results[m.result]
+            spec = inside.outward(results[m.result])
             shape = spec.shape
             if shape is not None and m.axis is not None:
                 if not -len(shape) <= m.axis < len(shape):
                     raise OpError(f"output {m.port} is concatenated along axis {m.axis} of rank {len(shape)}")
                 axis = m.axis % len(shape)
-                total = unknown() if trips is None else shape[axis] * trips
+                varies = trips is None or inside.tells((results[m.result].shape or shape)[axis])
+                total = unknown() if varies else shape[axis] * trips
                 shape = (*shape[:axis], total, *shape[axis + 1 :])
             elif m.axis is None and (trips is None or isinstance(trips, Sym) or trips == 0):
                 first = merged.get(m.result)  # what it is without any iteration
@@ -326,7 +332,7 @@ class TensorIterator(_Iterating):
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         with _Inside() as inside:
             results = self._infer_body(specs)
-        return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
+        return self._outputs(specs, results, inside, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in self.inputs if m.axis is not None]
@@ -378,7 +384,7 @@ class Loop(_Iterating):
         most = None if limit is None else int(limit.reshape(-1)[0])
         with _Inside() as inside:
             results = self._infer_body(specs, self.current_iteration, most)
-        return self._outputs(specs, [inside.outward(r) for r in results], self.trips(specs))
+        return self._outputs(specs, results, inside, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         limit = int(np.asarray(inputs[0]).reshape(-1)[0])

@@ -312,6 +312,23 @@ def collected_inside() -> Net:
     return net
 
 
+def longer_from_the_second_on() -> Net:
+    """The carried tensor has another length from the second iteration on, and is concatenated twice."""
+    net, body = Net(), Net()
+    x, first, then = (net.parameter("f32", (-1,), name) for name in ("x", "first", "then"))
+    xi, h, other = (body.parameter("f32", (n,)) for n in (1, -1, -1))
+    doubled, new = body.result(mul(body, h, xi)), body.result(other)
+    every, again = net.tensor_iterator(body, [feed(x, xi, axis=0), feed(first, h), feed(then, other)],
+                                       [take(doubled, axis=0), take(doubled, axis=0)], [(new, h)])
+    net.result(concat(net, [every, again], 0))
+    return net
+
+
+def longer(x: Any, first: Any, then: Any) -> Infer:
+    every = np.concatenate([x[0] * first, *(value * then for value in x[1:])])
+    return Infer([np.concatenate([every, every])], x=x, first=first, then=then)
+
+
 def nothing_sliced() -> Net:
     """Without a sliced input there is one iteration."""
     net, body = Net(), Net()
@@ -443,6 +460,9 @@ SCENARIOS = [
         Infer([np.array([np.count_nonzero(x)]), np.cumsum(np.count_nonzero(x, 1))], x=x) for x in XS], oracle="value"),
     Scenario("concatenates-different-lengths", collected_inside(), [
         Infer([np.concatenate([np.array(np.nonzero(r[None])) for r in x], 1)], x=x) for x in XS], oracle="value"),
+    Scenario("longer-from-the-second-on", longer_from_the_second_on(), [
+        longer(numbers(n, seed=n), numbers(2, seed=1), numbers(m, seed=2)) for n, m in ((3, 5), (2, 2), (1, 3))],
+        oracle="value"),
     Scenario("nothing-sliced", nothing_sliced(), [
         Infer([3 * numbers(2, 3, seed=n)], x=numbers(2, 3, seed=n)) for n in range(2)], oracle="value"),
     judged("shapes-from-the-input", from_shape(), [numbers(4, 3), numbers(2, 7), numbers(4, 3, seed=1)]),
