@@ -13,7 +13,7 @@ from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Op, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, check_reals, integers, length
 from ovgpu.ops._storage import is_plain
-from ovgpu.ops._strided import THREADS, blocks
+from ovgpu.ops._strided import THREADS
 from ovgpu.ops.fourier import as_complex, converted, from_pairs, symmetrize, to_pairs, transform_type, transformed_into
 from ovgpu.symbolic import Int, Spec, maximum, product, same, unknown
 
@@ -72,9 +72,9 @@ class STFT(Op):
         target = out.swapaxes(-2, -3) if self.transpose_frames else out
         shape = (*target.shape[:-2], n)
         frames = workspace[0][: prod(shape)].reshape(shape)
-        k.kernel("stft.cu", f"frame<{k.c_type(x.dtype)}>", blocks(frames.size, THREADS), (THREADS,),
-                 (x, window, frames, laid_out(shape[-2], n, apart, window), np.int64(x.shape[-1]),
-                  np.int64(frames.size)))
+        threads, parts = blocked(n)
+        k.kernel("stft.cu", f"frame<{k.c_type(x.dtype)}>", (prod(shape[:-1]) * parts,), (threads,),
+                 (x, window, frames, laid_out(shape[-2], n, apart, window), np.int64(x.shape[-1]), np.uint32(parts)))
         return transformed_into(k, frames, target, workspace[1], target.shape, 1, False)
 
 
@@ -161,9 +161,10 @@ class ISTFT(Op):
         signals = workspace[1][: prod(batch) * frames * n].reshape(*batch, frames, n)
         if not k.fft(as_complex(spectra), signals, 1, True):
             return NotImplemented
-        k.kernel("stft.cu", f"overlap_add<{k.c_type(x.dtype)}>", blocks(out.size, THREADS), (THREADS,),
+        threads, parts = blocked(count)
+        k.kernel("stft.cu", f"overlap_add<{k.c_type(x.dtype)}>", (prod(batch) * parts,), (threads,),
                  (signals, window, out, laid_out(frames, n, apart, window), np.int64(count),
-                  np.int64(n // 2 if self.center else 0), np.int64(out.size),
+                  np.int64(n // 2 if self.center else 0), np.uint32(parts),
                   signals.dtype.type(1 / sqrt(n) if self.normalized else 1 / n)))
         return None
 
@@ -205,6 +206,12 @@ def overlapped(xp: Any, frames: Any, step: int) -> Any:
     for i in range(parts):
         total[..., i : i + count, :] += steps[..., i, :]
     return total.reshape(*frames.shape[:-2], -1)[..., : (count - 1) * step + n]
+
+
+def blocked(row: int) -> tuple[int, int]:
+    """The threads of a block, whole warps, and how many blocks take a row of so many elements."""
+    threads = min(THREADS, -(-row // 32) * 32)
+    return threads, -(-row // threads)
 
 
 def laid_out(frames: int, n: int, step: int, window: Array) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, cufft
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._strided import Axes
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.fourier import DFT, IDFT, IRDFT, RDFT
 from ovgpu.ops.stft import ISTFT, STFT
@@ -94,10 +95,19 @@ def test_stft(transposed: bool, backend: CudaBackend) -> None:
     assert names == ["frame", "cuFFT", *(["copy_transposed"] if transposed else [])]
 
 
+def test_long_frames(backend: CudaBackend) -> None:
+    assert launched(backend, STFT(), [(2, 900), (300,)], [np.array(600), np.array(70)]) == ["frame", "cuFFT"]
+
+
 @pytest.mark.parametrize("center", [False, True])
 def test_istft(center: bool, backend: CudaBackend) -> None:
     names = launched(backend, ISTFT(center=center), [(2, 21, 30, 2), (40,)], [np.array(40), np.array(9)])
     assert names == ["copy_transposed", "symmetrize", "cuFFT", "overlap_add"]
+
+
+def test_far_apart(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Axes, "index", "long long")
+    assert launched(backend, IDFT(), [(3, 5, 6, 2)], [numbers(0, 1), numbers(4, 4)])[0] == "arrange"
 
 
 def test_plans_are_kept(backend: CudaBackend) -> None:
