@@ -1,4 +1,4 @@
-"""Ops whose results are as long as the data say: NonZero, Unique."""
+"""Ops whose results are as long as the data say: NonZero, Unique, Bincount."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, constant_axis, integers, normalize_axis, unknowns
-from ovgpu.symbolic import Int, Spec, bounds, product, unknown
+from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
 from ovgpu.types import Type
 
 
@@ -89,3 +89,38 @@ class Unique(Op):
             place[order] = xp.arange(order.size)
             first, counts, inverse = first[order], counts[order], place[inverse]
         return xp.take(x, first, axis=where), first, inverse, counts
+
+
+@op("Bincount", "opset17")
+class Bincount(Op):
+    """``data [N], weights [N] (optional) -> [max(largest of data + 1, minlength)]``: how often each number is among the
+    data, none of which is negative, or the sum of the weights where it is."""
+
+    minlength: int = 0
+
+    def infer(self, data: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
+        if self.minlength < 0:
+            raise OpError(f"minlength {self.minlength} is negative")
+        check_integers(data, "the data")
+        if weights is None:
+            return (Spec(Type.i64, (unknown(self.minlength),)),)
+        if weights.type not in (Type.dynamic, Type.f32, Type.f64, Type.i32, Type.i64):
+            raise OpError(f"weights must be f32, f64, i32 or i64, not {weights.type.get_type_name()}")
+        if weights.rank not in (None, 1):
+            raise OpError(f"weights must have rank 1, not {weights.rank}")
+        if data.shape is not None and weights.shape is not None:
+            same(data.shape[0], weights.shape[0], "there are {0} numbers and {1} weights")
+        return (Spec(weights.type, (unknown(self.minlength),)),)
+
+    def evaluate(self, xp: Any, data: Any, weights: Any = None) -> tuple[Any, ...]:
+        data = data.astype(np.int64)
+        if data.size and data.min() < 0:
+            raise OpError(f"number {int(data.min())} is negative")
+        if weights is None or weights.dtype.kind == "f":
+            found = xp.bincount(data, weights, self.minlength)  # in f64
+            return (found.astype(np.int64 if weights is None else weights.dtype),)
+        length = max(int(data.max()) + 1 if data.size else 0, self.minlength)
+        order = xp.argsort(data)
+        sums = xp.concatenate([xp.zeros(1, weights.dtype), xp.cumsum(weights[order], dtype=weights.dtype)])
+        places = xp.searchsorted(data[order], xp.arange(length + 1))
+        return (xp.diff(sums[places]),)

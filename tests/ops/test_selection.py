@@ -1,4 +1,4 @@
-"""NonZero and Unique against OpenVINO."""
+"""NonZero and Unique against OpenVINO, Bincount, which is younger, against NumPy."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.harness import Case, In, check, const, given, sweep
+from tests.harness.elements import ELEMENTS
 
 
 def mask(*shape: int, share: float = 0.5) -> np.ndarray[Any, Any]:
@@ -106,8 +107,47 @@ def _unique(x: Any, axis: int | None = None, attrs: Any = ()) -> Any:
             np.argsort(order)[inverse].ravel().astype(index), counts[order].astype(number))
 
 
+def bincount(data: Any, weights: Any = None, kind: str = "i64", least: int | None = None, **kw: Any) -> Case:
+    """Of a length or of given numbers; the weights are random, of that type."""
+    x = data if isinstance(data, In) else few((data,), kind, 9) if isinstance(data, int) else given(
+        np.array(data, ELEMENTS[kind].dtype))
+    other = [] if weights is None else [weights if isinstance(weights, In) else In(x.shape, weights)]
+
+    def expect(x: Any, w: Any = None) -> Any:
+        return np.bincount(x.astype(np.int64), w, least or 0).astype(np.int64 if w is None else w.dtype)
+
+    if "error" not in kw:
+        kw.setdefault("expect", expect)
+    return Case("Bincount", "opset17", [x, *other], {} if least is None else {"minlength": least},
+                [other[0].dtype if other else "i64"], **kw)
+
+
+BINCOUNT = [
+    bincount(23, rankless=True),
+    bincount(23, least=5),
+    bincount(23, least=17),
+    *[bincount(23, kind=kind) for kind in ("i32", "u8", "u16", "u32", "u64")],
+    *[bincount(23, kind, rankless=kind == "f32") for kind in ("f32", "f64", "i32", "i64")],
+    bincount(7, "i32", "u8", 11),
+    bincount([3, 0, 3, 200, 3], "f32", id="gaps"),
+    bincount([1, 0, 1], given(np.array([2**62, -5, 2**62 - 1])), id="beyond f64",
+             expect=np.array([-5, 2**63 - 1])),
+    bincount([], id="nothing"),
+    bincount([], least=3, id="nothing of three"),
+    bincount([], "i32", least=3, id="no weights"),
+    bincount(In((7,), const=True, dtype="i64", low=0), In((7,), const=True), id="constant"),
+    bincount([3, -2], error="number -2 is negative", id="negative"),
+    bincount(3, least=-1, error="minlength -1 is negative"),
+    bincount(In((3,)), error="the data must be integers, not f32"),
+    bincount(In((3, 5), "i64"), error="the data must have rank 1, not 2"),
+    bincount(3, "f16", error="weights must be f32, f64, i32 or i64, not f16"),
+    bincount(3, In((3, 1)), error="weights must have rank 1, not 2", id="rank"),
+    bincount(3, In((4,)), error="there are 3 numbers and 4 weights", id="counts"),
+]
+
 test_cases = check(CASES + SCALARS + ERRORS)
 test_unique = check(UNIQUE)
+test_bincount = check(BINCOUNT)
 
 
 @st.composite
@@ -129,3 +169,12 @@ def uniques(draw: st.DrawFn) -> Case:
 
 test_random = sweep(drawn(), 100)
 test_random_unique = sweep(uniques(), 100)
+
+
+@st.composite
+def bincounts(draw: st.DrawFn) -> Case:
+    return bincount(draw(st.integers(0, 40)), draw(st.sampled_from((None, "f32", "f64", "i32", "i64"))),
+                    draw(st.sampled_from(("i32", "i64", "u8", "u64"))), draw(st.none() | st.integers(0, 20)))
+
+
+test_random_bincount = sweep(bincounts(), 50)
