@@ -124,14 +124,16 @@ class _Fourier(Op):
         if not over:
             return (x.copy(),)
         signals = x if self.real_input else from_pairs(xp, x)
-        found = getattr(xp.fft, self.function)(signals, s=lengths, axes=over)
+        found = getattr(xp.fft, self.function)(signals, s=tuple(lengths), axes=tuple(over))
         return (found if self.real_output else to_pairs(xp, found),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The signals one behind the other, and what they are transformed to."""
+        """The signals one behind the other, and what they are transformed to: complex ones where they are."""
         assert outputs[0].shape is not None
         kind, size = transform_type(outputs[0].type), product(outputs[0].shape)
-        return ((kind, (2 * size if self.real_output else size,)), (kind, (size,)))
+        if self.real_output:
+            return ((kind, (2 * size,)), (kind, (size,)))
+        return ((kind, (size,)),) * (2 if self.real_input else 1)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *given), out = inputs, outputs[0]
@@ -156,7 +158,7 @@ class _Fourier(Op):
             symmetrize(k, source, lengths)
         target = ordered(out, [*batch, *over])
         shape = (*outer, *(half if self.real_input else lengths), *target.shape[len(extents) :])
-        return transformed_into(k, source if self.real_input else as_complex(source), target, workspace[1], shape,
+        return transformed_into(k, source if self.real_input else as_complex(source), target, workspace[-1], shape,
                                 len(over), self.inverse)
 
 
