@@ -196,9 +196,11 @@ class ROIFeatureExtractor(Op):
         return xp.where(area > 0, xp.clip(xp.floor(size + 2), 0, count - 1), count).astype(np.int64)
 
     def aligner(self, level: int) -> _Level:
-        return _Level(pooled_h=self.output_size, pooled_w=self.output_size, sampling_ratio=self.sampling_ratio,
-                      spatial_scale=1 / self.pyramid_scales[level], mode="avg",
-                      aligned_mode="half_pixel_for_nn" if self.aligned else "asymmetric")
+        attributes: dict[str, Any] = {
+            "pooled_h": self.output_size, "pooled_w": self.output_size, "sampling_ratio": self.sampling_ratio,
+            "spatial_scale": 1 / self.pyramid_scales[level], "mode": "avg",
+            "aligned_mode": "half_pixel_for_nn" if self.aligned else "asymmetric"}
+        return _Level(**attributes)
 
     def evaluate(self, xp: Any, regions: Any, *maps: Any) -> tuple[Any, ...]:
         levels = self.levels(xp, regions, len(maps))

@@ -140,7 +140,7 @@ class GenerateProposals(Anchored):
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         images, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
-        count, extra = len(scores), F32(not self.normalized)
+        count, extra = len(scores), float(not self.normalized)
         boxes = moved(anchors.reshape(-1, 4), by_place(offsets, 4), extra)
         boxes = clipped(boxes, images[:, None, 1::-1] - extra).reshape(-1, 4)
         scores, image = by_place(scores, 1).reshape(-1), np.repeat(np.arange(count), len(boxes) // max(count, 1))
