@@ -200,7 +200,8 @@ test_segments = check(list(of_segments()))
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
     kind, index = draw(st.sampled_from(("f32", "f16", "i32", "i8"))), draw(st.sampled_from(("i32", "i64")))
-    emb = table((draw(st.integers(1, 20)), *draw(st.lists(st.integers(1, 9), max_size=3))), kind)
+    shape = draw(st.integers(1, 20)), *draw(st.lists(st.integers(1, 9), max_size=3))
+    emb = In(shape, kind, low=-3, high=3)  # sums of i8 that do not overflow: the plugin divides what is left of them
     count, weights = draw(st.integers(1, 40)), draw(st.booleans())
     default = draw(st.none() | st.integers(0, emb.shape[0] - 1))
     which = draw(st.integers(0, 4))
