@@ -33,7 +33,8 @@ class Compilation:
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
-        self.model = prepare(model, fuse=backend.fuses and not STOP_AT.value)
+        together = not STOP_AT.value
+        self.model = prepare(model, fuse=backend.fuses and together, finish=not backend.remote and together)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings

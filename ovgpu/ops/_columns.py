@@ -1,13 +1,9 @@
-"""Convolutions on the host: products of matrices with columns of what every tap reads, some in cache at a time.
-
-Measured on layers of ResNet-50, U-Net and MobileNetV2, products with columns win over sums of shifted data, also
-where every channel has a kernel of its own, and Winograd's algorithm gains too little to keep other weights for it:
-at best a fifth, and nothing where there are few channels or few pixels.
-"""
+"""Convolutions on the host: products of matrices with columns of what every tap reads, some in cache at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,125 +12,253 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ovgpu.ops._convolution import Convolved, flat
+from ovgpu.ops._lanes import LANES, Lane, record
 from ovgpu.ops._op import Array
 
-BLOCK = 1 << 18  # elements of columns at a time
+BLOCK = 1 << 18  # elements of columns at a time, in every lane
+FEW = 256  # pixels of an image, up to which lanes share out the outputs instead
+ROWS = 16  # outputs at least of a lane: BLAS computes so many at a time
+WORK = 1 << 20  # products that are worth a second lane
+
+Index = tuple[slice, slice]
+Finish = Callable[[Lane, Index], None]
+"""Records what is done with some channels of some images of the result, which are written."""
 
 
-def convolve(k: Any, c: Convolved, workspace: Sequence[Array]) -> Any:
+def convolve(k: Any, c: Convolved, workspace: Sequence[Array], finish: Finish | None = None) -> Any:
     """Records the calls that write ``c.out``. NotImplemented for outputs whose pixels do not lie side by side.
 
-    The workspace are columns, and the data in a frame of zeros.
+    The workspace are columns, and parts of the data in frames of zeros; every lane has its share.
     """
     out = flat(c.out, len(c.x), c.groups, c.outputs)
     if out is None:
         return NotImplemented
-    kernel = c.kernel.reshape(c.groups, c.outputs, -1)
-    if c.pointwise and (x := flat(c.x, len(c.x), c.groups, c.channels)) is not None:
-        k(np.matmul, kernel, x, out)
-        return None
-    if not kernel.shape[2]:
-        k(np.copyto, out, 0)
-        return None
-    columns, depth, pixels = workspace[0], c.x.shape[1] * prod(c.taps), out.shape[-1]
-    span = [(n - 1) * s + (t - 1) * d + 1
-            for n, s, t, d in zip(c.out.shape[2:], c.strides, c.taps, c.dilations)]
-    framed = any(c.begin) or any(n > size for n, size in zip(span, c.x.shape[2:]))
-    images = max(min(columns.size, BLOCK) // (depth * pixels), 1)
-    if framed:
-        images = max(min(images, workspace[1].size // (c.x.shape[1] * prod(span))), 1)
-    for image in range(0, len(c.x), images):
-        x = c.x[image : image + images]
-        if framed:
-            x = _frame(k, x, workspace[1], c.begin, span)
-        if _runs(k, c, x, kernel, c.out[image : image + len(x)], columns):
-            continue
-        for start, extents in _blocks(c.out.shape[2:], columns.size // (len(x) * depth)):
-            first = int(np.ravel_multi_index(start, c.out.shape[2:]))
-            found = columns[: len(x) * depth * prod(extents)].reshape(*x.shape[:2], *c.taps, *extents)
-            k(np.copyto, found, _windows(x, c, start, extents))
-            k(np.matmul, kernel, found.reshape(len(x), c.groups, kernel.shape[2], -1),
-              out[image : image + len(x), ..., first : first + prod(extents)])
+    lanes = lanes_for(c)
+    if not c.channels:
+        lanes[0](np.copyto, out, 0)
+    elif c.pointwise and (x := flat(c.x, len(c.x), c.groups, c.channels)) is not None:
+        finish = _products(lanes, c, x, out, finish)
+    elif c.channels * c.outputs == 1 and _by_channels(lanes, c, workspace, finish):
+        finish = None
+    else:
+        finish = _by_columns(lanes, c, out, workspace, finish)
+    record(k, lanes)
+    finish_all(k, c, finish)
     return None
 
 
-def _frame(k: Any, x: Array, memory: Array, begin: Sequence[int], span: Sequence[int]) -> Array:
-    """So much of the data as is read, behind and before zeros."""
-    frame = memory[: len(x) * x.shape[1] * prod(span)].reshape(*x.shape[:2], *span)
-    inner: tuple[slice, ...] = (slice(None), slice(None))
-    for size, b, n in zip(x.shape[2:], begin, span):
-        for edge in (slice(0, b), slice(b + size, None)):
-            if frame[(*inner, edge)].size:
-                k(np.copyto, frame[(*inner, edge)], 0)
-        inner = (*inner, slice(b, min(b + size, n)))
-    k(np.copyto, frame[inner], x[(..., *(slice(0, n) for n in frame[inner].shape[2:]))])
-    return frame
+def lanes_for(c: Convolved) -> list[Lane]:
+    """As many as there is work for."""
+    count = LANES if c.out.size * (c.channels * prod(c.taps) + ROWS) >= WORK else 1
+    return [Lane(number, count) for number in range(count)]
 
 
-def _runs(k: Any, c: Convolved, x: Array, kernel: Array, out: Array, columns: Array) -> bool:
-    """With a kernel for every channel and steps of 1, what a tap reads is one run through the rows of the data, copied
-    faster than row by row; what it gives between the rows of the output is dropped. Whether that was recorded."""
-    length = 1 + sum((n - 1) * s // x.itemsize for n, s in zip(out.shape[2:], x.strides[2:]))
-    channels = columns.size // ((kernel.shape[2] + 1) * length)
-    if c.channels * c.outputs * prod(c.strides) != 1 or not channels or flat(x, *x.shape[:2]) is None:
+def finish_all(k: Any, c: Convolved, finish: Finish | None) -> None:
+    """Finishes the whole result, unless that is done."""
+    if finish is not None:
+        lanes = lanes_for(c)
+        for image, (lane, share) in product(range(len(c.out)), zip(lanes, _shares(c.out.shape[1], len(lanes)))):
+            finish(lane, (slice(image, image + 1), share))
+        record(k, lanes)
+
+
+def _products(lanes: Sequence[Lane], c: Convolved, x: Array, out: Array, finish: Finish | None) -> Finish | None:
+    """Of the kernel and the data: of whole images, of some outputs, or of some pixels where there are few outputs.
+
+    Like the other forms, finishes whole channels; gives back ``finish`` if there is still to do.
+    """
+    kernel, extents = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:]
+    cuts = 1 if len(x) % len(lanes) == 0 else len(lanes)
+    shares, parts = [slice(0, c.outputs)], [((0,) * len(extents), extents)]
+    if c.groups == 1 and c.outputs >= cuts * ROWS:
+        shares = _shares(c.outputs, cuts)
+    else:
+        parts = [*_parts(extents, -(-prod(extents) // cuts))]
+    for number, (image, share, part) in enumerate(product(range(len(x)), shares, parts)):
+        lane, pixels = lanes[number % len(lanes)], _pixels(c, part)
+        lane(np.matmul, kernel[:, share], x[image, ..., pixels], out[image, :, share, pixels])
+        if finish and len(parts) == 1:
+            finish(lane, (slice(image, image + 1), share if c.groups == 1 else slice(0, c.out.shape[1])))
+    return finish if len(parts) > 1 else None
+
+
+def _by_columns(lanes: Sequence[Lane], c: Convolved, out: Array, workspace: Sequence[Array],
+                finish: Finish | None) -> Finish | None:
+    """Columns of some images, or of some pixels of one, and their products with the kernel."""
+    kernel, extents, pixels = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:], prod(c.out.shape[2:])
+    columns, frame = (memory.size // len(lanes) for memory in workspace)
+    depth, alone = c.groups * kernel.shape[2], len(c.x) % len(lanes) == 0
+    images = max(min(columns // (depth * pixels), len(c.x) // len(lanes)), 1)
+    room = min(columns // (images * depth), pixels)
+    shares = [slice(0, c.outputs)]
+    if not alone and c.groups == 1 and pixels <= min(FEW, room):
+        shares = _shares(c.outputs, len(lanes))
+    elif not alone:
+        room = -(-pixels // (-(-pixels // (room * len(lanes))) * len(lanes)))
+    while _padded(c) and images * c.x.shape[1] * prod(_reach(c, next(_parts(extents, room)))) > frame:
+        images, room = max(images // 2, 1), room if images > 1 else room // 2
+    places = product(range(0, len(c.x), images), shares, _parts(extents, room))
+    for number, (image, share, part) in enumerate(places):
+        lane, some = lanes[number % len(lanes)], slice(image, min(image + images, len(c.x)))
+        found = _columns(lane, c, c.x[some], part, workspace)
+        lane(np.matmul, kernel[:, share], found.reshape(len(found), c.groups, kernel.shape[2], -1),
+             out[some, :, share, _pixels(c, part)])
+        if finish and part[1] == extents:
+            finish(lane, (some, share if c.groups == 1 else slice(0, c.out.shape[1])))
+    return finish if room < pixels else None
+
+
+def _by_channels(lanes: Sequence[Lane], c: Convolved, workspace: Sequence[Array], finish: Finish | None) -> bool:
+    """With a kernel for every channel, the columns of some channels at a time; whether there is room for one.
+
+    With steps of 1, what a tap reads is one run through the rows of the data, copied faster than row by row; what it
+    gives between the rows of the output is dropped.
+    """
+    whole, taps = ((0,) * len(c.taps), c.out.shape[2:]), prod(c.taps)
+    reach, runs = _reach(c, whole), prod(c.strides) == 1
+    length = 1 + sum((n - 1) * prod(reach[axis + 1 :]) for axis, n in enumerate(whole[1])) if runs else prod(whole[1])
+    columns, frame = (memory.size // len(lanes) for memory in workspace)
+    room = columns // ((taps + 1) * length)
+    if _padded(c) or not c.x[0].flags.c_contiguous:
+        room = min(room, frame // prod(reach))
+    if not room:
         return False
-    for image, first in product(range(len(x)), range(0, x.shape[1], channels)):
-        part, place = x[image, first : first + channels], out[image, first : first + channels]
-        found = columns[: len(part) * kernel.shape[2] * length].reshape(len(part), *c.taps, length)
-        sums = columns[found.size : found.size + len(part) * length].reshape(len(part), 1, length)
-        steps = (part.strides[0], *(n * d for n, d in zip(part.strides[1:], c.dilations)), x.itemsize)
-        k(np.copyto, found, as_strided(part, found.shape, steps, writeable=False))
-        k(np.matmul, kernel[first : first + len(part)], found.reshape(len(part), -1, length), sums)
-        k(np.copyto, place, as_strided(sums, place.shape, (sums.strides[0], *part.strides[1:]), writeable=False))
+    channels = -(-c.groups // (-(-c.groups // (room * len(lanes))) * len(lanes)))
+    for number, (image, first) in enumerate(product(range(len(c.x)), range(0, c.groups, channels))):
+        lane = lanes[number % len(lanes)]
+        index = slice(image, image + 1), slice(first, min(first + channels, c.groups))
+        kernel, out = c.kernel[index[1]].reshape(-1, 1, taps), c.out[index]
+        if runs:
+            memory = lane.share(workspace[0])
+            x = _frame(lane, c, c.x[index], whole, lane.share(workspace[1]), dense=True)
+            found = memory[: len(kernel) * taps * length].reshape(len(kernel), *c.taps, length)
+            sums = memory[found.size : found.size + len(kernel) * length].reshape(len(kernel), 1, length)
+            steps = (x.strides[1], *(n * d for n, d in zip(x.strides[2:], c.dilations)), x.itemsize)
+            lane(np.copyto, found, as_strided(x, found.shape, steps, writeable=False))
+            lane(np.matmul, kernel, found.reshape(len(kernel), taps, length), sums)
+            lane(np.copyto, out, as_strided(sums, out.shape, (0, sums.strides[0], *x.strides[2:]), writeable=False))
+        else:
+            found = _columns(lane, c, c.x[index], whole, workspace)
+            lane(np.matmul, kernel, found.reshape(len(kernel), taps, length), flat(out, len(kernel), 1))
+        if finish:
+            finish(lane, index)
     return True
 
 
-def _blocks(extents: Sequence[int], room: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where parts of at most ``room`` elements begin that lie side by side in an array, and how far they extend."""
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a part of an image's pixels begins, and how far it extends, along each spatial axis."""
+
+
+def _parts(extents: Sequence[int], room: int) -> Iterator[Part]:
+    """Parts of at most ``room`` pixels that lie side by side in an array."""
     axis = next((a for a in range(len(extents)) if prod(extents[a + 1 :]) <= room), len(extents) - 1)
     step, inner = max(room // prod(extents[axis + 1 :]), 1), extents[axis + 1 :]
     for outer in product(*map(range, extents[:axis])):
         for i in range(0, extents[axis], step):
-            yield ((*outer, i, *(0,) * len(inner)), (*(1,) * axis, min(step, extents[axis] - i), *inner))
+            yield (*outer, i, *(0,) * len(inner)), (*(1,) * axis, min(step, extents[axis] - i), *inner)
 
 
-def _windows(x: Array, c: Convolved, start: Sequence[int], extents: Sequence[int]) -> Array:
-    """A view of what every tap reads: [images, channels, taps, extents], for output pixels from ``start`` on."""
+def _shares(outputs: int, count: int) -> list[slice]:
+    step = -(-outputs // count)
+    return [slice(first, min(first + step, outputs)) for first in range(0, outputs, step)]
+
+
+def _pixels(c: Convolved, part: Part) -> slice:
+    """The part in a row of all pixels."""
+    first = int(np.ravel_multi_index(part[0], c.out.shape[2:]))
+    return slice(first, first + prod(part[1]))
+
+
+def _reach(c: Convolved, part: Part) -> list[int]:
+    """How much data all taps read along each spatial axis."""
+    return [(n - 1) * s + (t - 1) * d + 1 for n, s, t, d in zip(part[1], c.strides, c.taps, c.dilations)]
+
+
+def _padded(c: Convolved) -> bool:
+    """Whether taps read what is no data."""
+    reach = _reach(c, ((0,) * len(c.taps), c.out.shape[2:]))
+    return any(c.begin) or any(n > size for n, size in zip(reach, c.x.shape[2:]))
+
+
+def _frame(lane: Lane, c: Convolved, x: Array, part: Part, memory: Array, dense: bool = False) -> Array:
+    """The data that are read for a part of the output: where they are, if need be ``dense``, or behind and before
+    zeros."""
+    reach = _reach(c, part)
+    first = [i * s - b for i, s, b in zip(part[0], c.strides, c.begin)]
+    x = x[(..., *(slice(max(f, 0), max(f + n, 0)) for f, n in zip(first, reach)))]
+    if x.shape[2:] == (*reach,) and (x.flags.c_contiguous or not dense):
+        return x
+    frame = memory[: x.shape[0] * x.shape[1] * prod(reach)].reshape(*x.shape[:2], *reach)
+    inner: tuple[slice, ...] = (slice(None), slice(None))
+    for size, f in zip(x.shape[2:], first):
+        begin = max(-f, 0)
+        for edge in (slice(0, begin), slice(begin + size, None)):
+            if frame[(*inner, edge)].size:
+                lane(np.copyto, frame[(*inner, edge)], 0)
+        inner = (*inner, slice(begin, begin + size))
+    lane(np.copyto, frame[inner], x)
+    return frame
+
+
+def _columns(lane: Lane, c: Convolved, x: Array, part: Part, workspace: Sequence[Array]) -> Array:
+    """What every tap reads for a part of the output: [images, channels, taps, extents]."""
+    x = _frame(lane, c, x, part, lane.share(workspace[1]))
+    shape = (*x.shape[:2], *c.taps, *part[1])
     steps = x.strides[2:]
-    corner = x[(..., *(slice(i * s, None) for i, s in zip(start, c.strides)))]
     strides = (*x.strides[:2], *(n * d for n, d in zip(steps, c.dilations)), *(n * s for n, s in zip(steps, c.strides)))
-    return as_strided(corner, (*x.shape[:2], *c.taps, *extents), strides, writeable=False)
+    columns = lane.share(workspace[0])[: prod(shape)].reshape(shape)
+    lane(np.copyto, columns, as_strided(x, shape, strides, writeable=False))
+    return columns
 
 
-def convolve_transposed(k: Any, c: Convolved, columns: Array) -> Any:
+def convolve_transposed(k: Any, c: Convolved, columns: Array, finish: Finish | None = None) -> Any:
     """Records the calls that write ``c.out``: products for every tap, added where they belong. NotImplemented for data
     whose pixels do not lie side by side."""
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
         return NotImplemented
-    kernel = c.kernel.reshape(c.groups, c.channels, -1).swapaxes(1, 2)
     if c.pointwise and (out := flat(c.out, len(c.x), c.groups, c.outputs)) is not None:
-        k(np.matmul, kernel, x, out)
+        lanes = lanes_for(c)
+        finish = _products(lanes, replace(c, kernel=c.kernel.swapaxes(1, 2)), x, out, finish)
+        record(k, lanes)
+        finish_all(k, c, finish)
         return None
-    sizes, taps = c.x.shape[2:], prod(c.taps)
+    each = prod(c.taps) * prod(c.x.shape[2:])
+    lanes = lanes_for(c)
+    if columns.size < len(lanes) * each:
+        lanes = [Lane()]
+    _by_outputs(lanes, c, x, columns, finish)
+    record(k, lanes)
+    return None
+
+
+def _by_outputs(lanes: Sequence[Lane], c: Convolved, x: Array, columns: Array, finish: Finish | None) -> None:
+    """The products of some groups or outputs at a time, for every tap."""
+    kernel, sizes, taps = c.kernel.reshape(c.groups, c.channels, -1).swapaxes(1, 2), c.x.shape[2:], prod(c.taps)
     apart = all((t - 1) * d < s for t, d, s in zip(c.taps, c.dilations, c.strides))  # no products meet
-    k(np.copyto, c.out, 0)
     target = c.out.reshape(len(c.x), c.groups, c.outputs, *c.out.shape[2:])
-    each = max(taps * prod(sizes), 1)
-    groups, outputs = max(BLOCK // (each * c.outputs), 1), max(BLOCK // each, 1)
-    for image, g, o in product(range(len(x)), range(0, c.groups, groups), range(0, c.outputs, outputs)):
-        part = target[image, g : g + groups, o : o + outputs]
-        found = columns[: part.shape[0] * part.shape[1] * each].reshape(*part.shape[:2], *c.taps, *sizes)
-        k(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],
-          found.reshape(len(part), -1, prod(sizes)))
+    room = min(columns.size // len(lanes), BLOCK) // max(taps * prod(sizes), 1)
+    groups, outputs = max(min(room // c.outputs, -(-c.groups // len(lanes))), 1), max(min(room, c.outputs), 1)
+    if c.groups == 1:
+        outputs = min(outputs, -(-c.outputs // len(lanes)))
+    places = product(range(len(x)), range(0, c.groups, groups), range(0, c.outputs, outputs))
+    for number, (image, g, o) in enumerate(places):
+        lane, part = lanes[number % len(lanes)], target[image, g : g + groups, o : o + outputs]
+        found = lane.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
+        found = found.reshape(*part.shape[:2], *c.taps, *sizes)
+        lane(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],
+             found.reshape(len(part), -1, prod(sizes)))
+        lane(np.copyto, part, 0)
         for tap in np.ndindex(c.taps):
             read, written = _meeting(c, tap)
             source, place = found[(slice(None), slice(None), *tap, *read)], part[(..., *written)]
             if apart:
-                k(np.copyto, place, source)
+                lane(np.copyto, place, source)
             else:
-                k(np.add, place, source, place)
-    return None
+                lane(np.add, place, source, place)
+        channels = slice(g * c.outputs + o, g * c.outputs + o + part.shape[0] * part.shape[1])
+        if finish:
+            finish(lane, (slice(image, image + 1), channels))
 
 
 def _meeting(c: Convolved, tap: Sequence[int]) -> tuple[list[slice], list[slice]]:

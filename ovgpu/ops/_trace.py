@@ -106,6 +106,10 @@ class _Xp:
         operands = tuple(x if isinstance(x, Tracing) else _scalar(x, dtype) for x in (a, b))
         return Tracing(traced.tape, dtype, (_where, (condition, *operands)))
 
+    @staticmethod
+    def clip(x: Any, low: Any, high: Any) -> Any:
+        return Tracing(x.tape, x.dtype, (_clip, (x, _scalar(low, x.dtype), _scalar(high, x.dtype))))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
@@ -129,6 +133,10 @@ def _recode(x: Any, out: Any) -> None:
 def _where(condition: Any, a: Any, b: Any, out: Any) -> None:
     np.copyto(out, b)
     np.copyto(out, a, where=condition)
+
+
+def _clip(x: Any, low: Any, high: Any, out: Any) -> None:
+    np.clip(x, low, high, out=out)
 
 
 def _maximum(a: Any, b: Any, out: Any) -> None:

@@ -144,8 +144,7 @@ class Clamp(Unary):
         return min(low, high), high
 
     def fn(self, xp: Any, x: Any) -> Any:
-        low, high = self._limits(x.dtype)
-        return xp.minimum(xp.maximum(x, low), high)
+        return xp.clip(x, *self._limits(x.dtype))
 
     def cuda_expression(self, kind: Type) -> str:
         if kind.is_real():

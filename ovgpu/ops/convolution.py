@@ -10,9 +10,10 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _columns
-from ovgpu.ops._columns import BLOCK
+from ovgpu.ops._columns import BLOCK, Finish
 from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve, dense
 from ovgpu.ops._elementwise import merge_types
+from ovgpu.ops._lanes import LANES
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops._windows import Windowed, check_number, framed, taps
@@ -85,17 +86,23 @@ class Convolution(_Convolution):
             return ((out.type, (minimum(columns, COLUMN_ELEMENTS),)),)
         if out.type not in (Type.f32, Type.f64):
             return ()
-        span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, self.reach(taps)))
-        frame = x.shape[1] * maximum(span, 0)  # below 0 without pixels
-        return ((out.type, (minimum(columns, maximum(depth, BLOCK)),)),
-                (out.type, (minimum(x.shape[0] * frame, maximum(frame, BLOCK)),)))
+        reach = self.reach(taps)
+        span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
+        frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # below 0 without pixels
+        return ((out.type, (LANES * minimum(columns, maximum(depth, BLOCK)),)),
+                (out.type, (LANES * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, kernel), out = inputs, outputs[0]
+        return self.finished(k, inputs, outputs[0], workspace)
+
+    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 finish: Finish | None = None) -> Any:
+        """`numpy`, and what is done with the result then."""
+        x, kernel = inputs
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace)
+        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, finish)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, kernel = inputs
@@ -193,11 +200,17 @@ class ConvolutionBackpropData(_Convolution):
         return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
+        return self.finished(k, inputs, outputs[0], workspace)
+
+    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 finish: Finish | None = None) -> Any:
+        """`numpy`, and what is done with the result then."""
+        x, kernel, target = (*inputs, None)[:3]
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
-        return _columns.convolve_transposed(k, self.convolved(x, kernel, out, begin, transposed=True), workspace[0])
+        c = self.convolved(x, kernel, out, begin, transposed=True)
+        return _columns.convolve_transposed(k, c, workspace[0], finish)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]

@@ -15,6 +15,7 @@ import numpy as np
 
 from ovgpu.ops._fused import Fused
 from ovgpu.ops.control_flow import If
+from ovgpu.ops.finished_convolution import FinishedConvolution
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
 from ovgpu.runtime.iterations import Calls
@@ -255,7 +256,8 @@ class _Planner:
 
     def _step(self, number: int, position: int, step: Step) -> PlanStep:
         segment = self.program.segments[number]
-        fused = tuple(layer.name for layer in step.op.layers) if isinstance(step.op, Fused) else ()
+        layers = step.op.layers if isinstance(step.op, (Fused, FinishedConvolution)) else ()
+        fused = tuple(layer.name for layer in layers)
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)
         bodies = tuple(self._bodies(number, position, step))

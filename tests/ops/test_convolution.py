@@ -146,10 +146,10 @@ test_transposed_groups = check(TRANSPOSED_GROUPS)
 
 
 def run_numpy(op: Op, x: Array, kernel: Array, out: Array, rooms: Sequence[int]) -> None:
-    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements."""
+    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements for every lane."""
     calls: list[Callable[[], Any]] = []
     done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
-                    [np.full(room, np.nan, x.dtype) for room in rooms])
+                    [np.full(_columns.LANES * room, np.nan, x.dtype) for room in rooms])
     assert done is not NotImplemented
     for call in calls:
         call()
@@ -170,10 +170,12 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
 ]
 
 
+@pytest.mark.parametrize("lanes", [1, 2, 3])
 @pytest.mark.parametrize(("op", "x", "kernel", "rooms"), BLOCKED)
-def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int],
+def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int], lanes: int,
                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_columns, "BLOCK", rooms[0])
+    for name, value in {"BLOCK": rooms[0], "LANES": lanes, "WORK": 0, "ROWS": 1, "FEW": 10}.items():
+        monkeypatch.setattr(_columns, name, value)
     rng = np.random.default_rng(3)
     data, weights = (rng.integers(-4, 5, shape).astype(np.float64) for shape in (x, kernel))
     (wanted,) = op.evaluate(NUMPY, data, weights)

@@ -1,0 +1,115 @@
+"""Convolutions that finish their results on the host: which layers join them, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.ops import _columns, finished_convolution
+from ovgpu.passes import prepare
+from tests.harness import judge
+from tests.harness.ir import Net, Port
+
+Tail = Callable[[Net, Port, Port], Port]  # what comes after a convolution of some data
+NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"}
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["alone", "lanes"])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lanes share out what is little work as well."""
+    for name, value in {"LANES": request.param, "WORK": 0, "ROWS": 1, "FEW": 10}.items():
+        monkeypatch.setattr(_columns, name, value)
+    monkeypatch.setattr(finished_convolution, "LANES", request.param)
+    yield
+
+
+def network(*tails: Tail, shape: Any = (2, 6, 7, 9), kernel: tuple[int, ...] = (6, 6, 3, 3), kind: str = "f32",
+            op: str = "Convolution") -> Net:
+    net = Net()
+    data = net.parameter(kind, shape)
+    weights = net.const(np.random.default_rng(1).uniform(-1, 1, kernel), kind)
+    port = net.layer(op, "opset1", [data, weights], NUMBERS, name="convolution")
+    for tail in tails:
+        port = tail(net, data, port)
+    net.result(port)
+    return net
+
+
+def layer(name: str, *others: Any, **attrs: Any) -> Tail:
+    """A layer with constants as its other operands."""
+    version = "opset4" if name == "Swish" else "opset1"
+    return lambda net, _, port: net.layer(name, version, [port, *(net.const(np.asarray(v), port.type) for v in others)],
+                                          attrs)
+
+
+def residual(net: Net, data: Port, port: Port) -> Port:
+    """The sum with a tensor that is computed beside it."""
+    return net.layer("Add", "opset1", [net.layer("Sigmoid", "opset1", [data]), port])
+
+
+def square(net: Net, _: Port, port: Port) -> Port:
+    return net.layer("Multiply", "opset1", [port, port])
+
+
+BIAS = layer("Add", np.linspace(-1, 1, 6).reshape(1, 6, 1, 1))
+CLAMP, SWISH, RELU = layer("Clamp", min=-0.5, max=0.75), layer("Swish"), layer("Relu")
+GROUPS = {"op": "GroupConvolution", "kernel": (6, 1, 1, 3, 3)}
+JOINED: list[tuple[tuple[Tail, ...], dict[str, Any]]] = [
+    ((BIAS, CLAMP), {}),
+    ((BIAS, residual, RELU), {}),
+    ((BIAS, SWISH), {"kind": "f64"}),
+    ((BIAS, SWISH), {"shape": (-1, 6, -1, 9)}),
+    ((BIAS, CLAMP), GROUPS),
+    ((BIAS, SWISH, residual), GROUPS | {"shape": (1, 6, 40, 31)}),
+    ((BIAS, residual), {"kernel": (6, 6, 3, 3), "shape": (3, 6, -1, -1)}),
+    ((BIAS, RELU), {"kernel": (6, 6, 1, 1), "shape": (3, 6, 5, 5)}),
+    ((BIAS, RELU), {"op": "ConvolutionBackpropData"}),
+    ((layer("Multiply", 2.5), layer("Swish", 0.7)), {}),
+    ((layer("PRelu", [0.25]), layer("Multiply", np.linspace(-1, 1, 63).reshape(7, 9))), {}),
+]
+
+
+def names(net: Net) -> list[str]:
+    model = prepare(ov.Core().read_model(*net.build()), finish=True)
+    return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant", "Sigmoid")]
+
+
+def infer(net: Net, *shape: int) -> None:
+    kind = next(iter(net.parameters.values())).type
+    x = np.random.default_rng(2).uniform(-1, 1, shape).astype(kind.replace("f", "float"))
+    (wanted,) = judge.Judge(*net.build()).expect([(x, kind)])
+    compiled = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")
+    for _ in range(2):
+        np.testing.assert_allclose(compiled([x])[0], wanted.array, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(("tails", "given"), JOINED)
+def test_layers_that_join(tails: tuple[Tail, ...], given: dict[str, Any]) -> None:
+    net = network(*tails, **given)
+    assert names(net) == ["Convolution"]
+    infer(net, *(n if n > 0 else 5 for n in given.get("shape", (2, 6, 7, 9))))
+
+
+@pytest.mark.parametrize(("tail", "given"), [
+    (BIAS, {"kind": "f16"}), (layer("Add", np.ones((7, 9))), {"shape": (-1, 6, -1, 9)}), (square, {}),
+    (layer("Add", np.ones((2, 2, 6, 7, 9))), {}), (layer("Greater", 0.5), {}), (layer("SoftMax", axis=1), {})])
+def test_those_that_do_not(tail: Tail, given: dict[str, Any]) -> None:
+    assert names(network(tail, **given))[0] == "Convolution"
+    assert len(names(network(tail, **given))) == 2
+
+
+def test_a_result_that_is_used_twice_stays() -> None:
+    def twice(net: Net, data: Port, port: Port) -> Port:
+        net.result(port)
+        return BIAS(net, data, port)
+
+    assert names(network(twice)) == ["Convolution", "Add"]
+
+
+def test_the_plan_tells_the_layers() -> None:
+    plan = ov.Core().compile_model(ov.Core().read_model(*network(BIAS, RELU).build()), "CPU").plan()
+    assert [len(s.fused) for s in plan.steps if s.op == "Convolution"] == [2]
