@@ -37,7 +37,7 @@ TESTS = Path(__file__).parent
 FOLDERS = ("ops", "control_flow", "state")
 EVERYWHERE = ("Parameter", "Constant", "Result")  # part of every case
 SCENARIO_OPS = ("TensorIterator", "Loop", "If", "ReadValue", "Assign")  # what scenarios are about
-ROUNDS, ROUND = 40, 100  # how often the sweeps draw until there is enough of each version, and how much each time
+ROUNDS, ROUND = 100, 40  # how often the sweeps draw until there is enough of each version, and how much each time
 SPARE = 3  # times as many are drawn as are judged, as OpenVINO refuses some
 LIMITS = settings(max_examples=ROUND, database=None, deadline=None, phases=(Phase.generate,),
                   suppress_health_check=list(HealthCheck))
@@ -47,7 +47,7 @@ Name = tuple[str, str]  # of an op and its version
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a sweep draws from, and the op versions that may come."""
+    """What a sweep draws from, and the op versions that may come: those of its file's tables, and what has come."""
 
     name: str
     cases: Draws
@@ -138,7 +138,7 @@ def draw(wanted: Collection[Name], count: int, seed: int) -> dict[Name, list[Dra
     every = list(sweeps())
     for number in range(ROUNDS):
         for sweep in every:
-            if any(len(found[name]) < count for name in sweep.versions & found.keys()):
+            if not sweep.versions or any(len(found[name]) < count for name in sweep.versions & found.keys()):
                 for drawn in sweep.round(ROUNDS * seed + number):
                     for name in about(drawn.case) & found.keys():
                         if len(found[name]) < count:
