@@ -269,7 +269,7 @@ class CTCLoss(_Ctc):
 
 def log_sum(xp: Any, values: Sequence[Array]) -> Array:
     """The logarithm of the sum of what the values are logarithms of."""
-    values = xp.stack(values)
-    highest = values.max(axis=0)
+    terms = xp.stack(values)
+    highest = terms.max(axis=0)
     highest = xp.where(highest == -np.inf, 0, highest)
-    return xp.log(xp.exp(values - highest).sum(axis=0)) + highest
+    return xp.log(xp.exp(terms - highest).sum(axis=0)) + highest

@@ -66,7 +66,7 @@ class SegmentMax(Op):
     def limits(self, kind: Type) -> tuple[float, float]:
         """What is not above any number of a type, and what an empty segment has."""
         if kind.is_real():
-            least, lowest = -np.inf, float(ml_dtypes.finfo(kind.storage).min)
+            least, lowest = -np.inf, float(ml_dtypes.finfo(kind.storage).min)  # type: ignore[no-untyped-call]
         else:
             least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
         return least, lowest if self.fill_mode == "lowest" else 0
@@ -85,7 +85,7 @@ class SegmentMax(Op):
         return None
 
 
-_ACCUMULATORS = {"float64": np.float64, "uint64": np.uint64} | dict.fromkeys(
+_ACCUMULATORS: dict[str, Any] = {"float64": np.float64, "uint64": np.uint64} | dict.fromkeys(
     ("float32", "float16", "bfloat16"), np.float32)
 """The type of the kernel's `Accumulator`, where it is not i64."""
 
