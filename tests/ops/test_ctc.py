@@ -192,21 +192,29 @@ test_loss = check(list(losses()))
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> Case:
-    kind, index = draw(st.sampled_from(("f32", "f16"))), draw(st.sampled_from(("i32", "i64")))
-    batch, steps, classes = draw(st.integers(1, 4)), draw(st.integers(1, 12)), draw(st.integers(2, 6))
-    lengths = draw(st.lists(st.integers(1, steps), min_size=batch, max_size=batch))
-    which, merges = draw(st.integers(0, 2)), draw(st.booleans())
-    if which == 0:
+def decoders(draw: st.DrawFn) -> Case:
+    masks, merges, kind = draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from(("f32", "f16")))
+    batch, steps, classes = (draw(st.integers(1, most)) for most in (4, 12, 6))
+    lengths = draw(st.lists(st.integers(0, steps), min_size=batch, max_size=batch))
+    if masks:
         return decode(scores(steps, batch, classes, kind=kind), mask(lengths, steps, kind), merges)
     blank = draw(st.none() | st.integers(0, classes - 1))
-    if which == 1:
-        return decode_lengths(scores(batch, steps, classes, kind=kind), lengths, blank, merges, index)
+    return decode_lengths(scores(batch, steps, classes, kind=kind), lengths, blank, merges,
+                          draw(st.sampled_from(("i32", "i64"))))
+
+
+@st.composite
+def lossy(draw: st.DrawFn) -> Case:
+    """With labels enough, and with steps enough for blanks between repetitions."""
+    batch, steps, classes = (draw(st.integers(least, most)) for least, most in ((1, 4), (1, 12), (2, 6)))
+    blank = draw(st.none() | st.integers(0, classes - 1))
     names = [c for c in range(classes) if c != (classes - 1 if blank is None else blank)]
+    lengths = draw(st.lists(st.integers(1, steps), min_size=batch, max_size=batch))
     labels = [draw(st.lists(st.sampled_from(names), min_size=1, max_size=max(n // 2, 1))) for n in lengths]
-    attrs = {FLAGS[1]: merges} | {flag: draw(st.booleans()) for flag in (FLAGS[0], FLAGS[2])}
-    counts = [len(row) for row in labels]
-    return loss(In((batch, steps, classes), kind), lengths, labels, counts, blank, index, index, attrs)
+    index, kind = draw(st.sampled_from(("i32", "i64"))), draw(st.sampled_from(("f32", "f16")))
+    return loss(In((batch, steps, classes), kind), lengths, labels, [len(row) for row in labels], blank, index, index,
+                {flag: draw(st.booleans()) for flag in FLAGS})
 
 
-test_random = sweep(drawn())
+test_random_decoders = sweep(decoders())
+test_random_losses = sweep(lossy(), 100)
