@@ -179,9 +179,9 @@ def spelled(op: str, version: str) -> tuple[str, str]:
 def report(tallies: dict[Name, Tally], seed: int, device: str) -> bool:
     """Prints the table and the differences; whether there is none, and something was judged of each version."""
     out = console()
-    out.print(table("", ("op", "version", "agree", "refused"), (
-        (op, version.removeprefix("opset"), f"{each.passed} of {each.judged}", each.refused or "")
-        for (op, version), each in tallies.items()), right=(2, 3), whole=(0,)))
+    out.print(table("", ("operation", "agree", "refused"), (
+        (spelled(*name)[1], f"{each.passed} of {each.judged}", each.refused or "")
+        for name, each in tallies.items()), right=(1, 2), whole=(0,)))
     failed = [(name, *failure) for name, each in tallies.items() for failure in each.failed]
     for name, drawn, error in failed:
         out.print(f"[bold red]{spelled(*name)[1]}[/], drawn by {drawn.sweep}", soft_wrap=True)
