@@ -41,9 +41,9 @@ def ascends(numbers: Array) -> bool:
     return not bool((numbers[1:] < numbers[:-1]).any())
 
 
-def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Array], Array], combine: Any,
+def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
          whole: Any) -> None:
-    """Combines with ``out[n]``, in place, the rows whose places are from ``begin[n]`` to before ``end[n]``.
+    """Combines in ``out[n]``, which is neutral at first, the rows from place ``begin[n]`` to before ``end[n]``.
 
     ``rows`` gives those at some places, and ``whole`` is ``combine`` over an axis. Goes from place to place in all
     groups, the longest first, or from group to group: the shorter way.
@@ -53,7 +53,7 @@ def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Array], 
     if longest > len(size):
         for n, (first, last) in enumerate(zip(begin.tolist(), end.tolist())):
             if first < last:
-                out[n] = combine(out[n], whole(rows(xp.arange(first, last)), axis=0))
+                out[n] = whole(rows(slice(first, last)), axis=0)
         return
     order = xp.argsort(-size, kind="stable")
     begin, folded = begin[order], out[order]

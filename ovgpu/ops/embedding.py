@@ -75,8 +75,8 @@ class _Bags(Op):
         across = (-1, *(1,) * (table.ndim - 1))
         empty = (begin >= end).reshape(across)
 
-        def rows(places: Array) -> Array:
-            found = table[indices[places]].astype(wide, copy=False)
+        def rows(places: Any) -> Array:
+            found = xp.take(table, indices[places], axis=0).astype(wide, copy=False)
             return found if weights is None else found * weights[places].astype(wide).reshape(across)
 
         out = xp.zeros((len(begin), *table.shape[1:]), wide)
