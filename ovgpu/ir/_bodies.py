@@ -45,6 +45,8 @@ def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str,
     given: dict[str, Any] = {}
     for branch, body in (("then", then_body), ("else", else_body)):
         ports = port_map(layer, f"{branch}_port_map", body)
+        if any(entry.axis is not None for entry in (*ports.inputs, *ports.outputs)):
+            raise layer.error(f"<{branch}_port_map> has an axis, but a branch gets and gives whole tensors")
         _check_fed(layer, body, ports, set())
         given |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
                   f"{branch}_outputs": ports.outputs}

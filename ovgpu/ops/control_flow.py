@@ -48,7 +48,8 @@ class InputMap:
         if not isinstance(extent, Sym) and not all(0 <= v <= extent for v in (start, end)):
             raise OpError(f"{slices} reach past an axis of {extent}")
         if not isinstance(length, Sym) and (length < 0 or length % step):
-            raise OpError(f"{slices} do not divide an axis of {extent}")
+            raise OpError(f"{slices} do not divide " + (
+                f"{length} elements" if isinstance(extent, Sym) else f"an axis of {extent}"))
         if isinstance(extent, Sym):
             for v in (self.start, self.end):
                 if (v if v >= 0 else -v - 1) > extent.lo:
