@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,12 @@ from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.detectron import MOST, DetectionOutput, TopKROIs
 from ovgpu.ops.generate_proposals import GenerateProposalsSingleImage
 from tests.emulator import cupy_emu as cp
+from tests.harness import Infer, Net, Scenario, check
 
 from .forms import ORDERS
 from .recorded import kernel_name, replay, spec
 
+NAME = "ExperimentalDetectron"
 ATTRS: dict[str, Any] = {"score_threshold": 1.0, "nms_threshold": 0.3, "max_delta_log_wh": 1.0,
                          "deltas_weights": (1.0, 1.0, 1.0, 1.0)}
 
@@ -99,3 +101,43 @@ def test_equal_scores_of_regions(backend: CudaBackend) -> None:
 def test_too_many_boxes(backend: CudaBackend) -> None:
     op = DetectionOutput(num_classes=2, post_nms_count=9, max_detections_per_image=9, **ATTRS)
     assert run(backend, op, detections(MOST + 1, 2)) == []
+
+
+# ---- a whole detector
+
+def detector() -> Net:
+    """The end of Mask R-CNN, from anchors to boxes, with two levels of maps."""
+    rng, net = np.random.default_rng(3), Net("detector")
+    maps, image = [net.parameter("f32", (1, 3, *s)) for s in ((6, 7), (3, 4))], net.parameter("f32", (1, 3, 96, 112))
+    offsets, scores = net.parameter("f32", (12, 6, 7)), net.parameter("f32", (3, 6, 7))
+    priors = net.const(np.array([[-12, -12, 12, 12], [-20, -9, 20, 9], [-30, -30, 30, 30]], np.float32))
+    anchors = net.layer(f"{NAME}PriorGridGenerator", "opset6", [priors, maps[0], image],
+                        {"flatten": True, "stride_x": 16, "stride_y": 16})  # without flatten, openvino takes false
+    size = net.const(np.array([96, 112, 1], np.float32))
+    rois, rated = net.layer(f"{NAME}GenerateProposalsSingleImage", "opset6", [size, anchors, offsets, scores], {
+        "min_size": 0, "nms_threshold": 0.8, "pre_nms_count": 50, "post_nms_count": 20}, 2)
+    best = net.layer(f"{NAME}TopKROIs", "opset6", [rois, rated], {"max_rois": 11})
+    features, kept = net.layer(f"{NAME}ROIFeatureExtractor", "opset6", [best, *maps], {
+        "output_size": 2, "sampling_ratio": 2, "pyramid_scales": "16,32", "aligned": True}, 2)
+    flat = net.layer("Reshape", "opset1", [features, net.const(np.array([-1, 12]))], {"special_zero": False})
+    moves, votes = (net.layer("MatMul", "opset1", [flat, net.const(rng.uniform(-1, 1, (12, n)).astype(np.float32))])
+                    for n in (20, 5))
+    votes = net.layer("Softmax", "opset8", [votes], {"axis": 1})
+    attrs = {"score_threshold": 0.05, "nms_threshold": 0.4, "num_classes": 5, "post_nms_count": 9,
+             "max_detections_per_image": 13, "max_delta_log_wh": 4.1, "deltas_weights": "10,10,5,5"}
+    size = net.const(np.array([[96, 112, 1]], np.float32))
+    for port in net.layer(f"{NAME}DetectionOutput", "opset6", [kept, moves, votes, size], attrs, ["f32", "i32", "f32"]):
+        net.result(port)
+    return net
+
+
+def frames() -> Iterator[Infer]:
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        shapes = [(1, 3, 6, 7), (1, 3, 3, 4), (1, 3, 96, 112), (12, 6, 7)]
+        inputs = [rng.uniform(-0.5, 0.5, shape) for shape in shapes]
+        scores = rng.permutation(3 * 6 * 7).reshape(3, 6, 7) / 200  # no two are equal
+        yield Infer(**{f"in{i}": x.astype(np.float32) for i, x in enumerate([*inputs, scores])})
+
+
+test_detector = check([Scenario("detector", detector(), [*frames()])])

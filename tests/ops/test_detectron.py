@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.harness import Case, In, Infer, Net, Scenario, check, sweep
+from tests.harness import Case, In, check, sweep
 from tests.harness.cases import Array
 
 NAME = "ExperimentalDetectron"
@@ -190,43 +190,6 @@ def detects() -> Iterator[Case]:
 
 
 test_cases = check([*grids(), *tops(), *extracts(), *detects()])
-
-
-def detector() -> Net:
-    """The end of Mask R-CNN, from anchors to boxes, with two levels of maps."""
-    rng, net = np.random.default_rng(3), Net("detector")
-    maps, image = [net.parameter("f32", (1, 3, *s)) for s in ((6, 7), (3, 4))], net.parameter("f32", (1, 3, 96, 112))
-    offsets, scores = net.parameter("f32", (12, 6, 7)), net.parameter("f32", (3, 6, 7))
-    priors = net.const(np.array([[-12, -12, 12, 12], [-20, -9, 20, 9], [-30, -30, 30, 30]], np.float32))
-    anchors = net.layer(f"{NAME}PriorGridGenerator", "opset6", [priors, maps[0], image],
-                        {"flatten": True, "stride_x": 16, "stride_y": 16})  # without flatten, openvino takes false
-    size = net.const(np.array([96, 112, 1], np.float32))
-    rois, rated = net.layer(f"{NAME}GenerateProposalsSingleImage", "opset6", [size, anchors, offsets, scores], {
-        "min_size": 0, "nms_threshold": 0.8, "pre_nms_count": 50, "post_nms_count": 20}, 2)
-    best = net.layer(f"{NAME}TopKROIs", "opset6", [rois, rated], {"max_rois": 11})
-    features, kept = net.layer(f"{NAME}ROIFeatureExtractor", "opset6", [best, *maps], {
-        "output_size": 2, "sampling_ratio": 2, "pyramid_scales": "16,32", "aligned": True}, 2)
-    flat = net.layer("Reshape", "opset1", [features, net.const(np.array([-1, 12]))], {"special_zero": False})
-    moves, votes = (net.layer("MatMul", "opset1", [flat, net.const(rng.uniform(-1, 1, (12, n)).astype(np.float32))])
-                    for n in (20, 5))
-    votes = net.layer("Softmax", "opset8", [votes], {"axis": 1})
-    attrs = {"score_threshold": 0.05, "nms_threshold": 0.4, "num_classes": 5, "post_nms_count": 9,
-             "max_detections_per_image": 13, "max_delta_log_wh": 4.1, "deltas_weights": "10,10,5,5"}
-    size = net.const(np.array([[96, 112, 1]], np.float32))
-    for port in net.layer(f"{NAME}DetectionOutput", "opset6", [kept, moves, votes, size], attrs, ["f32", "i32", "f32"]):
-        net.result(port)
-    return net
-
-
-def frames() -> Iterator[Infer]:
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        shapes = [(1, 3, 6, 7), (1, 3, 3, 4), (1, 3, 96, 112), (12, 6, 7)]
-        inputs = [rng.uniform(-0.5, 0.5, shape).astype(np.float32) for shape in shapes]
-        yield Infer(**{f"in{i}": x for i, x in enumerate([*inputs, distinct(3, 6, 7)(rng).astype(np.float32)])})
-
-
-test_detector = check([Scenario("detector", detector(), [*frames()])])
 
 KINDS = st.sampled_from(("f32", "f32", "f16", "bf16"))
 
