@@ -4,6 +4,7 @@
 // ---- codes: `load` gives the values of E of them from element `index` on, which is a multiple of E
 
 struct Nibbles {  // 16 values of a table
+  static constexpr int TABLE = 16;
   template <int E>
   static __device__ __forceinline__ void load(const void* bytes, long long index, const float* table,
                                               float (&to)[E]) {
@@ -18,9 +19,24 @@ struct Nibbles {  // 16 values of a table
   }
 };
 
+struct Codebook {  // 256 of them
+  static constexpr int TABLE = 256;
+  template <int E>
+  static __device__ __forceinline__ void load(const void* codes, long long index, const float* table,
+                                              float (&to)[E]) {
+    struct alignas(E) Word {
+      unsigned char items[E];
+    };
+    const Word word = *reinterpret_cast<const Word*>(static_cast<const unsigned char*>(codes) + index);
+#pragma unroll
+    for (int i = 0; i < E; i++) to[i] = table[word.items[i]];
+  }
+};
+
 // Elements of whole bytes, of which Derived::value gives the value of each.
 template <class T, class Derived>
 struct Whole {
+  static constexpr int TABLE = 1;  // which nobody reads
   template <int E>
   static __device__ __forceinline__ void load(const void* codes, long long index, const float*, float (&to)[E]) {
     constexpr int BYTES = E * sizeof(T);
@@ -60,8 +76,9 @@ struct Term {
   int stride, row_magic, row_shift, column_magic, column_shift, shared;
 };
 
+template <class Codes>
 struct Weights {
-  float table[16];
+  float table[Codes::TABLE];
   Term scale, zero;
 };
 
@@ -81,9 +98,9 @@ __device__ __forceinline__ float term(const T* values, const Term& at, int row, 
 __device__ __forceinline__ float term(const None*, const Term&, int, int, float otherwise) { return otherwise; }
 
 // Subtracts zero points from E values of codes from (row, column) on, and multiplies by scales.
-template <class Scale, class Zero, int E>
+template <class Codes, class Scale, class Zero, int E>
 __device__ __forceinline__ void decompress(float (&values)[E], const Scale* scale, const Zero* zero,
-                                           const Weights& weights, int row, int column) {
+                                           const Weights<Codes>& weights, int row, int column) {
   float by = term(scale, weights.scale, row, column, 1.0f);
   float from = term(zero, weights.zero, row, column, 0.0f);
   values[0] = (values[0] - from) * by;
@@ -96,10 +113,11 @@ __device__ __forceinline__ void decompress(float (&values)[E], const Scale* scal
 }
 
 // Every thread reads the table by numbers of its own, which constant memory is slow at.
-__device__ __forceinline__ const float* shared_table(const Weights& weights) {
-  OVGPU_SHARED(float, table, [16]);
+template <class Codes>
+__device__ __forceinline__ const float* shared_table(const Weights<Codes>& weights) {
+  OVGPU_SHARED(float, table, [Codes::TABLE]);
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  if (thread < 16) table[thread] = weights.table[thread];
+  for (int i = thread; i < Codes::TABLE; i += blockDim.x * blockDim.y) table[i] = weights.table[i];
   __syncthreads();
   return table;
 }
@@ -112,8 +130,8 @@ constexpr int ROWS = 2;  // of the weights that a warp works on
 // a warp computes ROWS columns of B rows of the result.
 template <class Codes, class Scale, class Zero, class T, int E, int B>
 __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
-                        const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
-                        int n, int k, int stacked) {
+                        const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,
+                        int m, int n, int k, int stacked) {
   const float* table = shared_table(weights);
   const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B, above = blockIdx.z * n;
   if (first >= n) return;
@@ -155,7 +173,7 @@ constexpr int SLICES = 8;  // of the rows of the weights, per block of the next 
 template <class Codes, class Scale, class Zero, class T, class P, int E, int B>
 __global__ void __launch_bounds__(256)
     product_columns(const T* __restrict__ x, P* __restrict__ parts, const void* __restrict__ codes,
-                    const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights, int m,
+                    const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights, int m,
                     int n, int k, int stacked, int matrices) {
   OVGPU_SHARED(float, of_slice, [SLICES][32 * E + 1]);
   const float* table = shared_table(weights);
@@ -219,7 +237,7 @@ __device__ __forceinline__ int numbered(const Index* index, int n, int, int rows
 // such row.
 template <class Codes, class Scale, class Zero, class T, class Index, int E>
 __global__ void expand(T* __restrict__ out, const Index* __restrict__ index, const void* __restrict__ codes,
-                       const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights weights,
+                       const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,
                        int count, int width, int row, int column, int rows, int columns) {
   const float* table = shared_table(weights);
   const int i = (blockIdx.x * blockDim.x + threadIdx.x) * E;

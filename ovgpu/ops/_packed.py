@@ -35,7 +35,8 @@ class Packed:
 
     Codes lie row by row: those of 4 bits in bytes, the first one in the low bits; others in a matrix. A scale or zero
     point [R, C], if there is one, belongs to blocks of rows / R by columns / C codes. ``table``: the values of the 16
-    codes of 4 bits. The rows may be those of several ``matrices``, one after the other.
+    codes of 4 bits, or of 256 codes of u8 that are no numbers themselves. The rows may be those of several
+    ``matrices``, one after the other.
     """
 
     kind: Type
@@ -60,6 +61,8 @@ class Packed:
         if self.is_nibbles:
             pairs = np.array(self.table, np.float32)[np.stack([every & 15, every >> 4], 1)]
             return pairs.view(np.int64).reshape(-1)
+        if self.table:
+            return np.array(self.table, np.float32)
         return decode(every.astype(np.uint8).view(self.kind.storage)) if self.kind in _DECODERS else None
 
     def unpack(self, codes: Array, out: Array, index: Array) -> None:
@@ -156,12 +159,15 @@ class Packed:
 
     def c_types(self, c_type: Any, scale: Array | None, zero: Array | None) -> str:
         """The kernels' parameters: decoder, types of scale and zero point."""
-        decoder = _DECODERS.get(self.kind) or f"Cast<{c_type(self.kind.storage)}>" if not self.is_nibbles else "Nibbles"
+        if self.table:
+            decoder = "Nibbles" if self.is_nibbles else "Codebook"
+        else:
+            decoder = _DECODERS.get(self.kind) or f"Cast<{c_type(self.kind.storage)}>"
         return ", ".join([decoder, *("None" if t is None else c_type(t.dtype) for t in (scale, zero))])
 
     def arguments(self, codes: Array, scale: Array | None, zero: Array | None) -> list[Any]:
         """The kernels' struct Weights, and what it points to."""
-        table = np.array(self.table or (0,) * 16, np.float32)
+        table = np.array(self.table or (0,), np.float32)
         terms = [self._term(t) for t in (scale, zero)]
         return [codes, scale, zero, np.concatenate([table.view(np.int32), *terms])]
 

@@ -62,7 +62,8 @@ class PackedProduct:
         if self.weights.is_nibbles:
             together = self.transpose and self.depth // self.groups % 2 == 0
             return _COUNTED.get(self.weights.table) if together else None
-        return (0x80, -128) if self.weights.kind == Type.u8 and self.zeros and self.centred else None
+        centred = self.weights.kind == Type.u8 and not self.weights.table and self.zeros and self.centred
+        return (0x80, -128) if centred else None
 
     @property
     def halves(self) -> int:
@@ -94,11 +95,10 @@ class PackedProduct:
         columns, totals = self._columns(x, columns), self._totals(x)
         for tile in self.weights.tiles(self.axis, self._room(x.shape[1])):
             every = slice(None) if len(x) == 1 else tile.matrices
-            by, less = self._term(scale, tile), self._term(zero, tile)
+            by, less = self._term(scale, tile), self._term(zero, tile, self.offset)
             found = self._sums(self._part(codes, tile, room, scratch), columns[every], by, sums)
-            if self.zeros or self.offset:
-                less = np.float32(self.offset) if less is None else less + np.float32(self.offset)
-                found -= np.matmul(np.atleast_3d(less * by if self.scales > 1 else less), totals[every])
+            if less is not None:
+                found -= np.matmul(less * by if self.scales > 1 else less, totals[every])
             if self.scales == 1:
                 found *= by
             np.copyto(out[tile.matrices, :, tile.cut], found.swapaxes(1, 2), casting="unsafe")
@@ -143,12 +143,14 @@ class PackedProduct:
         np.copyto(halves[:, 0], np.bitwise_and(bytes_, np.uint8(15), bytes_))
         return part
 
-    def _term(self, term: Array | None, tile: Tile) -> Array | None:
-        """Scales or zero points of a tile in f32: [matrices, columns of the result, groups], or 1 for any of these."""
-        term = self.weights.terms(term, tile)
+    def _term(self, term: Any, tile: Tile, more: int = 0) -> Any:
+        """Scales or zero points of a tile in f32, and so much more: [matrices, columns of the result, groups], or 1 for
+        any of these. None if there are none, and they are not needed."""
         if term is None:
-            return None
+            return np.full((1, 1, 1), more, np.float32) if more else None
+        term = self.weights.terms(term, tile)
         term = (term if self.transpose else term.swapaxes(1, 2)).astype(np.float32)
+        term += np.float32(more)
         return term if term.shape[2] == 1 else np.repeat(term, self.groups // term.shape[2], 2)
 
     def _sums(self, part: Array, columns: Array, by: Any, sums: Array) -> Array:

@@ -14,6 +14,7 @@ from ovgpu.ops._op import Array, Op, Workspace
 from ovgpu.ops._packed import VECTOR, Packed, affine
 from ovgpu.ops._packed_product import PackedProduct
 from ovgpu.ops._shapes import check_integers
+from ovgpu.ops._view import View
 from ovgpu.ops.indexing import readable, signed
 from ovgpu.ops.matmul import MatMul
 from ovgpu.symbolic import Spec, Sym, product
@@ -85,9 +86,9 @@ class CompressedMatMul(Op):
 
     def _product(self, *terms: Any, centred: bool = True) -> PackedProduct:
         """On NumPy, with such scales and zero points."""
-        groups = [0 if term is None else term.shape[1] if self.transpose else
-                  max(term.shape[0] // self.weights.matrices, 1) for term in terms]
-        return PackedProduct(self.weights, self.transpose, self.tile, *groups, centred)
+        scales, zeros = (0 if term is None else term.shape[1] if self.transpose else
+                         max(term.shape[0] // self.weights.matrices, 1) for term in terms)
+        return PackedProduct(self.weights, self.transpose, self.tile, scales, zeros, centred)
 
     def _stacks(self, x: Array, out: Array) -> tuple[Array, Array]:
         """x [1 or E, M, K], and the result [E, M, N]."""
@@ -99,7 +100,7 @@ class CompressedMatMul(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, *stored = inputs
-        centred = stored[2] is not None and np.mean(stored[2], dtype=np.float32) > 64
+        centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > 64)
         k(self._product(*stored[1:], centred=centred), *self._stacks(x, outputs[0]), *stored, *workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -169,6 +170,35 @@ def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], place: tupl
              (-(-columns // (vector * THREADS)), min(rows, 2**16 - 1)), (THREADS,),
              (out, indices, *weights.arguments(*stored),
               *map(np.int32, (rows, columns, *place, weights.rows, weights.columns))))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SwapAxes(Op):
+    """The last two axes in the other order, of what has two: around products with weights on the left."""
+
+    name: ClassVar[str] = "SwapAxes"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    exact = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        return (Spec(x.type, None if x.shape is None else _swapped(x.shape)),)
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return ((x.swapaxes(-1, -2) if x.ndim > 1 else x).copy(),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        x = inputs[0]
+        k.copy(x.swapaxes(-1, -2) if x.ndim > 1 else x, outputs[0])
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None]:
+        x = inputs[0]
+        return [None if x is None else x.permute(_swapped(range(len(x.shape))))]
+
+
+def _swapped(axes: Sequence[Any]) -> tuple[Any, ...]:
+    return (*axes[:-2], *axes[-2:][::-1])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

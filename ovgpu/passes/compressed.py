@@ -2,9 +2,9 @@
 
     Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, ...
 
-in front of the second input of a MatMul or a convolution, or of a Gather along axis 0, become part of it. The constant
-is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, numbers of 4 bits in a codebook, or f16 and bf16, which take no
-more than the Convert; scales and zero points belong to rows, columns, groups of them, or all.
+in front of an input of a MatMul, the kernel of a convolution, or a Gather along axis 0, become part of it. The
+constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, numbers of 4 or 8 bits in a codebook, or f16 and bf16,
+which take no more than the Convert; scales and zero points belong to rows, columns, groups of them, or all.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from ovgpu.ops._packed import Packed
 from ovgpu.ops._storage import decode, encode
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.arithmetic import Multiply, Subtract
-from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.compressed import CompressedGather, CompressedMatMul, SwapAxes
 from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convert import Convert, Identity, converted
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.matmul import MatMul
+from ovgpu.passes._graph import Graph
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
@@ -38,6 +39,7 @@ from ovgpu.types.packing import pack, unpack
 Array = np.ndarray[Any, Any]
 
 LEAST = 2048  # codes: smaller weights are folded
+REPEATED = 16  # codes for each scale at least, if scales have to be repeated
 TILE = 1 << 18  # codes that NumPy decompresses at a time: they stay in cache
 KERNEL_TILE = 1 << 20  # likewise of a convolution, which gathers its columns again for each tile
 DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
@@ -75,18 +77,28 @@ def compressed_weights(model: Model, device: bool = False, made: Made | None = N
 
 
 def _product(node: Node, device: bool, made: Made) -> None:
+    """``W @ x`` is the transpose of ``x^T @ W^T``."""
     op: Any = node.op
-    x, weights = node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))
-    if weights is None or x is None or op.transpose_a or x.spec.type not in COMPUTED:
+    (x, weights), left = (node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))), False
+    turned, transpose = op.transpose_a, op.transpose_b
+    if weights is None:
+        (weights, x), left = (_weights(node.inputs[0], ranks=(2, 3)), node.inputs[1]), True
+        turned, transpose = not op.transpose_b, not op.transpose_a
+    if weights is None or x is None or x.spec.type not in COMPUTED:
         return
-    if weights.matrices > 1 and (x.spec.rank or 4) > 3:
+    rank = x.spec.rank
+    if (weights.matrices > 1 and (rank or 4) > 3) or (weights.batch and left and rank is None):
         return
-    packed = weights.packed(0 if op.transpose_b else 1)
+    packed = weights.packed(0 if transpose else 1)
     if packed is not None and (device or packed.kind not in HALVES):
-        tile = DEVICE_TILE if device else TILE
-        node.op = CompressedMatMul(weights=packed, transpose=op.transpose_b, tile=tile, device=device,
-                                   batch=weights.batch)
-        node.inputs = [x, *weights.constants(made)]
+        product = CompressedMatMul(weights=packed, transpose=transpose, tile=DEVICE_TILE if device else TILE,
+                                   device=device, batch=weights.batch)
+        graph = Graph(node)
+        inputs = [graph.add(SwapAxes(), x) if turned else x, *weights.constants(made)]
+        if left and not (weights.batch and rank == 1):
+            node.op, node.inputs = SwapAxes(), [graph.add(product, *inputs)]
+        else:
+            node.op, node.inputs = product, inputs
 
 
 def _rows(node: Node, made: Made) -> None:
@@ -106,13 +118,19 @@ def _kernel(node: Node, device: bool, made: Made) -> None:
     x, port, *target = node.inputs
     weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
     shape: Any = None if port is None else port.spec.shape
-    if weights is None or x is None or x.spec.type not in (COMPUTED if device else (Type.f32,)):
+    if weights is None or x is None or x.spec.type not in COMPUTED:
         return
     packed = weights.packed(int(isinstance(op, ConvolutionBackpropData)), prod(shape[op.leading :]))
     if packed is not None and (device or packed.kind not in HALVES):
         tile = DEVICE_TILE if device else KERNEL_TILE
-        node.op = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
-        node.inputs = [x, *weights.constants(made), *target]
+        convolution = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
+        inputs = [*weights.constants(made), *target]
+        if device or x.spec.type == Type.f32:
+            node.op, node.inputs = convolution, [x, *inputs]
+        else:
+            graph = Graph(node)
+            wide = graph.add(Convert(destination_type=Type.f32), x)
+            node.op, node.inputs = Convert(destination_type=x.spec.type), [graph.add(convolution, wide, *inputs)]
 
 
 def _constant(value: Array, source: Node) -> Output:
@@ -161,9 +179,9 @@ class Weights:
             return None
         if self.matrices > 1 and kind in NIBBLES and rows // self.matrices * columns % 2:
             return None
-        counts = [self._counts(term[1]) for term in (self.scale, self.zero) if term is not None]
+        terms = [self._laid(term[1]) for term in (self.scale, self.zero) if term is not None]
         whole = (1, columns // unit, columns) if axis else (1, self.matrices, rows)
-        if any(of is None or of[axis] not in whole for of in counts):
+        if any(term is None or term.shape[axis] not in whole for term in terms):
             return None
         return Packed(kind, rows, columns, self.table, self.matrices)
 
@@ -176,27 +194,29 @@ class Weights:
         for term in (self.scale, self.zero):
             key = None if term is None else (term[0], self.shape)
             if term is not None and key is not None and key not in made:
-                made[key] = _constant(term[1].reshape(self._counts(term[1]) or ()), term[0].node)
+                value = self._laid(term[1])
+                assert value is not None
+                made[key] = _constant(value, term[0].node)
             found.append(None if key is None else made[key])
         return found
 
-    def _counts(self, value: Array) -> tuple[int, int] | None:
-        """How many blocks of rows, and of columns, have an element each of what broadcasts to the codes."""
+    def _laid(self, value: Array) -> Array | None:
+        """What broadcasts to the codes as an element for each block of rows and of columns; repeated, where that does
+        not make many of them."""
         of = (1,) * (len(self.extents) - value.ndim) + value.shape
         for cut in range(len(of) + 1):
             if prod(self.extents[:cut]) == self.shape[0] and prod(self.extents[cut:]) == self.shape[1]:
-                rows, columns = (_count(self.extents[part], of[part]) for part in (slice(cut), slice(cut, None)))
-                if rows is not None and columns is not None:
-                    return rows, columns
+                rows, columns = (_spread(self.extents[part], of[part]) for part in (slice(cut), slice(cut, None)))
+                size = prod(rows) * prod(columns)
+                if size == value.size or size * REPEATED <= prod(self.shape):
+                    return np.broadcast_to(value.reshape(of), (*rows, *columns)).reshape(prod(rows), prod(columns))
         return None
 
 
-def _count(extents: Sequence[int], of: Sequence[int]) -> int | None:
-    """How many runs of equal length axes of ``extents`` have that share a value of an array of extents ``of``."""
-    kept = 0
-    while kept < len(of) and of[kept] == extents[kept]:
-        kept += 1
-    return prod(of[:kept]) if all(d == 1 for d in of[kept:]) else None
+def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
+    """The least extents from the first axis on to which those of an array can grow for each to belong to a block."""
+    last = max((i + 1 for i, n in enumerate(of) if n > 1), default=0)
+    return (*extents[:last], *(1 for _ in of[last:]))
 
 
 def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,),
@@ -244,7 +264,7 @@ def _operands(port: Output, op: type) -> list[tuple[Output, Output]]:
 
 
 def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | None:
-    """The constant that is converted to this port, and the values of codes of 4 bits."""
+    """The constant that is converted to this port, and the values of codes of 4 bits or in a codebook."""
     node, source = port.node, port.node.inputs[0] if port.node.inputs else None
     if source is None or port.spec.type not in COMPUTED:
         return None
@@ -256,9 +276,9 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
         return (source, ()) if kind in BYTES or (kind in HALVES and port.spec.type not in HALVES) else None
     if isinstance(node.op, Gather) and node.inputs[1] is not None:
         numbers = _through(node.inputs[1], ("Identity", "Convert"))
-        book = _term(source)
-        if book is not None and book.shape == (16,) and numbers.spec.type == Type.u4:
-            return numbers, _floats(book)
+        book, count = _term(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
+        if book is not None and book.ndim == 1 and len(book) <= count:
+            return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # as Gather reads beyond
     return None
 
 

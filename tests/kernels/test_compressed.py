@@ -118,7 +118,8 @@ def test_rows_by_number(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_compiles_for_devices(architecture: str) -> None:
     kinds = ("Nibbles, __half, unsigned char", "Nibbles, __nv_bfloat16, None", "Cast<unsigned char>, __half, __half",
-             "Cast<signed char>, float, None", "E4M3, __half, None", "E5M2, __half, None", "Cast<__half>, None, None")
+             "Cast<signed char>, float, None", "Codebook, __half, None", "E4M3, __half, None", "E5M2, __half, None",
+             "Cast<__half>, None, None")
     expressions = [f"{name}<{kind}, {types}, 8, {batch}>" for kind in kinds for batch in (1, 4)
                    for name, types in (("product", "float"), ("product_columns", "float, float"))]
     usage = nvrtc.compile_file("compressed.cu", architecture, expressions).usage

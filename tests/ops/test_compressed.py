@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -29,14 +29,17 @@ def even_small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Weights(Case):
-    """MatMul of x, or Gather by indices, and a matrix that is ``codes`` converted to ``compute``, less a zero point,
-    times a scale, of shape ``matrix``, which may be a batch of them, then converted to the type of x."""
+    """MatMul of x, or Gather by indices, and a matrix that is ``codes`` converted to ``compute``, or numbers in a
+    ``book``, less a zero point, times a scale, of shape ``matrix``, which may be a batch of them, then converted to the
+    type of x; ``left``: of the matrix and x."""
 
     codes: In = field(default_factory=lambda: In(()))
     scale: In | None = None
     zero: In | None = None
     compute: str = "f16"
     matrix: tuple[int, ...] = (0, 0)
+    book: Any = None
+    left: bool = False
 
     @cached_property
     def stored(self) -> list[Any]:
@@ -57,6 +60,10 @@ class Weights(Case):
         port, scale, zero = (None if i is None else self._converted(net, net.const(a, i.dtype))
                              for i, a in zip((self.codes, self.scale, self.zero), self.stored))
         assert port is not None
+        if self.book is not None:
+            numbers = net.const(self.stored[0], self.codes.dtype)
+            port = net.layer("Gather", "opset8", [net.const(self.book, self.compute), numbers, net.const(np.array(0))],
+                             {"batch_dims": 0}, [self.compute])
         if zero is not None:
             port = net.layer("Subtract", "opset1", [port, zero])
         if scale is not None:
@@ -66,7 +73,9 @@ class Weights(Case):
         kind = "f32" if self.op == "Gather" else x.type
         if port.type != kind:
             port = net.layer("Convert", "opset1", [port], {"destination_type": kind}, [kind])
-        given = [port, x, net.const(np.array(0))] if self.op == "Gather" else [x, port]
+        given = [port, x] if self.op == "Gather" or self.left else [x, port]
+        if self.op == "Gather":
+            given.append(net.const(np.array(0)))
         net.result(net.layer(self.op, self.version, given, self.attrs, [kind], name="op"))
         return net
 
@@ -186,7 +195,68 @@ BATCHES = [
     *(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, r, 64), x=x, compute=x, by=x)
       for x in ("f16", "bf16") for r in (3, 11)),
 ]
-test_cases = check([*ODD, *SHAPES, *TYPES, *HALVES, *ROWS, *BATCHES])
+
+
+def turned(case: Weights, transpose: bool = True) -> Weights:
+    """With the last two axes of x swapped."""
+    (x,), attrs = case.inputs, case.attrs
+    shape = (*x.shape[:-2], x.shape[-1], x.shape[-2]) if transpose and len(x.shape) > 1 else x.shape
+    return replace(case, inputs=[replace(x, shape=shape)], attrs={**attrs, "transpose_a": transpose},
+                   id=f"{case.id}-turned-{transpose}")
+
+
+def on_the_left(case: Weights, turn: bool) -> Weights:
+    """The transpose of the product: of the weights as they are or transposed, and of x as it is, or ``turn`` ed."""
+    case = turned(case, not turn)
+    return replace(case, left=True, id=f"{case.id}-left", attrs={
+        "transpose_a": not case.attrs["transpose_b"], "transpose_b": turn})
+
+
+TURNED = [
+    turned(product("u8", (40, 64), (40, 1), "u8", rows=3)),
+    turned(product("i4", (40, 4, 16), (40, 4, 1), rows=11)),
+    turned(product("u4", (4, 16, 40), (4, 1, 40), "u4", transpose=False)),
+    turned(product("u8", (40, 64), (40, 1), "u8", shape=(64,))),
+    turned(product("i8", (40, 64), (40, 1), shape=(2, 3, 64))),
+    turned(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, 5, 64))),
+]
+LEFT = [
+    *(on_the_left(product("u8", (40, 64), (40, 1), "u8", rows=r), turn) for r in (3, 11) for turn in (False, True)),
+    on_the_left(product("i4", (40, 4, 16), (40, 4, 1), rows=1), False),
+    on_the_left(product("u4", (4, 16, 40), (4, 1, 40), "u4", transpose=False), False),
+    on_the_left(product("i8", (64, 40), (1, 40), transpose=False, rows=11), True),
+    on_the_left(product("i8", (40, 64), (40, 1), shape=(64,)), False),
+    on_the_left(product("u8", (40, 64), (40, 1), "u8", shape=(2, 3, 64)), True),
+    on_the_left(batch("u8", (3, 40, 64), (3, 40, 1), "u8", (3, 5, 64)), False),
+    on_the_left(batch("i8", (3, 64, 40), (3, 1, 40), None, (11, 64), transpose=False), True),
+    on_the_left(batch("i8", (3, 40, 64), (3, 40, 1), None, (64,)), False),
+    on_the_left(product("u8", (40, 64), (40, 1), "u8", rows=3, x="f16", by="f16"), False),
+]
+REPEATED = [
+    batch("u8", (3, 40, 64), (1, 40, 1), "u8", (3, 5, 64)),
+    batch("i8", (3, 64, 40), (1, 1, 40), None, (3, 11, 64), transpose=False),
+    batch("i4", (3, 40, 2, 32), (1, 40, 2, 1), None, (3, 5, 64)),
+    batch("i4", (3, 40, 2, 32), (1, 1, 2, 1), None, (3, 11, 64)),
+]
+BOOK = np.linspace(-3, 4, 256) ** 3
+
+
+def booked(case: Weights, count: int = 256) -> Weights:
+    """With numbers in a codebook."""
+    return replace(case, book=BOOK[:count], codes=replace(case.codes, low=0, high=count - 1), id=f"{case.id}-{count}")
+
+
+BOOKS = [
+    booked(product("u8", (40, 64), (40, 1), rows=1)),
+    booked(product("u8", (40, 64), (40, 1), rows=11)),
+    booked(product("u8", (40, 4, 16), (40, 4, 1), rows=5)),
+    booked(product("u8", (63, 33), (63, 1)), 100),
+    booked(product("u8", (64, 40), (1, 40), transpose=False)),
+    booked(product("u4", (40, 64), (40, 1)), 16),
+    booked(rows("u8", (33, 64), (33, 1))),
+    booked(batch("u8", (3, 40, 64), (3, 40, 1), None, (3, 5, 64))),
+]
+test_cases = check([*ODD, *SHAPES, *TYPES, *HALVES, *ROWS, *BATCHES, *TURNED, *LEFT, *REPEATED, *BOOKS])
 
 
 @st.composite
@@ -202,7 +272,7 @@ def weights(draw: st.DrawFn) -> Case:
     options: dict[str, Any] = {"by": draw(st.sampled_from(["f16", "f32", "f8e8m0"])), "compute": "f32"}
     if draw(st.booleans()):
         experts = draw(st.integers(1, 4))
-        scale, zero = (experts, *scale) if scale else scale, zero
+        scale = (draw(st.sampled_from([1, experts])), *scale) if scale else scale
         shape = (*draw(st.sampled_from([(), (1,), (experts,)])), draw(st.sampled_from([1, 2, 9])),
                  size * prod(groups))
         case = batch(kind, (experts, *codes), scale, zero, shape, transpose, **options)
@@ -210,6 +280,11 @@ def weights(draw: st.DrawFn) -> Case:
         case = rows(kind, codes, scale, zero, In((3,), "i32", low=0, high=n - 1), **options)
     else:
         case = product(kind, codes, scale, zero, draw(st.sampled_from([1, 2, 5, 9, 12])), transpose, **options)
+    if case.op == "MatMul":
+        case = draw(st.sampled_from([lambda c: c, turned, partial(on_the_left, turn=False),
+                                     partial(on_the_left, turn=True)]))(case)
+    if kind == "u8" and zero is None and draw(st.booleans()):
+        case = booked(case, draw(st.sampled_from([256, 100])))
     # The reference, for the plugin gets groups of rows wrong that are not of 4, 8 ...
     return replace(case, oracle="evaluate", tol=Sum(100))
 

@@ -137,8 +137,14 @@ def codebook(net: Net) -> Port:
     return convert(net, apply(net, "Multiply", codes, net.const(SCALE, "f16")), "f32")
 
 
-@pytest.mark.parametrize("weights", [matrix, grouped, swapped, zero_alone, microscaled, scaled_scales, codebook],
-                         ids=lambda f: f.__name__)
+def codebook_of_bytes(net: Net) -> Port:
+    book, numbers = net.const(np.linspace(-3, 4, 200), "f16"), net.const(RNG.integers(0, 200, (N, K)), "u8")
+    codes = net.layer("Gather", "opset8", [book, numbers, net.const(np.array(0))], {"batch_dims": 0}, ["f16"])
+    return convert(net, apply(net, "Multiply", codes, net.const(SCALE, "f16")), "f32")
+
+
+@pytest.mark.parametrize("weights", [matrix, grouped, swapped, zero_alone, microscaled, scaled_scales, codebook,
+                                     codebook_of_bytes], ids=lambda f: f.__name__)
 def test_spellings(weights: Callable[[Net], Port], device: str) -> None:
     net = linear(weights)
     assert ops(net) == ["CompressedMatMul"]
@@ -166,6 +172,14 @@ OF_EXPERTS = RNG.integers(0, 16, (EXPERTS, N, 4, K // 4)), RNG.uniform(0.01, 0.1
 def experts(net: Net) -> Port:
     """As nncf writes a mixture of experts."""
     return reshape(net, matrix(net, "u4", *OF_EXPERTS, zero=None), EXPERTS, N, K)
+
+
+def test_what_experts_share_is_repeated() -> None:
+    def weights(net: Net) -> Port:
+        codes = OF_EXPERTS[0].reshape(EXPERTS, N, K)
+        return matrix(net, "u4", codes, SCALE[None], ZERO[None])
+
+    assert ops(linear(weights, (-1, -1, K))) == ["CompressedMatMul"]
 
 
 @pytest.mark.parametrize("shape", [(EXPERTS, -1, K), (-1, -1, K), (-1, K)])
@@ -204,11 +218,24 @@ def test_left_alone(weights: Callable[[Net], Port]) -> None:
 
 
 def test_other_products_are_left_alone() -> None:
-    assert "CompressedMatMul" not in ops(linear(matrix, (K, 3), transpose_a=True))
     assert "CompressedMatMul" not in ops(linear(experts, (2, 1, -1, K)))
+
+
+def test_products_are_turned() -> None:
+    """With weights of a rank that tells which axes of the result are swapped."""
+    assert ops(linear(matrix, (K, -1), transpose_a=True)) == ["SwapAxes", "CompressedMatMul"]
+    assert ops(on_the_left(matrix, (-1, K))) == ["CompressedMatMul", "SwapAxes"]
+    assert ops(on_the_left(matrix, None)) == ["CompressedMatMul", "SwapAxes"]
+    assert ops(on_the_left(matrix, (-1, N), transpose_a=True)) == ["CompressedMatMul", "SwapAxes"]
+    assert ops(on_the_left(experts, (-1, K))) == ["CompressedMatMul", "SwapAxes"]
+    assert ops(on_the_left(experts, (K,))) == ["CompressedMatMul"]
+    assert ops(on_the_left(experts, None)) == ["MatMul"]
+
+
+def on_the_left(weights: Callable[[Net], Port], shape: tuple[int, ...] | None, **attrs: bool) -> Net:
     net = Net()
-    net.result(product(net, matrix(net), net.parameter("f32", (3, K))))
-    assert "CompressedMatMul" not in ops(net)
+    net.result(product(net, weights(net), net.parameter("f32", shape), **attrs))
+    return net
 
 
 def halves(net: Net) -> Port:
@@ -285,12 +312,12 @@ def test_types_say_what_they_are() -> None:
 FILTERS = RNG.integers(0, 255, (1024, 128, 3, 3)).astype(np.uint8)
 
 
-def convolution(net: Net, codes: Any = FILTERS) -> Net:
+def convolution(net: Net, codes: Any = FILTERS, kind: str = "f32") -> Net:
     """As nncf writes it."""
     terms = len(codes), 1, 1, 1
     weights = matrix(net, "u8", codes, np.full(terms, 0.01), np.full(terms, 100))
     attrs = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
-    x = net.parameter("f32", (-1, codes.shape[1], 3, 3))
+    x, weights = net.parameter(kind, (-1, codes.shape[1], 3, 3)), convert(net, weights, kind)
     net.result(net.layer("Convolution", "opset1", [x, weights], attrs))
     return net
 
@@ -298,6 +325,7 @@ def convolution(net: Net, codes: Any = FILTERS) -> Net:
 def test_numpy_decompresses_a_tile_of_filters() -> None:
     """Of 4 megabytes, the whole in f32 being 4.5."""
     assert ops(convolution(Net())) == ["CompressedConvolution"]
+    assert ops(convolution(Net(), kind="f16")) == ["Convert", "CompressedConvolution", "Convert"]
     core = ov.Core()
     model = core.read_model(*convolution(Net()).build())
     x = np.ones((1, 128, 3, 3), np.float32)
