@@ -1,0 +1,76 @@
+"""Random nets with variables and control flow: several inferences, with states that are reset or set between."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.control_flow.drawn import Drawn, Value
+from tests.harness import Infer, Reset, Scenario, SetState, Tolerance, sweep
+from tests.harness.interpret import States, interpret
+from tests.harness.scenario import Step
+
+
+@st.composite
+def variables(draw: st.DrawFn) -> Scenario:
+    """One to three variables; what the plugin cannot judge is interpreted."""
+    top = Drawn(draw, draw(st.sampled_from(("f32", "f32", "i32"))), draw(st.booleans()))
+    for _ in range(top.number(1, 2)):
+        shape = top.shape()
+        top.values.append(top.parameter(top.kind, shape, lambda shape=shape: top.numbers(shape)))
+    reads = {f"v{i}": read(top, f"v{i}") for i in range(top.number(1, 3))}
+    top.values += reads.values()
+    top.grow(1, 4)
+    for name, value in reads.items():
+        assign(top, name, value)
+    for value in top.made if top.plain else top.values:  # the plugin spoils what passes straight through
+        top.net.result(value.port)
+    return Scenario("random", top.net, steps_of(top, reads), oracle="auto" if top.plain else "value",
+                    tol=Tolerance(1e-5, 1e-5, 1e-5))  # sums cancel
+
+
+def read(top: Drawn, name: str) -> Value:
+    """A variable that begins with zeros, with a constant, or with what is computed from the inputs."""
+    begins = top.one(("zeros", "constant", "input"))
+    if begins == "zeros":
+        example = np.zeros_like(top.numbers(top.shape()))
+        return Value(top.net.read_value(name, top.kind, example.shape), example)
+    first = top.const(top.numbers(top.shape())) if begins == "constant" else top.scaled(top.values[0])
+    declared: Sequence[int] = [-1] * first.example.ndim if top.chance(40) else first.example.shape
+    version = top.one(("opset3", "opset6"))
+    return Value(top.net.read_value(name, top.kind, declared, first.port, version), first.example)
+
+
+def assign(top: Drawn, name: str, before: Value) -> None:
+    """The new value: anything of that shape, also another variable. There is one: the specification expects a pair."""
+    value = top.one([v for v in top.values if not v.loose and v.example.shape == before.example.shape])
+    if top.plain:  # the plugin wants the new value to be computed, from the old one
+        value = top.layer("Add", "opset1", [value, before], auto_broadcast="numpy")
+        top.made.append(value)
+    version = next(n.version for n in top.net.nodes if n.attrs.get("variable_id") == name)
+    top.net.assign(name, value.port, version)
+
+
+def steps_of(top: Drawn, reads: dict[str, Value]) -> list[Step]:
+    """What is done with a request; the interpreter says what comes out."""
+    steps: list[Step] = []
+    states: States = {}
+    for _ in range(top.number(3, 6)):
+        do, name = top.one(("infer", "infer", "infer", "reset", "reset one", "set")), top.one(list(reads))
+        if do == "infer":
+            top.trips = top.number(top.least, 5)
+            inputs: dict[str, Any] = {p: np.asarray(make()) for p, make in zip(top.net.parameters, top.given.values())}
+            expect = interpret(top.net, list(inputs.values()), states)
+            steps.append(Infer(**inputs) if top.plain else Infer(expect, dict(states), **inputs))
+        elif do == "set":
+            states[name] = top.numbers(reads[name].example.shape)
+            steps.append(SetState(name, states[name]))
+        else:
+            states = {} if do == "reset" else {k: v for k, v in states.items() if k != name}
+            steps.append(Reset(None if do == "reset" else name))
+    return steps
+
+
+test_random = sweep(variables(), 120)
