@@ -75,7 +75,8 @@ class PriorGridGenerator(Op):
         """What is added to the corners in each cell, [h, w, 1, 4]; on the host."""
         grid = np.array([self.h or maps.shape[2], self.w or maps.shape[3]])
         steps = np.array([self.stride_x, self.stride_y], F32)
-        center = centers(grid, 0.5, np.where(steps == 0, F32(image.shape[:1:-1]) / F32(grid[::-1]), steps))
+        steps = np.where(steps == 0, F32(image.shape[:1:-1]) / F32(np.maximum(grid[::-1], 1)), steps)
+        center = centers(grid, 0.5, steps)
         return np.concatenate([center, center], -1)
 
     def evaluate(self, xp: Any, priors: Any, maps: Any, image: Any) -> tuple[Any, ...]:
