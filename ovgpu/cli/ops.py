@@ -19,8 +19,12 @@ from ovgpu.ops import Op, registry
 from ovgpu.ops._op import is_own, schema
 from ovgpu.types import Type
 
-STRUCTURE = ("Parameter", "Constant", "Result", "ReadValue", "Assign")
-HOST = ("ShapeOf", "StringTensorPack", "StringTensorUnpack")  # of shapes and strings, which are nowhere else
+ELSEWHERE = {
+    **dict.fromkeys(("Parameter", "Constant", "Result", "ReadValue", "Assign", "Concat"), "runtime"),
+    **dict.fromkeys(("ShapeOf", "StringTensorPack", "StringTensorUnpack"), "host"),
+    **dict.fromkeys(("ConvertLike", "Einsum"), "rewritten"),
+}  # what becomes of operations that are no steps of a device
+WIDE = 160  # columns, so that no row is folded
 TICK = "✓"
 MARKS = ("---", "---", ":-:", ":-:", ":-:", ":-:", "---")
 COLUMNS = ("op", "versions", "NumPy", "CUDA", "CuPy", "NVIDIA plugin", "file")
@@ -41,21 +45,23 @@ def run(args: argparse.Namespace) -> None:
     rows = list(_rows(classes))
     summary = f"{len(rows)} operations in {len(classes)} versions"
     if args.markdown:
-        linked = [(*cells, f"[{Path(file).name}]({file})") for *cells, file in rows]
-        print("\n".join([f"{summary}:", "", *(f"| {' | '.join(row)} |" for row in (COLUMNS, MARKS, *linked))]))
+        lines = [COLUMNS, MARKS, *map(_cells, rows)]
+        print("\n".join([f"{summary}:", "", *(f"| {' | '.join(line)} |" for line in lines)]))
         return
     out = console()
-    out.print(table("", COLUMNS, rows, whole=(0,)))
+    if not out.is_terminal:
+        out.width = WIDE
+    out.print(table("", ("op", "versions", "on a device", "NVIDIA plugin", "file"), rows, whole=(0,)))
     out.print(summary, style="bold")
-    out.print("CUDA: by kernels, which write into planned memory and can be part of a graph; CuPy: by its definition; "
-              "host: its result stays there; runtime: done by the runtime itself; NVIDIA plugin: openvino_contrib's "
-              "has the operation", style="dim")
+    out.print("on a device: by kernels, which write into planned memory and can be part of a graph; through CuPy, by "
+              "their definition;\non the host; by the runtime itself; or rewritten into other operations\n"
+              "NVIDIA plugin: whether openvino_contrib's has the operation", style="dim")
 
 
 def forms(cls: type[Op]) -> list[str]:
     """How an op can run, the best first."""
-    if cls.name in (*STRUCTURE, *HOST):
-        return ["runtime" if cls.name in STRUCTURE else "host"]
+    if cls.name in ELSEWHERE:
+        return [ELSEWHERE[cls.name]]
     found = [name for name, there in (("view", cls.view is not Op.view), ("NumPy", cls.numpy is not None),
                                       ("CUDA", cls.cuda is not None)) if there]
     if any("Model" in str(kind) for kind, _ in attributes(cls).values()):
@@ -82,16 +88,20 @@ def _rows(classes: Sequence[type[Op]]) -> Iterator[tuple[str, ...]]:
         by_name.setdefault(cls.name, []).append(cls)
     for name, versions in by_name.items():
         newest = versions[-1]
-        yield (name, ", ".join(c.version.removeprefix("opset") for c in versions), TICK, *_on_device(newest),
+        yield (name, ", ".join(c.version.removeprefix("opset") for c in versions), _on_device(newest),
                TICK if name in NVIDIA_PLUGIN else "", where(newest)[0])
 
 
-def _on_device(cls: type[Op]) -> tuple[str, str]:
-    """What the columns of CUDA and CuPy say."""
-    found = forms(cls)
-    if found in (["host"], ["runtime"]):
-        return found[0], ""
-    return (TICK, "") if "CUDA" in found else ("", TICK)
+def _on_device(cls: type[Op]) -> str:
+    first = forms(cls)[0]
+    return first if first in ELSEWHERE.values() else "kernels" if {"CUDA", "view"} & {*forms(cls)} else "CuPy"
+
+
+def _cells(row: Sequence[str]) -> Sequence[str]:
+    """A row of the README."""
+    name, versions, place, plugin, file = row
+    cuda, cupy = {"kernels": (TICK, ""), "CuPy": ("", TICK)}.get(place, (place, ""))
+    return name, versions, TICK, cuda, cupy, plugin, f"[{Path(file).name}]({file})"
 
 
 def _one(name: str) -> None:
