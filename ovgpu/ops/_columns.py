@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ovgpu.ops._convolution import Convolved, flat
-from ovgpu.ops._lanes import LANES, Lane, record
+from ovgpu.ops._lanes import Lane, lanes, record, shares
 from ovgpu.ops._op import Array
 
 BLOCK = 1 << 18  # elements of columns at a time, in every lane
@@ -33,73 +33,71 @@ def convolve(k: Any, c: Convolved, workspace: Sequence[Array], finish: Finish | 
     out = flat(c.out, len(c.x), c.groups, c.outputs)
     if out is None:
         return NotImplemented
-    lanes = lanes_for(c)
+    work = _lanes_for(c)
     if not c.channels:
-        lanes[0](np.copyto, out, 0)
+        work[0](np.copyto, out, 0)
     elif c.pointwise and (x := flat(c.x, len(c.x), c.groups, c.channels)) is not None:
-        finish = _products(lanes, c, x, out, finish)
-    elif c.channels * c.outputs == 1 and _by_channels(lanes, c, workspace, finish):
+        finish = _products(work, c, x, out, finish)
+    elif c.channels * c.outputs == 1 and _by_channels(work, c, workspace, finish):
         finish = None
     else:
-        finish = _by_columns(lanes, c, out, workspace, finish)
-    record(k, lanes)
-    finish_all(k, c, finish)
+        finish = _by_columns(work, c, out, workspace, finish)
+    record(k, work)
+    _finish_all(k, c, finish)
     return None
 
 
-def lanes_for(c: Convolved) -> list[Lane]:
-    """As many as there is work for."""
-    count = LANES if c.out.size * (c.channels * prod(c.taps) + ROWS) >= WORK else 1
-    return [Lane(number, count) for number in range(count)]
+def _lanes_for(c: Convolved) -> list[Lane]:
+    return lanes(c.out.size * (c.channels * prod(c.taps) + ROWS) >= WORK)
 
 
-def finish_all(k: Any, c: Convolved, finish: Finish | None) -> None:
+def _finish_all(k: Any, c: Convolved, finish: Finish | None) -> None:
     """Finishes the whole result, unless that is done."""
     if finish is not None:
-        lanes = lanes_for(c)
-        for image, (lane, share) in product(range(len(c.out)), zip(lanes, _shares(c.out.shape[1], len(lanes)))):
+        work = _lanes_for(c)
+        for image, (lane, share) in product(range(len(c.out)), zip(work, shares(c.out.shape[1], len(work)))):
             finish(lane, (slice(image, image + 1), share))
-        record(k, lanes)
+        record(k, work)
 
 
-def _products(lanes: Sequence[Lane], c: Convolved, x: Array, out: Array, finish: Finish | None) -> Finish | None:
+def _products(work: Sequence[Lane], c: Convolved, x: Array, out: Array, finish: Finish | None) -> Finish | None:
     """Of the kernel and the data: of whole images, of some outputs, or of some pixels where there are few outputs.
 
     Like the other forms, finishes whole channels; gives back ``finish`` if there is still to do.
     """
     kernel, extents = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:]
-    cuts = 1 if len(x) % len(lanes) == 0 else len(lanes)
-    shares, parts = [slice(0, c.outputs)], [((0,) * len(extents), extents)]
+    cuts = 1 if len(x) % len(work) == 0 else len(work)
+    rows, parts = [slice(0, c.outputs)], [((0,) * len(extents), extents)]
     if c.groups == 1 and c.outputs >= cuts * ROWS:
-        shares = _shares(c.outputs, cuts)
+        rows = shares(c.outputs, cuts)
     else:
         parts = [*_parts(extents, -(-prod(extents) // cuts))]
-    for number, (image, share, part) in enumerate(product(range(len(x)), shares, parts)):
-        lane, pixels = lanes[number % len(lanes)], _pixels(c, part)
+    for number, (image, share, part) in enumerate(product(range(len(x)), rows, parts)):
+        lane, pixels = work[number % len(work)], _pixels(c, part)
         lane(np.matmul, kernel[:, share], x[image, ..., pixels], out[image, :, share, pixels])
         if finish and len(parts) == 1:
             finish(lane, (slice(image, image + 1), share if c.groups == 1 else slice(0, c.out.shape[1])))
     return finish if len(parts) > 1 else None
 
 
-def _by_columns(lanes: Sequence[Lane], c: Convolved, out: Array, workspace: Sequence[Array],
+def _by_columns(work: Sequence[Lane], c: Convolved, out: Array, workspace: Sequence[Array],
                 finish: Finish | None) -> Finish | None:
     """Columns of some images, or of some pixels of one, and their products with the kernel."""
     kernel, extents, pixels = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:], prod(c.out.shape[2:])
-    columns, frame = (memory.size // len(lanes) for memory in workspace)
-    depth, alone = c.groups * kernel.shape[2], len(c.x) % len(lanes) == 0
-    images = max(min(columns // (depth * pixels), len(c.x) // len(lanes)), 1)
+    columns, frame = (memory.size // len(work) for memory in workspace)
+    depth, alone = c.groups * kernel.shape[2], len(c.x) % len(work) == 0
+    images = max(min(columns // (depth * pixels), len(c.x) // len(work)), 1)
     room = min(columns // (images * depth), pixels)
-    shares = [slice(0, c.outputs)]
+    rows = [slice(0, c.outputs)]
     if not alone and c.groups == 1 and pixels <= min(FEW, room):
-        shares = _shares(c.outputs, len(lanes))
+        rows = shares(c.outputs, len(work))
     elif not alone:
-        room = -(-pixels // (-(-pixels // (room * len(lanes))) * len(lanes)))
+        room = -(-pixels // (-(-pixels // (room * len(work))) * len(work)))
     while _padded(c) and images * c.x.shape[1] * prod(_reach(c, next(_parts(extents, room)))) > frame:
         images, room = max(images // 2, 1), room if images > 1 else room // 2
-    places = product(range(0, len(c.x), images), shares, _parts(extents, room))
+    places = product(range(0, len(c.x), images), rows, _parts(extents, room))
     for number, (image, share, part) in enumerate(places):
-        lane, some = lanes[number % len(lanes)], slice(image, min(image + images, len(c.x)))
+        lane, some = work[number % len(work)], slice(image, min(image + images, len(c.x)))
         found = _columns(lane, c, c.x[some], part, workspace)
         lane(np.matmul, kernel[:, share], found.reshape(len(found), c.groups, kernel.shape[2], -1),
              out[some, :, share, _pixels(c, part)])
@@ -108,7 +106,7 @@ def _by_columns(lanes: Sequence[Lane], c: Convolved, out: Array, workspace: Sequ
     return finish if room < pixels else None
 
 
-def _by_channels(lanes: Sequence[Lane], c: Convolved, workspace: Sequence[Array], finish: Finish | None) -> bool:
+def _by_channels(work: Sequence[Lane], c: Convolved, workspace: Sequence[Array], finish: Finish | None) -> bool:
     """With a kernel for every channel, the columns of some channels at a time; whether there is room for one.
 
     With steps of 1, what a tap reads is one run through the rows of the data, copied faster than row by row; what it
@@ -117,15 +115,15 @@ def _by_channels(lanes: Sequence[Lane], c: Convolved, workspace: Sequence[Array]
     whole, taps = ((0,) * len(c.taps), c.out.shape[2:]), prod(c.taps)
     reach, runs = _reach(c, whole), prod(c.strides) == 1
     length = 1 + sum((n - 1) * prod(reach[axis + 1 :]) for axis, n in enumerate(whole[1])) if runs else prod(whole[1])
-    columns, frame = (memory.size // len(lanes) for memory in workspace)
+    columns, frame = (memory.size // len(work) for memory in workspace)
     room = columns // ((taps + 1) * length)
     if _padded(c) or not c.x[0].flags.c_contiguous:
         room = min(room, frame // prod(reach))
     if not room:
         return False
-    channels = -(-c.groups // (-(-c.groups // (room * len(lanes))) * len(lanes)))
+    channels = -(-c.groups // (-(-c.groups // (room * len(work))) * len(work)))
     for number, (image, first) in enumerate(product(range(len(c.x)), range(0, c.groups, channels))):
-        lane = lanes[number % len(lanes)]
+        lane = work[number % len(work)]
         index = slice(image, image + 1), slice(first, min(first + channels, c.groups))
         kernel, out = c.kernel[index[1]].reshape(-1, 1, taps), c.out[index]
         if runs:
@@ -156,11 +154,6 @@ def _parts(extents: Sequence[int], room: int) -> Iterator[Part]:
     for outer in product(*map(range, extents[:axis])):
         for i in range(0, extents[axis], step):
             yield (*outer, i, *(0,) * len(inner)), (*(1,) * axis, min(step, extents[axis] - i), *inner)
-
-
-def _shares(outputs: int, count: int) -> list[slice]:
-    step = -(-outputs // count)
-    return [slice(first, min(first + step, outputs)) for first in range(0, outputs, step)]
 
 
 def _pixels(c: Convolved, part: Part) -> slice:
@@ -218,32 +211,32 @@ def convolve_transposed(k: Any, c: Convolved, columns: Array, finish: Finish | N
     if x is None:
         return NotImplemented
     if c.pointwise and (out := flat(c.out, len(c.x), c.groups, c.outputs)) is not None:
-        lanes = lanes_for(c)
-        finish = _products(lanes, replace(c, kernel=c.kernel.swapaxes(1, 2)), x, out, finish)
-        record(k, lanes)
-        finish_all(k, c, finish)
+        work = _lanes_for(c)
+        finish = _products(work, replace(c, kernel=c.kernel.swapaxes(1, 2)), x, out, finish)
+        record(k, work)
+        _finish_all(k, c, finish)
         return None
     each = prod(c.taps) * prod(c.x.shape[2:])
-    lanes = lanes_for(c)
-    if columns.size < len(lanes) * each:
-        lanes = [Lane()]
-    _by_outputs(lanes, c, x, columns, finish)
-    record(k, lanes)
+    work = _lanes_for(c)
+    if columns.size < len(work) * each:
+        work = [Lane()]
+    _by_outputs(work, c, x, columns, finish)
+    record(k, work)
     return None
 
 
-def _by_outputs(lanes: Sequence[Lane], c: Convolved, x: Array, columns: Array, finish: Finish | None) -> None:
+def _by_outputs(work: Sequence[Lane], c: Convolved, x: Array, columns: Array, finish: Finish | None) -> None:
     """The products of some groups or outputs at a time, for every tap."""
     kernel, sizes, taps = c.kernel.reshape(c.groups, c.channels, -1).swapaxes(1, 2), c.x.shape[2:], prod(c.taps)
     apart = all((t - 1) * d < s for t, d, s in zip(c.taps, c.dilations, c.strides))  # no products meet
     target = c.out.reshape(len(c.x), c.groups, c.outputs, *c.out.shape[2:])
-    room = min(columns.size // len(lanes), BLOCK) // max(taps * prod(sizes), 1)
-    groups, outputs = max(min(room // c.outputs, -(-c.groups // len(lanes))), 1), max(min(room, c.outputs), 1)
+    room = min(columns.size // len(work), BLOCK) // max(taps * prod(sizes), 1)
+    groups, outputs = max(min(room // c.outputs, -(-c.groups // len(work))), 1), max(min(room, c.outputs), 1)
     if c.groups == 1:
-        outputs = min(outputs, -(-c.outputs // len(lanes)))
+        outputs = min(outputs, -(-c.outputs // len(work)))
     places = product(range(len(x)), range(0, c.groups, groups), range(0, c.outputs, outputs))
     for number, (image, g, o) in enumerate(places):
-        lane, part = lanes[number % len(lanes)], target[image, g : g + groups, o : o + outputs]
+        lane, part = work[number % len(work)], target[image, g : g + groups, o : o + outputs]
         found = lane.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
         found = found.reshape(*part.shape[:2], *c.taps, *sizes)
         lane(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],

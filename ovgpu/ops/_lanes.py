@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from numpy._core import _multiarray_umath
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from ovgpu.ops._op import Array
 
@@ -25,16 +25,28 @@ Call = Callable[[], Any]
 class Lane(list[Call]):
     """Calls that run one after the other, recorded by calling the lane; which of how many lanes it is."""
 
-    def __init__(self, number: int = 0, count: int = 1) -> None:
-        self.number, self.count = number, count
+    def __init__(self, number: int = 0, of: int = 1) -> None:
+        self.number, self.of = number, of
 
     def __call__(self, function: Callable[..., Any], *operands: Any) -> None:
         self.append(partial(function, *operands))
 
     def share(self, memory: Array) -> Array:
         """This lane's part of a workspace that all lanes have together."""
-        size = memory.size // self.count
+        size = memory.size // self.of
         return memory[self.number * size : (self.number + 1) * size]
+
+
+def lanes(worth: bool = True) -> list[Lane]:
+    """All lanes, or a single one for work that is not ``worth`` more."""
+    count = LANES if worth else 1
+    return [Lane(number, count) for number in range(count)]
+
+
+def shares(extent: int, count: int) -> list[slice]:
+    """At most so many parts of an axis, about equal."""
+    step = -(-extent // count)
+    return [slice(first, min(first + step, extent)) for first in range(0, extent, step)]
 
 
 def record(k: Any, work: Sequence[Lane]) -> None:
@@ -105,7 +117,8 @@ class _Blas:
         library = ctypes.CDLL(_multiarray_umath.__file__)  # in which its dependencies' symbols are found as well
         names = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
         name = next((n for n in names if hasattr(library, n.format("set"))), None)
-        self._get, self._set = (name and getattr(library, name.format(verb)) for verb in ("get", "set"))
+        self._get: Any = name and getattr(library, name.format("get"))
+        self._set: Any = name and getattr(library, name.format("set"))
 
     def __bool__(self) -> bool:
         """Whether the number can be set."""

@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import Elementwise, merge_types
+from ovgpu.ops._lanes import lanes, record, shares
 from ovgpu.ops._op import Array, Op, Workspace, call, op
 from ovgpu.ops._pooling import Sliding
 from ovgpu.ops._shapes import check_axes, integers, normalize_axes
@@ -126,6 +127,7 @@ class BatchNormInference5(BatchNorm):
     data = 0
 
 
+WORK = 1 << 16  # elements of a GroupNormalization that are worth a second lane
 PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
 
 
@@ -174,9 +176,13 @@ class GroupNormalization(Op):
         n = prod(x.shape[1:]) // self.num_groups
         shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
         block = int(block_rows(self.num_groups, n))
-        k(group_rows, self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape),
-          ones(n, x.dtype), workspace[0].reshape(-1, 1)[:block], self.epsilon,
-          *(v.reshape(*shape[1:3], 1) for v in (scale, bias)))
+        arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
+        work = lanes(x.size >= WORK)
+        for lane, some in zip(work, shares(self.num_groups, len(work))):
+            lane(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
+                 workspace[0].reshape(-1, 1)[some][:block], self.epsilon,
+                 *(v.reshape(*shape[1:3], 1)[some] for v in (scale, bias)))
+        record(k, work)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:

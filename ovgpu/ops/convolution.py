@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _columns
+from ovgpu.ops import _columns, _lanes
 from ovgpu.ops._columns import BLOCK, Finish
 from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve, dense
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._lanes import LANES
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops._windows import Windowed, check_number, framed, taps
@@ -89,8 +88,8 @@ class Convolution(_Convolution):
         reach = self.reach(taps)
         span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
         frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # below 0 without pixels
-        return ((out.type, (LANES * minimum(columns, maximum(depth, BLOCK)),)),
-                (out.type, (LANES * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
+        return ((out.type, (_lanes.LANES * minimum(columns, maximum(depth, BLOCK)),)),
+                (out.type, (_lanes.LANES * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.finished(k, inputs, outputs[0], workspace)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
+from ovgpu.ops import _lanes
 from ovgpu.ops._columns import Index
 from ovgpu.ops._fused import Layer
-from ovgpu.ops._lanes import LANES, Lane
+from ovgpu.ops._lanes import Lane
 from ovgpu.ops._op import Array, Op, Workspace
 from ovgpu.ops._trace import TILE, Tape, tiles, trace
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
@@ -68,7 +69,7 @@ class FinishedConvolution(Op):
         """The convolution's, and for every lane the temporaries of a tile."""
         temporaries = [Type.of(dtype) for tape in self.tapes for dtype in tape.temporaries]
         return (*self.convolution.workspace(inputs[:2], outputs),
-                *((kind, (LANES * TILE,)) for kind in temporaries))
+                *((kind, (_lanes.LANES * TILE,)) for kind in temporaries))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]

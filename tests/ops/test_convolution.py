@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ovgpu.ops import _columns
+from ovgpu.ops import _columns, _lanes
 from ovgpu.ops._op import Op
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
@@ -149,7 +149,7 @@ def run_numpy(op: Op, x: Array, kernel: Array, out: Array, rooms: Sequence[int])
     """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements for every lane."""
     calls: list[Callable[[], Any]] = []
     done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
-                    [np.full(_columns.LANES * room, np.nan, x.dtype) for room in rooms])
+                    [np.full(_lanes.LANES * room, np.nan, x.dtype) for room in rooms])
     assert done is not NotImplemented
     for call in calls:
         call()
@@ -174,7 +174,8 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
 @pytest.mark.parametrize(("op", "x", "kernel", "rooms"), BLOCKED)
 def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int], lanes: int,
                 monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"BLOCK": rooms[0], "LANES": lanes, "WORK": 0, "ROWS": 1, "FEW": 10}.items():
+    monkeypatch.setattr(_lanes, "LANES", lanes)
+    for name, value in {"BLOCK": rooms[0], "WORK": 0, "ROWS": 1, "FEW": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     rng = np.random.default_rng(3)
     data, weights = (rng.integers(-4, 5, shape).astype(np.float64) for shape in (x, kernel))
