@@ -1,4 +1,4 @@
-"""Every op version in the registry is in enough rows of the tables themselves."""
+"""Every op version in the registry is in enough rows of the tables themselves, and drawn by a sweep."""
 from __future__ import annotations
 
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from ovgpu.ops import lookup
-from tests.conformance import EVERYWHERE, FOLDERS, SCENARIO_OPS, Name, modules, own, tables, versions
+from tests.conformance import EVERYWHERE, FOLDERS, SCENARIO_OPS, Name, draw, modules, own, tables, versions
 from tests.harness import Case
 
 CASES_EACH = 12  # per op version
@@ -34,6 +34,11 @@ def test_every_op_version_is_judged() -> None:
             short.append(f"{name} {version}: {have} of {CASES_EACH}")
     short += [f"{name}: no such op in the registry" for name in unknown]
     assert not short, "\n".join(short)
+
+
+def test_every_op_version_is_drawn() -> None:
+    missing = [" ".join(name) for name, draws in draw(own(), 1, seed=0).items() if not draws]
+    assert not missing, f"no sweep has drawn {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("op", SCENARIO_OPS)
