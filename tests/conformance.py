@@ -16,6 +16,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -200,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="another one in every run")
     parser.add_argument("--draws", type=int, default=25, help="how many of each version (%(default)s)")
     args = parser.parse_args(arguments)
-    judge.openvino()
+    if find_spec("openvino") is None:
+        parser.error("openvino, the judge, is not installed")
     names, progress = chosen(args.ops), Console(stderr=True)
     with cuda.registered("emulator") if args.device == EMULATED else nullcontext():
         draws = draw(names, args.draws * SPARE, args.seed)
