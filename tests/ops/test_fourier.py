@@ -62,6 +62,7 @@ CASES = [
     *(transform(op, [2, 1], [8, 5], kind="f16", id="f16 padded") for op in OPS),
     *(transform(op, [0], shape=(7,), rankless=True, id="a single axis") for op in OPS),
     *(transform(op, [0, 2, 3, 1], shape=(3, 2, 5, 4), id="four axes") for op in OPS),
+    *(transform(op, [3, 0], [7, 5], (3, 2, 5, 4, 2), id="axes far apart") for op in OPS),
     *(transform(op, [1], shape=(2, 60, 3), id="long") for op in OPS),
     *(transform(op, [1], shape=(0, 4), id="no signals",
                 expect=lambda x, _, op=op: np.zeros((0, *{"RDFT": (3, 2), "IRDFT": (6,)}.get(op, (4, 2))), np.float32))
