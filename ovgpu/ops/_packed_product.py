@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array, Workspace
+from ovgpu.ops._lanes import LANES, Lane, record
+from ovgpu.ops._op import Array, Workspace, call
 from ovgpu.ops._packed import Packed, Tile
 from ovgpu.symbolic import Int
 from ovgpu.types import Type
 
 FEW = 16  # rows of x up to which sums of groups are scaled, not weights
 DENSE = 64  # rows of x up to which BLAS gains from their columns being dense more than transposing takes
+TURNS = 4  # tiles for each lane at least
 BROAD = 4  # tiles at a time by more rows, which BLAS packs anew for each
 
 # Integers of 4 bits by the values of their codes: what to flip for codes that count from 0, and how much those exceed.
@@ -76,14 +78,16 @@ class PackedProduct:
         return 0 if self.counted is None else self.counted[1]
 
     def workspace(self, elements: Int, rows: Int) -> Workspace:
-        """A tile, scratch of bytes to decompress it, x in columns, and a tile's results; ``elements`` are those of x,
-        ``rows`` the M of a matrix."""
+        """For each lane a tile, scratch of bytes to decompress it, and its results; x in columns. ``elements`` are
+        those of x, ``rows`` the M of a matrix."""
         count, step = self.weights.tile(self.axis, self._room(rows))
-        room = count * step * self.depth + 1
+        room = (count * step * self.depth // 16 + 1) * 16  # one more at least, and lanes begin with vectors
         scratch = 8 * (self.weights.bytes_of(room) if self.counted is None else -(-room // 8))
         width = count * step
         sums = width * FEW * self.halves * self.groups if self.scales > 1 else 0
-        return ((Type.f32, (room,)), (Type.u8, (scratch,)), (Type.f32, (elements,)), (Type.f32, (rows * width + sums,)))
+        each = _lanes(rows)
+        return ((Type.f32, (each * room,)), (Type.u8, (each * scratch,)), (Type.f32, (elements,)),
+                (Type.f32, (each * (rows * width + sums),)))
 
     def _room(self, rows: Int) -> int:
         return self.tile if isinstance(rows, int) and rows <= DENSE else BROAD * self.tile
@@ -93,15 +97,25 @@ class PackedProduct:
         if not out.size:
             return
         columns, totals = self._columns(x, columns), self._totals(x)
-        for tile in self.weights.tiles(self.axis, self._room(x.shape[1])):
-            every = slice(None) if len(x) == 1 else tile.matrices
-            by, less = self._term(scale, tile), self._term(zero, tile, self.offset)
-            found = self._sums(self._part(codes, tile, room, scratch), columns[every], by, sums)
-            if less is not None:
-                found -= np.matmul(less * by if self.scales > 1 else less, totals[every])
-            if self.scales == 1:
-                found *= by
-            np.copyto(out[tile.matrices, :, tile.cut], found.swapaxes(1, 2), casting="unsafe")
+        tiles = list(self.weights.tiles(self.axis, self._room(x.shape[1])))
+        count = _lanes(x.shape[1]) if len(tiles) >= TURNS * LANES else 1
+        work = [Lane(number, count) for number in range(count)]
+        for lane in work:
+            memory = [lane.share(part) for part in (room, scratch, sums)]
+            for tile in tiles[lane.number :: count]:
+                lane(self._multiply, tile, columns, totals, out, codes, scale, zero, *memory)
+        record(call, work)
+
+    def _multiply(self, tile: Tile, columns: Array, totals: Array, out: Array, codes: Array, scale: Array | None,
+                  zero: Array | None, room: Array, scratch: Array, sums: Array) -> None:
+        every = slice(None) if len(columns) == 1 else tile.matrices
+        by, less = self._term(scale, tile), self._term(zero, tile, self.offset)
+        found = self._sums(self._part(codes, tile, room, scratch), columns[every], by, sums)
+        if less is not None:
+            found -= np.matmul(less * by if self.scales > 1 else less, totals[every])
+        if self.scales == 1:
+            found *= by
+        np.copyto(out[tile.matrices, :, tile.cut], found.swapaxes(1, 2), casting="unsafe")
 
     def _columns(self, x: Array, to: Array) -> Array:
         """x as [1 or E, K, M] in f32, as it multiplies `_part`."""
@@ -169,3 +183,8 @@ class PackedProduct:
                 return np.add.reduce(found, 1)
             cut *= by[:, :, None, :, None]
         return np.matmul(part, columns, sums[: matrices * width * rows].reshape(matrices, width, rows))
+
+
+def _lanes(rows: Int) -> int:
+    """One row takes one: its calls are too short to take turns."""
+    return 1 if isinstance(rows, int) and rows == 1 else LANES

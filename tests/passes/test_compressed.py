@@ -275,6 +275,15 @@ def test_numpy_decompresses_a_tile() -> None:
     np.testing.assert_allclose(found[0], (BIG.astype("f8") - 8).sum(1) * np.float16(0.01), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("count", [1, 9, 70])
+def test_lanes_share_tiles(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressed, "TILE", 2 * K if count < 70 else K // 2)
+    x = RNG.uniform(-1, 1, (count, K)).astype("f4")
+    found = compile(linear(matrix), "CPU")([x])[0]
+    weights = (CODES - ZERO) * SCALE.astype("f2").astype("f8")
+    np.testing.assert_allclose(found, x @ weights.T, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.emulator
 def test_a_device_holds_codes_and_a_tile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "DEVICE_TILE", 1 << 16)
