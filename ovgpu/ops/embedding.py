@@ -71,7 +71,7 @@ class _Bags(Op):
         row = self.default(table, default)
         if ((indices < 0) | (indices >= len(table))).any():
             raise OpError(f"an index is out of range for extent {len(table)}")
-        wide = table.dtype if table.dtype.kind == "f" else np.dtype(np.int64)
+        wide = table.dtype if table.dtype.kind == "f" else np.dtype(np.uint64 if table.dtype.kind == "u" else np.int64)
         across = (-1, *(1,) * (table.ndim - 1))
         empty = (begin >= end).reshape(across)
 
@@ -82,7 +82,7 @@ class _Bags(Op):
         out = xp.zeros((len(begin), *table.shape[1:]), wide)
         fold(xp, out, begin, end, rows, xp.add, xp.sum)
         if self.means:
-            size = xp.maximum(end - begin, 1).reshape(across)
+            size = xp.maximum(end - begin, 1).astype(wide).reshape(across)
             out = out / size if wide.kind == "f" else xp.sign(out) * (abs(out) // size)
         return (out if row is None else xp.where(empty, table[row].astype(wide), out).astype(wide),)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.embedding import EmbeddingBagOffsets, EmbeddingBagPackedSum, EmbeddingSegmentsSum
+from ovgpu.ops.embedding import EmbeddingBagOffsets, EmbeddingBagPacked, EmbeddingBagPackedSum, EmbeddingSegmentsSum
 from ovgpu.ops.segments import SegmentMax
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
@@ -49,6 +49,15 @@ def test_vectors(kind: Any, vector: int, backend: CudaBackend) -> None:
         assert run_op(backend, EmbeddingBagPackedSum(), [table, indices]) == [f"embedding_bag<{named}"]
         numbers = [np.array([0, 0, 1, 3, 3, 3, 5], np.int32)] * 3
         assert run_op(backend, SegmentMax(), [table, numbers, np.array(6)]) == [f"segment_max<{named}"]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int8, np.uint8], ids=lambda k: np.dtype(k).name)
+def test_means_of_integers(kind: Any, backend: CudaBackend) -> None:
+    """Sums do not overflow before they are divided."""
+    low, high = np.iinfo(kind).min // 2, np.iinfo(kind).max // 2
+    table = [np.random.default_rng(draw).integers(low, high, (7, 3), kind) for draw in range(3)]
+    few = [np.array([[0, 1], [3, 2], [5, 5]], np.int32)] * 3
+    run_op(backend, EmbeddingBagPacked(reduction="mean"), [table, few])
 
 
 def on_device(backend: CudaBackend, op: Any, inputs: Any, expected: Any) -> None:
