@@ -130,8 +130,8 @@ class RequestMemory:
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         return self._outputs[number].place(shape, kind)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
-        return self._variables[name].write(shape, kind)
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+        return self._variables[name].write(shape, kind, strides, append)
 
     def host(self, number: int) -> Array | None:
         return self._outputs[number].host()

@@ -8,6 +8,7 @@ from typing import Any
 
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
+from ovgpu.ops.growth import growing
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
@@ -39,10 +40,11 @@ class InitialPrograms:
         self.infos: dict[str, VariableInfo] = {}
         initial: dict[str, Output] = {}
         reads: dict[int, str] = {}  # id(port) -> the variable that it reads
+        axes = growing(model)
         for node in model.ops:
             if node.op.name == "ReadValue":
                 name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
-                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape)
+                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0))
                 reads[id(port)] = name
                 if node.inputs and node.inputs[0] is not None:
                     initial[name] = node.inputs[0]

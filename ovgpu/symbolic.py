@@ -246,6 +246,7 @@ _OPS: dict[str, str] = {
     "not": "int(not {0})",
     "abs": "abs({0})",
     "scaled": "_scaled({0}, {1})",
+    "room": "_room({0}, {1})",
 }
 OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
 CHECKS: dict[str, str] = {
@@ -270,7 +271,13 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod, "_scaled": _scaled}
+def room(needed: int, had: int) -> int:
+    """Elements to set aside for what grows: what it had if that will do, else twice as much as often as it takes."""
+    return had if needed <= had else 1 << max(needed - 1, ROOM - 1).bit_length()
+
+
+ROOM = 1024  # elements: the least
+HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod, "_scaled": _scaled, "_room": room}
 
 
 def _quotient(a: Monomial, b: Monomial) -> Monomial | None:

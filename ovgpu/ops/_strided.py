@@ -32,6 +32,15 @@ def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
     return own if shape is None else (0,) * (len(shape) - len(own)) + own
 
 
+def same_place(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape and type are the same elements in memory."""
+    return bool(a.strides == b.strides and _address(a) == _address(b))
+
+
+def _address(x: Array) -> int:
+    return x.__array_interface__["data"][0] if isinstance(x, np.ndarray) else x.data.ptr  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
 class Axes:
     """Extents, outermost first, and the strides of each operand in elements.

@@ -30,6 +30,12 @@ class View:
     def dense(shape: Sequence[Int]) -> View:
         return View(tuple(shape), dense_strides(shape))
 
+    @staticmethod
+    def roomy(shape: Sequence[Int], axis: int, row: Int) -> View:
+        """Row-major, but for room behind the elements along ``axis``: those of the axis before are ``row`` apart."""
+        outer = tuple(row * s for s in dense_strides(shape[:axis]))
+        return View(tuple(shape), (*outer, *dense_strides(shape[axis:])))
+
     @property
     def is_dense(self) -> bool:
         """Row-major and without gaps, provably; strides of extent-1 axes do not matter."""

@@ -11,6 +11,7 @@ from ovgpu.passes.finish_convolution import finish_convolutions
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
+from ovgpu.passes.growth import growing_variables
 from ovgpu.passes.norm import scale_norms
 from ovgpu.passes.rank_states import rank_states
 from ovgpu.passes.recurrent import recurrent_layers
@@ -26,6 +27,7 @@ def prepare(model: Model, fuse: bool = False, finish: bool = False) -> Model:
     compressed_weights(model, device=fuse)
     expand_einsum(model)
     fold_constants(model)
+    growing_variables(model)
     scale_norms(model)
     scale_channels(model)
     if finish:

@@ -197,7 +197,7 @@ class Fresh:
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         return self.backend.xp.empty(shape, kind.storage)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         raise AssertionError("neither a body nor an initial value sets a variable")
 
     def host(self, number: int) -> None:

@@ -15,6 +15,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import host_indices
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, equal, positive
+from ovgpu.ops.growth import Append, Reorder, growing
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
 from ovgpu.runtime.hosts import CONTROL, Hosts
@@ -59,7 +60,7 @@ class Builder:
                  uploads: bool = False, downloads: bool = False) -> None:
         self.model, self.table, self.layouts = model, table, layouts
         self.uploads, self.downloads = uploads, downloads
-        self.program = Program([], [], [], [], {}, {}, set(), source=model.source)
+        self.program = Program([], [], [], [], {}, {}, {}, set(), source=model.source)
         self.values = self.program.values
         self.hosts = Hosts(model, table)
         if layouts.counter is not None:
@@ -77,6 +78,7 @@ class Builder:
         self.variables: dict[str, int] = {}  # variable id -> likewise
         self.body_cache: dict[int, tuple[Body, ...] | None] = {}
         self.owners = self._owners()
+        self.growing = growing(model)
         self.checks = list(table.checks)
 
     def run(self) -> Program:
@@ -205,7 +207,11 @@ class Builder:
         port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
         view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
         if variable not in self.program.states:
-            self.program.states[variable] = self.value(port, view, "state", variable)
+            value = self.program.states[variable] = self.value(port, view, "state", variable)
+            axis = self.growing.get(variable, 0)
+            if axis and port.spec.shape is not None:
+                row = self.table.atom("stride", value, axis - 1, port.spec.type.storage.itemsize, lo=1)
+                self.values[value].view = View.roomy(port.spec.shape, axis, row)
         self.value_of[id(port)] = self.program.states[variable]
 
     def _demanded(self) -> set[int]:
@@ -433,6 +439,13 @@ class Builder:
             self._append(Step(Copy(), "copy", (i,), (into,), node=node))
         if len(self.segment.steps) == copied:
             self._free(node, inputs)
+        if isinstance(node.op, Append) and target.root == self.variables.get(target.source):
+            self.program.appended[target.source] = self._order(node.inputs[0])
+
+    def _order(self, past: Output | None) -> HostInput | None:
+        """Whether what is appended to is in order, where that is a question."""
+        order = past.node.inputs[2] if past is not None and isinstance(past.node.op, Reorder) else None
+        return None if order is None else self._host_input(order)
 
     def _results(self) -> None:
         for number, result in enumerate(self.model.results):

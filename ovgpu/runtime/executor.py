@@ -21,6 +21,7 @@ import numpy as np
 
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
+from ovgpu.ops._strided import same_place
 from ovgpu.runtime import control, stepwise
 from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
 from ovgpu.runtime.blocks import Block
@@ -48,7 +49,8 @@ class Memory(Protocol):
     output just given is to be downloaded to, if it is."""
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array: ...
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...],
+                 append: bool) -> Array: ...
     def host(self, number: int) -> Array | None: ...
 
 
@@ -187,10 +189,11 @@ class Executor:
         A, values = self.arrays, self.program.values
         for i, geometry in segment.given.items():
             value = values[i]
-            shape, _, _ = geometry(slots)
+            shape, strides, _ = geometry(slots)
             try:
                 A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
-                        else memory.variable(value.source, shape, value.type))
+                        else memory.variable(value.source, shape, value.type, strides,
+                                             self._appends(segment, value.source, slots, hosts)))
             except (ValueError, OverflowError) as e:  # more bytes than an address can count
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.users}
@@ -221,6 +224,13 @@ class Executor:
             binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts, memory)
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
+
+    def _appends(self, segment: Segment, variable: str, slots: tuple[int, ...], hosts: list[Any]) -> bool:
+        """Whether a variable's new value begins with the old one."""
+        if variable not in self.program.appended:
+            return False
+        given = self.program.appended[variable]
+        return given is None or bool(host_value(segment, given, slots, hosts))
 
     def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
         """What to raise when there is no memory for a segment: names the step with the largest result."""
@@ -278,7 +288,8 @@ class Executor:
         if step.kind in ("upload", "download"):
             return self._transfer(step, memory)
         if step.kind == "copy" and not step.host:
-            return self.backend.copy(A[step.inputs[0]], A[step.outputs[0]])
+            source, target = A[step.inputs[0]], A[step.outputs[0]]
+            return () if same_place(source, target) else self.backend.copy(source, target)
         inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
         outputs = [A[i] for i in step.outputs]
         try:

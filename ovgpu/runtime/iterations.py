@@ -194,7 +194,7 @@ class _Places:
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         return self.loop.memory(self.outputs, number, shape, kind, self.i, self.n)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         raise AssertionError("a body has no variables")
 
     def host(self, number: int) -> None:

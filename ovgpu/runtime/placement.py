@@ -15,7 +15,7 @@ from ovgpu.model import Node, Output
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, equal
 from ovgpu.ops.movement import permutation
-from ovgpu.symbolic import Int, atoms
+from ovgpu.symbolic import Int, apply, atoms, product
 
 if TYPE_CHECKING:
     from ovgpu.runtime.build import Builder
@@ -63,7 +63,11 @@ def _place_assign(b: Builder, sink: Node) -> None:
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
         return
-    value = b.value(source, View.dense(source.spec.shape), "variable", variable)
+    view, axis = View.dense(source.spec.shape), b.growing.get(variable, 0)
+    if axis:
+        before = b.values[b.program.states[variable]].view.strides[axis - 1]
+        view = View.roomy(view.shape, axis, apply("room", product(view.shape[axis:]), before))
+    value = b.value(source, view, "variable", variable)
     b.variables[variable] = value
     _claim(b, source, Placed(value, b.values[value].view))
 

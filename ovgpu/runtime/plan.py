@@ -269,6 +269,8 @@ class _Planner:
                                     [x.nbytes or 0 for x in outputs])
         binding = self.bindings[number] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
+        if calls == 0 and not bodies:  # it has nothing to do
+            read = written = 0
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
         in_place = (buffer is not None and segment.buffers[buffer].shares >= 0
                     and segment.buffers[buffer].first == position)

@@ -171,6 +171,8 @@ class Program:
     results: list[int]
     states: dict[str, int]  # variable id -> its state value (what ReadValue gives)
     assigns: dict[str, int]  # variable id -> the value that Assign takes
+    appended: dict[str, HostInput | None]  # ids of variables whose new value is the old one and more behind it, as
+    # far as this is so: always, or where the host input says it
     host_parameters: set[int]  # numbers of the inputs whose values the lane reads
     rest: Rest | None = None
     source: str = ""

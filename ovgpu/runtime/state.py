@@ -1,6 +1,8 @@
 """Variables of one request: two buffers each, so that an inference reads one and writes the other.
 
 The new values take effect together, by `commit`, once the inference has succeeded; a failed one changes nothing.
+A variable that grows lies in its buffer with room behind its rows. What is appended is written there, behind the
+current value, which takes it in when the inference has succeeded; the other buffer serves when there is no room left.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from typing import Any
 
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
+from ovgpu.ops._view import View, dense_strides
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve
+from ovgpu.symbolic import room
 from ovgpu.types import PartialShape, Type
 
 
@@ -23,6 +27,7 @@ class VariableInfo:
     name: str
     type: Type
     shape: PartialShape
+    axis: int = 0  # the axis along which it grows; along the first one, no memory need be left between its rows
 
 
 class Variable:
@@ -35,6 +40,7 @@ class Variable:
         self.sizes = [0, 0]
         self.spare: list[Array | None] = [None, None]  # the array last placed in either block
         self.parity = 0  # the block that `current` is in; the other one is written next
+        self.appended: Array | None = None  # in the current block: the current value, and what is written behind it
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
 
     def type_of(self, value: Array) -> Type:
@@ -50,9 +56,17 @@ class Variable:
                 return False
         return len(shape) == len(self._extents)
 
-    def write(self, shape: tuple[int, ...], kind: Type) -> Array:
-        """An array in the block that is not current, for the new value. Error if the variable cannot have it."""
-        return self._place(1 - self.parity, shape, kind, "[Assign] the new value")
+    def write(self, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+        """An array for the new value, of a variable that grows with these strides in bytes. Error if the variable
+        cannot have it. With ``append`` the new value begins with the current one: then it lies there as well, if it
+        has room; else, as other values, in the block that is not current."""
+        now = self.spare[self.parity]
+        if append and now is not None and now.strides == strides and now.dtype == kind.storage and now.size and (
+                now.shape[: self.info.axis] == shape[: self.info.axis]):
+            self._check(shape, "[Assign] the new value")
+            self.appended = self.backend.place(self.blocks[self.parity], 0, shape, strides, kind)
+            return self.appended
+        return self._place(1 - self.parity, shape, kind, "[Assign] the new value", strides)
 
     def begin(self, value: Array) -> Array:
         """An initial value in the current block, where a later value of its shape would lie: steps that are bound
@@ -62,7 +76,7 @@ class Variable:
     def stage(self, value: Array) -> Array:
         """A new value in the block that is not current; copied there if it is elsewhere. A value that stays the same
         stays where it is."""
-        if value is self.spare[self.parity]:
+        if value is self.spare[self.parity] or value is self.appended:
             return value
         return self._copied(1 - self.parity, value, "[Assign] the new value")
 
@@ -74,26 +88,46 @@ class Variable:
             call()
         return target
 
-    def _place(self, block: int, shape: tuple[int, ...], kind: Type, what: str) -> Array:
+    def _place(self, block: int, shape: tuple[int, ...], kind: Type, what: str,
+               strides: tuple[int, ...] | None = None) -> Array:
         array = self.spare[block]
-        if array is not None and array.shape == shape and array.dtype == kind.storage:
+        if array is not None and array.shape == shape and array.dtype == kind.storage and (
+                not self.info.axis or strides is None or array.strides == strides):
             return array
+        self._check(shape, what)
+        strides = self._strides(block, shape, kind) if strides is None else strides
+        nbytes = (prod(shape[: self.info.axis]) * strides[self.info.axis - 1] if self.info.axis
+                  else prod(shape) * kind.storage.itemsize)
+        if self.blocks[block] is None or self.sizes[block] < nbytes:
+            grown = self.blocks[block] is not None and not self.info.axis  # and will grow again
+            size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
+            self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
+        array = self.spare[block] = (self.backend.place(self.blocks[block], 0, shape, strides, kind) if self.info.axis
+                                     else self.backend.dense(self.blocks[block], shape, kind))
+        return array
+
+    def _strides(self, block: int, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
+        """Strides in bytes for a value from outside, with the room that the block has already."""
+        axis, last, size = self.info.axis, self.spare[block], kind.storage.itemsize
+        had = last.strides[axis - 1] // size if axis and last is not None and last.ndim == len(shape) else 0
+        strides = View.roomy(shape, axis, room(prod(shape[axis:]), had)).strides if axis else dense_strides(shape)
+        return tuple([s * size for s in strides])
+
+    def _check(self, shape: tuple[int, ...], what: str) -> None:
         if not self.admits(shape):
             raise Error(f"{what} of variable '{self.info.name}' has shape {list(shape)}, "
                         f"the variable has {self.info.shape}")
-        nbytes = prod(shape) * kind.storage.itemsize
-        if self.blocks[block] is None or self.sizes[block] < nbytes:
-            grown = self.blocks[block] is not None  # and will grow again
-            size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
-            self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
-        array = self.spare[block] = self.backend.dense(self.blocks[block], shape, kind)
-        return array
 
     def commit(self, staged: Array) -> None:
         """Makes a staged value current."""
-        if staged is not self.spare[self.parity]:
+        if staged is self.appended:
+            self.spare[self.parity] = staged
+        elif staged is not self.spare[self.parity]:
             self.parity = 1 - self.parity
-        self.current = staged
+            other = 1 - self.parity
+            if self.info.axis and self.sizes[other] < self.sizes[self.parity]:  # it is outgrown
+                self.blocks[other], self.sizes[other], self.spare[other] = None, 0, None
+        self.current, self.appended = staged, None
 
     def set(self, value: Array) -> None:
         """Sets the value from outside, in the current block: what is bound to it holds on. Error if type or shape are

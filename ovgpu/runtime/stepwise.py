@@ -150,7 +150,7 @@ class Stepwise:
         key = self.written[number] = next((number, k) for k in count() if (number, k) not in used)
         return self._block(*key).array(shape, kind)
 
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type) -> Array:
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         raise AssertionError("a body sets no variable")
 
     def host(self, number: int) -> None:

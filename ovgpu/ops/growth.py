@@ -1,0 +1,115 @@
+"""Ops of variables that grow: what passes make of a cache whose new value is its old one, and more behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.model import Model
+from ovgpu.ops._op import Op
+from ovgpu.ops._shapes import check_integers
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, same_place, strides_of
+from ovgpu.ops.indexing import from_front, readable, zero_of
+from ovgpu.ops.movement import Concat
+from ovgpu.symbolic import Spec
+from ovgpu.types import Type
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InOrder(Op):
+    """``beams [n] -> []``: whether the beams are 0, 1, .. n - 1, so that each goes on where it is."""
+
+    name: ClassVar[str] = "InOrder"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, beams: Spec) -> tuple[Spec, ...]:
+        check_integers(beams, "beams", ranks=(1,))
+        return (Spec(Type.boolean, ()),)
+
+    def evaluate(self, xp: Any, beams: Any) -> tuple[Any, ...]:
+        return ((beams == xp.arange(len(beams))).all(),)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reorder(Op):
+    """``x [m, ..], beams [n], in order [] -> [n, ..]``: Gather along the first axis, for beams that mostly are in
+    order. Then nothing is read, or written where the result lies in the memory of x."""
+
+    name: ClassVar[str] = "Reorder"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    exact = True
+    strided_outputs = True
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, beams: Spec, in_order: Spec) -> tuple[Spec, ...]:
+        assert x.shape is not None and beams.shape is not None
+        return (Spec(x.type, (*beams.shape, *x.shape[1:])),)
+
+    def evaluate(self, xp: Any, x: Any, beams: Any, in_order: Any) -> tuple[Any, ...]:
+        index, outside = from_front(xp, beams, max(len(x), 1))
+        if not len(x):
+            return (xp.zeros((len(beams), *x.shape[1:]), x.dtype),)
+        out = xp.take(x, index, axis=0)
+        if outside.any():
+            out[outside] = zero_of(x)
+        return (out,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, beams, in_order), out = inputs, outputs[0]
+        if not (in_order and x.shape == out.shape):
+            k(take_rows, x, beams, out)
+        elif not same_place(x, out):
+            k(np.copyto, out, x)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, beams, in_order), out = inputs, outputs[0]
+        if in_order and x.shape == out.shape:
+            if not same_place(x, out):
+                k.copy(x, out)
+            return None
+        if not out.size:
+            return None
+        beams = readable(k, beams)
+        if beams is NotImplemented:
+            return NotImplemented
+        row, *steps = strides_of(x)
+        places = (1, *(0,) * len(steps))
+        axes = Axes.collapse(out.shape, (0, *steps), places, strides_of(out), reach=len(x) * abs(row))
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(beams.dtype)}, {axes.index}, "
+                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
+                 (x, beams, out, axes.packed(), *axes.numbers(axes.size, len(x), row)))
+        return None
+
+
+def take_rows(x: Any, beams: Any, out: Any) -> None:
+    """``out[i] = x[beams[i]]``: numbers below 0 count from the end, others that are none of x's give zeros."""
+    for i, beam in enumerate(beams.tolist()):
+        out[i] = x[beam] if -len(x) <= beam < len(x) else zero_of(x)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Append(Concat):
+    """A variable's new value: a Concat that begins with its old value, which may be reordered. Its memory grows, so
+    that mostly only what is new is written."""
+
+    name: ClassVar[str] = "Concat"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+
+def growing(model: Model) -> dict[str, int]:
+    """The axes along which a model's variables grow."""
+    found: dict[str, int] = {}
+    for sink in model.sinks:
+        op: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op
+        if isinstance(op, Append):
+            found[sink.op.variable_id] = op.axis  # type: ignore[attr-defined]
+    return found

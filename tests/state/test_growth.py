@@ -1,0 +1,200 @@
+"""Variables that grow are appended in place: what is there stays where it is, until there is no room left."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.passes import prepare
+from tests.harness import Infer, Net, Reset, Scenario, SetState, check
+from tests.harness.ir import Port
+from tests.harness.layers import add, broadcast, concat, extent, gather, i64, matmul, mul, numbers, reduce, scalar
+
+ROW = 128  # elements per step of a head, so that room for eight steps is set aside at first
+
+
+def cache(axis: int = 2, beams: bool = True, twice: bool = False) -> Net:
+    """A cache whose ``axis`` grows by that of the input, of two heads; outputs its sum per head, and what is read of
+    the old value."""
+    net = Net()
+    shape = [-1, 2, -1, ROW] if axis == 2 else [-1, 2, ROW, -1]
+    x = net.parameter("f32", shape, "x")
+    empty = [2, 0, ROW] if axis == 2 else [2, ROW, 0]
+    start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, empty)], 0))
+    before = net.read_value("cache", "f32", shape, start)
+    past = gather(net, before, net.parameter("i32", (-1,), "beams")) if beams else before
+    after = concat(net, [past, x, x] if twice else [past, x], axis)
+    net.assign("cache", after)
+    net.result(reduce(net, "ReduceSum", mul(net, after, after), [axis]))
+    net.result(reduce(net, "ReduceSum", before, [axis]))
+    return net
+
+
+class Told:
+    """The steps of a scenario, with what must come out: the plugin takes the initial value for empty, or crashes."""
+
+    def __init__(self, axis: int = 2, beams: bool = True, parts: int = 1) -> None:
+        self.axis, self.beams, self.parts = axis, beams, parts
+        self.value: Any = None
+        self.steps: list[Any] = []
+
+    def feed(self, *lengths: int, beams: Sequence[int] = (0, 1)) -> Told:
+        for n in lengths:
+            x = numbers(len(beams), 2, n, ROW, seed=len(self.steps))
+            x = x if self.axis == 2 else np.swapaxes(x, 2, 3).copy()
+            old = x[..., :0, :] if self.axis == 2 else x[..., :0]
+            before = old if self.value is None else self.value
+            past = before if self.value is None or not self.beams else before[list(beams)]
+            self.value = np.concatenate([past, *[x] * self.parts], self.axis)
+            inputs = {"x": x, "beams": np.array(beams, np.int32)} if self.beams else {"x": x}
+            outputs = [(self.value**2).sum(self.axis), before.sum(self.axis)]
+            self.steps.append(Infer(outputs, {"cache": self.value}, **inputs))
+        return self
+
+    def reset(self, *names: str) -> Told:
+        self.value = None
+        self.steps.append(Reset(*names))
+        return self
+
+    def set(self, value: Any) -> Told:
+        self.value = value
+        self.steps.append(SetState("cache", value))
+        return self
+
+
+def told(id: str, net: Net, told: Told) -> Scenario:
+    return Scenario(id, net, told.steps, oracle="value")
+
+
+SCENARIOS = [
+    told("in-order", cache(), Told().feed(3, 1, 1, 1, 1, 1, 1, 1, 1)),
+    told("along-the-last-axis", cache(3), Told(3).feed(3, 1, 1, 1, 1, 1, 1)),
+    told("without-beams", cache(beams=False), Told(beams=False).feed(3, 1, 1, 1, 1, 1, 1, 1)),
+    told("two-parts", cache(twice=True), Told(parts=2).feed(1, 1, 1, 1, 1)),
+    told("by-nothing", cache(), Told().feed(2, 0, 1, 0)),
+    told("reordered-now-and-then", cache(), Told().feed(3, 1).feed(1, 1, beams=(1, 0)).feed(1, 1).feed(
+        1, beams=(1, 1)).feed(1, 1)),
+    told("reordered-when-there-is-no-room", cache(), Told().feed(7).feed(2, beams=(1, 0)).feed(1)),
+    told("other-numbers-of-beams", cache(), Told().feed(3, 1).feed(1, beams=(1,)).feed(1, 1, beams=(0,)).feed(
+        1, beams=(0, 0, 0)).feed(1, beams=(0, 1, 2))),
+    told("reset-and-set", cache(), Told().feed(3, 1, 1).reset().feed(2, 1).set(numbers(2, 2, 20, ROW)).feed(1, 1).set(
+        numbers(2, 2, 1, ROW)).feed(1).reset("cache").feed(30, 1)),
+]
+test_scenarios = check(SCENARIOS)
+
+
+def request_of(net: Net, device: str) -> Any:
+    return ov.Core().compile_model(ov.read_model(*net.build()), device).create_infer_request()
+
+
+def address(array: Any) -> int:
+    found: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    return found
+
+
+def test_what_is_there_stays(device: str) -> None:
+    """Until there is no room left; then it moves to twice as much."""
+    request = request_of(cache(), device)
+    places = []
+    for i in range(70):
+        request.infer([numbers(2, 2, 1, ROW, seed=i), np.arange(2, dtype=np.int32)])
+        places.append(address(request._variables.all["cache"].current))
+    assert [i for i in range(1, 70) if places[i] != places[i - 1]] == [8, 16, 32, 64]
+    assert [b is None for b in request._variables.all["cache"].blocks].count(True) == 1
+
+
+def test_only_what_is_new_moves(device: str) -> None:
+    request = request_of(cache(), device)
+    for _ in range(3):
+        request.infer([numbers(2, 2, 1, ROW), np.arange(2, dtype=np.int32)])
+    moved = [s.bytes_written for s in request.plan().steps if s.outputs and s.outputs[0].place == "variable cache"]
+    assert sum(moved) == 2 * 2 * ROW * 4
+    request.infer([numbers(2, 2, 1, ROW), np.array([1, 0], np.int32)])
+    (reorder,) = (s for s in request.plan().steps if s.op == "Reorder")
+    assert reorder.bytes_written == 3 * 2 * 2 * ROW * 4
+
+
+def test_a_state_shows_what_it_holds(device: str) -> None:
+    """Not the room behind it."""
+    request = request_of(cache(beams=False), device)
+    parts = [numbers(1, 2, n, ROW, seed=n) for n in (3, 1)]
+    for part in parts:
+        request.infer([part])
+    (state,) = request.query_state()
+    assert tuple(state.state.shape) == (1, 2, 4, ROW)
+    np.testing.assert_array_equal(state.state.data, np.concatenate(parts, 2))
+
+
+@ov.op("Failing", "growth")
+class Failing(ov.Op):
+    """Raises for 13, in memory that it has been given."""
+
+    def infer(self, x: Any) -> Any:
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        if (xp.asarray(x) == 13).any():
+            raise ValueError("13")
+        return (x,)
+
+
+def test_a_failed_inference_leaves_it_as_it_was(device: str) -> None:
+    """Also what was written behind it is none of it."""
+    net = Net()
+    x = net.parameter("f32", (1, 2, -1, ROW), "x")
+    start = net.const(np.zeros((1, 2, 0, ROW), np.float32))
+    after = concat(net, [net.read_value("cache", "f32", (1, 2, -1, ROW), start), x], 2)
+    net.assign("cache", after)
+    net.result(net.layer("Failing", "growth", [add(net, after, scalar(net, 0))]))
+    request = request_of(net, device)
+    request.infer([numbers(1, 2, 2, ROW, seed=1, high=9)])
+    wanted = request.query_state()[0].state.data.copy()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^\[Failing\] .*13"):
+            request.infer([np.full((1, 2, 1, ROW), 13, np.float32)])
+        np.testing.assert_array_equal(request.query_state()[0].state.data, wanted)
+    (found,) = request.infer([np.ones((1, 2, 1, ROW), np.float32)]).to_tuple()
+    np.testing.assert_array_equal(found[:, :, :2], wanted)
+    np.testing.assert_array_equal(found[:, :, 2:], 1)
+
+
+def layers(net: Net) -> list[str]:
+    model = prepare(ov.Core().read_model(*net.build()))
+    return [n.op.name for n in model.ops if n.op.version == "ovgpu"]
+
+
+def crossed() -> Net:
+    """Two caches, each of which takes over the other's rows."""
+    net = Net()
+    x = net.parameter("f32", (1, -1, 3), "x")
+    a, b = (net.read_value(name, "f32", (1, -1, 3), net.const(np.zeros((1, 0, 3), np.float32))) for name in "ab")
+    net.assign("a", concat(net, [b, x], 1))
+    net.assign("b", concat(net, [a, x], 1))
+    net.result(add(net, x, x))
+    return net
+
+
+def around(put: Any) -> Net:
+    net = Net()
+    x = net.parameter("f32", (1, -1, 3), "x")
+    before = net.read_value("v", "f32", (1, -1, 3), net.const(np.zeros((1, 0, 3), np.float32)))
+    net.assign("v", put(net, before, x))
+    net.result(matmul(net, before, x, tb=True))
+    return net
+
+
+def before(net: Net, old: Port, new: Port) -> Port:
+    return concat(net, [new, old], 1)
+
+
+def picked(net: Net, old: Port, new: Port) -> Port:
+    return concat(net, [gather(net, old, net.parameter("i32", (-1,), "i"), 1), new], 1)
+
+
+def test_which_variables_grow() -> None:
+    assert layers(cache()) == ["InOrder", "Reorder", "Concat"]
+    assert layers(cache(beams=False)) == ["Concat"]
+    assert layers(crossed()) == layers(around(before)) == layers(around(picked)) == []
