@@ -125,6 +125,10 @@ class ScaledDotProductAttention(Op):
             return NotImplemented
         if mask is not None and mask.dtype not in (bool, q.dtype):
             return NotImplemented
+        if (q.shape[-2] == 1 == key.shape[-3] == v.shape[-3] and q.ndim == out.ndim and not self.causal
+                and _shares(mask) and _shares(sink)):
+            # heads that share their keys are queries of one head
+            q, out = q.swapaxes(-2, -3), out.swapaxes(-2, -3)
         scaled = workspace[0].reshape(q.shape)
         factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
         rows, keys = out.size // out.shape[-1], key.shape[-2]
@@ -163,6 +167,11 @@ class ScaledDotProductAttention(Op):
         done.append(_attention.attend(k, wide, result, self.causal))
         done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
         return NotImplemented if NotImplemented in done else None
+
+
+def _shares(x: Any) -> bool:
+    """Whether a mask or sink is the same for all heads and queries."""
+    return x is None or prod(x.shape[-3:-1]) == 1
 
 
 def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,

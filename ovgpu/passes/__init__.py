@@ -11,6 +11,7 @@ from ovgpu.passes.finish_convolution import finish_convolutions
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
+from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.growth import growing_variables
 from ovgpu.passes.norm import scale_norms
 from ovgpu.passes.rank_states import rank_states
@@ -28,6 +29,7 @@ def prepare(model: Model, fuse: bool = False, finish: bool = False) -> Model:
     expand_einsum(model)
     fold_constants(model)
     growing_variables(model)
+    group_heads(model)
     scale_norms(model)
     scale_channels(model)
     if finish:

@@ -1,0 +1,90 @@
+"""Attention whose query heads share keys and values reads these as they are.
+
+Models are exported with keys and values repeated for every query head: Unsqueeze, Broadcast and Reshape in front of
+the attention. Instead, the query heads become groups, [b, h, g, ..], and the keys [b, h, 1, ..] broadcast to them.
+"""
+
+from __future__ import annotations
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.replication import Broadcast3
+from ovgpu.ops.reshape import Reshape, Unsqueeze
+from ovgpu.passes._graph import Graph
+from ovgpu.symbolic import Int, Sym, atoms
+
+
+def group_heads(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    if _rewrite(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewrite(model: Model) -> bool:
+    changed = False
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                changed |= _rewrite(body)
+        changed |= isinstance(node.op, ScaledDotProductAttention) and _group(node)
+    if changed:
+        model.changed()
+    return changed
+
+
+def _group(node: Node) -> bool:
+    """Makes the node the last one of those that attend in groups, if its keys and values are repeated."""
+    q, k, v, mask, *others = (*node.inputs, None)[: max(len(node.inputs), 4)]
+    keys, values = _repeated(k), _repeated(v)
+    if q is None or k is None or v is None or keys is None or values is None or len(others) > 1:  # one is a sink
+        return False
+    shape, heads, given = q.spec.shape, _heads(keys), None if mask is None else mask.spec.shape
+    if shape is None or len(shape) != 4 or isinstance(shape[-1], Sym) or heads != _heads(values):
+        return False
+    if mask is not None and (given is None or (len(given) > 2 and given[-3] != 1)):
+        return False
+    graph, repeats = Graph(node), _heads(k) // heads
+    single = graph.constant([2])
+    q = graph.add(Reshape(special_zero=True), q, graph.constant([0, heads, repeats, -1, shape[-1]]))
+    if mask is not None and given is not None and len(given) == 4:
+        mask = graph.add(Unsqueeze(), mask, single)
+    grouped = graph.add(node.op, q, graph.add(Unsqueeze(), keys, single), graph.add(Unsqueeze(), values, single),  # type: ignore[arg-type]
+                        mask, *others)
+    node.op, width = Reshape(special_zero=True), _shape(v)[-1]
+    node.inputs = [grouped, graph.constant([0, heads * repeats, -1, width])]
+    return True
+
+
+def _heads(port: Output) -> Int:
+    return _shape(port)[1]
+
+
+def _shape(port: Output) -> tuple[Int, ...]:
+    assert port.spec.shape is not None
+    return port.spec.shape
+
+
+def _repeated(port: Output | None) -> Output | None:
+    """[b, h, s, e] that the port repeats as [b, h * g, s, e].
+
+    The lengths that models repeat to are those of one cache for all layers. Were it longer than another one, of one
+    element, that would be repeated as well: then the attention tells that keys, values and mask do not fit.
+    """
+    shapes: list[tuple[Int, ...]] = []
+    for op in (Reshape, Broadcast3, Unsqueeze):
+        if port is None or type(port.node.op) is not op or port.spec.shape is None:
+            return None
+        shapes.append(port.spec.shape)
+        port = port.node.inputs[0]
+    if port is None or port.spec.shape is None or len(port.spec.shape) != 4 or len(shapes[0]) != 4:
+        return None
+    (b, h, s, e), (_, heads, length, _) = port.spec.shape, shapes[0]
+    if isinstance(h, Sym) or isinstance(heads, Sym) or isinstance(e, Sym) or not h or heads % h:
+        return None
+    matches = shapes[1:] == [(b, h, heads // h, length, e), (b, h, 1, s, e)] and shapes[0] == (b, heads, length, e)
+    return port if matches and (length == s or _broadcasts(s, length)) else None
+
+
+def _broadcasts(extent: Int, result: Int) -> bool:
+    """Whether the result is what an extent and another one broadcast to."""
+    return any(a.op == "broadcast" and extent in a.args and result.terms == (((a,), 1),) for a in atoms(result))
