@@ -146,5 +146,12 @@ _blas = _Blas()
 _crew = _Crew()
 LANES = min(_cores(), 8) if _blas else 1
 
+
+def _start_afresh() -> None:
+    """Threads do not live on in a forked process."""
+    global _crew, _blas
+    _crew, _blas = _Crew(), _Blas()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_crew.__init__)  # type: ignore[misc]
+    os.register_at_fork(after_in_child=_start_afresh)
