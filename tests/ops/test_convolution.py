@@ -165,6 +165,13 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
     (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (700, 1000)),  # runs of three channels
     (GroupConvolution(dilations=(2, 1)), (3, 7, 5, 6), (7, 1, 1, 2, 3), (400, 0)),  # in the data themselves
     (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (200, 1000)),  # no room for one
+    (GroupConvolution(strides=(2, 3), pads_end=(1, 1)), (1, 7, 5, 6), (7, 1, 1, 3, 2), (400, 300)),  # no runs
+    (Convolution(), (1, 3, 6, 7), (4, 3, 1, 1), (0, 0)),  # products: lanes share the outputs out
+    (Convolution(), (1, 3, 6, 7), (2, 3, 1, 1), (0, 0)),  # or the pixels, where there are more lanes than outputs
+    (GroupConvolution(), (1, 6, 5, 7), (2, 3, 3, 1, 1), (0, 0)),  # or where there are groups
+    (Convolution(pads_begin=(1, 1)), (1, 3, 3, 4), (4, 3, 3, 3), (1500, 500)),  # outputs of few pixels
+    (Convolution(pads_begin=(4, 5), pads_end=(5, 4)), (1, 2, 2, 3), (4, 2, 3, 3), (200, 100)),  # parts without data
+    (ConvolutionBackpropData(), (1, 3, 4, 5), (3, 4, 1, 1), (60, 0)),
     (ConvolutionBackpropData(strides=(2, 1)), (2, 3, 4, 5), (3, 4, 3, 2), (360, 0)),  # three outputs
     (GroupConvolutionBackpropData(strides=(2, 2)), (2, 6, 4, 5), (6, 1, 1, 2, 2), (360, 0)),  # four groups
 ]
