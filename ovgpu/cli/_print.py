@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,10 +17,13 @@ from ovgpu.cli._inputs import port_name
 from ovgpu.model import Output
 from ovgpu.ops._storage import decode
 
+WIDTH = 140  # columns of a plan in a file
+
 
 def console() -> Console:
-    """A console on the present stdout; plain text where that is no terminal."""
-    return Console(highlight=False)
+    """A console on the present stdout; plain text, and wide, where that is no terminal."""
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if narrow else WIDTH)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),

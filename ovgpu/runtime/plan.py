@@ -162,7 +162,7 @@ class Plan:
     def __str__(self) -> str:
         from ovgpu.runtime.printing import as_text
 
-        return as_text(self, 100)
+        return as_text(self, 140)
 
 
 def plan_of(executor: Executor) -> Plan:

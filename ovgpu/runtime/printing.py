@@ -42,8 +42,8 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
     table.add_column("op", no_wrap=True, max_width=28 if wide else 18, overflow="ellipsis")
     if wide:
         table.add_column("layer", no_wrap=True, max_width=24, overflow="ellipsis")
-    table.add_column("shapes", overflow="fold", ratio=1)
-    table.add_column("memory", overflow="fold", max_width=20 if wide else 13)
+    table.add_column("shapes", overflow="fold", ratio=1, min_width=32 if wide else None)
+    table.add_column("memory", no_wrap=True, max_width=20 if wide else 13, overflow="ellipsis")
     table.add_column("bytes", justify="right", no_wrap=True)
     if wide:
         table.add_column("calls", justify="right", no_wrap=True)
