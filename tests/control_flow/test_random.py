@@ -28,6 +28,6 @@ def scenarios(draw: st.DrawFn, control: Callable[[Drawn], None]) -> Scenario:
                     tol=Tolerance(1e-5, 1e-5, 1e-5))  # sums cancel
 
 
-test_tensor_iterator = sweep(scenarios(iterator), 150)
-test_loop = sweep(scenarios(loop), 150)
-test_if = sweep(scenarios(branch), 150)
+test_tensor_iterator = sweep(scenarios(iterator), 120)
+test_loop = sweep(scenarios(loop), 120)
+test_if = sweep(scenarios(branch), 120)
