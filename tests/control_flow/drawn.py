@@ -392,8 +392,9 @@ def loop(around: Drawn) -> None:
     decides, condition = condition_of(body, counter)
     perhaps, asked = not body.plain and around.chance(30), not around.depth and around.chance(40)
     varying = asked or decides != "nothing"
-    # the plugin forgets the order where it does not know the number of parts
-    outputs, loose = leave_outputs(body, edges, varying, perhaps, turns=not (varying and body.plain))
+    # the plugin forgets the order where it does not know the number of parts, or has folded a loop without inputs
+    forgets = body.plain and (varying or not (links or wholes))
+    outputs, loose = leave_outputs(body, edges, varying, perhaps, turns=not forgets)
     if not outputs:
         return
     least, most = 0 if perhaps else 1, most or 5
