@@ -45,7 +45,7 @@ def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str,
     given: dict[str, Any] = {}
     for branch, body in (("then", then_body), ("else", else_body)):
         ports = port_map(layer, f"{branch}_port_map", body)
-        if any(entry.axis is not None for entry in (*ports.inputs, *ports.outputs)):
+        if any(i.axis is not None for i in ports.inputs) or any(o.axis is not None for o in ports.outputs):
             raise layer.error(f"<{branch}_port_map> has an axis, but a branch gets and gives whole tensors")
         _check_fed(layer, body, ports, set())
         given |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
