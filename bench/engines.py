@@ -69,7 +69,8 @@ def summary(times: list[float]) -> dict[str, float]:
 def work(script: str, *arguments: object) -> dict[str, Any]:
     """The result of `script --worker ARGUMENTS...`: the JSON in the last line it prints."""
     command = [sys.executable, str(ROOT / "bench" / script), "--worker", *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    as_installed = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=as_installed)
     if process.returncode:
         raise RuntimeError(f"{script} {' '.join(command[3:])} failed:\n{process.stderr[-3000:]}")
     return json.loads(process.stdout.splitlines()[-1])

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
-from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -66,6 +65,8 @@ class Lines:
 
 
 def _open(tag: str, attributes: dict[str, Any]) -> str:
+    from xml.sax.saxutils import quoteattr  # which brings urllib along: nobody waits for it who only reads
+
     parts = [tag]
     for name, value in attributes.items():
         if value is not None:
