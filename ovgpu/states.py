@@ -95,8 +95,16 @@ class InitialValues:
         return lambda name: found[name] if name in found else self._zeros(name)
 
     def _value(self, name: str, found: dict[str, Array]) -> Array:
+        """Its value, dense: one that grows has room in it."""
         value = self._variables.all[name].current
-        return found.get(name, self._zeros(name)) if value is None else value
+        if value is None:
+            return found.get(name, self._zeros(name))
+        if value.flags.c_contiguous:
+            return value
+        dense: Array = self._backend.xp.empty(value.shape, value.dtype)
+        for call in self._backend.copy(value, dense):
+            call()
+        return dense
 
     def _run(self, stage: Stage, inputs: Sequence[Array], hosts: Sequence[Array] | None) -> dict[str, Array]:
         if not stage.names:

@@ -409,12 +409,16 @@ class Builder:
 
     def _laid_out(self, value: int, op: Op) -> int:
         """The value, or a dense copy of it, as the op's fast forms take it."""
-        view = self.values[value].view
-        if op.layout == "strided" or view.is_dense or (op.layout == "blas" and view.is_blas):
+        takes = op.layout == "strided" or (op.layout == "blas" and self.values[value].view.is_blas)
+        return value if takes else self._dense(value)
+
+    def _dense(self, value: int) -> int:
+        """The value, or a dense copy of it."""
+        given = self.values[value]
+        if given.view.is_dense:
             return value
         if value not in self.copies:
-            given = self.values[value]
-            copy = self.value(None, View.dense(view.shape), "buffer", kind=given.type)
+            copy = self.value(None, View.dense(given.view.shape), "buffer", kind=given.type)
             self.born[copy] = len(self.program.segments)
             self._append(Step(Copy(), "copy", (value,), (copy,)))
             self.copies[value] = copy
@@ -512,7 +516,7 @@ class Builder:
                     users.append(port.node)
         ports = list(given.values())
         model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)
-        self.program.rest = Rest(model, [self._use(p) for p in ports])
+        self.program.rest = Rest(model, [self._dense(self._use(p)) for p in ports])
 
 
 def _source(result: Node) -> Output:

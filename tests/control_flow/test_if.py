@@ -224,6 +224,15 @@ def rankless(kind: str) -> Net:
                   after=after)
 
 
+def kept(net: Net, rows: Port, start: Port) -> Port:
+    """The start, [2, 3], which a body looks at and hands on."""
+    body = Net()
+    row, before = body.parameter("f32", (1, 3)), body.parameter("f32", (2, 3))
+    body.result(relu(body, row))
+    after = body.result(transpose(body, before, [0, 1]))
+    return net.tensor_iterator(body, [feed(rows, row, axis=0), feed(start, before)], [take(after)], [(after, before)])
+
+
 def beside_unknown_rank() -> Net:
     """Views made before a result of unknown rank is there, and used with it."""
     net, a, b = Net(), Net(), Net()
@@ -232,15 +241,19 @@ def beside_unknown_rank() -> Net:
     ra, rb = a.result(relu(a, p)), b.result(total(b, q))
     turned, column = transpose(net, tanh(net, x), [1, 0]), split(net, x, 1, 3)[1]
     value = reduce(net, "ReduceSum", reshape(net, net.if_(go, a, b, [(x, p, q)], [(ra, rb)]), [-1]), [0])
+    backwards = slice_(net, x, -1, -10, 0, -1)
+    net.result(backwards)
     net.result(add(net, reshape(net, turned, [6]), value))
     net.result(mul(net, column, value))
     net.result(turned)
+    net.result(kept(net, x, backwards))
     return net
 
 
 def beside(x: Any, go: bool) -> Infer:
     value = np.maximum(x, 0).sum() if go else x.sum()
-    return Infer([np.tanh(x).T.ravel() + value, x[:, 1:2] * value, np.tanh(x).T], x=x, go=np.array(go))
+    return Infer([x[::-1], np.tanh(x).T.ravel() + value, x[:, 1:2] * value, np.tanh(x).T, x[::-1]],
+                 x=x, go=np.array(go))
 
 
 def shapes(kind: str) -> Net:

@@ -11,7 +11,20 @@ import ovgpu as ov
 from ovgpu.passes import prepare
 from tests.harness import Infer, Net, Reset, Scenario, SetState, check
 from tests.harness.ir import Port
-from tests.harness.layers import add, broadcast, concat, extent, gather, i64, matmul, mul, numbers, reduce, scalar
+from tests.harness.layers import (
+    add,
+    broadcast,
+    concat,
+    extent,
+    gather,
+    i64,
+    matmul,
+    mul,
+    numbers,
+    reduce,
+    reshape,
+    scalar,
+)
 
 ROW = 128  # elements per step of a head, so that room for eight steps is set aside at first
 
@@ -84,6 +97,23 @@ SCENARIOS = [
         numbers(2, 2, 1, ROW)).feed(1).reset("cache").feed(30, 1)),
 ]
 test_scenarios = check(SCENARIOS)
+
+
+def test_an_initial_value_is_computed_from_a_cache(device: str) -> None:
+    """Of what it holds, not of the room in it."""
+    net = Net()
+    x = net.parameter("f32", (1, 2, -1, ROW), "x")
+    old = net.read_value("cache", "f32", (1, 2, -1, ROW), net.const(np.zeros((1, 2, 0, ROW), np.float32)))
+    flat = net.read_value("flat", "f32", (-1,), reshape(net, old, [-1]))
+    net.assign("cache", concat(net, [old, x], 2))
+    net.assign("flat", flat)
+    net.result(add(net, flat, flat))
+    request = request_of(net, device)
+    rows = numbers(1, 2, 3, ROW)
+    request.infer([rows])
+    next(state for state in request.query_state() if state.name == "flat").reset()
+    (found,) = request.infer([rows]).to_tuple()
+    np.testing.assert_array_equal(found, 2 * rows.ravel())
 
 
 def request_of(net: Net, device: str) -> Any:
