@@ -31,7 +31,8 @@ def spoilt(op: str, shape: Sequence[int], axes: np.ndarray, sizes: np.ndarray | 
         return False
     extents = [shape[axis] for axis in axes]
     least = [size // 2 + 1 if op == "IRDFT" and i == len(axes) - 1 else size for i, size in enumerate(sizes)]
-    return min(sizes) < 1 or sorted(axes) != list(axes) or any(a > b for a, b in zip(least, extents))
+    cut = op == "IRDFT" and any(a < b for a, b in zip(least[:-1], extents))
+    return min(sizes) < 1 or sorted(axes) != list(axes) or cut or any(a > b for a, b in zip(least, extents))
 
 
 def defined(op: str, x: np.ndarray, axes: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
