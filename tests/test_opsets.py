@@ -23,7 +23,7 @@ LISTED: list[Name] = [(op, version) for op, its in LIST.items() for version in i
 OPSETS = range(1, 18)
 OTHERWISE = {"absolute": "abs", "ceil": "ceiling", "ifop": "if"}  # what builders are called
 INTERNAL = ["AUGRUCell", "AUGRUSequence"]  # which no file has
-YOUNGER = ["Atan2", "BGRtoNV12", "Bincount", "RGBtoNV12"]  # than openvino
+YOUNGER = ["Atan2", "BGRtoNV12", "Bincount", "RGBtoNV12", "RandomPoisson"]  # than openvino
 UNBUILT = [*INTERNAL, *YOUNGER, "Reverse", "ExperimentalDetectronDetectionOutput",
            "ExperimentalDetectronGenerateProposalsSingleImage", "ExperimentalDetectronPriorGridGenerator",
            "ExperimentalDetectronROIFeatureExtractor", "ExperimentalDetectronTopKROIs"]

@@ -1,12 +1,13 @@
-"""Ops that draw random numbers: RandomUniform, Multinomial."""
+"""Ops that draw random numbers: RandomUniform, RandomPoisson, Multinomial."""
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from math import prod
+from itertools import count as counting
+from math import exp, lgamma, log, pi, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -14,18 +15,37 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, integers, length, unknowns
+from ovgpu.ops._special import polynomial
 from ovgpu.ops._strided import THREADS, blocks
+from ovgpu.ops._xp import NUMPY
 from ovgpu.symbolic import Int, Spec, Sym, unknown
 from ovgpu.types import Type
 
 MANTISSA = {Type.f64: 52, Type.f32: 23, Type.f16: 10, Type.bf16: 7}
 SKIPPED = 256  # blocks of words that each element takes away from later inferences, as OpenVINO counts
+LARGE = 10  # rates from here on are drawn by rejection, smaller ones by multiplication
+LOG_FACTORIALS = np.array([lgamma(n + 1) for n in range(32)])
 
 _counting = threading.Lock()
 
 
+class Generating(Op):
+    """An op with a generator of words: Philox, which goes on from inference to inference, or a Mersenne twister."""
+
+    global_seed: int = 0
+    op_seed: int = 0
+    alignment: Literal["tensorflow", "pytorch"] = "tensorflow"
+
+    effect = True
+
+    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """The number of the next block of words, the key, and the upper half of the generator's counter."""
+        key = self.global_seed if self.global_seed or self.op_seed else secrets.randbits(64)
+        return (np.array([0, key, self.op_seed], np.uint64),)
+
+
 @op("RandomUniform", "opset8")
-class RandomUniform(Op):
+class RandomUniform(Generating):
     """``shape [n], low [], high [] -> [shape]``: numbers from low on, below high, of ``output_type``.
 
     The words of the Philox generator (alignment tensorflow), which goes on from inference to inference, or of a
@@ -35,12 +55,8 @@ class RandomUniform(Op):
     """
 
     output_type: Type
-    global_seed: int = 0
-    op_seed: int = 0
-    alignment: Literal["tensorflow", "pytorch"] = "tensorflow"
 
     host_inputs = (0,)
-    effect = True
 
     def infer(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
         kind = self.output_type
@@ -59,11 +75,6 @@ class RandomUniform(Op):
             if not isinstance(extent, Sym) and extent < 0:
                 raise OpError(f"the shape has an extent of {extent}")
         return (Spec(kind, unknowns(length(shape)) if extents is None else tuple(extents)),)
-
-    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """The number of the next block of words, the key, and the upper half of the generator's counter."""
-        key = self.global_seed if self.global_seed or self.op_seed else secrets.randbits(64)
-        return (np.array([0, key, self.op_seed], np.uint64),)
 
     def evaluate(self, xp: Any, shape: Any, low: Any, high: Any, state: Any) -> tuple[Any, ...]:
         extents = integers(shape)
@@ -89,10 +100,7 @@ class RandomUniform(Op):
         wanted = count * self.output_type.size // 4 if self.output_type.size > 4 else count
         if self.alignment == "pytorch":
             return xp.asarray(mersenne(int(state[1]), wanted))
-        with _counting:
-            first = state[:1].copy()
-            state[:1] += np.uint64(count * SKIPPED)
-        return philox(xp, first + xp.arange(-(-wanted // 4), dtype=np.uint64), state[1:2], state[2:3])
+        return philox(xp, taken(state, count) + xp.arange(-(-wanted // 4), dtype=np.uint64), state[1:2], state[2:3])
 
     def _between(self, xp: Any, words: Any, low: Any, high: Any) -> Any:
         if self.output_type.is_integral():
@@ -123,6 +131,14 @@ class RandomUniform(Op):
                  (state, first, low, high, out, size))
 
 
+def taken(state: Any, count: int) -> Any:
+    """The number of the next block of words, of which so many elements take theirs."""
+    with _counting:
+        first = state[:1].copy()
+        state[:1] += np.uint64(count * SKIPPED)
+    return first
+
+
 def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
     """The words of the Philox 4x32-10 blocks of these numbers: four of each, in uint32."""
     half, low = np.uint64(32), np.uint64(2**32 - 1)
@@ -139,6 +155,119 @@ def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
 def mersenne(seed: int, count: int) -> np.ndarray[Any, Any]:
     """The first words of MT19937."""
     return np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, count, np.uint32)
+
+
+@op("RandomPoisson", "opset17")
+class RandomPoisson(Generating):
+    """``rates [...] -> [...]``: for each rate a sample of its Poisson distribution.
+
+    Every element has its own blocks of Philox (alignment tensorflow), which go on from inference to inference as those
+    of RandomUniform; or all take their turns at one Mersenne twister (pytorch), which every inference begins anew. Two
+    words are a number, and everything is computed in f64. A rate of 0 is its own sample and takes no words; so is
+    infinity, of which the specification says nothing.
+    """
+
+    def infer(self, rates: Spec) -> tuple[Spec, ...]:
+        _check_seeds(self)
+        if rates.type not in (Type.dynamic, *MANTISSA):
+            raise OpError(f"the rates are {rates.type.get_type_name()}, not f16, bf16, f32 or f64")
+        if rates.rank == 0:
+            raise OpError("the rates are a scalar")
+        return (Spec(rates.type, rates.shape),)
+
+    def evaluate(self, xp: Any, rates: Any, state: Any) -> tuple[Any, ...]:
+        if not (rates >= 0).all():
+            raise OpError("a rate is negative or NaN")
+        shape, rates = rates.shape, rates.reshape(-1).astype(np.float64)
+        if self.alignment == "pytorch":
+            return (xp.asarray(in_turns(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
+        first = taken(state, rates.size)
+
+        def uniform(elements: Any, number: int) -> Any:
+            """Two numbers from each element's block of this number; of a block, the last words come first."""
+            block = first + elements.astype(np.uint64) * np.uint64(SKIPPED) + np.uint64(number)
+            words = philox(xp, block, state[1:2], state[2:3]).reshape(-1, 2, 2)
+            return doubles(words[:, 1], 52), doubles(words[:, 0], 52)
+
+        counts = rates.copy()
+        multiplied(xp, rates, counts, xp.flatnonzero((rates > 0) & (rates < LARGE)), uniform)
+        transformed(xp, rates, counts, xp.flatnonzero((rates >= LARGE) & (rates < np.inf)), uniform)
+        return (counts.reshape(shape),)
+
+
+def doubles(words: Any, digits: int) -> Any:
+    """Numbers from 0 to 1 of so many binary digits, from two words each."""
+    whole = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1]
+    return (whole & np.uint64(2**digits - 1)).astype(np.float64) * 0.5**digits
+
+
+def multiplied(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Knuth's samples: how many numbers can be multiplied before the product is no larger than exp(-rate)."""
+    limit, product = xp.exp(-rates[left]), xp.ones(left.shape)
+    for number in counting():
+        if not left.size:
+            return
+        u, v = uniform(left, number)
+        once = product * u
+        product = once * v
+        counts[left] = 2 * number + (once > limit)
+        more = product > limit
+        left, limit, product = left[more], limit[more], product[more]
+
+
+def transformed(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Hoermann's samples: two numbers propose one, until one is accepted."""
+    for number in counting():
+        if not left.size:
+            return
+        counts[left], accepted = proposal(xp, rates[left], *uniform(left, number))
+        left = left[~accepted]
+
+
+def proposal(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
+    """The count that transformed rejection makes of two numbers, and whether it is accepted."""
+    b = 0.931 + 2.53 * xp.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    u = u - 0.5
+    margin = 0.5 - abs(u)
+    count = xp.floor((2 * a / margin + b) * u + rate + 0.43)
+    squeezed = (margin >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+    refused = (count < 0) | ((margin < 0.013) & (v > margin))
+    density = xp.log(v) + xp.log(1.1239 + 1.1328 / (b - 3.4)) - xp.log(a / (margin * margin) + b)
+    likely = density <= -rate + count * xp.log(rate) - log_factorial(xp, count)
+    return count, squeezed | (~refused & likely)
+
+
+def log_factorial(xp: Any, n: Any) -> Any:
+    """``log(n!)`` of whole numbers in f64: from a table, or by Stirling's series where four terms are enough."""
+    far = xp.maximum(n, float(len(LOG_FACTORIALS)))
+    series = polynomial(1 / (far * far), (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)) / far
+    near = xp.asarray(LOG_FACTORIALS)[xp.clip(n, 0, len(LOG_FACTORIALS) - 1).astype(np.int64)]
+    return xp.where(n < far, near, (far + 0.5) * xp.log(far) - far + 0.5 * log(2 * pi) + series)
+
+
+def in_turns(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """Samples from one Mersenne twister, where each begins with the words that the one before has left."""
+    counts, uniform = rates.copy(), twisted(seed)
+    for i in np.flatnonzero((rates > 0) & (rates < np.inf)):
+        if rates[i] < LARGE:
+            limit, product = exp(-rates[i]), next(uniform)
+            counts[i] = 0
+            while product > limit:
+                product *= next(uniform)
+                counts[i] += 1
+        else:
+            accepted = False
+            while not accepted:
+                counts[i], accepted = proposal(NUMPY, rates[i], next(uniform), next(uniform))
+    return counts
+
+
+def twisted(seed: int) -> Iterator[float]:
+    """Numbers from 0 to 1 of 53 binary digits, from the words of MT19937."""
+    generator = np.random.RandomState(seed & 0xFFFFFFFF)
+    while True:
+        yield from doubles(generator.randint(0, 2**32, (512, 2), np.uint32), 53).tolist()
 
 
 @op("Multinomial", "opset13")

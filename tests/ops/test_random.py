@@ -1,6 +1,9 @@
-"""RandomUniform and Multinomial."""
+"""RandomUniform and Multinomial against OpenVINO, RandomPoisson, which is younger, against its specification."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count as counting
+from math import exp, floor, inf, lgamma, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.harness import Case, In, check, const, given, judge
 from tests.harness.cases import api, compile
+from tests.harness.elements import ELEMENTS
 from tests.harness.ir import Net, Variant, feed, take
 from tests.harness.recall import recall
 from tests.harness.replay import EMULATED, Watch
@@ -49,6 +53,7 @@ UNIFORM = [
     uniform([3, 0, 5], **TWISTED, id="empty"),
     uniform([1301], **TWISTED, id="many"),
     uniform([5], "i32", const([2], "i32"), const([9], "i32"), **TWISTED, id="bounds_of_rank_1"),
+    uniform([51], "i32", -(2**31), 2**31 - 1, **TWISTED, id="all_i32", oracle="evaluate"),  # the plugin gives -2**31
     uniform([3, 5], "f32", In((), "f32", low=-2, high=0), In((1,), "f32", low=1, high=3), **TWISTED, id="bounds_given"),
     uniform(given([3, 5]), **TWISTED, id="shape_given", rankless=True),
     uniform(given([3, 5], "i32"), "i64", **TWISTED, id="shape_given_i32"),
@@ -87,7 +92,124 @@ MULTINOMIAL = [
     multinomial(In((5, 13), "i32"), 2, error="the probabilities are i32"),
     multinomial(PROBS, 2, kind="f32", error="convert_type is f32"),
 ]
-test_cases = check([*UNIFORM, *MULTINOMIAL])
+
+
+def numbers(element: int, attrs: Any) -> Iterator[float]:
+    """Of Philox, from the first block of an element on; the last words of a block come first."""
+    low, key, upper = 2**32 - 1, attrs["global_seed"], attrs["op_seed"]
+    for number in counting(256 * element):
+        a, b, c, d = number & low, number >> 32, upper & low, upper >> 32
+        for n in range(10):
+            p, q = a * 0xD2511F53, c * 0xCD9E8D57
+            k, m = (key & low) + n * 0x9E3779B9, (key >> 32) + n * 0xBB67AE85
+            a, b, c, d = (q >> 32) ^ b ^ (k & low), q & low, (p >> 32) ^ d ^ (m & low), p & low
+        yield from (((high % 2**20) * 2**32 + rest) / 2**52 for high, rest in ((c, d), (a, b)))
+
+
+def twisted(attrs: Any) -> Iterator[float]:
+    words = np.random.RandomState(attrs["global_seed"] % 2**32)
+    while True:
+        high, rest = (int.from_bytes(words.bytes(4), "little") for _ in range(2))
+        yield (high % 2**21 * 2**32 + rest) / 2**53
+
+
+def sample(rate: float, uniform: Iterator[float]) -> float:
+    """As the specification has it."""
+    if rate < 10:
+        product, k = 1.0, -1
+        while k < 0 or product > exp(-rate):
+            product, k = product * next(uniform), k + 1
+        return k
+    b = 0.931 + 2.53 * sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    while True:
+        u, v = next(uniform) - 0.5, next(uniform)
+        us = 0.5 - abs(u)
+        k = floor((2 * a / us + b) * u + rate + 0.43)
+        if us >= 0.07 and v <= 0.9277 - 3.6224 / (b - 2):
+            return k
+        if k >= 0 and (us >= 0.013 or v <= us):
+            if log(v * (1.1239 + 1.1328 / (b - 3.4)) / (a / us**2 + b)) <= k * log(rate) - rate - lgamma(k + 1):
+                return k
+
+
+def samples(rates: Any, attrs: Any, past: int = 0) -> Any:
+    """After so many elements of inferences before."""
+    shared, own = twisted(attrs), attrs.get("alignment", "tensorflow").lower() == "tensorflow"
+    drawn = [sample(rate, numbers(past + i, attrs) if own else shared) if 0 < rate < inf else rate
+             for i, rate in enumerate(rates.reshape(-1).astype(np.float64).tolist())]
+    return np.array(drawn).reshape(rates.shape).astype(rates.dtype)
+
+
+def poisson(rates: Any, attrs: Any, **more: Any) -> Case:
+    rates = rates if isinstance(rates, In) else given(np.array(rates, np.float32))
+    attrs = SEEDS | attrs
+    if "error" not in more:
+        more.setdefault("expect", lambda x: samples(x, attrs))
+    return Case("RandomPoisson", "opset17", [rates], attrs, [rates.dtype], **more)
+
+
+KNUTH, HOERMANN, MIXED = np.arange(1, 10), np.arange(11, 20), np.arange(0, 41, 5)
+TORCH, TENSORFLOW = ({"global_seed": 150, "op_seed": seed, "alignment": name}
+                     for seed, name in ((69, "PYTORCH"), (77, "TENSORFLOW")))
+EXAMPLES = {  # of the specification
+    "knuth": (KNUTH, "f32", TORCH, [1, 2, 2, 2, 3, 8, 9, 11, 5]),
+    "hoermann": (HOERMANN, "f32", TORCH, [14, 11, 15, 20, 9, 20, 15, 17, 21]),
+    "mixed": (MIXED, "bf16", TORCH, [0, 6, 6, 11, 19, 15, 36, 33, 33]),
+    "tensorflow_knuth": (KNUTH, "f16", TENSORFLOW, [1, 1, 1, 2, 9, 5, 3, 3, 8]),
+    "tensorflow_mixed": (MIXED, "f32", TENSORFLOW, [0, 4, 5, 12, 21, 20, 38, 39, 34]),
+    "tensorflow_matrix": (MIXED.reshape(3, 3), "f32", TENSORFLOW, [[0, 4, 5], [12, 21, 20], [38, 39, 34]]),
+}
+POISSON = [
+    *(poisson(given(rates.astype(ELEMENTS[kind].dtype)), attrs, id=f"example_{name}",
+              expect=np.array(drawn, ELEMENTS[kind].dtype))
+      for name, (rates, kind, attrs, drawn) in EXAMPLES.items() if attrs is TORCH),
+    poisson(given(np.array([0.1, 3.7, 9.99, 10, 33.3, 250, 4e3, 7.5e4])),
+            {"global_seed": 2**31 + 11, "alignment": "pytorch"}, id="by_torch",
+            expect=np.array([1.0, 4, 12, 14, 37, 250, 3963, 74515])),  # torch.poisson after manual_seed
+    *(poisson(In((7, 3, 5), kind, low=0, high=60), TWISTED["attrs"], id=f"of_{kind}", rankless=True)
+      for kind in ("f32", "f16", "bf16", "f64")),
+    poisson(In((31,), "f64", low=1e3, high=1e9), TWISTED["attrs"], id="large"),
+    poisson([0, 5, inf, 0, 50, 9.999, 10, 1e-9], TWISTED["attrs"], id="limits"),
+    poisson(In((3, 0, 5)), TWISTED["attrs"], id="empty"),
+    poisson([[0, inf, 0], [inf, 0, 0]], {}, id="of_themselves"),
+    poisson(In((), low=1), {}, error="the rates are a scalar"),
+    poisson(In((3,), "i32"), {}, error="the rates are i32"),
+    poisson([2, -1], {}, error="a rate is negative or NaN"),
+    poisson([2, nan], TWISTED["attrs"], error="a rate is negative or NaN", id="nan"),
+    poisson([2], {"alignment": "jax"}, error="jax"),
+    poisson([2], {"op_seed": 2**64}, error="op_seed is 18446744073709551616"),
+]
+test_cases = check([*UNIFORM, *MULTINOMIAL, *POISSON])
+
+
+@pytest.mark.parametrize("variant", ["static", "dynamic", "rankless"])
+@pytest.mark.parametrize("name", [name for name, example in EXAMPLES.items() if example[2] is TENSORFLOW])
+def test_examples_of_poisson(name: str, variant: Variant, device: str) -> None:
+    """Begin as the specification says, and go on as Philox does."""
+    rates, kind, attrs, drawn = EXAMPLES[name]
+    x = rates.astype(ELEMENTS[kind].dtype)
+    case = poisson(given(x), attrs, id=name)
+    request = compile(case.net, variant, device)
+    for number, wanted in enumerate([np.array(drawn, x.dtype), *(samples(x, attrs, 9 * n) for n in (1, 2))]):
+        if number == 2:
+            request = request.get_compiled_model().create_infer_request()
+        found = judge.infer(api(), request, case.parameters([x]))
+        compare_all(f"inference {number}", found, [judge.Expected.of(wanted)], None)
+
+
+@pytest.mark.parametrize("alignment", ["tensorflow", "pytorch"])
+@pytest.mark.parametrize("rate", [0.3, 7, 12, 600])
+def test_moments_of_poisson(rate: float, alignment: str, device: str) -> None:
+    """Without seeds, of 10,000 samples: within five standard deviations."""
+    n = 10_000
+    case = poisson(np.full(n, rate), {"global_seed": 0, "op_seed": 0, "alignment": alignment}, id=f"{alignment}_{rate}")
+    drawn = [judge.infer(api(), compile(case.net, "static", device), case.parameters(case.arrays()))[0][0]
+             for _ in range(2)]
+    assert (drawn[0] != drawn[1]).any()
+    for x in drawn:
+        assert abs(x.mean(dtype=np.float64) - rate) < 5 * sqrt(rate / n)
+        assert abs(x.var(dtype=np.float64) - rate) < 5 * sqrt((2 * rate**2 + rate) / n)
 
 
 def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]:
@@ -168,7 +290,13 @@ def test_samples_without_seeds(device: str) -> None:
 def draws(draw: st.DrawFn) -> Case:
     seed = st.integers(1, 2**64 - 1)
     seeds = {"global_seed": draw(seed), "op_seed": draw(seed)}
-    if draw(st.booleans()):
+    op = draw(st.sampled_from(["RandomUniform", "Multinomial", "RandomPoisson"]))
+    if op == "RandomPoisson":
+        rate = st.one_of(st.just(0.0), st.floats(0, 12), st.floats(8, 60), st.floats(60, 3e4))
+        rates, kind = draw(st.lists(rate, max_size=12)), draw(st.sampled_from(["f32", "f16", "bf16", "f64"]))
+        attrs = seeds | {"alignment": draw(st.sampled_from(["tensorflow", "pytorch"]))}
+        return poisson(In((1, len(rates)), kind, rates), attrs)
+    if op == "Multinomial":
         replacement, logs = draw(st.booleans()), draw(st.booleans())
         batch, classes = draw(st.integers(1, 5)), draw(st.integers(1, 17))
         count = draw(st.integers(1, 20 if replacement else classes))
@@ -182,10 +310,12 @@ def draws(draw: st.DrawFn) -> Case:
         wide = kind == "i64" and draw(st.booleans())
         bound = st.integers(-(2**62), 2**62) if wide else st.integers(-(2**30), 2**30)
         low, high = sorted(draw(st.lists(bound, min_size=2, max_size=2, unique=True)))
-        oracle = "evaluate" if wide and not -(2**31) <= low < high < 2**31 else "auto"
+        # of 2**31 numbers on the plugin gives some that are not between the bounds
+        far = high - low >= 2**31 if kind == "i32" else wide and not -(2**31) <= low < high < 2**31
+        oracle = "evaluate" if far else "auto"
         return uniform(shape, kind, low, high, attrs=seeds, oracle=oracle)
     low, span = draw(st.integers(0, 50)) / 4, draw(st.integers(1, 100)) / 8
     return uniform(shape, kind, low, low + span, attrs=seeds)
 
 
-test_random = sweep(draws(), 120)
+test_random = sweep(draws(), 180)
