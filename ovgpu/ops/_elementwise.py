@@ -24,8 +24,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _lanes
-from ovgpu.ops._lanes import lanes, record, shares
 from ovgpu.ops._op import Op, Workspace
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE, Tape, tiled, trace
@@ -33,8 +31,6 @@ from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, ont
 from ovgpu.types import Type
 
 Broadcast = Literal["numpy", "none", "pdpd"]
-
-WORK = 1 << 19  # elements, once for every ufunc, that are worth a second lane
 
 _KINDS: dict[str, tuple[Callable[[Type], bool], str]] = {
     "any": (lambda kind: True, "allowed"),
@@ -137,20 +133,17 @@ class Elementwise(Op):
         tape = self._tape(inputs, outputs)
         shape = outputs[0].shape
         assert shape is not None
-        return tuple((Type.of(t), (_lanes.LANES * minimum(product(shape), TILE),)) for t in tape.temporaries)
+        return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         out = outputs[0]
         inputs = self.align([x for x in inputs if x is not None])
         tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
-        work = lanes(out.size * len(tape.instructions) >= WORK)
-        if out.size <= TILE or len(tape.instructions) == len(work) == 1:
+        if out.size <= TILE or len(tape.instructions) == 1:
             tape.record(k, inputs, out, [w[: out.size].reshape(out.shape) for w in workspace])
             return
         indices, run = tiled(tape, inputs, out)
-        for lane, some in zip(work, shares(len(indices), len(work))):
-            lane(run, indices[some], [lane.share(w) for w in workspace])
-        record(k, work)
+        k(run, indices, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given = [x for x in inputs if x is not None]
