@@ -141,9 +141,8 @@ class Elementwise(Op):
         tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
         if out.size <= TILE or len(tape.instructions) == 1:
             tape.record(k, inputs, out, [w[: out.size].reshape(out.shape) for w in workspace])
-            return
-        indices, run = tiled(tape, inputs, out)
-        k(run, indices, workspace)
+        else:
+            k(tiled(tape, inputs, out, workspace))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given = [x for x in inputs if x is not None]

@@ -243,16 +243,19 @@ def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]
 
 # ---- large outputs
 
-def tiled(tape: Tape, inputs: Sequence[Any], out: Any) -> tuple[list[Any], Callable[..., None]]:
-    """The tiles of a large output, and what runs a tape over some of them, one that stays in cache after the other,
-    with temporaries of a tile."""
+def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> Callable[[], None]:
+    """What runs a tape over a large output, one tile that stays in cache after the other.
+
+    Temporaries hold a tile.
+    """
     shape = out.shape
     inputs = [x.reshape(()) if x.size == 1 else x for x in inputs]
     if all(x.flags.c_contiguous and (not x.ndim or x.shape == shape) for x in (*inputs, out)):
         inputs, out = [x.reshape(-1) if x.ndim else x for x in inputs], out.reshape(-1)
     inputs = [np.broadcast_to(x, out.shape) if x.ndim else x for x in inputs]
+    indices = list(tiles(out.shape))
 
-    def run(indices: Sequence[Any], temporaries: Sequence[Any]) -> None:
+    def run() -> None:
         for index in indices:
             place = out[index]
             registers = [x[index] if x.ndim else x for x in inputs]
@@ -260,7 +263,7 @@ def tiled(tape: Tape, inputs: Sequence[Any], out: Any) -> tuple[list[Any], Calla
             for call, arguments in tape.calls:
                 call(*arguments(registers))
 
-    return list(tiles(out.shape)), run
+    return run
 
 
 def tiles(shape: tuple[int, ...], size: int = TILE) -> Iterator[tuple[Any, ...]]:

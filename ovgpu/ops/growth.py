@@ -12,7 +12,7 @@ from ovgpu.model import Model
 from ovgpu.ops._op import Op
 from ovgpu.ops._shapes import check_integers
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, same_place, strides_of
-from ovgpu.ops.indexing import from_front, readable, zero_of
+from ovgpu.ops.indexing import Gather, readable, zero_of
 from ovgpu.ops.movement import Concat
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
@@ -52,13 +52,7 @@ class Reorder(Op):
         return (Spec(x.type, (*beams.shape, *x.shape[1:])),)
 
     def evaluate(self, xp: Any, x: Any, beams: Any, in_order: Any) -> tuple[Any, ...]:
-        index, outside = from_front(xp, beams, max(len(x), 1))
-        if not len(x):
-            return (xp.zeros((len(beams), *x.shape[1:]), x.dtype),)
-        out = xp.take(x, index, axis=0)
-        if outside.any():
-            out[outside] = zero_of(x)
-        return (out,)
+        return Gather().evaluate(xp, x, beams, np.zeros(1, np.int64))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, beams, in_order), out = inputs, outputs[0]

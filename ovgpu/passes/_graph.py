@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,24 @@ def is_number(port: Output | None) -> bool:
     """Whether the port is a constant of one element, which becomes a literal."""
     op: Any = None if port is None else port.node.op
     return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
+
+
+def rewrite(model: Model, change: Callable[[Node], bool]) -> None:
+    """Has every node changed, or left as it is, in the model and the bodies in it; specs are inferred again after."""
+    if _rewritten(model, change):
+        model.validate_nodes_and_infer_types()
+
+
+def _rewritten(model: Model, change: Callable[[Node], bool]) -> bool:
+    changed = False
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                changed |= _rewritten(body, change)
+        changed |= change(node)
+    if changed:
+        model.changed()
+    return changed
 
 
 class Graph:

@@ -20,7 +20,7 @@ from ovgpu.ops.replication import Broadcast3
 from ovgpu.ops.reshape import Reshape
 from ovgpu.ops.shape import ShapeOf3
 from ovgpu.ops.slicing import END
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import Graph, rewrite
 from ovgpu.symbolic import Int, ceildiv
 
 
@@ -30,20 +30,7 @@ class Unknown:
 
 def expand_einsum(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
-    if _rewrite(model):
-        model.validate_nodes_and_infer_types()
-
-
-def _rewrite(model: Model) -> bool:
-    changed = False
-    for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                changed |= _rewrite(body)
-        changed |= isinstance(node.op, Einsum) and _expand(node)
-    if changed:
-        model.changed()
-    return changed
+    rewrite(model, lambda node: isinstance(node.op, Einsum) and _expand(node))
 
 
 def _expand(node: Node) -> bool:

@@ -10,26 +10,13 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention import ScaledDotProductAttention
 from ovgpu.ops.replication import Broadcast3
 from ovgpu.ops.reshape import Reshape, Unsqueeze
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import Graph, rewrite
 from ovgpu.symbolic import Int, Sym, atoms
 
 
 def group_heads(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
-    if _rewrite(model):
-        model.validate_nodes_and_infer_types()
-
-
-def _rewrite(model: Model) -> bool:
-    changed = False
-    for node in model.ops:
-        for body in vars(node.op).values():
-            if isinstance(body, Model):
-                changed |= _rewrite(body)
-        changed |= isinstance(node.op, ScaledDotProductAttention) and _group(node)
-    if changed:
-        model.changed()
-    return changed
+    rewrite(model, lambda node: isinstance(node.op, ScaledDotProductAttention) and _group(node))
 
 
 def _group(node: Node) -> bool:

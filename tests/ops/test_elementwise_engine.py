@@ -273,8 +273,7 @@ def test_tiles_keep_single_elements() -> None:
     x = np.linspace(0, 4, 3 * TILE, dtype=np.float32)
     out = np.empty_like(x)
     tape = trace(Power(), (x.dtype, x.dtype), x.dtype)
-    indices, run = tiled(tape, [x, np.full((1,), 2, np.float32)], out)
-    run(indices, [])
+    tiled(tape, [x, np.full((1,), 2, np.float32)], out, [])()
     assert np.array_equal(out, x * x)
 
 
