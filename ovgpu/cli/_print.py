@@ -17,7 +17,7 @@ from ovgpu.cli._inputs import port_name
 from ovgpu.model import Output
 from ovgpu.ops._storage import decode
 
-WIDTH = 140  # columns of a plan in a file
+WIDTH = 160  # columns in a file, so that few rows of plans and tables are folded
 
 
 def console() -> Console:

@@ -24,7 +24,6 @@ ELSEWHERE = {
     **dict.fromkeys(("ShapeOf", "StringTensorPack", "StringTensorUnpack"), "host"),
     **dict.fromkeys(("ConvertLike", "Einsum"), "rewritten"),
 }  # what becomes of operations that are no steps of a device
-WIDE = 160  # columns, so that no row is folded
 TICK = "✓"
 MARKS = ("---", "---", ":-:", ":-:", ":-:", ":-:", "---")
 COLUMNS = ("op", "versions", "NumPy", "CUDA", "CuPy", "NVIDIA plugin", "file")
@@ -49,8 +48,6 @@ def run(args: argparse.Namespace) -> None:
         print("\n".join([f"{summary}:", "", *(f"| {' | '.join(line)} |" for line in lines)]))
         return
     out = console()
-    if not out.is_terminal:
-        out.width = WIDE
     out.print(table("", ("op", "versions", "on a device", "NVIDIA plugin", "file"), rows, whole=(0,)))
     out.print(summary, style="bold")
     out.print("on a device: by kernels, which write into planned memory and can be part of a graph; through CuPy, by "
