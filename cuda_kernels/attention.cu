@@ -1,5 +1,6 @@
 // Scaled dot product attention with online softmax: scores never leave the multiprocessor. Rows of q, k, v and out have
-// a unit stride; broadcast batch axes have stride 0. All sums are in f32, those of f64 in f64.
+// a unit stride; broadcast batch axes have stride 0. All sums are in f32, those of f64 in f64. With `length`, that is
+// the number of keys, of which `keys` is a bound.
 #include "accumulator.cuh"
 #include "strided.cuh"
 
@@ -76,7 +77,9 @@ __device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows
 template <class T, Mask MASK, int COLUMNS, class I, int R>
 __global__ void __launch_bounds__(256)
     attend_tiles(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor) {
+                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
+                 const long long* length) {
+  if (length) keys = static_cast<I>(*length);
   OVGPU_SHARED(float, stage, [TILE * PITCH]);
   OVGPU_SHARED(float, weight, [TILE * PITCH]);
   const I tiles = (queries + TILE - 1) / TILE;
@@ -208,10 +211,10 @@ __device__ __forceinline__ A merge(const volatile A* parts, int count, int pitch
 // take a key, each P elements of it. The last block of a batch to finish merges the parts. `arrived` is zero before and
 // after.
 template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, 2)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor, A* parts,
-                 unsigned* arrived) {
+                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor,
+                 const long long* length, A* parts, unsigned* arrived) {
   constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time
   constexpr int N = LANES * P, RECORD = N + 2;
   OVGPU_SHARED(A, shared, [WARPS * Q * RECORD]);
@@ -234,6 +237,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     load_row<V>(q + (first + i) * stride.q, depth, first + i < queries, lane, query[i]);
     maximum[i] = minus_infinity();
   }
+  if (length) keys = static_cast<I>(*length);
   const I each = (keys + splits - 1) / splits, begin = each * static_cast<I>(blockIdx.y);
   const I end = begin + each < keys ? begin + each : keys;
   for (I start = begin; start < end; start += GROUPS) {

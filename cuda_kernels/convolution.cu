@@ -50,15 +50,63 @@ __device__ __forceinline__ Tap<I> tap(const Window<I>& w, I index) {
   return found;
 }
 
+// Up to so many tensors that broadcast to y; strides as in Window.
+constexpr int OPERANDS = 4;
+
+template <class I>
+struct Operands {
+  I stride[OPERANDS][5];
+};
+
+// Where the elements of the operands lie that belong to one of y.
+template <class I>
+struct Places {
+  const Operands<I>& of;
+  I pixel[OPERANDS], channel;
+
+  __device__ __forceinline__ Places(const Operands<I>& of, I image, const I (&at)[3], I channel = 0)
+      : of(of), channel(channel) {
+#pragma unroll
+    for (int n = 0; n < OPERANDS; n++) pixel[n] = image * of.stride[n][0] + offset(at, of.stride[n]);
+  }
+
+  __device__ __forceinline__ I operator()(int n) const { return pixel[n] + channel * of.stride[n][1]; }
+};
+
+// What is done with a sum before it is written; elementwise layers after a convolution generate others.
+struct Nothing {
+  template <class T, class At>
+  static __device__ __forceinline__ T of(T x, const At&, const void*, const void*, const void*, const void*) {
+    return x;
+  }
+};
+
+// `count` blocks wait for each other. Both numbers of the gate are 0 at first; the first one is again afterwards.
+__device__ __forceinline__ void meet(unsigned* gate, unsigned count) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    volatile unsigned* turn = gate + 1;
+    const unsigned before = *turn;
+    __threadfence();
+    if (atomicInc(gate, count - 1) == count - 1) atomicAdd(gate + 1, 1u);
+    else while (*turn == before) __nanosleep(20);
+    __threadfence();
+  }
+  __syncthreads();
+}
+
 constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, DEPTH = 16;  // of a tile: channels, pixels, products at a time
 constexpr int DOWN = 4, ACROSS = 8;                                 // what each thread sums of it
 
 // As a product of matrices whose right one is read from x as it is needed. blockIdx: tile of pixels of all images,
-// tile of output channels, part of the sum and group. Parts of sums are dense, one behind the other.
-template <class T, class I>
-__global__ void __launch_bounds__(THREADS)
-    convolve_tiles(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y,
-                   typename Sum<T>::Type* parts, const Window<I> w, I per_part) {
+// tile of output channels, part of the sum and group. Parts of sums are dense, one behind the other; the blocks that
+// have parts of a tile, and a gate for it, run at the same time, and then each adds up some of its elements. W: the type
+// of the weights.
+template <class T, class I, class F, class W = T>
+__global__ void __launch_bounds__(THREADS, sizeof(typename Sum<T>::Type) + sizeof(I) == 8 ? 3 : 1)
+    convolve_tiles(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y,
+                   typename Sum<T>::Type* parts, unsigned* gates, const Window<I> w, I per_part,
+                   const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3) {
   using A = typename Sum<T>::Type;
   OVGPU_SHARED(A, left, [DEPTH][ROWS + 4]);
   OVGPU_SHARED(A, right, [DEPTH][COLUMNS]);
@@ -110,13 +158,35 @@ __global__ void __launch_bounds__(THREADS)
     const I index = start + n + j % 4 + j / 4 * (COLUMNS / 2), image = index / pixels, pixel = index - image * pixels;
     I at[3];
     unravel(pixel, w.extent, at);
+    Places<I> places(operands, image, at);
+    const I place = image * w.y[0] + offset(at, w.y);
 #pragma unroll
     for (int i = 0; i < DOWN; i++) {
-      const I output = top + m + i, channel = group * w.outputs + output;
+      const I output = top + m + i;
+      places.channel = group * w.outputs + output;
       if (index >= all || output >= w.outputs) continue;
-      if (parts) parts[((part * w.batch + image) * w.groups * w.outputs + channel) * pixels + pixel] = sum[i][j];
-      else y[image * w.y[0] + channel * w.y[1] + offset(at, w.y)] = T(sum[i][j]);
+      if (parts) {
+        parts[((part * w.batch + image) * w.groups * w.outputs + places.channel) * pixels + pixel] = sum[i][j];
+      } else {
+        y[place + places.channel * w.y[1]] = F::of(T(sum[i][j]), places, p0, p1, p2, p3);
+      }
     }
+  }
+  if (!parts) return;
+  const I count = static_cast<I>(gridDim.z) / w.groups, size = all * w.groups * w.outputs;
+  meet(gates + 2 * ((group * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x), count);
+  for (I i = part * THREADS + thread; i < ROWS * COLUMNS; i += count * THREADS) {
+    const I output = top + i / COLUMNS, index = start + i % COLUMNS;
+    if (index >= all || output >= w.outputs) continue;
+    const I image = index / pixels, pixel = index - image * pixels, channel = group * w.outputs + output;
+    const A* from = parts + (image * w.groups * w.outputs + channel) * pixels + pixel;
+    A total = 0;
+#pragma unroll 4
+    for (I other = 0; other < count; other++) total += __ldcg(from + other * size);
+    I at[3];
+    unravel(pixel, w.extent, at);
+    y[image * w.y[0] + channel * w.y[1] + offset(at, w.y)] =
+        F::of(T(total), Places<I>(operands, image, at, channel), p0, p1, p2, p3);
   }
 }
 
@@ -137,16 +207,6 @@ struct Element {
   }
 };
 
-template <class T, class I>
-__global__ void __launch_bounds__(THREADS)
-    sum_parts(const typename Sum<T>::Type* parts, T* y, const Window<I> w, I count, I size) {
-  const I i = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
-  if (i >= size) return;
-  typename Sum<T>::Type sum = 0;
-  for (I part = 0; part < count; part++) sum += parts[part * size + i];
-  y[Element<I>(w, i).place(w)] = T(sum);
-}
-
 // The coordinate that a tap reads along an axis, of the transposed convolution the one that adds to it; -1 if none.
 template <bool TRANSPOSED, class I>
 __device__ __forceinline__ I source(const Window<I>& w, int axis, I at, I tap) {
@@ -160,10 +220,11 @@ __device__ __forceinline__ I source(const Window<I>& w, int axis, I at, I tap) {
 }
 
 // One output element per thread: for few channels per group, and for integers. kernel [groups, outputs, channels, ...],
-// of the transposed convolution [groups, channels, outputs, ...].
-template <class T, class I, bool TRANSPOSED>
+// of the transposed convolution [groups, channels, outputs, ...], of type W.
+template <class T, class I, bool TRANSPOSED, class F, class W = T>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
-    convolve_each(const T* __restrict__ x, const T* __restrict__ kernel, T* __restrict__ y, const Window<I> w, I size) {
+    convolve_each(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y, const Window<I> w,
+                  const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3, I size) {
   using A = typename Sum<T>::Type;
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
@@ -191,7 +252,8 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
       }
     }
   }
-  y[e.place(w)] = T(Sum<T>::result(sum));
+  y[e.place(w)] =
+      F::of(T(Sum<T>::result(sum)), Places<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
 }
 
 // columns [batch, groups * channels, taps, count]: what each tap reads for `count` pixels from `first` on. T stands for
@@ -219,9 +281,10 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
 }
 
 // y: the sums of columns [batch, groups * outputs, taps, size...], the products of a transposed convolution.
-template <class T, class I>
+template <class T, class I, class F>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
-    fold_columns(const typename Sum<T>::Type* __restrict__ columns, T* __restrict__ y, const Window<I> w, I size) {
+    fold_columns(const typename Sum<T>::Type* __restrict__ columns, T* __restrict__ y, const Window<I> w,
+                 const Operands<I> operands, const void* p0, const void* p1, const void* p2, const void* p3, I size) {
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
   const Element<I> e(w, index);
@@ -238,7 +301,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
       }
     }
   }
-  y[e.place(w)] = T(sum);
+  y[e.place(w)] = F::of(T(sum), Places<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
 }
 
 // A convolution of signs: 1 where an element is 1, else -1. `padding` is that of what lies outside.

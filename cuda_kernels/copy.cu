@@ -27,6 +27,13 @@ __global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const A
   set_items(y, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
+// As `copy_strided`, to y from row `*start` on; rows are `step` elements apart.
+template <typename T, typename I, int R>
+__global__ void place_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
+                           const long long* __restrict__ start, long long step) {
+  set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
+}
+
 // Transposes x [columns, rows], where rows lie densely, to y [rows, columns], where columns do, for each element of
 // the axes. A tile is read along rows and written along columns; its pitch is an odd number of words, which
 // keeps the threads of a warp in different banks. Blocks have 32 x 8 threads.

@@ -1,5 +1,5 @@
 // Normalisation over axes: less the mean, over the deviation, the Euclidean norm or the root of the mean square; then,
-// for fused layers, times a scale and plus a shift per normalised element. The output may lie where the input does.
+// for fused layers, times a scale and plus a shift per normalised element. The output may lie where an input does.
 #include "axes.cuh"
 
 enum Kind { CENTRE, MVN, L2, NONZERO, RMS };  // NONZERO: 1 wherever x is not 0
@@ -18,31 +18,11 @@ __device__ __forceinline__ A normalized(A value, A mean, A factor) {
   return KIND == NONZERO ? A(value != A(0)) : (value - mean) * factor;
 }
 
-// Rows of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row (see
-// fold_row). blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: n elements each, or null.
-template <class T, int KIND, int V, int N>
-__global__ void __launch_bounds__(OVGPU_THREADS)
-    normalize_rows(const T* x, T* out, const T* scale, const T* shift, unsigned rows, unsigned n,
-                   typename Accumulator<T>::Type eps, int mode) {
-  using A = typename Accumulator<T>::Type;
-  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
-  const unsigned long long start = (unsigned long long)row * n;
-  const A part_of_sum = A(1) / A(n);  // before there is much to keep in registers: a division may be a call
-  A value[N][V];
-  A sum = 0;
-#pragma unroll
-  for (int k = 0; k < N; k++) {
-    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
-    if (i < size) {
-      T part[V];
-      load<V>(x + start + i, part);
-#pragma unroll
-      for (int j = 0; j < V; j++) {
-        value[k][j] = A(part[j]);
-        sum += value[k][j];
-      }
-    }
-  }
+// The normalised row of which each thread holds N vectors of V elements, and their sum (see fold_row). scale, shift: of
+// n elements each, or null.
+template <int KIND, int V, int N, class T, class A>
+__device__ __forceinline__ void finish_row(const A (&value)[N][V], A sum, A part_of_sum, T* out, const T* scale,
+                                           const T* shift, unsigned size, unsigned n, A eps, int mode) {
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
   if (KIND == MVN || KIND == L2 || KIND == RMS) {
@@ -71,9 +51,81 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
         if (shift) result += A(plus[j]);
         part[j] = T(result);
       }
-      store<V>(part, out + start + i);
+      store<V>(part, out + i);
     }
   }
+}
+
+// Rows anywhere of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row.
+// blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: n elements each, or null.
+template <class T, int KIND, int V, int N>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_rows(const T* x, T* out, const T* scale, const T* shift, const Axes kept, unsigned rows,
+                   unsigned n, typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
+  const Place start = place(kept, row);
+  const A part_of_sum = A(1) / A(n);  // before there is much to keep in registers: a division may be a call
+  A value[N][V];
+  A sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+      load<V>(x + start.from + i, part);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] = A(part[j]);
+        sum += value[k][j];
+      }
+    }
+  }
+  finish_row<KIND>(value, sum, part_of_sum, out + start.to, scale, shift, size, n, eps, mode);
+}
+
+template <int V, class T>
+__device__ __forceinline__ void add_row(T (&to)[V], const T* from) {
+  using A = typename Accumulator<T>::Type;
+  T part[V];
+  load<V>(from, part);
+#pragma unroll
+  for (int j = 0; j < V; j++) to[j] = T(A(to[j]) + A(part[j]));
+}
+
+// The same for rows of (x + y) + z, every sum rounded; z may be null. Each of them has its own number of rows, after
+// which it begins anew. `total`: where to write the sums, or null.
+template <class T, int KIND, int V, int N>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    add_normalize_rows(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
+                       unsigned x_rows, unsigned y_rows, unsigned z_rows, unsigned rows, unsigned n,
+                       typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
+  const unsigned long long start = (unsigned long long)row * n;
+  const A part_of_sum = A(1) / A(n);
+  x += (unsigned long long)(row % x_rows) * n;
+  y += (unsigned long long)(row % y_rows) * n;
+  if (z) z += (unsigned long long)(row % z_rows) * n;
+  A value[N][V];
+  A sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const unsigned i = (k * blockDim.x + threadIdx.x) * V;
+    if (i < size) {
+      T part[V];
+      load<V>(x + i, part);
+      add_row(part, y + i);
+      if (z) add_row(part, z + i);
+      if (total) store<V>(part, total + start + i);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        value[k][j] = A(part[j]);
+        sum += value[k][j];
+      }
+    }
+  }
+  finish_row<KIND>(value, sum, part_of_sum, out + start, scale, shift, size, n, eps, mode);
 }
 
 // Columns of n elements anywhere, blockDim.x of them per block (see fold_column).

@@ -10,7 +10,8 @@ from ovgpu.debug import DEBUG, STOP_AT, log_passes
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
-from ovgpu.passes import prepare
+from ovgpu.ops.growth import growing
+from ovgpu.passes import combine, simplified
 from ovgpu.ports import PortList
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.build import build
@@ -18,6 +19,7 @@ from ovgpu.runtime.executor import Constants
 from ovgpu.runtime.program import Program, constants
 from ovgpu.settings import Settings
 from ovgpu.states import InitialPrograms
+from ovgpu.steady import SteadyPrograms
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 
@@ -34,7 +36,11 @@ class Compilation:
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
         together = not STOP_AT.value
-        self.model = prepare(model, fuse=backend.fuses and together, finish=not backend.remote and together)
+        fuse, finish = backend.fuses and together, not backend.remote and together
+        self.model = simplified(model, fuse, settings.precision, settings.cache)
+        self._unsplit = self.model.clone() if together and growing(self.model) and backend.replays else None
+        self._steady: SteadyPrograms | None = None
+        combine(self.model, fuse, finish)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings
@@ -42,12 +48,24 @@ class Compilation:
         self.title = f"{settings.get('FULL_DEVICE_NAME')} ({backend.name}), {model.name}"
         self.constants: Constants = {}
         self.lock = threading.RLock()
-        self.initial = InitialPrograms(self.model, model.states)
+        self.initial = InitialPrograms(self.model, model)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._only: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
             self._only = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
+
+    @property
+    def steady(self) -> SteadyPrograms | None:
+        """The programs of inferences that append to caches in place, if the model has such; built when first used."""
+        if self._unsplit is not None:
+            with self.lock:
+                if self._unsplit is not None:
+                    found = SteadyPrograms.of(self._unsplit, self.backend)
+                    if found is not None:
+                        self._load(found.device)
+                    self._steady, self._unsplit = found, None
+        return self._steady
 
     def program(self, inputs: Sequence[Array]) -> Program:
         """The program for inputs of these ranks and types; built at its first use."""

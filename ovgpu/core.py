@@ -68,7 +68,7 @@ class Core:
                                 f"{kind.__module__}.{kind.__name__}")
             model = self.read_model(model, weights)
         settings = self._of(device).compiled(config or {}, model.friendly_name)
-        return CompiledModel(Compilation(model, devices.open_backend(device), settings))
+        return CompiledModel(Compilation(model, devices.open_backend(device, settings["CACHE_DIR"]), settings))
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """From friendly name to device, for the nodes that the device can run."""

@@ -15,7 +15,6 @@ with all off, an inference pays for three attribute look-ups.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import time
@@ -38,7 +37,6 @@ from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.executor import Executor, Memory
 from ovgpu.runtime.plan import plan_of
-from ovgpu.runtime.printing import bytes_text
 from ovgpu.runtime.profile import Profiler
 from ovgpu.runtime.program import Program, Step
 
@@ -244,6 +242,8 @@ class _Watch:
         return self.moved[number][position]
 
     def _report(self, step: Step, seconds: float, moved: int) -> None:
+        from ovgpu.runtime.printing import bytes_text
+
         rate = f"{moved / seconds / 1e9:7.2f} GB/s" if seconds else ""
         line = f"{seconds * 1e6:10.1f} us {bytes_text(moved):>9} {rate}  {step.kind:7} {step.op.name:20} {step.name}"
         if self.level >= 3:
@@ -295,6 +295,8 @@ def _find(program: Program, layer: str) -> _Target | None:
                         "set OVGPU_STOP_AT before the model is compiled, and they are apart")
     if program.rest is not None and _has(program.rest.model, layer):
         return None
+    import difflib
+
     near = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
     raise Error(f"cannot stop at layer '{layer}': no step computes it"
                 + (f"; there is {', '.join(near)}" if near else ""))

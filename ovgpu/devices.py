@@ -37,11 +37,11 @@ def available_devices() -> list[str]:
     return sorted([*_backends, *(resolve(f"NVIDIA.{n}") for n in numbers)])
 
 
-def open_backend(device: str) -> Backend:
-    """A backend for one compiled model. ``device`` is a name that `resolve` gave."""
+def open_backend(device: str, folder: str = "") -> Backend:
+    """A backend for one compiled model. ``device`` is a name that `resolve` gave, ``folder`` the CACHE_DIR."""
     if device in _backends:
         return _backends[device]()
-    return CudaBackend(card_number(device))
+    return CudaBackend(card_number(device), folder)
 
 
 def card_number(device: str) -> int:

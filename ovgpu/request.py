@@ -6,9 +6,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ovgpu.compilation import Compilation
@@ -23,9 +22,12 @@ from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Variables
 from ovgpu.states import InitialValues, VariableState
+from ovgpu.steady import SteadySteps
 from ovgpu.transfers import addresses, slots
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from ovgpu.compiled import CompiledModel
 
 
@@ -104,6 +106,8 @@ class InferRequest(RequestTensors):
             self._set_inputs(inputs, share_inputs)
             self._order()
             if self._worker is None:
+                from concurrent.futures import ThreadPoolExecutor  # brings logging along
+
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._cancelled = False
             self._future = self._worker.submit(self._run_async, finished)
@@ -145,7 +149,7 @@ class InferRequest(RequestTensors):
             return False
         try:
             future.result(timeout / 1000)
-        except FutureTimeout:
+        except TimeoutError:
             if future.done():  # the inference itself raised it
                 raise
             return False
@@ -203,11 +207,19 @@ class InferRequest(RequestTensors):
 
     def _infer(self) -> None:
         arrays, key = self._read_inputs(), self._variables.key
-        executor = self._last = self._executor(arrays)
+        pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
+        steady = self._steady if self._variables.grown else None
+        appending = None if steady is None else steady.take(pairs)
+        if steady is not None and appending is not None:
+            executor, pairs = steady.executor, appending
+            read = [pairs[i] for i in steady.programs.read]
+        else:
+            executor, steady, read = self._executor(arrays), None, pairs
+        self._last = executor
         if self._backend.remote:
-            pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
-            executor.hosts, arrays = [pair.host for pair in pairs], [pair.device for pair in pairs]
-            key = (*key, *addresses(pairs, self._outputs))
+            executor.hosts = [pair.host for pair in pairs]
+            key = (*key, *addresses(read, self._outputs))
+        arrays = [pair.device for pair in pairs]
         states = self._states(executor, arrays)
         if self._profiler is not None:
             self._profiler.begin()
@@ -220,6 +232,17 @@ class InferRequest(RequestTensors):
             slot.keep(result)
         if states or executor.program.assigns or executor.program.rest is not None:
             self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
+        if steady is not None:
+            steady.commit()
+
+    @cached_property
+    def _steady(self) -> SteadySteps | None:
+        programs = self._compilation.steady
+        if programs is None:
+            return None
+        steps = SteadySteps(programs, self._backend, self._variables, self._compilation.constants)
+        steps.executor.observe = self._profiler
+        return steps
 
     def _read_inputs(self) -> list[Array]:
         """The inputs as arrays that no output overlaps."""

@@ -19,9 +19,10 @@ from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import Type
 
 PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.dynamic)  # that INFERENCE_PRECISION_HINT takes
+CACHES = (Type.bf16, Type.f16, Type.f32)  # that KV_CACHE_PRECISION decides
 STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
 
-# Defaults of what can be set; the type of the default is that of the property.
+# Defaults of what can be set; the type of the default is that of the property. Those of `COMPUTED` are never seen.
 WRITABLE: dict[str, Any] = {
     "NUM_STREAMS": 0,
     "INFERENCE_NUM_THREADS": 0,
@@ -95,6 +96,13 @@ CARD: dict[str, Callable[[Settings], Any]] = {
     "GPU_UARCH_VERSION": lambda s: "{}.{}.0".format(*s.card.capability),
     "GPU_MEMORY_STATISTICS": lambda s: cuda.memory(s.card.number),
 }
+# What follows from other properties while it is not set, or is not what was asked for.
+COMPUTED: dict[str, Callable[[Settings], Any]] = {
+    "NUM_STREAMS": lambda s: s.streams,
+    "INFERENCE_NUM_THREADS": lambda s: s["INFERENCE_NUM_THREADS"] or _cpus,
+    "INFERENCE_PRECISION_HINT": lambda s: s.precision,
+    "KV_CACHE_PRECISION": lambda s: s.cache,
+}
 COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
     "NETWORK_NAME": lambda s: s.model_name,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": lambda s: min(s.streams, s["PERFORMANCE_HINT_NUM_REQUESTS"] or s.streams),
@@ -114,9 +122,8 @@ class Settings:
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._values:
-            return self._values[name]
-        return self._base[name] if self._base is not None else WRITABLE[name]
+        given = self._given(name)
+        return WRITABLE[name] if given is None else given
 
     @property
     def supported(self) -> dict[str, str]:
@@ -140,6 +147,32 @@ class Settings:
         return STREAMS.get(devices.family(self.device), (_cpus, _cpus))
 
     @property
+    def precision(self) -> Type:
+        """The type that floats are computed in; dynamic if each in its own.
+
+        NumPy computes in f32 whatever the type: only what was asked for rounds to 16 bits. A card computes in the
+        model's types, or for speed in f16, which has the smaller error of the two. bf16 without units for it is f32.
+        """
+        given: Type | None = self._given("INFERENCE_PRECISION_HINT")
+        if given == Type.bf16 and devices.is_card(self.device) and self.card.capability < (8, 0):
+            return Type.f32
+        if given is not None or self.device == "CPU":
+            return given or Type.f32
+        fast = self["EXECUTION_MODE_HINT"] is hint.ExecutionMode.PERFORMANCE
+        return Type.f16 if fast else Type.dynamic
+
+    @property
+    def cache(self) -> Type:
+        """The type that keys and values are kept in from one inference to the next: that of `precision` if none was
+        asked for that there is."""
+        given: Type | None = self._given("KV_CACHE_PRECISION")
+        return given if given in CACHES else self.precision
+
+    def _given(self, name: str) -> Any:
+        """What a property was set to, or None."""
+        return self._values.get(name, None if self._base is None else self._base._given(name))
+
+    @property
     def streams(self) -> int:
         """How many inferences should run at a time."""
         number: int = self["NUM_STREAMS"]
@@ -155,10 +188,8 @@ class Settings:
             return computed(self)
         if key not in WRITABLE:
             raise RuntimeError(f"Unsupported property {key} by {self._owner}. It has {', '.join(self.supported)}")
-        if key == "NUM_STREAMS":
-            return self.streams
-        if key == "INFERENCE_NUM_THREADS":
-            return self[key] or _cpus
+        if key in COMPUTED:
+            return COMPUTED[key](self)
         if key == "DEVICE_ID" and devices.is_card(self.device):
             return self._card_number
         value = self[key]
@@ -187,7 +218,7 @@ class Settings:
     def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:
         """The settings of a model compiled with these properties; later changes here do not reach them."""
         settings = Settings(self.device)
-        settings._values = {name: self[name] for name in WRITABLE}
+        settings._values = {name: given for name in WRITABLE if (given := self._given(name)) is not None}
         settings.update(values)
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
+from ovgpu.passes.subgraph import needed, subgraph
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variable, VariableInfo, Variables
-from ovgpu.runtime.subgraph import needed, subgraph
 from ovgpu.tensor import Tensor
 from ovgpu.transfers import arrived, snapshot
 
@@ -33,42 +33,52 @@ class InitialPrograms:
     """How the initial values of a model's variables are computed, shared by its requests.
 
     The first stage needs nothing, the second one inputs; a variable whose initial value reads other variables comes in
-    a stage after theirs. ``order`` is that of the variables.
+    a stage after theirs. ``declared``: the model as its user has it, whose order and types of the variables are seen.
     """
 
-    def __init__(self, model: Model, order: Sequence[str]) -> None:
+    def __init__(self, model: Model, declared: Model) -> None:
         self.infos: dict[str, VariableInfo] = {}
         initial: dict[str, Output] = {}
         reads: dict[int, str] = {}  # id(port) -> the variable that it reads
         axes = growing(model)
+        seen = {node.op.variable_id: node.outputs[0].element_type for node in declared.ops  # type: ignore[attr-defined]
+                if node.op.name == "ReadValue"}
         for node in model.ops:
             if node.op.name == "ReadValue":
                 name, port = node.op.variable_id, node.outputs[0]  # type: ignore[attr-defined]
-                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0))
+                self.infos[name] = VariableInfo(name, port.element_type, port.partial_shape, axes.get(name, 0),
+                                                seen.get(name, port.element_type))
                 reads[id(port)] = name
                 if node.inputs and node.inputs[0] is not None:
                     initial[name] = node.inputs[0]
-        self.infos = {name: self.infos[name] for name in order if name in self.infos}
+        self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
         inputs, levels = set(map(id, model.parameters)), dict[str, int]()
         for name, port in initial.items():  # those that others read come first
-            sources = [levels.get(reads[id(p)], 0) for p in _read(model, [port], reads)]
+            sources = [levels.get(reads[id(p)], 0) for p in _read([port], reads)]
             fixed = not sources and not inputs & needed([], [port])
             levels[name] = 0 if fixed else 1 + max(sources, default=0)
         self.stages = []
         for level in range(max(levels.values(), default=0) + 1):
             names = tuple(name for name in initial if levels[name] == level)
-            ports = _read(model, [initial[name] for name in names], reads)
+            ports = _read([initial[name] for name in names], reads)
             given = [*(model.inputs if level else ()), *ports]
             part = subgraph(model, given, [initial[name] for name in names])
             self.stages.append(Stage(names, tuple(reads[id(port)] for port in ports), part, {}))
 
 
-def _read(model: Model, ports: Sequence[Output], reads: dict[int, str]) -> list[Output]:
-    """The ports of variables that ``ports`` are computed from."""
-    sources = [port for node in model.ops for port in node.outputs if id(port) in reads]
-    wanted = needed(sources, ports)
-    used = {id(s) for node in model.ops if id(node) in wanted for s in node.inputs} | set(map(id, ports))
-    return [port for port in sources if id(port) in used]
+def _read(ports: Iterable[Output], reads: dict[int, str]) -> list[Output]:
+    """The ports of variables that ``ports`` are computed from, in the order of ``reads``."""
+    found: dict[int, Output] = {}
+    seen: set[int] = set()
+    stack = list(ports)
+    while stack:
+        port = stack.pop()
+        if id(port) in reads:
+            found[id(port)] = port
+        elif id(port.node) not in seen:
+            seen.add(id(port.node))
+            stack += [source for source in port.node.inputs if source is not None]
+    return [found[key] for key in reads if key in found]
 
 
 class InitialValues:
@@ -151,7 +161,7 @@ class VariableState:
             value = self._variable.current
             if value is None:
                 value = self._initial.find(None)(self.name)
-            return snapshot(value, self._variable.type_of(value), backend)
+            return snapshot(*self._variable.seen(value), backend)
 
     @state.setter
     def state(self, value: Any) -> None:

@@ -39,12 +39,27 @@ Monomial = tuple[Atom, ...]
 class Sym:
     """A symbolic integer; immutable and interned per table, so ``==`` is identity."""
 
-    __slots__ = ("atoms", "hi", "index", "lo", "table", "terms")
+    __slots__ = ("_range", "atoms", "index", "table", "terms")
 
     def __init__(self, table: Table, index: int, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.table, self.index, self.terms = table, index, terms
-        self.lo, self.hi = _bounds(terms)
+        self._range: tuple[int, Bound] | None = None
         self.atoms: tuple[Atom, ...] | None = None  # see `atoms`, which finds them once
+
+    @property
+    def range(self) -> tuple[int, Bound]:
+        """The least and the greatest value that it may have; found when first asked for."""
+        if self._range is None:
+            self._range = _bounds(self.terms)
+        return self._range
+
+    @property
+    def lo(self) -> int:
+        return self.range[0]
+
+    @property
+    def hi(self) -> Bound:
+        return self.range[1]
 
     def __add__(self, other: Int) -> Int:
         return self.table.polynomial([*self.terms, *_terms(other)])
@@ -61,8 +76,11 @@ class Sym:
         return self * -1 + other
 
     def __mul__(self, other: Int) -> Int:
+        if not isinstance(other, Sym):
+            factor = int(other)
+            return self.table.intern(tuple([(m, a * factor) for m, a in self.terms])) if factor else 0
         return self.table.polynomial(
-            [(_product(m, n), a * b) for m, a in self.terms for n, b in _terms(other)]
+            [(_product(m, n), a * b) for m, a in self.terms for n, b in other.terms]
         )
 
     __rmul__ = __mul__
@@ -150,10 +168,14 @@ class Table:
             return 0
         if len(items) == 1 and not items[0][0]:
             return items[0][1]
-        key = tuple(items)
-        if key not in self._syms:
-            self._syms[key] = Sym(self, len(self._syms), key)
-        return self._syms[key]
+        return self.intern(tuple(items))
+
+    def intern(self, terms: tuple[tuple[Monomial, int], ...]) -> Sym:
+        """The symbol with these terms, which are in order, and none of them zero."""
+        found = self._syms.get(terms)
+        if found is None:
+            found = self._syms[terms] = Sym(self, len(self._syms), terms)
+        return found
 
     def atom(self, op: str, *args: Any, lo: int = 0, hi: Bound = INFINITE) -> Int:
         """The symbol ``op(*args)``; one object for equal arguments. A single-valued interval is an int."""
@@ -246,7 +268,7 @@ _OPS: dict[str, str] = {
     "not": "int(not {0})",
     "abs": "abs({0})",
     "scaled": "_scaled({0}, {1})",
-    "room": "_room({0}, {1})",
+    "room": "_room({0}, {1}, {2})",
 }
 OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
 CHECKS: dict[str, str] = {
@@ -271,9 +293,10 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-def room(needed: int, had: int) -> int:
-    """Elements to set aside for what grows: what it had if that will do, else twice as much as often as it takes."""
-    return had if needed <= had else 1 << max(needed - 1, ROOM - 1).bit_length()
+def room(needed: int, had: int, row: int) -> int:
+    """Elements to set aside for what grows by rows of so many elements: what it had if that will do, else twice as many
+    rows as often as it takes."""
+    return had if needed <= had else row * (1 << (-(-max(needed, ROOM) // row) - 1).bit_length())
 
 
 ROOM = 1024  # elements: the least
@@ -329,7 +352,7 @@ class Lane:
 # ---- arithmetic on Ints that is no Python operator
 
 def bounds(value: Int) -> tuple[int, Bound]:
-    return (value.lo, value.hi) if isinstance(value, Sym) else (value, value)
+    return value.range if isinstance(value, Sym) else (value, value)
 
 
 def _table(*values: Int) -> Table:
@@ -392,10 +415,13 @@ def ceildiv(a: Int, b: Int) -> Int:
 
 
 def product(values: Iterable[Int]) -> Int:
-    total: Int = 1
+    known, total = 1, None
     for value in values:
-        total = total * value
-    return total
+        if not isinstance(value, Sym):
+            known *= value
+        else:
+            total = value if total is None else total * value
+    return known if total is None else total * known
 
 
 def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") -> Int:
@@ -430,6 +456,10 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
             return same(a, b, message) if a.hi is None or a.hi >= 1 else b
         a.table.require("onto", a, b, message)
         return b
+    if _operands(a) <= _operands(b):
+        return b
+    if _operands(b) <= _operands(a):
+        return a
     a.table.require("broadcast", a, b, message)
     if a.lo > 1:
         return a
@@ -437,6 +467,15 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
         return b
     hi = None if a.hi is None or b.hi is None else max(a.hi, b.hi)
     return a.table.atom("broadcast", a, b, lo=min(a.lo, b.lo), hi=hi)
+
+
+def _operands(value: Sym) -> set[Int]:
+    """The extents that broadcast to this one; itself if it is no such result."""
+    if len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
+        (atom,) = value.terms[0][0]
+        if atom.op == "broadcast":
+            return set().union(*(_operands(a) if isinstance(a, Sym) else {a} for a in atom.args))
+    return {value}
 
 
 def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broadcast") -> tuple[Int, ...]:

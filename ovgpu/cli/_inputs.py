@@ -154,10 +154,11 @@ class Feed:
     """The inputs of successive inferences: the same arrays each time.
 
     For a stateful language model with ``attention_mask`` (and ``position_ids``), each inference is further in
-    the sequence: the mask covers what came before, and the positions go on.
+    the sequence: the mask covers what came before, and the positions go on. A sequence begins with ``prompt`` tokens,
+    if that is not 0. ValueError if the model does not continue sequences.
     """
 
-    def __init__(self, ports: Sequence[Output], arrays: Mapping[int, Array], stateful: bool) -> None:
+    def __init__(self, ports: Sequence[Output], arrays: Mapping[int, Array], stateful: bool, prompt: int = 0) -> None:
         self.arrays = dict(arrays)
         named = {port_name(port): number for number, port in enumerate(ports)}
         self.ids = named.get("input_ids")
@@ -165,7 +166,9 @@ class Feed:
         grows = (stateful and self.ids is not None and self.mask is not None
                  and arrays[self.mask].ndim == 2 and ports[self.mask].partial_shape[1].is_dynamic)
         self.length = self.arrays[self.ids].shape[-1] if grows and self.ids is not None else 0
-        self.past = 0
+        self.past, self.prompt = 0, prompt
+        if prompt and not self.length:
+            raise ValueError("--prompt is for models with state, and inputs input_ids and attention_mask")
 
     @property
     def tokens(self) -> int:
@@ -174,14 +177,16 @@ class Feed:
 
     def next(self) -> dict[int, Array]:
         arrays = dict(self.arrays)
-        if self.length and self.mask is not None:
-            mask = arrays[self.mask]
-            arrays[self.mask] = np.ones((mask.shape[0], self.past + self.length), mask.dtype)
+        if self.length and self.mask is not None and self.ids is not None:
+            length = self.length if self.past else self.prompt or self.length
+            mask, ids = arrays[self.mask], arrays[self.ids]
+            arrays[self.mask] = np.ones((mask.shape[0], self.past + length), mask.dtype)
+            arrays[self.ids] = ids if length == self.length else np.resize(ids, (len(ids), length))
             if self.positions is not None:
                 positions = arrays[self.positions]
-                arrays[self.positions] = (np.broadcast_to(np.arange(self.length), positions.shape)
+                arrays[self.positions] = (np.broadcast_to(np.arange(length), (*positions.shape[:-1], length))
                                           + self.past).astype(positions.dtype)
-            self.past += self.length
+            self.past += length
         return arrays
 
     def restart(self) -> None:

@@ -126,7 +126,9 @@ class _Benchmark:
             if getattr(args, name):
                 warn(reason)
         hint = args.perf_hint or "throughput"
-        self.api = args.api_type or ("sync" if hint == "latency" else "async")
+        self.api = args.api_type or ("sync" if hint == "latency" or args.prompt else "async")
+        if self.api == "async" and args.prompt:
+            raise ValueError("--prompt needs -api sync")
         if self.api == "sync" and (args.number_infer_requests or 1) > 1:
             raise ValueError(f"-nireq {args.number_infer_requests} needs -api async")
 
@@ -204,11 +206,12 @@ class _Benchmark:
         only = args.inference_only if args.inference_only is not None else not dynamic
         tensors = [{i: files[i] if i in files else fill(port, shapes[i], None, random)
                     for i, port in enumerate(compiled.inputs)} for shapes in groups]
-        sources = [Source([Feed(compiled.inputs, arrays, bool(states)) for arrays in tensors], bool(states), not only)
-                   for _ in requests]
+        sources = [Source([Feed(compiled.inputs, arrays, bool(states), args.prompt) for arrays in tensors],
+                          bool(states), not only) for _ in requests]
         if states:
             info(f"State: {counted(states, 'variable')}, reset after every {SEQUENCE} inferences")
         self.inference_only = not sources[0].fill
+        self.tokens, self.length = sources[0].feeds[0].tokens, max(sources[0].feeds[0].length, 1)
         return requests, sources
 
     def _groups(self) -> list[dict[int, tuple[int, ...]]]:
@@ -259,6 +262,9 @@ class _Benchmark:
                 info(f"Plan: {counted(plan.launches, 'launch', 'launches')}, {bytes_text(plan.bytes_moved)} moved; "
                      f"arena {bytes_text(plan.arena)}, constants {bytes_text(plan.constants)}, "
                      f"state {bytes_text(plan.state)}")
+            if self.args.prompt:
+                request.infer(source.next(request))
+                source.restart(request)
 
     # ---- after
 
@@ -280,6 +286,16 @@ class _Benchmark:
             ("avg latency", f"{found.average:.2f}"), ("min latency", f"{min(found.latencies):.2f}"),
             ("max latency", f"{max(found.latencies):.2f}"),
             ("throughput", f"{found.per_second * _number(batch):.2f}")]
+        self.report.results += [(name, f"{rate:.2f}") for name, rate in self._rates(found)]
+
+    def _rates(self, found: Measurement) -> list[tuple[str, float]]:
+        """Tokens per second of prompts and of what follows them, from the medians of their times."""
+        if not found.prompts:
+            return []
+        sequences = self.tokens // self.length
+        times = (self.args.prompt * sequences, found.prompts), (self.tokens, found.latencies)
+        return [(f"{name} (tokens/s)", 1000 * tokens / float(np.median(took)))
+                for name, (tokens, took) in zip(("prefill", "decode"), times)]
 
     def _write(self, config: dict[str, Any], requests: Sequence[InferRequest]) -> None:
         args = self.args
@@ -313,6 +329,9 @@ class _Benchmark:
         info(f"Throughput:   {found.per_second * _number(batch):.2f} FPS")
         if source.stateful and source.feeds[0].tokens:
             info(f"Tokens:       {found.per_second * source.feeds[0].tokens:.2f} tokens/s")
+        for name, rate in self._rates(found):
+            times = found.prompts if name.startswith("prefill") else found.latencies
+            info(f"   {name.split()[0].capitalize() + ':':<11}{rate:.2f} tokens/s, {np.median(times):.2f} ms")
 
 
     def _memory(self) -> str:

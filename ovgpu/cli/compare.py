@@ -49,9 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if (device, against) == ("CPU", "cpu"):
         raise ValueError("the device is the reference: choose another one with -d, or --against openvino")
     layers = {node.friendly_name: node for node in model.ops}
-    reference: Side = OpenVINO(args.model) if against == "openvino" else Ours(model, "CPU")
+    precision = compiled.get_property("INFERENCE_PRECISION_HINT")
+    reference: Side = OpenVINO(args.model) if against == "openvino" else Ours(model, "CPU", precision)
     comparison = Comparison(layers, args.tolerance)
-    ours, request = Ours(model, args.device), compiled.create_infer_request()
+    ours, request = Ours(model, args.device, precision), compiled.create_infer_request()
     feed = feed_of(args, compiled.inputs, bool(request.query_state()))
     for step in range(args.steps):
         inputs = feed.next()
@@ -88,14 +89,15 @@ class Side(Protocol):
 class Ours:
     """ovgpu, with a Result for every output of a layer. Loops and branches are layers as a whole."""
 
-    def __init__(self, model: Model, device: str) -> None:
+    def __init__(self, model: Model, device: str, precision: Type) -> None:
         whole = model.clone()
         ports = [port for node in whole.ops if node.op.name not in SILENT for port in node.outputs]
         self.first = len(whole.results)
         self.places = [(port.node.friendly_name, port.index) for port in ports]
         whole.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}") for port in ports])
         whole.validate_nodes_and_infer_types()
-        self.request = Core().compile_model(whole, device).create_infer_request()
+        config = {"INFERENCE_PRECISION_HINT": precision}
+        self.request = Core().compile_model(whole, device, config).create_infer_request()
 
     def infer(self, inputs: Mapping[int, Array]) -> dict[Place, Array]:
         self.request.infer(dict(inputs))

@@ -39,9 +39,11 @@ class Limits:
 
 @dataclass
 class Measurement:
-    """``latencies`` in milliseconds, in the order in which inferences were found to be done."""
+    """``latencies`` in milliseconds, in the order in which inferences were found to be done; ``prompts`` are those of
+    inferences that began a sequence with a prompt."""
 
     latencies: list[float] = field(default_factory=list)
+    prompts: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -68,11 +70,21 @@ class Source:
         self.fill = fill or len(feeds) > 1 or any(feed.length for feed in feeds)
         self.count = 0
 
+    def restart(self, request: InferRequest) -> None:
+        """Begins a new sequence."""
+        request.reset_state()
+        self.count = 0
+        for feed in self.feeds:
+            feed.restart()
+
+    @property
+    def prompted(self) -> bool:
+        """Whether the last inputs were those of a prompt."""
+        return self.count == 1 and any(feed.prompt for feed in self.feeds)
+
     def next(self, request: InferRequest) -> dict[int, Array] | None:
-        if self.stateful and self.count and self.count % SEQUENCE == 0:
-            request.reset_state()
-            for feed in self.feeds:
-                feed.restart()
+        if self.stateful and self.count == SEQUENCE:
+            self.restart(request)
         self.count += 1
         if not self.fill and self.count > 1:
             return None
@@ -87,7 +99,7 @@ def measure_sync(request: InferRequest, source: Source, limits: Limits,
     with _progress(limits) as advance:
         while not limits.reached(found.iterations, time.perf_counter() - start):
             request.infer(source.next(request), share_inputs=True, share_outputs=True)
-            found.latencies.append(request.latency)
+            (found.prompts if source.prompted else found.latencies).append(request.latency)
             if watch is not None:
                 watch(0)
             advance(found.iterations, time.perf_counter() - start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -31,6 +30,8 @@ class Blobs:
 
     def write(self, chunks: Iterable[Array], alignment: int) -> tuple[int, int]:
         """Writes flat uint8 arrays as one constant; its offset and size."""
+        import hashlib  # this and tempfile take time to import that readers do not have to wait for
+
         start = -(-self._end // alignment) * alignment
         self._file.seek(start)
         size, digest = 0, hashlib.blake2b(digest_size=16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ovgpu.errors import ModelError, OpError
 from ovgpu.ops.graph import Constant
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
+from ovgpu.types.mapped import map_file
 from ovgpu.types.packing import nbytes, unpack
 
 Array = np.ndarray[Any, Any]
@@ -58,10 +58,7 @@ class Weights:
         if not isinstance(self._source, Path):
             return as_bytes(self._source)
         try:
-            with self._source.open("rb") as file:
-                if file.seek(0, 2) == 0:
-                    return np.empty(0, np.uint8)
-                return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            return map_file(self._source)
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or e
             raise OpError(f"the weights cannot be read: {self._source}: {reason}") from None

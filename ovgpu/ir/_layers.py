@@ -22,8 +22,20 @@ class Layer:
             if element.get(attribute) is None:
                 raise self.error(f"attribute '{attribute}' of the layer is missing")
         self.version = element.get("version", "")
-        self.input_ports = element.findall("input/port")
-        self.output_ports = element.findall("output/port")
+        self.texts: dict[str, str] = {}
+        """The attributes in ``<data>``."""
+        self.input_ports: list[Element] = []
+        self.output_ports: list[Element] = []
+        self.rt_info: dict[str, Any] = {}
+        for part in element:
+            if part.tag == "data":
+                self.texts = dict(part.attrib)  # type: ignore[arg-type]
+            elif part.tag == "input":
+                self.input_ports += part.iterchildren("port")
+            elif part.tag == "output":
+                self.output_ports += part.iterchildren("port")
+            elif part.tag == "rt_info":
+                self.rt_info = read_rt_info(part)
         self.inputs = self._numbered(self.input_ports)
         self.outputs = self._numbered(self.output_ports)
 
@@ -45,12 +57,6 @@ class Layer:
                 raise self.error(f"two ports have id {name}")
             ports[name] = len(ports)
         return ports
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The attributes in ``<data>``."""
-        data = self.element.find("data")
-        return {} if data is None else dict(data.attrib)  # type: ignore[arg-type]
 
     def declared(self, port: Element) -> tuple[Type, PartialShape]:
         """Element type and shape that a port states."""
@@ -76,7 +82,8 @@ class Layer:
 
 def integer(text: str) -> int:
     """An integer of at most 64 bits, signed or not. ValueError for any other text."""
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text):
+    if not ((text.isdecimal() and text.isascii() and len(text) <= 20)  # as nearly all are
+            or re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text)):
         raise ValueError(f"{text[:40]!r} is not an integer")
     return int(text)
 
@@ -85,6 +92,8 @@ def integer(text: str) -> int:
 
 def split_names(text: str) -> set[str]:
     """Names separated by commas; a comma in a name is written ``\\,``."""
+    if "\\" not in text:
+        return {name for name in text.split(",") if name}
     return {name.replace("\\,", ",") for name in re.split(r"(?<!\\),", text) if name}
 
 
@@ -109,6 +118,12 @@ def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str
         elif item.tag == "user_data" and name is not None:
             info[prefix + name] = read_rt_info(item, "") if item.get("value") is None else item.get("value")
     return info
+
+
+def port_rt_info(port: Element) -> dict[str, Any]:
+    """The runtime information of a port, most of which have none."""
+    info = next(port.iterchildren("rt_info"), None)
+    return {} if info is None else read_rt_info(info)
 
 
 def read_meta(element: Element) -> dict[str, Any]:

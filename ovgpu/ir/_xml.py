@@ -37,7 +37,7 @@ def parse(text: bytes, source: str) -> Element:
 
 # ---- writing
 
-FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+FORBIDDEN = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 SPACES = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
 
 
@@ -71,7 +71,7 @@ def _open(tag: str, attributes: dict[str, Any]) -> str:
     for name, value in attributes.items():
         if value is not None:
             text = str(value)
-            if FORBIDDEN.search(text):
+            if re.search(FORBIDDEN, text):
                 raise ModelError(f"{name}={text[:60]!r} has characters that XML cannot hold")
             parts.append(f"{name}={quoteattr(text, SPACES)}")
     return " ".join(parts)

@@ -15,12 +15,12 @@ from typing import Any
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
-from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
+from ovgpu.ir._layers import Layer, integer, model_rt_info, port_rt_info, split_names
 from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
 from ovgpu.model import Model, Node, Output, RTMap
 from ovgpu.ops import Op, lookup, registry
-from ovgpu.ops._op import build
+from ovgpu.ops._op import build, declared
 from ovgpu.ops._unsupported import Unsupported
 from ovgpu.ops.graph import Constant, Parameter
 from ovgpu.types import Type
@@ -186,15 +186,17 @@ def _node(layer: Layer, file: File) -> Node:
     outputs = max(len(layer.outputs), 1)
     node = Node(op, [None] * len(layer.inputs), outputs, name=layer.name, layer_id=layer.id)
     if not isinstance(op, (Constant, Unsupported)):
-        known = op.attributes()
+        known = declared(type(op))
         node.extra = {name: text for name, text in layer.texts.items() if name not in known}
-    node.rt_info = RTMap(read_rt_info(layer.element.find("rt_info")))
+    if layer.rt_info:
+        node.rt_info = RTMap(layer.rt_info)
     for output, port in zip(node.outputs, layer.output_ports):
         output.set_names(split_names(port.get("names", "")))
-        output.rt_info = RTMap(read_rt_info(port.find("rt_info")))
+        if info := port_rt_info(port):
+            output.rt_info = RTMap(info)
     for index, port in enumerate(layer.input_ports):
-        if (info := port.find("rt_info")) is not None:
-            node.input_rt_info[index] = RTMap(read_rt_info(info))
+        if info := port_rt_info(port):
+            node.input_rt_info[index] = RTMap(info)
     if layer.type == "Result":
         node.outputs[0].set_names(split_names(layer.element.get("output_names", "")))
     return node
@@ -243,7 +245,7 @@ def _constant(layer: Layer, file: File) -> Op:
 
 def _complete(layer: Layer) -> dict[str, str]:
     """The attributes of a Parameter or Const; old files state shape and type at the output port only."""
-    texts = layer.texts
+    texts = dict(layer.texts)
     ports = layer.output_ports
     if ports and "shape" not in texts:
         texts["shape"] = ",".join((dim.text or "").strip() for dim in ports[0].iterfind("dim"))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any, Self
 
 from ovgpu.errors import ModelError, OpError
@@ -94,6 +93,8 @@ class Replacement:
     complete: bool = False
 
     def __enter__(self) -> Self:
+        from tempfile import NamedTemporaryFile
+
         name, folder = f".{self.path.name}.", self.path.parent
         self.file: IO[bytes] = NamedTemporaryFile(dir=folder, prefix=name, delete=False)
         return self

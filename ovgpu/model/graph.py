@@ -254,12 +254,14 @@ class Model(Ports):
             inputs = [None if s is None else twins[id(s)] for s in node.inputs]
             twin = Node(_clone_bodies(node.op), inputs, len(node.outputs),
                         name=node.friendly_name, layer_id=node.layer_id)
-            twin.extra, twin.rt_info = dict(node.extra), node.rt_info.copy()
+            twin.extra = dict(node.extra)
+            if node.rt_info:
+                twin.rt_info = node.rt_info.copy()
             twin.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
             for port, other in zip(node.outputs, twin.outputs):
                 other.set_names(port.own_names)
                 other.spec = port.spec
-                if port.tensor_port is port:
+                if port.tensor_port is port and port.rt_info:
                     other.rt_info = port.rt_info.copy()
                 twins[id(port)] = other
             nodes[id(node)] = twin
@@ -303,27 +305,32 @@ def _declared(parameter: Node, table: Table, index: int) -> Spec:
 def _topological(roots: Sequence[Node], source: str) -> list[Node]:
     """Inputs before users, without recursion. ModelError if there is a cycle."""
     order: list[Node] = []
-    state: dict[int, bool] = {}  # False: being visited, True: done
+    state: dict[Node, bool] = {}  # False: being visited, True: done
     for root in roots:
         stack: list[tuple[Node, Iterator[Output | None]]] = []
-        if id(root) not in state:
-            state[id(root)] = False
+        if root not in state:
+            state[root] = False
             stack.append((root, iter(root.inputs)))
         while stack:
             node, sources = stack[-1]
             for port in sources:
                 if port is None:
                     continue
-                done = state.get(id(port.node))
+                feeder = port.node
+                done = state.get(feeder)
                 if done is None:
-                    state[id(port.node)] = False
-                    stack.append((port.node, iter(port.node.inputs)))
+                    if not feeder.inputs:  # constants, half of all
+                        state[feeder] = True
+                        order.append(feeder)
+                        continue
+                    state[feeder] = False
+                    stack.append((feeder, iter(feeder.inputs)))
                     break
                 if done is False:
-                    raise ModelError(f"the graph has a cycle through '{port.node.friendly_name}'"
+                    raise ModelError(f"the graph has a cycle through '{feeder.friendly_name}'"
                                      + (f" ({source})" if source else ""))
             else:
-                state[id(node)] = True
+                state[node] = True
                 order.append(node)
                 stack.pop()
     return order

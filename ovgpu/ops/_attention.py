@@ -19,10 +19,11 @@ BLOCKS = 4  # per multiprocessor, that splitting aims at
 KEYS = 64  # at least, of each part
 
 
-def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool) -> Any:
+def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
     """Records the kernel; NotImplemented for rows that are too long.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 but for a boolean mask.
+    ``length`` [1] is the number of keys that count, on the device, if that is not all of them.
     """
     q, key, v, mask, scale, sink = inputs
     if key.shape[-2] == 0:
@@ -50,7 +51,7 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool) -> Any:
     strides = np.array([*(s[-2] for s in operands), operands[3][-1]], index)
     form = "CAUSAL" if causal else "NONE" if mask is None else "BOOLEAN" if mask.dtype == bool else "ADDED"
     args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
-            sums.type(1 / sqrt(max(depth, 1))))
+            sums.type(1 / sqrt(max(depth, 1))), length)
     kernel = f"{k.c_type(kind)}, {form}"
     if queries > FEW and kind != np.float64:
         columns = -(-width // TILE)

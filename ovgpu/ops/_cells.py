@@ -50,8 +50,10 @@ IN_PLACE: dict[str, Callable[[Any, float, float], None]] = {
 
 
 def _product(h: Any, m: Any, out: Any) -> None:
-    """``h [N, H] @ m [H, n]``. BLAS takes a few rows of a large product faster one by one."""
-    if 1 < len(h) <= 4 and m.size > 1 << 16:
+    """``h [N, H] @ m [H, n]``, or of h [H]. BLAS takes a few rows of a large product faster one by one."""
+    if h.ndim == 1:
+        np.dot(h, m, out)
+    elif 1 < len(h) <= 4 and m.size > 1 << 16:
         for row, result in zip(h, out):
             np.matmul(row, m, result)
     else:
@@ -91,7 +93,7 @@ class Recurrent(Op):
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
         """`step` as a function (xw, state, new state) that writes in place; ``gates`` [N, G H] is scratch.
 
-        The new c may lie where c does.
+        The new c may lie where c does. Where gates have no first axis, the others have none either.
         """
         raise NotImplementedError
 
@@ -226,7 +228,7 @@ class GRU(Recurrent):
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
         hidden = r.shape[1]
         linear, rt = self.linear_before_reset, r.T
-        zr, n = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
+        zr, n = gates[..., : 2 * hidden], gates[..., 2 * hidden :]
         rt_zr, rt_n = rt[:, : 2 * hidden], rt[:, 2 * hidden :]
         z, reset = _parts(zr, 2)
         gate, candidate = self.activator(0), self.activator(1)
@@ -237,7 +239,7 @@ class GRU(Recurrent):
                 _product(h, rt, gates)
             else:
                 _product(h, rt_zr, zr)
-            np.add(zr, xw[:, : 2 * hidden], zr)
+            np.add(zr, xw[..., : 2 * hidden], zr)
             gate(zr)
             if linear:
                 if extra is not None:
@@ -246,7 +248,7 @@ class GRU(Recurrent):
             else:
                 np.multiply(reset, h, reset)
                 _product(reset, rt_n, n)
-            np.add(n, xw[:, 2 * hidden :], n)
+            np.add(n, xw[..., 2 * hidden :], n)
             candidate(n)
             np.subtract(h, n, out)
             np.multiply(out, z, out)

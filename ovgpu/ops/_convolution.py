@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import compute_dtype, is_plain
 from ovgpu.ops._strided import Axes, bits, strides_of
@@ -20,15 +21,35 @@ THREADS = 256
 ROWS, COLUMNS, DEPTH = 64, 128, 16  # of a tile
 FEW = 8  # channels per group, in or out, up to which tiles would be mostly empty
 PART = 8 * DEPTH  # products at least, of each part of a sum
+RESIDENT = 2  # blocks on a multiprocessor that certainly run at the same time
+OPERANDS = 4  # of the layers after a convolution that a kernel finishes
+LITTLE = 1 << 27  # products
+SHALLOW = 80  # products for an element
 COLUMN_ELEMENTS = 1 << 24  # of columns at a time
 FAR = 1 << 30  # from here on, numbers are of 64 bits
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Elementwise layers after a convolution: a chain whose first input is the result, and the arrays that are its
+    others, which broadcast to the result."""
+
+    chain: Chain
+    operands: tuple[Array, ...]
+
+    def cut(self, axis: int, part: slice, rank: int) -> Epilogue:
+        """For a part of the results, of ``rank`` axes."""
+        index = (..., part, *[slice(None)] * (rank - 1 - axis))
+        return replace(self, operands=tuple([
+            x[index] if x.ndim >= rank - axis and x.shape[axis - rank] > 1 else x for x in self.operands]))
 
 
 @dataclass(frozen=True)
 class Convolved:
     """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]), dense, and out.
 
-    The numbers are those of each spatial axis; ``begin`` is what is padded, or cut off, before it.
+    The numbers are those of each spatial axis; ``begin`` is what is padded, or cut off, before it. ``finish`` is what
+    is done with the results. The kernel may be of another type if `reads_weights` says so.
     """
 
     x: Array
@@ -38,6 +59,11 @@ class Convolved:
     dilations: Sequence[int]
     begin: Sequence[int]
     transposed: bool = False
+    finish: Epilogue | None = None
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        return () if self.finish is None else self.finish.operands
 
     @property
     def groups(self) -> int:
@@ -64,40 +90,74 @@ class Convolved:
     def window(self, count: int) -> tuple[np.ndarray[Any, Any], str, Any]:
         """The struct Window, the CUDA type of its numbers, and that type for NumPy. ``count`` is the largest number
         that a kernel counts to."""
-        spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in (self.x, self.kernel, self.out)]
+        arrays = (self.x, self.kernel, self.out, *self.operands)
+        spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in arrays]
         small = max(count, *spans) < FAR
         numbers: list[int] = []
         for values, missing in ((self.x.shape[2:], 1), (self.out.shape[2:], 1), (self.taps, 1), (self.strides, 1),
                                 (self.dilations, 1), (self.begin, 0)):
             numbers += [missing] * (3 - len(values)) + list(values)
         for array in (self.x, self.out):
-            steps = strides_of(array)
-            numbers += [*steps[:2], *[0] * (3 - len(steps[2:])), *steps[2:]]
+            numbers += _steps(strides_of(array))
         numbers += [self.x.shape[0], self.groups, self.channels, self.outputs]
         index = np.dtype(np.int32 if small else np.int64)
         return np.array(numbers, index), "int" if small else "long long", index.type
 
 
+def _steps(strides: Sequence[int]) -> list[int]:
+    """Those of batch, channel, and three spatial axes."""
+    return [*strides[:2], *[0] * (5 - len(strides)), *strides[2:]]
+
+
 def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
-    """Records the calls that write ``c.out``: the choice of a kernel by types and shapes is here."""
+    """Records the calls that write ``c.out``: the choice of a kernel by types and shapes is here.
+
+    Kernels of this project finish what they compute, and cuDNN some of it. Where another library does no more than
+    convolve, one more kernel finishes all results in their place.
+    """
     if not c.out.size:
         return
+    alone = replace(c, finish=None)
     if not is_plain(c.out.dtype):
-        _decoded(k, c, workspace)
-    elif c.out.dtype.kind in "iu":
-        _each(k, c)
-    elif c.groups > 1 and min(c.channels, c.outputs) <= FEW:
-        _each(k, c)
-    elif c.pointwise and _product(k, c):
-        pass
-    elif k.convolve(c):  # where cuDNN is installed; what follows does without it
+        _decoded(k, alone, workspace)
+    elif c.out.dtype.kind in "iu" or _has_few_channels(c):
+        return _each(k, c)
+    elif c.kernel.dtype != c.out.dtype:
+        return _tiles(k, c)
+    elif c.finish is not None and k.convolve(c):
+        return None
+    elif c.pointwise and _is_cheap(c):
+        return _tiles(k, c)
+    elif (c.pointwise and _product(k, alone)) or k.convolve(alone):  # cuDNN, where it is installed
         pass
     elif c.transposed:
-        _folded(k, c, workspace[0])
-    elif c.out.dtype.itemsize == 2 and _columns(k, c, workspace[0]):  # tensor cores are worth the columns
+        return _folded(k, c, workspace[0])
+    elif c.out.dtype.itemsize == 2 and _columns(k, alone, workspace[0]):  # tensor cores are worth the columns
         pass
     else:
-        _tiles(k, c)
+        return _tiles(k, c)
+    if c.finish is not None:
+        k.elementwise(c.finish.chain, [c.out, *c.finish.operands], c.out)
+    return None
+
+
+def reads_weights(c: Convolved) -> bool:
+    """Whether a kernel of this project reads weights of other types than the data's: where it is the one to choose, or
+    for so little work that other ones of the data's type would not be worth a launch that makes them."""
+    return _has_few_channels(c) or (not c.transposed and c.out.size * c.channels * prod(c.taps) <= LITTLE)
+
+
+def _has_few_channels(c: Convolved) -> bool:
+    return c.groups > 1 and min(c.channels, c.outputs) <= FEW
+
+
+def _is_cheap(c: Convolved) -> bool:
+    """Whether to finish a product in a kernel of this project costs less than to have cuBLAS, which is about twice as
+    fast at large ones, and another kernel read and write the results once more: so it is for little work, where
+    launches count, and for few products per element. Those of 16 bits are for tensor cores."""
+    if c.finish is None or c.transposed or c.out.dtype.itemsize < 4:
+        return False
+    return c.out.size * c.channels <= LITTLE or c.channels <= SHALLOW
 
 
 def _decoded(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
@@ -141,32 +201,63 @@ def _product(k: Any, c: Convolved) -> bool:
 
 
 def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *numbers: int) -> None:
-    """A kernel of one thread per element of ``size``."""
+    """A kernel of one thread per element of ``size``, which finishes nothing."""
     window, kind, scalar = c.window(max(size, *(a.size for a in arrays)))
     k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind), (-(-size // THREADS),), (THREADS,),
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 
 
+def _finishing(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
+    """How a kernel finishes elements: a struct, the source that it comes from, and arguments of index type ``kind``."""
+    strides = np.zeros((OPERANDS, 5), kind)
+    for row, x in zip(strides, c.operands):
+        row[:] = _steps(strides_of(x, c.out.shape))
+    arguments = (strides, *c.operands, *[None] * (OPERANDS - len(c.operands)))
+    if c.finish is None:
+        return "Nothing", "", arguments
+    dtypes = tuple([a.dtype for a in (c.out, *c.operands)])
+    return "Finish", k.functor("Finish", c.finish.chain, dtypes, OPERANDS), arguments
+
+
+def _weights(k: Any, c: Convolved) -> str:
+    """The argument of templates that says of which other type the weights are."""
+    return "" if c.kernel.dtype == c.out.dtype else f", {k.c_type(c.kernel.dtype)}"
+
+
+def _elements(k: Any, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
+    """A kernel of one thread per result, which finishes it."""
+    window, kind, scalar = c.window(max(a.size for a in arrays))
+    finish, source, finishing = _finishing(k, c, scalar)
+    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, finish), (-(-c.out.size // THREADS),), (THREADS,),
+             (*arrays, window, *finishing, scalar(c.out.size)), prelude=source)
+
+
 def _each(k: Any, c: Convolved) -> None:
-    name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}>"
-    _launch(k, c, name, c.out.size, (c.x, c.kernel, c.out))
+    name = f"convolve_each<{{}}, {{}}, {'true' if c.transposed else 'false'}, {{}}{_weights(k, c)}>"
+    _elements(k, c, name, (c.x, c.kernel, c.out))
 
 
 def _tiles(k: Any, c: Convolved) -> None:
-    """Tiles of all images' pixels. Where those are too few for the device, sums are split into parts."""
+    """Tiles of all images' pixels. Where those are too few for the device, sums are split into parts, whose blocks
+    have to run at the same time."""
     sums = np.dtype(np.float64 if c.out.dtype == np.float64 else np.float32)
     depth = c.channels * prod(c.taps)
     tiles = (-(-(c.out.size // c.out.shape[1]) // COLUMNS), -(-c.outputs // ROWS))
     blocks = prod(tiles) * c.groups
-    parts = max(1, min(2 * k.multiprocessors // blocks, depth // PART))
+    resident = k.multiprocessors * (RESIDENT if sums.itemsize == 4 and c.window(c.out.size)[1] == "int" else 1)
+    parts = max(1, min(resident // blocks, depth // PART))
     per_part = -(-depth // parts // DEPTH) * DEPTH
     parts = max(1, -(-depth // max(per_part, 1)))
     window, kind, scalar = c.window(parts * c.out.size)
-    scratch = k.scratch((parts, c.out.size), sums) if parts > 1 else None
-    k.kernel(FILE, f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}>", (*tiles, c.groups * parts), (THREADS,),
-             (c.x, c.kernel, c.out, scratch, window, scalar(per_part)))
+    finish, source, finishing = _finishing(k, c, scalar)
+    scratch = gates = None
     if parts > 1:
-        _launch(k, c, "sum_parts<{}, {}>", c.out.size, (scratch, c.out), parts)
+        scratch, gates = k.scratch((parts, c.out.size), sums), k.scratch((blocks, 2), np.dtype(np.uint32))
+        gates.data.memset_async(0, gates.nbytes, k.stream)
+    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {finish}{_weights(k, c)}>"
+    k.kernel(FILE, name, (*tiles, c.groups * parts), (THREADS,),
+             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *finishing),
+             cooperative=parts > 1, prelude=source)
 
 
 def _columns(k: Any, c: Convolved, workspace: Any) -> bool:
@@ -197,6 +288,8 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
     summed where they belong."""
     if not c.channels:
         k.copy(np.zeros((), c.out.dtype), c.out)
+        if c.finish is not None:
+            k.elementwise(c.finish.chain, [c.out, *c.finish.operands], c.out)
         return
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
@@ -205,11 +298,13 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
     kernel = c.kernel.reshape(c.groups, c.channels, rows).swapaxes(1, 2)
     images = max(workspace.size // max(c.groups * rows * x.shape[-1], 1), 1)
     for image in range(0, len(x), images):
-        part = replace(c, x=c.x[image : image + images], out=c.out[image : image + images])
+        some = slice(image, image + images)
+        finish = None if c.finish is None else c.finish.cut(0, some, c.out.ndim)
+        part = replace(c, x=c.x[some], out=c.out[some], finish=finish)
         columns = workspace[: len(part.x) * c.groups * rows * x.shape[-1]].reshape(len(part.x), c.groups, rows, -1)
-        taken = k.gemm(kernel, x[image : image + images], columns)
+        taken = k.gemm(kernel, x[some], columns)
         assert taken, "cuBLAS takes dense matrices"
-        _launch(k, part, "fold_columns<{}, {}>", part.out.size, (columns, part.out))
+        _elements(k, part, "fold_columns<{}, {}, {}>", (columns, part.out))
 
 
 def convolve_signs(k: Any, c: Convolved, padding: bool) -> None:

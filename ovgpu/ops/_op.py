@@ -18,7 +18,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
@@ -63,8 +63,27 @@ class Op:
     effect: ClassVar[bool] = False
     """Has an effect beyond its outputs (state, random): never removed, merged or folded."""
 
+    updates: ClassVar[dict[int, tuple[int, int]]] = {}
+    """Outputs that are inputs, changed where they lie: the number of each, that of the input, and that of another one,
+    whose elements are what changes. `evaluate` gives them in memory of their own, as of any op."""
+
     spelled: ClassVar[dict[str, str]] = {}
     """What attributes are called in the IR whose names there are none of Python's."""
+
+    def __init__(self, **values: Any) -> None:
+        for f in declared(type(self)).values():
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            self.__dict__[f.name] = value = values.pop(f.name, default)
+            if value is MISSING:
+                raise TypeError(f"{type(self).__name__} needs the attribute '{f.name}'")
+        if values:
+            raise TypeError(f"{type(self).__name__} has no attribute '{next(iter(values))}'")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to '{name}': an op is immutable")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Specs of the outputs. Raises `OpError` for inputs that the specification does not allow.
@@ -101,7 +120,7 @@ class Op:
 
     def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
         """The specs of outputs with their values, where those follow from known or symbolic input values."""
-        if self.effect or any(s is None or s.value is None or s.value.size > SMALL for s in inputs) or not inputs:
+        if not inputs or self.effect or any(s is None or s.value is None or s.value.size > SMALL for s in inputs):
             return outputs
         if any(s.value is not None or s.shape is None or not _small(s) for s in outputs):
             return outputs
@@ -121,7 +140,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """The attributes by name, in order of declaration."""
-        return {self.spelled.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {spelled: getattr(self, f.name) for spelled, f in declared(type(self)).items()}
 
 
 SMALL = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
@@ -135,9 +154,34 @@ def _integral(kind: Type) -> bool:
     return kind.is_integral()
 
 
+_declared: dict[type[Op], dict[str, Field[Any]]] = {}
+
+
+def declared(cls: type[Op]) -> dict[str, Field[Any]]:
+    """The attributes of an op class as fields, by what they are called in the IR."""
+    if cls not in _declared:
+        found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
+        _declared[cls] = {cls.spelled.get(f.name, f.name): f for f in found}
+    return _declared[cls]
+
+
 OpClass = TypeVar("OpClass", bound=type[Op])
 
 _registry: dict[str, dict[str, type[Op]]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def unregistered(cls: OpClass) -> OpClass:
+    """Declares an op that no file has, only passes make: its annotations, and those of its bases, are attributes.
+
+    A dataclass whose methods are those of `Op`: to generate some for every op would take as long as all of the import.
+    """
+    for base in reversed(cls.__mro__):
+        if issubclass(base, Op) and base is not Op and "__dataclass_fields__" not in vars(base):
+            written, base.__doc__ = base.__doc__, "-"  # instead of none, for which `dataclass` writes one, slowly
+            dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=True)(base)
+            base.__doc__ = written
+    return cls
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -145,9 +189,7 @@ def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpC
     """Registers an op version: ``@op("Relu", "opset1", aliases=["ReLU"])``. Public; a later one replaces."""
 
     def register(cls: OpClass) -> OpClass:
-        for base in reversed(cls.__mro__):  # attributes that bases declare count as well
-            if issubclass(base, Op) and base is not Op and "__dataclass_fields__" not in vars(base):
-                dataclass(frozen=True, kw_only=True, eq=False)(base)
+        cls = unregistered(cls)
         cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
         for spelled in (name, *aliases):
             _registry.setdefault(spelled, {})[version] = cls
@@ -237,7 +279,7 @@ def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     if cls not in _schemas:
         hints = typing.get_type_hints(cls)
         _schemas[cls] = {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
-                         for f in fields(cls)}  # type: ignore[arg-type]
+                         for f in declared(cls).values()}
     return _schemas[cls]
 
 

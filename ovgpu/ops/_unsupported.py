@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.model import Model, Node
-from ovgpu.ops._op import Op
+from ovgpu.ops._op import Op, unregistered
 from ovgpu.symbolic import Int, Spec, unknown
 from ovgpu.types import Dimension, PartialShape, Type
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@unregistered
 class Unsupported(Op):
     """An unknown operation: gives the outputs that its layer declares, and cannot run."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _attention
+from ovgpu.ops import _attention, _lanes
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._op import Op, Workspace, call, op
+from ovgpu.ops._op import Op, Workspace, call, op, unregistered
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE
 from ovgpu.ops.convert import Convert
@@ -22,6 +22,10 @@ from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, mi
 from ovgpu.types import Type
 
 SCORES = 1 << 18  # elements: up to so many scores are worked on at a time, so that they stay in cache
+STEP = 1 << 15  # scores of a decoder's step up to which it is one call
+MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
+BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
+WORK = 1 << 29  # multiplications of a layer that is worth sharing out among the cores
 
 
 @op("ScaledDotProductAttention", "opset13")
@@ -113,6 +117,7 @@ class ScaledDotProductAttention(Op):
             (kind, (minimum(rows, SCORES),)),
             (kind, (minimum(rows, SCORES),)),
             (Type.i64, (minimum(rows, TILE),)),
+            (kind, (1,)),
         )
         if mask is not None and mask.type == Type.boolean and mask.shape is not None:
             needed = (*needed, (Type.boolean, (product(mask.shape),)))
@@ -133,7 +138,8 @@ class ScaledDotProductAttention(Op):
         factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
         rows, keys = out.size // out.shape[-1], key.shape[-2]
         plain = sink is None and not self.causal and (mask is None or mask.dtype != bool)
-        if plain and rows * keys < SMALL and q.shape[-2] == out.shape[-2]:
+        few = STEP if inputs[0].shape[-2] == 1 else SMALL
+        if plain and rows * keys < few and q.shape[-2] == out.shape[-2]:
             shape = out.shape[:-1]
             scores = workspace[1][: rows * keys].reshape(*shape, keys)
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
@@ -141,32 +147,87 @@ class ScaledDotProductAttention(Op):
             return None
         k(np.multiply, q, factor, scaled)
         if mask is not None and mask.dtype == bool:
-            hidden = workspace[5][: mask.size].reshape(mask.shape)
+            hidden = workspace[6][: mask.size].reshape(mask.shape)
             k(np.logical_not, mask, hidden)
             mask = hidden
         if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
             scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
-        column = ones(keys, q.dtype)
+        column, limit = ones(keys, q.dtype), workspace[5]
+        if out.shape[-2] < MANY:
+            limit = np.full(1, np.inf, q.dtype)
+        else:
+            k(bound_scores, scaled, key, mask, sink, limit)
         if rows * keys <= SCORES:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
-            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, workspace[1:5], k)
-        else:
-            k(attend_blocks, scaled, key, v, mask, sink, out, column, workspace[1:5], self.causal)
+            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], k)
+            return None
+        work = _lanes.lanes(rows * keys * (q.shape[-1] + out.shape[-1]) >= WORK)
+        if not len(work) <= keys <= workspace[1].size // len(work):
+            work = _lanes.lanes(False)
+        block = min(out.shape[-2], max(1, SCORES // len(work) // keys))
+        blocks = [(head, start) for head in np.ndindex(*out.shape[:-2]) for start in range(0, out.shape[-2], block)]
+        for lane, share in zip(work, _lanes.shares(len(blocks), len(work))):
+            lane(attend_blocks, blocks[share], block, scaled, key, v, mask, sink, out, column, limit,
+                 [lane.share(w) for w in workspace[1:5]], self.causal)
+        _lanes.record(k, work)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self._record(k, inputs, outputs[0])
+
+    def _record(self, k: Any, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
-        given, out = (q, key, v, self.mask(mask), scale, sink), outputs[0]
+        given = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
-            return _attention.attend(k, given, out, self.causal)
+            return _attention.attend(k, given, out, self.causal, length)
         # types of a byte, as `evaluate` does: in f32
         result, kind = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
         wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in given]
         done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(given, wide) if x is not y]
-        done.append(_attention.attend(k, wide, result, self.causal))
+        done.append(_attention.attend(k, wide, result, self.causal, length))
         done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
         return NotImplemented if NotImplemented in done else None
+
+
+@unregistered
+class CachedAttention(ScaledDotProductAttention):
+    """Attention to keys and values in caches with room for more, of which the first ``lengths[1]`` count.
+
+    q, k, v, mask, scale and sink as of ScaledDotProductAttention, or None; then lengths [2]. What a mask says of other
+    keys is not read.
+    """
+
+    name: ClassVar[str] = "CachedAttention"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        return super().infer(*inputs[:-1])
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        return super().evaluate(xp, *_counting(*inputs))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key = inputs[:2]
+        if not is_float(q.dtype) or not outputs[0].size or not key.size:
+            return NotImplemented
+        k(self._attend, inputs, outputs, workspace)
+        return None
+
+    def _attend(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        super().numpy(call, _counting(*inputs), outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
+
+
+def _counting(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
+    """The inputs of an attention to the keys that count."""
+    keys = slice(int(lengths[1]))
+    if mask is not None and mask.ndim and mask.shape[-1] != 1:
+        mask = mask[..., keys]
+    return q, k[..., keys, :], v[..., keys, :], mask, scale, sink
 
 
 def _shares(x: Any) -> bool:
@@ -201,12 +262,24 @@ def _dense(out: Any, scaled: Any) -> Any:
     return scaled if free else out
 
 
-def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, workspace: Sequence[Any],
-           k: Any = call) -> None:
+def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
+    """``limit`` [1]: a bound of the scores' size, before the mask, if some score of every row is not far below it.
+
+    Infinite where the mask or sink may be far from 0; NaN if queries or keys are.
+    """
+    longest = np.vecdot(q, q).max() * np.vecdot(key, key).max()
+    near = (mask is None or mask.dtype == bool or np.abs(mask.max(axis=-1)).max() < BOUND / 2) and (
+        sink is None or sink.max() < BOUND / 2)
+    limit[0] = np.sqrt(longest) if near else np.inf
+
+
+def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
+           workspace: Sequence[Any], k: Any = call) -> None:
     """Attention of scaled queries, which it may overwrite, all at once; ``k`` does the calls, or records them.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
-    out [..., L, Ev], column: S ones; workspace: scores, two statistics per row, an index, flat.
+    out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: scores, two statistics per row, an index,
+    flat.
     """
     shape = (*out.shape[:-1], kt.shape[-1])
     rows = prod(shape[:-1])
@@ -217,7 +290,8 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.copyto, scores, -np.inf, "same_kind", mask)
     elif mask is not None:
         k(np.add, scores, mask, scores)
-    k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3])
+    k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3],
+      limit)
     if sink is not None:
         k(np.subtract, sink, highest, highest)
         k(np.exp, highest, highest)
@@ -229,8 +303,13 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.copyto, out, result)
 
 
-def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any) -> None:
+def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any) -> None:
     """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums."""
+    if limit[0] < BOUND:
+        bound.fill(0)
+        np.exp(x, x)
+        np.matmul(x, column, total)
+        return
     block = int(block_rows(*x.shape))
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
@@ -240,22 +319,19 @@ def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any) -> None:
         np.matmul(part, column, total[rows])
 
 
-def attend_blocks(q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
-                  workspace: Sequence[Any], causal: bool) -> None:
-    """`attend` for some rows of one head at a time, whose scores stay in cache."""
+def attend_blocks(blocks: Sequence[tuple[tuple[int, ...], int]], block: int, q: Any, key: Any, v: Any, mask: Any,
+                  sink: Any, out: Any, column: Any, limit: Any, workspace: Sequence[Any], causal: bool) -> None:
+    """`attend` for so many rows of one head at a time, whose scores stay in cache, from each (head, first row)."""
     batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
     q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
     mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))
     sink = None if sink is None else np.broadcast_to(sink, (*batch, length, 1))
     q = np.broadcast_to(q, (*batch, length, q.shape[-1]))
-    block = min(length, max(1, SCORES // keys))
-    for head in np.ndindex(*batch):
-        kt, values = key[head].swapaxes(0, 1), v[head]
-        for start in range(0, length, block):
-            rows = slice(start, start + block)
-            visible = min(keys, start + block) if causal else keys
-            part = None if mask is None else mask[head][rows]
-            if causal:
-                part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
-            attend(q[head][rows], kt[:, :visible], values[:visible], part,
-                   None if sink is None else sink[head][rows], out[head][rows], column[:visible], workspace)
+    for head, start in blocks:
+        rows = slice(start, start + block)
+        visible = min(keys, start + block) if causal else keys
+        part = None if mask is None else mask[head][rows]
+        if causal:
+            part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
+        attend(q[head][rows], key[head].swapaxes(0, 1)[:, :visible], v[head][:visible], part,
+               None if sink is None else sink[head][rows], out[head][rows], column[:visible], limit, workspace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import Elementwise, merge_types
 from ovgpu.ops._lanes import lanes, record, shares
-from ovgpu.ops._op import Array, Op, Workspace, call, op
+from ovgpu.ops._op import Array, Op, Workspace, call, op, unregistered
 from ovgpu.ops._pooling import Sliding
 from ovgpu.ops._shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.normalization import NormalizeL2, check_real, mvn_block, normalize
@@ -40,7 +39,7 @@ def check_channels(x: Spec, *others: Spec) -> None:
             extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@unregistered
 class Formula(Elementwise):
     """What batch norms compute of each element, from tensors that broadcast to the data."""
 

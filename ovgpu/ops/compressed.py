@@ -4,13 +4,12 @@ and Gather."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops._op import Array, Op, Workspace
+from ovgpu.ops._op import Array, Op, Workspace, unregistered
 from ovgpu.ops._packed import VECTOR, Packed, affine
 from ovgpu.ops._packed_product import PackedProduct
 from ovgpu.ops._shapes import check_integers
@@ -26,7 +25,7 @@ SLICES, MOST = 8, 64  # of rows of the weights per block, as there; parts of the
 THREADS = 256
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class CompressedMatMul(Op):
     """``x [..., M, K] @ weights``, of [N, K] if ``transpose``, else of [K, N]; inputs as those of `Packed`.
 
@@ -172,7 +171,7 @@ def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], place: tupl
               *map(np.int32, (rows, columns, *place, weights.rows, weights.columns))))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class SwapAxes(Op):
     """The last two axes in the other order, of what has two: around products with weights on the left."""
 
@@ -201,7 +200,7 @@ def _swapped(axes: Sequence[Any]) -> tuple[Any, ...]:
     return (*axes[:-2], *axes[-2:][::-1])
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class CompressedGather(Op):
     """Rows of weights by number: ``indices [...] -> [..., columns]`` of the type ``kind``; inputs as those of `Packed`.
 

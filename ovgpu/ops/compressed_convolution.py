@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
-from ovgpu.ops._op import Array, Op, Workspace
+import numpy as np
+
+from ovgpu.ops._convolution import Epilogue, reads_weights
+from ovgpu.ops._op import Array, Op, Workspace, unregistered
 from ovgpu.ops._packed import Packed, Tile, affine
 from ovgpu.ops.compressed import expand
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
@@ -15,13 +17,13 @@ from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class CompressedConvolution(Op):
     """``convolution`` of x with a ``kernel`` of these extents: inputs are x, those of `Packed`, and an output shape.
 
-    Some output channels, or groups, at a time, whose weights have at most ``tile`` elements, or are two channels;
-    ``device``: whether by kernels, which need no scratch beside it. The matrices of the weights are the groups, their
-    rows output channels, or input channels of a transposed convolution.
+    Some output channels, or groups, at a time, whose weights have at most ``tile`` elements, or are two channels, but
+    where a kernel reads those of 16 bits. ``device``: whether by kernels, which need no scratch beside it. The matrices
+    of the weights are the groups, their rows output channels, or input channels of a transposed convolution.
     """
 
     convolution: Convolution | ConvolutionBackpropData
@@ -71,9 +73,9 @@ class CompressedConvolution(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, stored, target = inputs[0], inputs[1:4], inputs[4:]
         room, index, *scratch = workspace
-        for tile, shape, channels, place in self._tiles(x, outputs[0]):
+        for tile, shape, channels, part in self._tiles(x, outputs[0]):
             k(self._decompress, *stored, tile, room, index)
-            kernel = room[: prod(shape)].reshape(shape)
+            kernel, place = room[: prod(shape)].reshape(shape), outputs[0][:, part]
             if self.convolution.numpy(k, [channels, kernel, *target], [place], scratch) is NotImplemented:
                 return NotImplemented
         return None
@@ -83,19 +85,24 @@ class CompressedConvolution(Op):
         part = self.weights.part(codes, tile, room, index)
         affine(part, self.weights.terms(scale, tile), self.weights.terms(zero, tile))
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, stored, target = inputs[0], inputs[1:4], inputs[4:]
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             finish: Epilogue | None = None) -> None:
+        x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         room, _, *scratch = workspace
-        for tile, shape, channels, place in self._tiles(x, outputs[0]):
+        if self.weights.kind in (Type.f16, Type.bf16) and stored[1] is None and x.dtype == np.float32:
+            kernel = stored[0].reshape(self.kernel)
+            if reads_weights(self.convolution.convolved(x, kernel, out, (), bool(self.axis))):
+                return self.convolution.cuda(k, [x, kernel, *target], outputs, scratch, finish)
+        for tile, shape, channels, part in self._tiles(x, out):
             first, extents = self.weights.place(tile)
-            part = room.view(x.dtype)[: prod(shape)]
-            expand(k, self.weights, part.reshape(-1, extents[2]), stored, first)
-            if self.convolution.cuda(k, [channels, part.reshape(shape), *target], [place], scratch) is NotImplemented:
-                return NotImplemented
+            kernel = room.view(x.dtype)[: prod(shape)]
+            expand(k, self.weights, kernel.reshape(-1, extents[2]), stored, first)
+            of_part = None if finish is None else finish.cut(1, part, out.ndim)
+            self.convolution.cuda(k, [channels, kernel.reshape(shape), *target], [out[:, part]], scratch, of_part)
         return None
 
-    def _tiles(self, x: Any, out: Any) -> Iterator[tuple[Tile, tuple[int, ...], Any, Any]]:
-        """Of weights; the shapes of such a kernel, and the channels that it reads and writes."""
+    def _tiles(self, x: Any, out: Any) -> Iterator[tuple[Tile, tuple[int, ...], Any, slice]]:
+        """Of weights; the shapes of such a kernel, the channels that it reads, and which it writes."""
         if not out.size:
             return
         leading, groups = self.convolution.leading, self.weights.matrices
@@ -106,4 +113,4 @@ class CompressedConvolution(Op):
             shape[leading - 2 + self.axis] = width
             first = tile.matrices.start * outputs + tile.cut.start // self.unit
             yield (tile, tuple(shape), x[:, tile.matrices.start * each : tile.matrices.stop * each],
-                   out[:, first : first + count * width])
+                   slice(first, first + count * width))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Unary, decide
-from ovgpu.ops._op import Op, op
+from ovgpu.ops._op import Op, op, unregistered
 from ovgpu.ops._storage import decode, encode, is_float, is_plain
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View
@@ -83,6 +83,31 @@ class Convert(Unary):
         if x.dtype == object and self.destination_type != Type.string:
             return super().evaluate(xp, x)  # symbolic integers
         return (converted(xp, x, self.destination_type),)
+
+
+@unregistered
+class Narrow(Convert):
+    """To a type of 16 bits; what is finite stays so: numbers beyond its range become the largest of it."""
+
+    name: ClassVar[str] = "Convert"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def fn(self, xp: Any, x: Any) -> Any:
+        most = LARGEST[self.destination_type]
+        finite = abs(x) < np.inf
+        return xp.where(finite, xp.clip(x, -most, most), x).astype(self.destination_type.storage)
+
+    def cuda_expression(self, kind: Type) -> str:
+        most = f"{LARGEST[self.destination_type]!r}f"
+        return f"x - x != 0 ? x : x > {most} ? {most} : x < -{most} ? -{most} : x"
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return (xp.asarray(self.fn(xp, x)),)
+
+
+LARGEST = {Type.f16: 65504.0, Type.bf16: 2.0**128 - 2.0**120}
+"""The largest numbers of the types of 16 bits."""
 
 
 @cache

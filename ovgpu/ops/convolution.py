@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _columns, _lanes
 from ovgpu.ops._columns import BLOCK, Finish
-from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, convolve, dense
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
@@ -37,11 +37,12 @@ class _Convolution(Windowed):
         return (x.shape or unknowns(2 + axes) or (),
                 self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
 
-    def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int],
-                  transposed: bool = False) -> Convolved:
+    def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int], transposed: bool = False,
+                  finish: Epilogue | None = None) -> Convolved:
         """The arrays and numbers of a convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
-        return Convolved(x, kernel.reshape(self.grouped(kernel.shape)), out, strides, dilations, begin, transposed)
+        kernel = kernel.reshape(self.grouped(kernel.shape))
+        return Convolved(x, kernel, out, strides, dilations, begin, transposed, finish)
 
 
 @op("Convolution", "opset1")
@@ -103,10 +104,11 @@ class Convolution(_Convolution):
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
         return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, finish)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             finish: Epilogue | None = None) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, finish=finish), workspace)
 
 
 @op("GroupConvolution", "opset1")
@@ -211,10 +213,11 @@ class ConvolutionBackpropData(_Convolution):
         c = self.convolved(x, kernel, out, begin, transposed=True)
         return _columns.convolve_transposed(k, c, workspace[0], finish)
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             finish: Epilogue | None = None) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
-        convolve(k, self.convolved(x, dense(k, kernel), out, begin, transposed=True), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), out, begin, True, finish), workspace)
 
     @property
     def pad_names(self) -> tuple[str, ...]:

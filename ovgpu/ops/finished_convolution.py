@@ -1,92 +1,101 @@
-"""Convolutions along with the elementwise layers after them, as the host runs them; what passes make of them."""
+"""Convolutions along with the elementwise layers after them; what passes make of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.errors import OpError
 from ovgpu.ops import _lanes
 from ovgpu.ops._columns import Index
-from ovgpu.ops._fused import Layer
+from ovgpu.ops._convolution import Epilogue
+from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._lanes import Lane
-from ovgpu.ops._op import Array, Op, Workspace
+from ovgpu.ops._op import Array, Op, Workspace, evaluate, unregistered
 from ovgpu.ops._trace import TILE, Tape, tiles, trace
+from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
-RESULT = -1  # as an operand: what the layers before have made
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class FinishedConvolution(Op):
-    """``convolution`` of the first two inputs, of ``kind``, and ``layers`` that keep its type and shape.
+    """``convolution`` of the first inputs, and what ``fused`` makes of its result and of the others, which has the same
+    type and shape.
 
-    ``operands`` of every layer are inputs, or the `RESULT`. Who computes some of its channels finishes them.
+    On the host every layer takes what the one before has made, and who computes some of the channels finishes them. On
+    a ``device`` kernels finish the elements that they compute.
     """
 
-    convolution: Convolution | ConvolutionBackpropData
-    kind: Type
-    layers: tuple[Layer, ...]
-    operands: tuple[tuple[int, ...], ...]
+    convolution: Convolution | ConvolutionBackpropData | CompressedConvolution
+    fused: Fused
+    device: bool = False
 
     name: ClassVar[str] = "Convolution"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
     layout = "blas"
     strided_outputs = True
+    exact = True  # its parts decode and encode
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.fused.layers
 
     def attributes(self) -> dict[str, Any]:
-        return self.convolution.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
+        return self.convolution.attributes() | self.fused.attributes()
+
+    def _split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The convolution's inputs, and those of the layers."""
+        count = len(inputs) + 1 - self.fused.chain.inputs
+        return inputs[:count], inputs[count:]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        (result,) = self.convolution.infer(*inputs[:2])
-        for layer, operands in zip(self.layers, self.operands):
-            try:
-                (result,) = layer.op.infer(*(result if i == RESULT else inputs[i] for i in operands))
-            except OpError as e:
-                raise e.at(layer.op.name, layer.place) from None
-        return (result,)
+        given, others = self._split(inputs)
+        return self.fused.infer(*self.convolution.infer(*given), *others)
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
-        (result,) = self.convolution.evaluate(xp, *inputs[:2])
-        for layer, operands in zip(self.layers, self.operands):
-            (result,) = layer.op.evaluate(xp, *(result if i == RESULT else inputs[i] for i in operands))
-        return (result,)
+        given, others = self._split(inputs)
+        return self.fused.evaluate(xp, *evaluate(self.convolution, xp, given, [Type.of(inputs[0].dtype)]), *others)
 
-    @cached_property
-    def tapes(self) -> list[Tape]:
-        """What every layer computes."""
-        dtype = self.kind.storage
-        return [trace(layer.op, (dtype,) * len(operands), dtype) for layer, operands in zip(self.layers, self.operands)]
+    def _tapes(self, dtype: np.dtype[Any]) -> list[Tape]:
+        """What every layer computes on the host."""
+        return [trace(part.op, (dtype,) * len(part.operands), dtype) for part in self.fused.chain.parts]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The convolution's, and for every lane the temporaries of a tile."""
-        temporaries = [Type.of(dtype) for tape in self.tapes for dtype in tape.temporaries]
-        return (*self.convolution.workspace(inputs[:2], outputs),
-                *((kind, (_lanes.LANES * TILE,)) for kind in temporaries))
+        """The convolution's, and on the host the temporaries of a tile for every lane."""
+        own = self.convolution.workspace(self._split(inputs)[0], outputs)
+        tapes = [] if self.device else self._tapes(outputs[0].type.storage)
+        temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
+        return (*own, *((kind, (_lanes.LANES * TILE,)) for kind in temporaries))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        given, others = self._split(inputs)
+        return self.convolution.cuda(k, given, outputs, workspace, Epilogue(self.fused.chain, tuple(others)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        out = outputs[0]
-        own = len(workspace) - sum(len(tape.temporaries) for tape in self.tapes)
+        (x, kernel), others = self._split(inputs)
+        out, convolution = outputs[0], self.convolution
+        assert not isinstance(convolution, CompressedConvolution)
+        tapes = self._tapes(out.dtype)
+        own = len(workspace) - sum(len(tape.temporaries) for tape in tapes)
         workspace, scratch = workspace[:own], workspace[own:]
-        others = [x.reshape(()) if x.size == 1 else np.broadcast_to(x, out.shape) for x in inputs[2:]]
+        others = [a.reshape(()) if a.size == 1 else np.broadcast_to(a, out.shape)
+                  for a in (*others, *self.fused.literals)]
 
         def finish(lane: Lane, index: Index) -> None:
-            part, given = out[index], [x[index] if x.ndim else x for x in others]
+            part, given = out[index], [a[index] if a.ndim else a for a in others]
             temporaries = [lane.share(memory) for memory in scratch]
             for cut in tiles(part.shape) if scratch else [...]:
-                self._finish(lane, part[cut], [x[cut] if x.ndim else x for x in given], temporaries)
+                self._finish(lane, tapes, part[cut], [a[cut] if a.ndim else a for a in given], temporaries)
 
-        return self.convolution.finished(k, inputs[:2], out, workspace, finish)
+        return convolution.finished(k, (x, kernel), out, workspace, finish)
 
-    def _finish(self, lane: Lane, part: Array, others: Sequence[Array], temporaries: Sequence[Array]) -> None:
+    def _finish(self, lane: Lane, tapes: Sequence[Tape], part: Array, others: Sequence[Array],
+                temporaries: Sequence[Array]) -> None:
         free = iter([memory[: part.size].reshape(part.shape) for memory in temporaries])
-        for tape, operands in zip(self.tapes, self.operands):
-            given = [part if i == RESULT else others[i - 2] for i in operands]
+        for tape, layer in zip(tapes, self.fused.chain.parts):
+            given = [others[i - 1] if 0 < i <= len(others) else part for i in layer.operands]
             tape.record(lane, given, part, [next(free) for _ in tape.temporaries])

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ovgpu.model import Model
-from ovgpu.ops._op import Op
+from ovgpu.ops._op import Op, unregistered
 from ovgpu.ops._shapes import check_integers
-from ovgpu.ops._strided import THREADS, Axes, bits, blocks, same_place, strides_of
+from ovgpu.ops._strided import THREADS, Axes, bits, blocks, same_place, strides_of, widened
 from ovgpu.ops.indexing import Gather, readable, zero_of
 from ovgpu.ops.movement import Concat
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class InOrder(Op):
     """``beams [n] -> []``: whether the beams are 0, 1, .. n - 1, so that each goes on where it is."""
 
@@ -34,7 +33,7 @@ class InOrder(Op):
         return ((beams == xp.arange(len(beams))).all(),)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class Reorder(Op):
     """``x [m, ..], beams [n], in order [] -> [n, ..]``: Gather along the first axis, for beams that mostly are in
     order. Then nothing is read, or written where the result lies in the memory of x."""
@@ -89,7 +88,7 @@ def take_rows(x: Any, beams: Any, out: Any) -> None:
         out[i] = x[beam] if -len(x) <= beam < len(x) else zero_of(x)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class Append(Concat):
     """A variable's new value: a Concat that begins with its old value, which may be reordered. Its memory grows, so
     that mostly only what is new is written."""
@@ -97,6 +96,53 @@ class Append(Concat):
     name: ClassVar[str] = "Concat"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
+
+
+@unregistered
+class Place(Op):
+    """``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache``: the new elements along ``axis`` lie in the cache
+    from number ``lengths[0]`` on, of which there must be ``lengths[0] + n`` at least."""
+
+    axis: int
+
+    name: ClassVar[str] = "Place"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    exact = True
+    layout = "strided"
+    updates: ClassVar[dict[int, tuple[int, int]]] = {0: (0, 1)}
+
+    def infer(self, cache: Spec, new: Spec, lengths: Spec) -> tuple[Spec, ...]:
+        return (Spec(cache.type, cache.shape),)
+
+    def evaluate(self, xp: Any, cache: Any, new: Any, lengths: Any) -> tuple[Any, ...]:
+        cache = xp.array(cache)
+        place_rows(cache, new, lengths, self.axis)
+        return (cache,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k(place_rows, *inputs, self.axis)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        cache, new, lengths = inputs
+        step = strides_of(cache)[self.axis]
+        if not new.size:
+            return None
+        given = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
+        axes, width = widened(given, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("copy.cu", f"place_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
+                 (new, cache, axes.packed(), *axes.numbers(axes.size), lengths,
+                  np.int64(step * cache.dtype.itemsize // width)))
+        return None
+
+
+def place_rows(cache: Any, new: Any, lengths: Any, axis: int) -> None:
+    """Writes ``new`` into ``cache`` along an axis, from element ``lengths[0]`` on."""
+    start = int(lengths[0])
+    cache[(*(slice(None),) * axis, slice(start, start + new.shape[axis]))] = new
 
 
 def growing(model: Model) -> dict[str, int]:

@@ -14,6 +14,7 @@ from ovgpu.ops._strided import Axes, strides_of
 from ovgpu.symbolic import Shape, Spec, broadcast_shapes, same
 
 TILE = 16  # of the kernel for what cuBLAS does not take
+FEW, LARGE = 3, 1 << 16  # rows that BLAS multiplies faster one by one, by so many elements or more
 
 
 @op("MatMul", "opset1")
@@ -70,7 +71,11 @@ class MatMul(Op):
         if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
             # one product instead of one per batch
             a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
-        k(np.matmul, a, b, out)
+        if a.ndim == b.ndim == 2 and 1 < len(a) <= FEW and b.size >= LARGE:
+            for row, result in zip(a, out):
+                k(np.matmul, row, b, result)
+        else:
+            k(np.matmul, a, b, out)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:

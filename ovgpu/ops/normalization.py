@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
-from ovgpu.ops._op import Op, Workspace, call, op
+from ovgpu.ops._op import Op, Workspace, call, op, unregistered
 from ovgpu.ops._shapes import check_axes, integers, normalize_axes
 from ovgpu.ops._strided import strides_of
 from ovgpu.ops._trace import TILE
@@ -32,7 +31,6 @@ class _MVN(Op):
     normalize_variance: bool
     eps: float
 
-    layout = "dense"
     kind: ClassVar[Literal["MVN", "RMS"]] = "MVN"
 
     def eps_is_inside(self) -> bool:
@@ -73,16 +71,18 @@ class _MVN(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         over = self.over(inputs)
-        rows = as_rows(x, over)
-        if rows is None or not over or not is_float(x.dtype) or x.size == 0:
+        rows, results = as_rows(x, over), as_rows(out, over)
+        if results is None or not over or not is_float(x.dtype) or x.size == 0:
             return NotImplemented
+        if rows is None:
+            k(np.copyto, out, x)
+            rows = results
         count, n = rows.shape
         block = int(block_rows(count, n))
         eps = self.eps if self.normalize_variance else None
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
         block_of = mvn_block if self.kind == "MVN" else rms_block
-        given = (rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, eps, self.eps_is_inside(),
-                 *self.terms(inputs))
+        given = (rows, results, ones(n, x.dtype), statistics, eps, self.eps_is_inside(), *self.terms(inputs))
         if count <= block:
             block_of(k, *given)
         else:
@@ -90,13 +90,23 @@ class _MVN(Op):
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        over = self.over(inputs)
+        x, out, over = inputs[0], outputs[0], self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
-        return normalize(k, kind, inputs[0], outputs[0], over, self.eps, mode, *self.terms(inputs))
+        if not x.flags.c_contiguous and not lies_in_rows(x, over):
+            k.copy(x, out)
+            x = out
+        return normalize(k, kind, x, out, over, self.eps, mode, *self.terms(inputs))
 
 
 EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
+
+
+def lies_in_rows(x: Any, over: Sequence[int]) -> bool:
+    """Whether what is normalised, the last axes, lies side by side, in rows that begin at multiples of 16 bytes."""
+    first = x.ndim - len(over)
+    return (list(over) == list(range(first, x.ndim)) and x[(0,) * first].flags.c_contiguous
+            and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1))
 
 
 def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any = None,
@@ -117,14 +127,14 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
         return None
     columns, n = _axes.size(kept), _axes.size(inner)
     last = list(over) == list(range(x.ndim - len(over), x.ndim))
-    rows = last and x.flags.c_contiguous and out.flags.c_contiguous
+    rows = last and out.flags.c_contiguous and (x.flags.c_contiguous or lies_in_rows(x, over))
     chosen = f"{k.c_type(x.dtype)}, {kind}"
     numbers = (np.uint32(columns), np.uint32(n), _axes.real(eps, x), np.int32(EPSILON.index(mode)))
     found = _axes.registers(x, out, columns, n, scale, shift) if rows else None
     if found is not None:
         block, vector, vectors = found
         k.kernel("normalization.cu", f"normalize_rows<{chosen}, {vector}, {vectors}>",
-                 (_axes.ceildiv(columns, block[1]),), block, (x, out, scale, shift, *numbers))
+                 (_axes.ceildiv(columns, block[1]),), block, (x, out, scale, shift, _axes.packed(kept), *numbers))
         return None
     block = (1, _axes.power(n, low=32)) if inner[-1][1] == 1 else _axes.column_block(columns, n)
     k.kernel("normalization.cu", f"normalize_columns<{chosen}>", (_axes.ceildiv(columns, block[0]),), block,
@@ -211,7 +221,7 @@ class MVN6(_MVN):
         return normalize_axes(integers(axes), rank)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class ScaledMVN(_MVN):
     """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
 
@@ -251,7 +261,7 @@ class ScaledMVN(_MVN):
         return super().evaluate(xp, x)[0]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class ScaledRMS(ScaledMVN):
     """Divided by the root of the mean square over the last ``rank`` axes, then as `ScaledMVN`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -12,7 +11,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes, reduction
-from ovgpu.ops._op import Array, Op, Workspace, op
+from ovgpu.ops._op import Array, Op, Workspace, op, unregistered
 from ovgpu.ops._pooling import Even, Sliding, Windows, fold_blocks
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops._storage import decoded_dtype
@@ -383,7 +382,7 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
     """
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@unregistered
 class AdaptiveMax(_Max, _AdaptivePool):
     """AdaptiveMaxPool without the indices, where nobody asks for them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -40,7 +40,7 @@ class Generating(Op):
 
     def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
         """The number of the next block of words, the key, and the upper half of the generator's counter."""
-        key = self.global_seed if self.global_seed or self.op_seed else secrets.randbits(64)
+        key = self.global_seed if self.global_seed or self.op_seed else int.from_bytes(os.urandom(8), "little")
         return (np.array([0, key, self.op_seed], np.uint64),)
 
 

@@ -289,12 +289,18 @@ class SequenceOfCells(_Layer):
         n, steps, features = x.shape
         hidden = r.shape[2]
         flat = workspace[0][: n * steps * self.gates * hidden].reshape(n * steps, -1)
-        gates = workspace[1].reshape(n, -1)
-        active, *new = (s.reshape(n, -1) for s in workspace[2:])
         # What is projected lies as x does, steps or sequences first.
         steps_first = not x.flags.c_contiguous and x.swapaxes(0, 1).flags.c_contiguous
         frames = x.swapaxes(0, 1) if steps_first else x
         xw = flat.reshape(*frames.shape[:2], -1)
+
+        def one(array: Any) -> Any:
+            """A single sequence needs no axis: NumPy's calls are shorter without."""
+            return array[0] if n == 1 else array
+
+        gates, active, *new = (one(s.reshape(n, -1)) for s in workspace[1:])
+        by_step = list(one(xw) if n == 1 or steps_first else xw.swapaxes(0, 1))
+        limits = lengths if lengths is None or n == 1 else lengths[:, None]
         for d, reverse in enumerate(self.reverses()):
             bias, extra = self.split_bias(None if b is None else b[d], hidden)
             if frames.flags.c_contiguous:  # all steps of all sequences as one product
@@ -303,9 +309,9 @@ class SequenceOfCells(_Layer):
                 k(np.matmul, frames, w[d].T, xw)
             if bias is not None:
                 k(np.add, xw, bias, xw)
-            k(run_sequence, self.stepper(r[d], extra, gates), xw.swapaxes(0, 1) if steps_first else xw,
-              [s[:, d] for s in states], lengths, reverse, outputs[0][:, d], [s[:, d] for s in outputs[1:]], active,
-              tuple(new))
+            y = outputs[0][:, d]
+            k(run_sequence, self.stepper(r[d], extra, gates), by_step, [one(s[:, d]) for s in states], limits, reverse,
+              list(y[0] if n == 1 else y.swapaxes(0, 1)), [one(s[:, d]) for s in outputs[1:]], active, tuple(new))
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -329,32 +335,32 @@ class SequenceOfCells(_Layer):
                                   attention=rest[0] if rest else None)
 
 
-def run_sequence(step: Callable[[Any, State, State], None], xw: Any, initial: Sequence[Any], lengths: Any,
-                 reverse: bool, y: Any, final: Sequence[Any], active: Any, new: State) -> None:
-    """One direction: y [N, T, H] and the final states [N, H] from xw [N, T, G H] and the initial states [N, H].
+def run_sequence(step: Callable[[Any, State, State], None], xw: Sequence[Any], initial: Sequence[Any], lengths: Any,
+                 reverse: bool, y: Sequence[Any], final: Sequence[Any], active: Any, new: State) -> None:
+    """One direction: y [N, H] of each step and the final states [N, H] from xw [N, G H] of each step, the initial
+    states [N, H] and the lengths [N, 1].
 
-    Scratch: active [N, 1] booleans, new [N, H] each.
+    Scratch: active [N, 1] booleans, new [N, H] each. No array has the first axis if there is one sequence.
     """
-    steps = xw.shape[1]
-    order = range(steps - 1, -1, -1) if reverse else range(steps)
-    if lengths is None or lengths.min() >= steps:
+    if lengths is None or lengths.min() >= len(xw):
         state = tuple(initial)
-        for t in order:  # h goes straight into y, c stays where it is
-            after = (y[:, t], *final[1:])
-            step(xw[:, t], state, after)
+        for given, h in zip(reversed(xw), reversed(y)) if reverse else zip(xw, y):  # c stays where it is
+            after = (h, *final[1:])
+            step(given, state, after)
             state = after
         np.copyto(final[0], state[0])
         return
     for kept, first in zip(final, initial):
         np.copyto(kept, first)
-    y.fill(0)
-    for t in order:
-        np.greater(lengths[:, None], t, active)
-        step(xw[:, t], tuple(final), new)
+    for h in y:
+        h.fill(0)
+    for t in range(len(xw) - 1, -1, -1) if reverse else range(len(xw)):
+        np.greater(lengths, t, active)
+        step(xw[t], tuple(final), new)
         for kept, after in zip(final, new):
             np.copyto(kept, after, where=active)
-        np.copyto(y[:, t], new[0], where=active)
-    np.less_equal(lengths[:, None], 0, active)
+        np.copyto(y[t], new[0], where=active)
+    np.less_equal(lengths, 0, active)
     for kept in final:
         np.copyto(kept, 0, where=active)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ovgpu.model import Model
+from ovgpu.passes._graph import HALVES
+from ovgpu.passes.activation import fuse_activations
+from ovgpu.passes.add_norm import add_norms
+from ovgpu.passes.attention import fuse_attention
 from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
@@ -13,28 +17,61 @@ from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.growth import growing_variables
+from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.norm import scale_norms
+from ovgpu.passes.precision import narrow
 from ovgpu.passes.rank_states import rank_states
 from ovgpu.passes.recurrent import recurrent_layers
+from ovgpu.passes.rotary import rotary_embeddings
+from ovgpu.passes.weight_layout import lay_out_weights
+from ovgpu.passes.widen import widen
+from ovgpu.types import Type
 
 
-def prepare(model: Model, fuse: bool = False, finish: bool = False) -> Model:
+def prepare(model: Model, fuse: bool = False, finish: bool = False, precision: Type = Type.dynamic,
+            cache: Type = Type.dynamic) -> Model:
     """A rewritten copy of the model, ready to be built; with ``fuse``, for a backend that runs elementwise chains as
-    one step, with ``finish`` for one that runs them along with convolutions, from cache."""
+    one step, or along with convolutions in one kernel, with ``finish`` for the host, which does that from cache. It
+    computes in the types that it has, or in ``precision``, and keeps keys and values likewise, or in ``cache``."""
+    model = simplified(model, fuse, precision, cache)
+    combine(model, fuse, finish)
+    return model
+
+
+def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
+    """A copy of the model in which few kinds of layers tell what it computes, with all the constants that it will have:
+    `prepare` without its last part."""
     model = model.clone()
+    half, kept = (kind if kind in HALVES else None for kind in (precision, cache))
     rank_states(model)
+    if precision == Type.f32:
+        widen(model)
     canonicalise(model)
     recurrent_layers(model)
-    compressed_weights(model, device=fuse)
+    # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
+    compressed_weights(model, device=fuse, halves=fuse and half is None)
     expand_einsum(model)
-    fold_constants(model)
+    fold_constants(model, halves=half is None)
+    rotary_embeddings(model)
+    fuse_activations(model)
+    fuse_attention(model)
     growing_variables(model)
     group_heads(model)
     scale_norms(model)
     scale_channels(model)
+    narrow(model, half, kept)
+    if fuse:
+        merge_products(model)
+    return model
+
+
+def combine(model: Model, fuse: bool = False, finish: bool = False) -> None:
+    """Has layers that follow each other computed by one, in place: the last part of `prepare`."""
+    if finish or fuse:
+        finish_convolutions(model, device=fuse)
     if finish:
-        finish_convolutions(model)
+        lay_out_weights(model)
     if fuse:
         reshape_early(model)
         fuse_elementwise(model)
-    return model
+        add_norms(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from ovgpu.ops.slicing import Slice
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 
+HALVES = (Type.f16, Type.bf16)
 _TYPES = frozenset(getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
+
 
 def users_of(model: Model) -> dict[int, list[Node]]:
     """The nodes that take a tensor, by the id of its port; who asks for its shape does not count."""
@@ -59,18 +61,40 @@ def is_number(port: Output | None) -> bool:
     return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
 
 
-def rewrite(model: Model, change: Callable[[Node], bool]) -> None:
+def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
+    """The two operands of a node of that op, in either order unless they are ``ordered``."""
+    if isinstance(node.op, op) and len(node.inputs) == 2:
+        a, b = node.inputs
+        assert a is not None and b is not None
+        yield a, b
+        if not ordered:
+            yield b, a
+
+
+def constant_of(port: Output | None) -> Any:
+    """The value of a constant, None for anything else."""
+    op: Any = None if port is None else port.node.op
+    return op.value if isinstance(op, Constant) else None
+
+
+def number_of(port: Output | None) -> float | None:
+    """The value of a constant of one element, None for anything else."""
+    value = constant_of(port)
+    return float(value.reshape(())) if value is not None and value.size == 1 else None
+
+
+def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = False) -> None:
     """Has every node changed, or left as it is, in the model and the bodies in it; specs are inferred again after."""
-    if _rewritten(model, change):
+    if _rewritten(model, change, backwards):
         model.validate_nodes_and_infer_types()
 
 
-def _rewritten(model: Model, change: Callable[[Node], bool]) -> bool:
+def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) -> bool:
     changed = False
-    for node in model.ops:
+    for node in model.ops[::-1] if backwards else model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                changed |= _rewritten(body, change)
+                changed |= _rewritten(body, change, backwards)
         changed |= change(node)
     if changed:
         model.changed()

@@ -30,7 +30,7 @@ from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.matmul import MatMul
-from ovgpu.passes._graph import Graph
+from ovgpu.passes._graph import HALVES, Graph
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
@@ -44,7 +44,6 @@ TILE = 1 << 18  # codes that NumPy decompresses at a time: they stay in cache
 KERNEL_TILE = 1 << 20  # likewise of a convolution, which gathers its columns again for each tile
 DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
 
-HALVES = (Type.f16, Type.bf16)
 COMPUTED = (Type.f32, *HALVES)
 BYTES = (Type.u8, Type.i8, Type.f8e4m3, Type.f8e5m2)
 NIBBLES = (Type.u4, Type.i4, Type.nf4, Type.f4e2m1)
@@ -56,27 +55,27 @@ Made = dict[tuple[Output, tuple[int, int]], Output]
 """Constants that stand for those of the model, and belong to matrices of these shapes."""
 
 
-def compressed_weights(model: Model, device: bool = False, made: Made | None = None) -> None:
+def compressed_weights(model: Model, device: bool, halves: bool, made: Made | None = None) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
 
-    Without a ``device``, products with weights of 16 bits are left alone: NumPy takes six times as long to convert
-    them as to multiply by them. ``made``: what matrices share that are used in several places.
+    ``device``: whether for a GPU; without ``halves``, products with weights of 16 bits are left alone. ``made``: what
+    matrices share that are used in several places.
     """
     made = {} if made is None else made
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                compressed_weights(body, device, made)
+                compressed_weights(body, device, halves, made)
         if isinstance(node.op, MatMul):
-            _product(node, device, made)
+            _product(node, device, halves, made)
         elif isinstance(node.op, Gather):
             _rows(node, made)
         elif isinstance(node.op, (Convolution, ConvolutionBackpropData)):
-            _kernel(node, device, made)
+            _kernel(node, device, halves, made)
     model.changed()
 
 
-def _product(node: Node, device: bool, made: Made) -> None:
+def _product(node: Node, device: bool, halves: bool, made: Made) -> None:
     """``W @ x`` is the transpose of ``x^T @ W^T``."""
     op: Any = node.op
     (x, weights), left = (node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))), False
@@ -90,7 +89,7 @@ def _product(node: Node, device: bool, made: Made) -> None:
     if (weights.matrices > 1 and (rank or 4) > 3) or (weights.batch and left and rank is None):
         return
     packed = weights.packed(0 if transpose else 1)
-    if packed is not None and (device or packed.kind not in HALVES):
+    if packed is not None and (halves or packed.kind not in HALVES):
         product = CompressedMatMul(weights=packed, transpose=transpose, tile=DEVICE_TILE if device else TILE,
                                    device=device, batch=weights.batch)
         graph = Graph(node)
@@ -113,7 +112,7 @@ def _rows(node: Node, made: Made) -> None:
         node.op, node.inputs = CompressedGather(weights=packed, kind=port.spec.type), [codes, indices, *terms]
 
 
-def _kernel(node: Node, device: bool, made: Made) -> None:
+def _kernel(node: Node, device: bool, halves: bool, made: Made) -> None:
     op: Any = node.op
     x, port, *target = node.inputs
     weights = _weights(port, ranks=range(3, 7), rows=op.leading - 1)
@@ -121,7 +120,7 @@ def _kernel(node: Node, device: bool, made: Made) -> None:
     if weights is None or x is None or x.spec.type not in COMPUTED:
         return
     packed = weights.packed(int(isinstance(op, ConvolutionBackpropData)), prod(shape[op.leading :]))
-    if packed is not None and (device or packed.kind not in HALVES):
+    if packed is not None and (halves or packed.kind not in HALVES):
         tile = DEVICE_TILE if device else KERNEL_TILE
         convolution = CompressedConvolution(convolution=op, weights=packed, kernel=shape, tile=tile, device=device)
         inputs = [*weights.constants(made), *target]

@@ -1,56 +1,106 @@
-"""On the host, a convolution does the elementwise layers after it while its results are in cache."""
+"""A convolution does the elementwise layers after it: on the host while its results are in cache, on a device in the
+kernel that computes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops._convolution import OPERANDS
 from ovgpu.ops._elementwise import same_layout
-from ovgpu.ops._fused import Layer
+from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops._trace import trace
+from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
-from ovgpu.ops.finished_convolution import RESULT, FinishedConvolution
-from ovgpu.passes._graph import is_fusable, users_of
+from ovgpu.ops.finished_convolution import FinishedConvolution
+from ovgpu.passes._graph import is_fusable, is_number, users_of
+from ovgpu.passes.fuse_elementwise import PARTS, fused
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 
+DEVICE_TYPES = (Type.f16, Type.bf16, Type.f32, Type.f64)
 
-def finish_convolutions(model: Model) -> None:
+Users = dict[int, list[Node]]
+
+
+def finish_convolutions(model: Model, device: bool = False) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
     users = users_of(model)
+    hosted = hosted_ports(model) if device else set[int]()
+    place = {id(node): i for i, node in enumerate(model.ops)}
+    taken = set[int]()
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                finish_convolutions(body)
-        if isinstance(node.op, (Convolution, ConvolutionBackpropData)) and len(node.inputs) == 2:
-            _finish(node, users)
+                finish_convolutions(body, device)
+        if not _is_convolution(node, device):
+            continue
+        layers = _region(node, users, hosted | taken, place) if device else _chain(node, users, taken)
+        if layers:
+            taken |= {id(layer.outputs[0]) for layer in layers}
+            last, result = layers[-1], node.outputs[0]
+            op, (_, *others) = fused(layers, result, _is_literal)
+            last.op = FinishedConvolution(convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
+            last.inputs = [*node.inputs, *others]
     model.changed()
 
 
-def _finish(node: Node, users: dict[int, list[Node]]) -> None:
-    """Has the last of the layers after a convolution do all of them."""
-    op: Any = node.op
-    last, inputs = node, [*node.inputs]
-    layers, operands = list[Layer](), list[tuple[int, ...]]()
-    while (user := _next(last.outputs[0], users)) is not None:
-        places = []
-        for source in user.inputs:
-            if source is last.outputs[0]:
-                places.append(RESULT)
-            else:
-                places.append(len(inputs))
-                inputs.append(source)
-        layers.append(Layer(op_of(user), user.friendly_name, user.place))  # type: ignore[arg-type]
-        operands.append(tuple(places))
+def _is_convolution(node: Node, device: bool) -> bool:
+    if isinstance(node.op, (Convolution, ConvolutionBackpropData)):
+        return len(node.inputs) == 2
+    return device and isinstance(node.op, CompressedConvolution) and len(node.inputs) == 4
+
+
+def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -> list[Node]:
+    """The layers on a device, in order: the most of those that follow from the result, have its extents, and leave one
+    result of its type. Numbers become literals. ``others``: results that are of no such layers."""
+    port = node.outputs[0]
+    if port.spec.type not in DEVICE_TYPES:
+        return []
+    inside, found, best = {id(port)}, list[Node](), 0
+    waiting = {id(user): user for user in users.get(id(port), ())}
+    while waiting and len(found) < PARTS:
+        layer = waiting.pop(min(waiting, key=place.__getitem__))
+        result = layer.outputs[0] if layer.outputs else None
+        if result is None or id(result) in others or not is_fusable(layer, others) or not _alike(result, port):
+            continue
+        found.append(layer)
+        inside.add(id(result))
+        waiting |= {id(user): user for user in users.get(id(result), ())}
+        members = set(map(id, found))
+        given = {id(s) for each in found for s in each.inputs if id(s) not in inside and not _is_literal(s)}
+        if len(given) > OPERANDS:
+            break
+        if result.spec.type == port.spec.type and all(
+                all(id(user) in members for user in users.get(i, ())) for i in inside - {id(result)}):
+            best = len(found)
+    return found[:best]
+
+
+def _is_literal(port: Output | None) -> bool:
+    """Whether the port is a number; what has an axis may be the bias of a single channel, and another one elsewhere."""
+    return is_number(port) and port is not None and not port.spec.shape
+
+
+def _alike(a: Output, b: Output) -> bool:
+    """Whether two tensors provably have the same extents."""
+    shapes = a.spec.shape, b.spec.shape
+    return None not in shapes and len(shapes[0]) == len(shapes[1]) and all(  # type: ignore[arg-type]
+        x is y or (not isinstance(x, Sym) and not isinstance(y, Sym) and x == y) for x, y in zip(*shapes))  # type: ignore[arg-type]
+
+
+def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:
+    """The layers on the host: each alone takes what the one before has made, and can be computed in its place."""
+    found = list[Node]()
+    last = node
+    while (user := _next(last.outputs[0], users)) is not None and id(user.outputs[0]) not in taken:
+        found.append(user)
         last = user
-    if layers:
-        last.op = FinishedConvolution(convolution=op, kind=node.outputs[0].spec.type,
-                                      layers=tuple(layers), operands=tuple(operands))
-        last.inputs = inputs
+    return found
 
 
-def _next(port: Output, users: dict[int, list[Node]]) -> Node | None:
+def _next(port: Output, users: Users) -> Node | None:
     """The layer that alone takes a result and can be computed in its place, from tensors of its shape, from numbers
     and from what there is one of per channel."""
     found, spec = users.get(id(port), []), port.spec

@@ -11,16 +11,25 @@ from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.convert import Convert
 from ovgpu.ops.graph import Constant
+from ovgpu.passes._graph import HALVES, users_of
+from ovgpu.types.mapped import let_go
 
 GROWTH = 8  # a result may have this many times the bytes of what it is made from ...
 SMALL = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
 
 
-def fold_constants(model: Model) -> None:
-    """Replaces nodes fed by constants alone with constants, in place; ports' specs must be inferred."""
+def fold_constants(model: Model, halves: bool = True) -> None:
+    """Replaces nodes fed by constants alone with constants, in place; ports' specs must be inferred.
+
+    Without ``halves``, large weights of 16 bits that are converted for a layer are left for it to take as they are.
+    """
     constants: dict[int, Output] = {}
+    left = set() if halves else _weights(model)
     for node in model.ops:
+        if id(node) in left:
+            continue
         node.inputs = [None if s is None else constants.get(id(s), s) for s in node.inputs]
         for old, value in zip(node.outputs, _values(node)):
             op: Any = Constant(element_type=old.spec.type, value=value)
@@ -29,6 +38,19 @@ def fold_constants(model: Model) -> None:
             constants[id(old)] = new
     if constants:
         model.changed()
+
+
+def _weights(model: Model) -> set[int]:
+    """Ids of the conversions of such weights."""
+    users = users_of(model)
+    found = set()
+    for node in model.ops:
+        source = node.inputs[0] if isinstance(node.op, Convert) else None
+        if source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant):
+            others = [s.node.op for user in users.get(id(node.outputs[0]), ()) for s in user.inputs if s is not None]
+            if source.node.op.value.nbytes > SMALL and any(not isinstance(op, (Constant, Convert)) for op in others):
+                found.add(id(node))
+    return found
 
 
 def _values(node: Node) -> list[np.ndarray[Any, Any]]:
@@ -44,9 +66,12 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     if any(size is None or size > max(SMALL, GROWTH * sum(v.nbytes for v in values)) for size in sizes):
         return []
     try:
-        return list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))
+        found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))
     except OpError as e:
         raise e.at(op.name, node.place) from None
+    for value in values:
+        let_go(value)
+    return found
 
 
 def _nbytes(port: Output) -> int | None:

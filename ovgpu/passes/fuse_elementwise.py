@@ -9,12 +9,12 @@ everything stays as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ovgpu.model import Model, Node
+from ovgpu.model import Model, Node, Output
 from ovgpu.ops._fused import Chain, Fused, Layer, Part
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
@@ -46,7 +46,7 @@ def fuse_elementwise(model: Model) -> None:
             group = _group(root, users, hosted, taken)
             taken |= set(map(id, group))
             if len(group) > 1:
-                _fuse(root, sorted(group, key=lambda node: place[id(node)]))
+                root.op, root.inputs = fused(sorted(group, key=lambda node: place[id(node)]))
     model.changed()
 
 
@@ -98,17 +98,19 @@ def _inputs(group: Sequence[Node]) -> int:
     return len({id(s) for node in group for s in node.inputs if id(s) not in made and not is_number(s)})
 
 
-def _fuse(root: Node, nodes: Sequence[Node]) -> None:
-    """Makes ``root``, the last of the nodes in order, compute all of them."""
+def fused(nodes: Sequence[Node], first: Output | None = None,
+          literal: Callable[[Output | None], bool] = is_number) -> tuple[Fused, list[Output | None]]:
+    """The op that computes all of the nodes, which are in order, and its inputs; ``first`` is one of them, if given.
+    ``literal`` tells which constants become literals."""
     numbers: dict[int, int] = {}
-    sources = {id(s): s for node in nodes for s in node.inputs if s is not None}
+    sources = {id(s): s for s in (first, *(s for node in nodes for s in node.inputs)) if s is not None}
     made = {id(node.outputs[0]) for node in nodes}
-    literals = [s for s in sources.values() if is_number(s)]
-    inputs = [s for s in sources.values() if id(s) not in made and not is_number(s)]
+    literals = [s for s in sources.values() if literal(s)]
+    inputs: list[Output | None] = [s for s in sources.values() if id(s) not in made and not literal(s)]
     for port in (*inputs, *literals, *(node.outputs[0] for node in nodes)):
         numbers[id(port)] = len(numbers)
     parts = tuple(Part(op_of(node), tuple(numbers[id(s)] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
     layers = tuple(Layer(op_of(node), node.friendly_name, node.place) for node in nodes)  # type: ignore[arg-type]
-    root.op, root.inputs = Fused(chain, tuple(v.ndim for v in values), layers), list(inputs)
+    return Fused(chain, tuple(v.ndim for v in values), layers), inputs

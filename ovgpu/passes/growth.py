@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import op_of
 from ovgpu.ops.growth import Append, InOrder, Reorder
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.movement import Concat
@@ -16,7 +17,7 @@ from ovgpu.passes._graph import Graph
 
 
 def growing_variables(model: Model) -> None:
-    """Rewrites the model in place; ports' specs must be inferred, and are again."""
+    """Rewrites the model in place; ports' specs must be inferred."""
     flags: dict[int, Output] = {}  # id(beams) -> whether they are in order
     for sink in model.sinks:
         node = None if sink.inputs[0] is None else sink.inputs[0].node
@@ -31,11 +32,11 @@ def growing_variables(model: Model) -> None:
         if picks is not None and past is not None:
             variable, beams = picks
             if id(beams) not in flags:
-                flags[id(beams)] = Graph(past.node).add(InOrder(), beams)
+                flag = flags[id(beams)] = Graph(past.node).add(InOrder(), beams)
+                (flag.spec,) = op_of(flag.node).infer(beams.spec)
             past.node.op, past.node.inputs = Reorder(), [variable, beams, flags[id(beams)]]
     if flags:
         model.changed()
-        model.validate_nodes_and_infer_types()
 
 
 def _reads(port: Output | None, sink: Node) -> bool:

@@ -20,7 +20,7 @@ from ovgpu.ops.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDiff
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
 from ovgpu.ops.reduction import ReduceMean
-from ovgpu.passes._graph import users_of
+from ovgpu.passes._graph import constant_of, number_of, operands, users_of
 from ovgpu.symbolic import Sym
 
 
@@ -66,7 +66,7 @@ def _rewrite(node: Node, norm: Norm, users: dict[int, list[Node]]) -> None:
 
 def _whole(node: Node) -> Norm | None:
     op: Any = node.op
-    axes = [_constant(s) for s in node.inputs[1:]]
+    axes = [constant_of(s) for s in node.inputs[1:]]
     x, rank = node.inputs[0], node.outputs[0].spec.rank
     if x is None or rank is None or not op.normalize_variance or any(a is None for a in axes):
         return None
@@ -89,14 +89,14 @@ def _of_parts(node: Node) -> Norm | None:
 
 def _quotients(node: Node) -> Iterator[tuple[Output, Output]]:
     """(a, b) where the node computes a / b, if it may be that of a norm."""
-    for a, b in _operands(node, Divide, ordered=True):
+    for a, b in operands(node, Divide, ordered=True):
         yield a, b
-    for a, r in _operands(node, Multiply):
-        for one, b in _operands(r.node, Divide, ordered=True):
-            if _number(one) == 1:
+    for a, r in operands(node, Multiply):
+        for one, b in operands(r.node, Divide, ordered=True):
+            if number_of(one) == 1:
                 yield a, b
-        for _, exponent in _operands(r.node, Power, ordered=True):
-            if _number(exponent) == -0.5:
+        for _, exponent in operands(r.node, Power, ordered=True):
+            if number_of(exponent) == -0.5:
                 yield a, r
 
 
@@ -105,12 +105,12 @@ def _square_of_root(root: Output) -> Output | None:
     source = root.node.inputs[0] if root.node.inputs else None
     if isinstance(root.node.op, Sqrt):
         return source
-    return source if isinstance(root.node.op, Power) and abs(_number(root.node.inputs[1]) or 0) == 0.5 else None
+    return source if isinstance(root.node.op, Power) and abs(number_of(root.node.inputs[1]) or 0) == 0.5 else None
 
 
 def _plus_number(port: Output | None) -> tuple[Output | None, float | None]:
-    for a, b in _operands(port.node, Add) if port is not None else ():
-        if (number := _number(b)) is not None:
+    for a, b in operands(port.node, Add) if port is not None else ():
+        if (number := number_of(b)) is not None:
             return a, number
     return None, None
 
@@ -120,7 +120,7 @@ def _mean(port: Output | None) -> tuple[Output, list[int]] | None:
     op: Any = None if port is None else port.node.op
     if port is None or not isinstance(op, ReduceMean) or not op.keep_dims:
         return None
-    x, axes = port.node.inputs[0], _constant(port.node.inputs[1])
+    x, axes = port.node.inputs[0], constant_of(port.node.inputs[1])
     if x is None or axes is None or x.spec.rank is None:
         return None
     return x, sorted(int(a) % x.spec.rank for a in np.atleast_1d(axes))
@@ -128,40 +128,20 @@ def _mean(port: Output | None) -> tuple[Output, list[int]] | None:
 
 def _centred(port: Output, over: list[int]) -> Output | None:
     """x, if the port is x less its mean over these axes."""
-    for x, mean in _operands(port.node, Subtract, ordered=True):
+    for x, mean in operands(port.node, Subtract, ordered=True):
         if _mean(mean) == (x, over):
             return x
     return None
 
 
 def _is_square(port: Output, of: Output) -> bool:
-    squared = any(a is of and _number(b) == 2 for a, b in _operands(port.node, Power, ordered=True))
-    return squared or any(a is of and b is of for a, b in _operands(port.node, Multiply))
+    squared = any(a is of and number_of(b) == 2 for a, b in operands(port.node, Power, ordered=True))
+    return squared or any(a is of and b is of for a, b in operands(port.node, Multiply))
 
 
 def _is_distance(port: Output, difference: Output) -> bool:
     """Whether the port is the SquaredDifference of the same two tensors."""
-    return any([a, b] == difference.node.inputs for a, b in _operands(port.node, SquaredDifference))
-
-
-def _operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
-    """The two operands of a node of that op, in either order unless they are ``ordered``."""
-    if isinstance(node.op, op) and len(node.inputs) == 2:
-        a, b = node.inputs
-        assert a is not None and b is not None
-        yield a, b
-        if not ordered:
-            yield b, a
-
-
-def _constant(port: Output | None) -> Any:
-    op: Any = None if port is None else port.node.op
-    return op.value if isinstance(op, Constant) else None
-
-
-def _number(port: Output | None) -> float | None:
-    value = _constant(port)
-    return float(value.reshape(())) if value is not None and value.size == 1 else None
+    return any([a, b] == difference.node.inputs for a, b in operands(port.node, SquaredDifference))
 
 
 def _extents(x: Output, over: Sequence[int]) -> list[int]:
@@ -185,7 +165,7 @@ def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
     position = int(user.inputs[0] is node.outputs[0])  # of the other operand
     source = user.inputs[position]
     shape = user.outputs[0].spec.shape
-    value = _constant(source)
+    value = constant_of(source)
     if source is None or value is None or shape is None or value.ndim > len(shape):
         return None
     if isinstance(user.op, Subtract) and not position:

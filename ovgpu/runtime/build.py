@@ -16,6 +16,7 @@ from ovgpu.ops._hosted import host_indices
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, equal, positive
 from ovgpu.ops.growth import Append, Reorder, growing
+from ovgpu.passes.subgraph import subgraph
 from ovgpu.runtime import control
 from ovgpu.runtime.finish import finish
 from ovgpu.runtime.hosts import CONTROL, Hosts
@@ -35,7 +36,6 @@ from ovgpu.runtime.program import (
     Upload,
     Value,
 )
-from ovgpu.runtime.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
@@ -250,8 +250,8 @@ class Builder:
         spec = port.spec
         if spec.shape is None or spec.type == Type.string:
             return True
-        return any(a.op == "unknown" and self.owners[a.index] is port.node
-                   for d in spec.shape for a in atoms(d)) or (
+        return (bool(self.owners) and any(a.op == "unknown" and self.owners[a.index] is port.node
+                                         for d in spec.shape for a in atoms(d))) or (
             isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
 
     def _owners(self) -> dict[int, Node]:
@@ -380,9 +380,12 @@ class Builder:
     def _bound(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         op = op_of(node)
         outputs = []
-        for port in node.outputs:
+        for number, port in enumerate(node.outputs):
             placed = self.placed.get(id(port))
-            if placed is None:
+            if number in op.updates:
+                changed = self.values[inputs[op.updates[number][0]]]
+                value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
+            elif placed is None:
                 value = self.value(port, View.dense(port.spec.shape or ()), "buffer")
             else:
                 root = self.values[placed.root]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from ovgpu.runtime.lane import compile_lane
@@ -39,8 +39,9 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
+    available = cache(partial(_available, program, source))
     for check in checks:
-        known = max((_available(program, source, a) for x in (check.a, check.b) for a in atoms(x)), default=0)
+        known = max((available(a) for x in (check.a, check.b) for a in atoms(x)), default=0)
         if known < len(by_segment):
             by_segment[known].append(check)
     on_host = {i: len(values) + number for number, i in enumerate(program.inputs)}
@@ -160,10 +161,11 @@ def _geometry(value: Value, segment: Segment) -> Geometry:
     def row(numbers: Sequence[Int], factor: int) -> str:
         return f"({', '.join(spelled(n, factor) for n in numbers)}{',' if len(numbers) == 1 else ''})"
 
-    text = f"({row(value.view.shape, 1)}, {row(value.view.strides, size)}, {spelled(value.view.offset, size)})"
-    if "S" not in text:
-        known = eval(text)
+    view = value.view
+    if not any(isinstance(number, Sym) for number in _numbers(value)):
+        known = tuple(view.shape), tuple([stride * size for stride in view.strides]), view.offset * size
         return lambda slots: known
+    text = f"({row(view.shape, 1)}, {row(view.strides, size)}, {spelled(view.offset, size)})"
     return eval(f"lambda S: {text}")  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,7 @@ from ovgpu.model import Node, Output
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, equal
 from ovgpu.ops.movement import permutation
-from ovgpu.symbolic import Int, apply, atoms, product
+from ovgpu.symbolic import Int, apply, atoms, maximum, product
 
 if TYPE_CHECKING:
     from ovgpu.runtime.build import Builder
@@ -66,7 +66,9 @@ def _place_assign(b: Builder, sink: Node) -> None:
     view, axis = View.dense(source.spec.shape), b.growing.get(variable, 0)
     if axis:
         before = b.values[b.program.states[variable]].view.strides[axis - 1]
-        view = View.roomy(view.shape, axis, apply("room", product(view.shape[axis:]), before))
+        shape = view.shape
+        row = maximum(product(shape[axis + 1 :]), 1)
+        view = View.roomy(shape, axis, apply("room", product(shape[axis:]), before, row))
     value = b.value(source, view, "variable", variable)
     b.variables[variable] = value
     _claim(b, source, Placed(value, b.values[value].view))

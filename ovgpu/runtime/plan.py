@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ovgpu.ops._fused import Fused
+from ovgpu.ops.attention import CachedAttention
 from ovgpu.ops.control_flow import If
 from ovgpu.ops.finished_convolution import FinishedConvolution
 from ovgpu.runtime import control
@@ -189,7 +190,11 @@ def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
 def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tuple[int, int]:
     """Bytes that a step reads and writes, from those of its inputs (by value, each once) and of its outputs."""
     read, written = sum(inputs.values()), sum(outputs)
-    if step.op.name in PICKS and step.inputs[0] in inputs:
+    if step.op.updates:
+        changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
+        read -= sum(inputs[i] for i, _ in changed.values())
+        written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
+    elif step.op.name in PICKS and step.inputs[0] in inputs:
         read -= max(0, inputs[step.inputs[0]] - written)
     return read, written
 
@@ -245,7 +250,8 @@ class _Planner:
             steps=tuple(numbered),
             arenas=tuple(None if a is None else a.nbytes for a in self.layouts),
             constants=sum(int(array.nbytes) for array in constants(program).values()),
-            state=sum(self._operand(v).nbytes or 0 for v in program.states.values()),
+            state=sum(self._operand(v).nbytes or 0 for v in
+                      (*program.states.values(), *(program.inputs[number] for number in program.caches))),
             slots=tuple(tuple((str(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
                         for segment, known in zip(program.segments, self.slots)),
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
@@ -265,8 +271,8 @@ class _Planner:
             read = sum(b.plan.bytes_read * (b.trips or 0) for b in bodies)
             written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
         else:
-            read, written = traffic(step, {i: x.nbytes or 0 for i, x in zip(step.inputs, inputs) if x is not None},
-                                    [x.nbytes or 0 for x in outputs])
+            sizes = {i: x.nbytes or 0 for i, x in zip(step.inputs, inputs) if x is not None}
+            read, written = traffic(step, sizes | self._counting(step), [x.nbytes or 0 for x in outputs])
         binding = self.bindings[number] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
         if calls == 0 and not bodies:  # it has nothing to do
@@ -277,6 +283,16 @@ class _Planner:
         name = step.name or self.program.values[(step.outputs or step.inputs)[0]].name
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
                         read, written, calls, bodies, fused)
+
+    def _counting(self, step: Step) -> dict[int, int]:
+        """Bytes of what attention reads of caches and masks with room for more keys, by value."""
+        hosts = None if self.executor is None else self.executor.hosts
+        if not isinstance(step.op, CachedAttention) or hosts is None:
+            return {}
+        _, keys, values, mask = step.inputs[:4]
+        length, room = int(hosts[self.program.values[step.inputs[-1]].source][1]), self._operand(keys).shape[-2]
+        return {i: (self._operand(i).nbytes or 0) // (room or 1) * length for i in (keys, values, mask)
+                if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == room}
 
     def _view(self, number: int, view: Free) -> PlanStep:
         inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)
@@ -354,6 +370,8 @@ class _Planner:
             return "fresh"
         if value.memory == "constant":
             return "constant"
+        if value.memory == "input" and value.source in self.program.caches:
+            return f"variable {self.program.caches[value.source]}"
         if value.memory != "buffer":
             return f"{value.memory} {value.source}"
         for segment, layout in zip(self.program.segments, self.layouts):

@@ -177,6 +177,7 @@ class Program:
     rest: Rest | None = None
     source: str = ""
     views: list[Free] = field(default_factory=list)
+    caches: dict[int, str] = field(default_factory=dict)  # numbers of inputs that are the memory of variables
 
     @property
     def steps(self) -> list[Step]:

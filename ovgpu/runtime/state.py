@@ -14,6 +14,7 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
 from ovgpu.ops._view import View, dense_strides
+from ovgpu.ops.convert import converted
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.symbolic import room
@@ -28,6 +29,7 @@ class VariableInfo:
     type: Type
     shape: PartialShape
     axis: int = 0  # the axis along which it grows; along the first one, no memory need be left between its rows
+    seen: Type = Type.dynamic  # the type that its values have for users, if another one
 
 
 class Variable:
@@ -41,11 +43,19 @@ class Variable:
         self.spare: list[Array | None] = [None, None]  # the array last placed in either block
         self.parity = 0  # the block that `current` is in; the other one is written next
         self.appended: Array | None = None  # in the current block: the current value, and what is written behind it
+        self._whole: tuple[Any, Array] | None = None  # see `whole`, and the block that it is of
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
 
     def type_of(self, value: Array) -> Type:
         """The declared type, or that of a value if any is allowed."""
         return Type.of(value.dtype) if self.info.type.is_dynamic() else self.info.type
+
+    def seen(self, value: Array) -> tuple[Array, Type]:
+        """A value as users see it, and its type."""
+        kind = self.type_of(value)
+        if self.info.seen in (Type.dynamic, kind):
+            return value, kind
+        return converted(self.backend.xp, value, self.info.seen), self.info.seen
 
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether the declared shape allows this one."""
@@ -67,6 +77,28 @@ class Variable:
             self.appended = self.backend.place(self.blocks[self.parity], 0, shape, strides, kind)
             return self.appended
         return self._place(1 - self.parity, shape, kind, "[Assign] the new value", strides)
+
+    def whole(self) -> Array | None:
+        """The current value of a variable that grows, and the room behind its rows; the same array while it stays where
+        it is."""
+        now = self.spare[self.parity]
+        if self.current is not now or now is None or not self.info.axis:
+            return None
+        axis, block = self.info.axis, self.blocks[self.parity]
+        rows = now.strides[axis - 1] // max(prod(now.shape[axis + 1 :]) * now.dtype.itemsize, 1)
+        shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
+        known = self._whole
+        if known is None or known[0] is not block or known[1].shape != shape or known[1].dtype != now.dtype:
+            known = self._whole = block, self.backend.place(block, 0, shape, now.strides, Type.of(now.dtype))
+        return known[1]
+
+    def extend(self, rows: int) -> None:
+        """Has the current value take in what was written behind it: ``rows`` in all, which must be admitted."""
+        now, axis = self.spare[self.parity], self.info.axis
+        assert now is not None
+        shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
+        self.current = self.spare[self.parity] = self.backend.place(
+            self.blocks[self.parity], 0, shape, now.strides, Type.of(now.dtype))
 
     def begin(self, value: Array) -> Array:
         """An initial value in the current block, where a later value of its shape would lie: steps that are bound
@@ -110,7 +142,8 @@ class Variable:
         """Strides in bytes for a value from outside, with the room that the block has already."""
         axis, last, size = self.info.axis, self.spare[block], kind.storage.itemsize
         had = last.strides[axis - 1] // size if axis and last is not None and last.ndim == len(shape) else 0
-        strides = View.roomy(shape, axis, room(prod(shape[axis:]), had)).strides if axis else dense_strides(shape)
+        needed, row = prod(shape[axis:]), max(prod(shape[axis + 1 :]), 1)
+        strides = View.roomy(shape, axis, room(needed, had, row)).strides if axis else dense_strides(shape)
         return tuple([s * size for s in strides])
 
     def _check(self, shape: tuple[int, ...], what: str) -> None:
@@ -132,12 +165,14 @@ class Variable:
     def set(self, value: Array) -> None:
         """Sets the value from outside, in the current block: what is bound to it holds on. Error if type or shape are
         not the variable's."""
-        kind = self.type_of(value)
-        if value.dtype != kind.storage:
-            raise Error(f"variable '{self.info.name}' has type {kind.get_type_name()}, the new value {value.dtype}")
+        seen = self.type_of(value) if self.info.seen.is_dynamic() else self.info.seen
+        if value.dtype != seen.storage:
+            raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
         if not self.admits(value.shape):
             raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, "
                         f"the new value {list(value.shape)}")
+        if self.info.type not in (Type.dynamic, seen):
+            value = converted(self.backend.xp, value, self.info.type)
         self.current = self._copied(self.parity, value, "[Assign] the new value")
 
     def reset(self) -> None:
@@ -150,6 +185,11 @@ class Variables:
 
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
+
+    @property
+    def grown(self) -> bool:
+        """Whether a variable that grows has a value."""
+        return any(v.info.axis and v.current is not None for v in self.all.values())
 
     @property
     def key(self) -> tuple[int, ...]:

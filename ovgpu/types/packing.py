@@ -34,7 +34,7 @@ NF4 = np.array(
 def nbytes(type: Type, shape: Iterable[int]) -> int:
     """Exact bytes of a dense tensor in OpenVINO's layout. ValueError for a type without a fixed size."""
     extents = [operator.index(extent) for extent in shape]
-    if any(extent < 0 for extent in extents):
+    if min(extents, default=0) < 0:
         raise ValueError(f"shape {extents} has a negative extent")
     if type is Type.dynamic or type is Type.string:
         raise ValueError(f"a tensor of element type {type.type_name} has no fixed size in bytes")

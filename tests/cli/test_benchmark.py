@@ -187,6 +187,23 @@ def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixtur
     assert tokens == pytest.approx(2 * fps, rel=0.01)
 
 
+def test_prompts_of_a_stateful_decoder(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE + 5), "-data_shape", "[1,1]", "--prompt", "7",
+                     "-report_folder", str(tmp_path), "-json_stats")
+    results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
+    assert results["total number of iterations"] == str(SEQUENCE + 5)
+    for name, title, tokens in (("prefill", "Prefill", 7), ("decode", "Decode", 1)):
+        rate, took = re.search(title + r": +([\d.]+) tokens/s, ([\d.]+) ms", text).groups()  # type: ignore[union-attr]
+        assert results[f"{name} (tokens/s)"] == rate
+        assert float(rate) == pytest.approx(1000 * tokens / float(took), rel=0.2)
+
+
+def test_prompts_are_for_decoders(write: Write, decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = "--prompt", "7", "-niter", "1", "-d", "CPU"
+    assert "--prompt is for models with state" in failure(capsys, write(models.chain()), *usual)
+    assert "--prompt needs -api sync" in failure(capsys, decoder, *usual, "-api", "async")
+
+
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no model is given" in failure(capsys)
     assert "-nireq 2 needs -api async" in failure(capsys, "m.xml", "-api", "sync", "-nireq", "2")

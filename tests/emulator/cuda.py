@@ -108,6 +108,23 @@ class CompileException(Exception):
     """cupy.cuda.compiler.CompileException: the message is the compiler's log."""
 
 
+class NoKernelCache:
+    """Keeps no kernels: those of the emulator lie in its own `cache_directory`."""
+
+    def load(self, name: str) -> bytes | None:
+        return None
+
+    def save(self, name: str, payload: bytes, source: str) -> None:
+        pass
+
+
+class _Compiler(SimpleNamespace):
+    """cupy.cuda.compiler. What is asked before a kernel is compiled, and told after, may be replaced."""
+
+    def _set_kernel_cache_backend(self, backend: Any) -> None:
+        self._kernel_cache_backend = backend
+
+
 class CUDADriverError(RuntimeError):
     """cupy.cuda.driver.CUDADriverError: what launching a kernel or loading a module raises."""
 
@@ -123,5 +140,5 @@ def _ignore(*_: object, **__: object) -> None:
 nvtx = SimpleNamespace(RangePush=_ignore, RangePop=_ignore, RangePushC=_ignore, Mark=_ignore, MarkC=_ignore)
 profiler = SimpleNamespace(start=_ignore, stop=_ignore)
 nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
-compiler = SimpleNamespace(CompileException=CompileException)
+compiler = _Compiler(CompileException=CompileException, _kernel_cache_backend=NoKernelCache())
 driver = SimpleNamespace(CUDADriverError=CUDADriverError)

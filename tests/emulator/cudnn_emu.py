@@ -1,4 +1,5 @@
-"""nvidia-cudnn-frontend on the host: graphs of one convolution, as the backend builds and runs them.
+"""nvidia-cudnn-frontend on the host: graphs of one convolution and sums and a Relu after it, as the backend builds and
+runs them.
 
 Argument names and order are the frontend's; where its versions do not agree on a name, there is none. Heuristics offer
 engines that round on the way first, so that a caller who does not refuse them gets results that show it."""
@@ -6,6 +7,7 @@ engines that round on the way first, so that a caller who does not refuse them g
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -142,6 +144,19 @@ class Convolution:
     def out(self) -> Tensor:
         return self.whole if self.transposed else self.sparse
 
+    def infer(self) -> None:
+        """What follows for a result that is not described, as the frontend has it."""
+        if not self.out.dim and not self.transposed:
+            self.out.dim = (self.whole.dim[0], self.kernel.dim[0], *self.places)
+            self.out.stride = tuple(prod(self.out.dim[axis + 1 :]) for axis in range(len(self.out.dim)))
+
+    @property
+    def places(self) -> list[int]:
+        """Of the kernel."""
+        reach = [(taps - 1) * d + 1 for taps, d in zip(self.kernel.dim[2:], self.dilation)]
+        return [(n + b + e - r) // s + 1 for n, b, e, r, s in zip(
+            self.whole.dim[2:], self.begin, self.end, reach, self.stride)]  # fmt: skip
+
     def finalize(self) -> None:
         """What the library checks of a node."""
         ranks = {len(t.dim) for t in self.tensors}
@@ -154,23 +169,41 @@ class Convolution:
             *self.begin, *self.end
         ) < 0 or min(*self.stride, *self.dilation) < 1:  # fmt: skip
             raise RuntimeError("CUDNN_STATUS_BAD_PARAM: a convolution's numbers")
-        reach = [(taps - 1) * d + 1 for taps, d in zip(self.kernel.dim[2:], self.dilation)]
-        places = [(n + b + e - r) // s + 1 for n, b, e, r, s in zip(
-            self.whole.dim[2:], self.begin, self.end, reach, self.stride)]  # fmt: skip
         outputs, channels = self.kernel.dim[:2]
-        expected = (self.whole.dim[0], outputs, *places)
+        expected = (self.whole.dim[0], outputs, *self.places)
         groups, rest = divmod(self.whole.dim[1], channels)
         if self.sparse.dim != expected or rest or outputs % groups:
             raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: {self.sparse.dim} is not {expected}")
 
-    def engines(self) -> list[Engine]:
+    def engines(self, kind: data_type) -> list[Engine]:
         """By what heuristics think of their speed."""
         notes, nbytes = numerical_note, 256 + 4 * prod(self.whole.dim)
         kinds = [{notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS}, {notes.TENSOR_CORE}, set[numerical_note]()]
-        if self.out.data_type != data_type.FLOAT:
+        if kind != data_type.FLOAT:
             kinds = [{notes.TENSOR_CORE, notes.REDUCED_PRECISION_REDUCTION}, {notes.TENSOR_CORE}]
         kinds = [*({*kind, notes.NONDETERMINISTIC} for kind in kinds), *kinds]
         return [Engine(frozenset(kind), nbytes) for kind in kinds]
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A node that follows a convolution: the sum with a tensor that broadcasts, or without one a Relu."""
+
+    given: Tensor
+    other: Tensor | None
+    out: Tensor
+
+    def finalize(self) -> None:
+        shape, other = self.given.dim, self.given.dim if self.other is None else self.other.dim
+        if len(other) != len(shape) or any(n not in (1, m) for n, m in zip(other, shape)) or self.out.dim != shape:
+            raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: {other} and {shape} do not give {self.out.dim}")
+
+
+def is_conv_bias_act(tail: Sequence[Pointwise]) -> bool:
+    """Whether engines that are compiled ahead know the nodes after a convolution: [+ tensor] + bias [, Relu]."""
+    biased = [node.other is not None and node.other.dim[0] == 1 == prod(node.other.dim[2:]) for node in tail]
+    kinds = "".join("r" if node.other is None else "b" if bias else "z" for node, bias in zip(tail, biased))
+    return re.fullmatch("[zb]?br?", kinds) is not None
 
 
 class pygraph:
@@ -182,8 +215,10 @@ class pygraph:
         handle: int | None = None,
     ) -> None:  # fmt: skip
         self._handle = handle
+        self._between = intermediate_data_type
         self._tensors: list[Tensor] = []
         self._nodes: list[Convolution] = []
+        self._tail: list[Pointwise] = []
         self._done = 0
         self._engines: list[Engine] = []
 
@@ -217,6 +252,31 @@ class pygraph:
         self._nodes.append(Convolution(*tensors, begin, end, stride, dilation, out is tensors[0]))
         return out
 
+    def add(self, a: Tensor, b: Tensor, compute_data_type: data_type = data_type.NOT_SET, name: str = "") -> Tensor:
+        return self._pointwise(a, b, compute_data_type)
+
+    def bias(self, input: Tensor, bias: Tensor, compute_data_type: data_type = data_type.NOT_SET,
+             name: str = "") -> Tensor:  # fmt: skip
+        return self._pointwise(input, bias, compute_data_type)
+
+    def relu(self, input: Tensor, negative_slope: float | None = None, lower_clip: float | None = None,
+             upper_clip: float | None = None, compute_data_type: data_type = data_type.NOT_SET,
+             name: str = "") -> Tensor:  # fmt: skip
+        assert (negative_slope, lower_clip, upper_clip) == (None, None, None), "the emulator knows plain ones"
+        return self._pointwise(input, None, compute_data_type)
+
+    def _pointwise(self, given: Tensor, other: Tensor | None, compute: data_type) -> Tensor:
+        assert compute == data_type.FLOAT, "the emulator computes in f32"
+        assert given is (self._tail or self._nodes)[-1].out, "the emulator knows chains"
+        self._tensors.append(Tensor((), (), data_type.NOT_SET, -1))
+        self._tail.append(Pointwise(given, other, self._tensors[-1]))
+        return self._tensors[-1]
+
+    @property
+    def _inner(self) -> list[Tensor]:
+        """Results that are not written to memory."""
+        return [node.out for node in (*self._nodes, *self._tail)][:-1]
+
     def _step(self, number: int, name: str) -> None:
         if self._done != number - 1:
             raise RuntimeError(f"{name} comes after {self._done} of the steps")
@@ -229,18 +289,27 @@ class pygraph:
             raise ValueError("Pre padding not set.")
         if node.transposed and not node.out.dim:
             raise ValueError("For dgrad node, output dimension inferencing is not possible.")
-        if not (node.out.dim and node.out.stride and node.out.output):
-            raise NotImplementedError("the emulator infers no results, and knows of none that stay inside")
+        node.infer()
+        for inner in self._inner:
+            assert self._between == data_type.FLOAT and not inner.output, "the emulator rounds nothing in between"
+        for each in self._tail[:-1]:
+            each.out.dim = node.out.dim
+        out = (self._tail or self._nodes)[-1].out
+        if not (out.dim and out.stride and out.output):
+            raise NotImplementedError("the emulator infers no results that are written")
 
     def build_operation_graph(self) -> None:
         self._step(2, "build_operation_graph")
         refuse_while_capturing("building a graph")
         _known(self._handle or 0)
-        self._nodes[0].finalize()
+        for node in (*self._nodes, *self._tail):
+            node.finalize()
 
     def create_execution_plans(self, heuristics: Sequence[heur_mode], /) -> None:
         self._step(3, "create_execution_plans")
-        self._engines = self._nodes[0].engines()
+        self._engines = self._nodes[0].engines((self._tail or self._nodes)[-1].out.data_type)
+        if self._tail and not is_conv_bias_act(self._tail):  # others are fused at run time, for tensor cores
+            self._engines = [e for e in self._engines if numerical_note.TENSOR_CORE in e.notes]
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note], /) -> None:
         self._filtered([e for e in self._engines if not e.notes.intersection(notes)])
@@ -274,15 +343,17 @@ class pygraph:
         self._built()
         node, engine = self._nodes[0], self._engines[0]
         stream = find_stream(_streams[_known(handle or self._handle or 0)])
-        if {t.uid for t in self._tensors} != set(tensor_to_device_buffer):
+        if {t.uid for t in self._tensors if t not in self._inner} != set(tensor_to_device_buffer):
             raise ValueError(f"uids {sorted(tensor_to_device_buffer)} are not those of the graph's tensors")
         for address in tensor_to_device_buffer.values():
             if type(address) is not int or address % ALIGNMENT:
                 raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED: misaligned address {address!r}")
         if not workspace and engine.nbytes:
             raise RuntimeError("CUDNN_STATUS_BAD_PARAM: no workspace")
-        addresses = [tensor_to_device_buffer[t.uid] for t in node.tensors]
-        enqueue(Node(node, engine, *addresses, workspace), stream, count=True)
+        out = (self._tail or self._nodes)[-1].out
+        addresses = [tensor_to_device_buffer[(out if t is node.out else t).uid] for t in node.tensors]
+        others = [tensor_to_device_buffer[p.other.uid] for p in self._tail if p.other is not None]
+        enqueue(Node(node, engine, *addresses, workspace, (*self._tail,), (*others,)), stream, count=True)
 
 
 # ---- what a plan computes --------------------------------------------------------------------------------
@@ -296,11 +367,15 @@ class Node:
     kernel: int
     sparse: int
     workspace: int
+    tail: tuple[Pointwise, ...] = ()
+    others: tuple[int, ...] = ()
 
     def run(self) -> None:
         c = self.convolution
         check_span(self.workspace, self.engine.nbytes, "cuDNN workspace")
-        views = [t.view(ptr) for t, ptr in zip(c.tensors, (self.whole, self.kernel, self.sparse))]
+        out = self.tail[-1].out if self.tail else c.out
+        views = [(out if t is c.out else t).view(ptr)
+                 for t, ptr in zip(c.tensors, (self.whole, self.kernel, self.sparse))]  # fmt: skip
         whole, kernel, sparse = map(device_view, views)
         groups = c.whole.dim[1] // c.kernel.dim[1]
         frame = np.zeros((*c.whole.dim[:2], *np.add(c.whole.dim[2:], c.begin) + c.end), np.float32)
@@ -323,9 +398,19 @@ class Node:
                 else:
                     columns += self.summed(matrices @ reads.reshape(*reads.shape[:3], -1))
             if c.transposed:
-                whole[...] = inside.astype(whole.dtype)
+                whole[...] = self.finished(inside).astype(whole.dtype)
             else:
-                sparse[...] = columns.reshape(sparse.shape).astype(sparse.dtype)
+                sparse[...] = self.finished(columns.reshape(sparse.shape)).astype(sparse.dtype)
+
+    def finished(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What follows the sums, in f32."""
+        others = iter(self.others)
+        for node in self.tail:
+            if node.other is None:
+                x = np.fmax(x, np.float32(0))  # as the library does unless told otherwise: no NaN passes
+            else:
+                x = x + device_view(node.other.view(next(others))).astype(np.float32)
+        return x
 
     def rounded(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Factors as the engine's units take them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import device, state
+from . import cuda, device, state
 from .kernel_source import extern_c_kernels, launch_bounds, with_launchers, without_comments
 from .memory import MemoryPointer, describe, is_device, is_pinned, overrun_message, space
 from .state import CUDARuntimeError, EmulatorError, counters, current_thread_order, current_time_limit
@@ -20,7 +21,7 @@ from .toolchain import compile_library, include_folders, included_text, runtime
 STATIC_SHARED_LIMIT = 48 << 10
 SHARED_LIMIT = 227 << 10
 MAX_THREADS = 1024
-MAX_COOPERATIVE_BLOCKS = 256
+MAX_COOPERATIVE_BLOCKS = 264  # two on every multiprocessor
 
 
 class _Config(ctypes.Structure):
@@ -193,7 +194,19 @@ class RawModule:
         self._bounds = {name: bound or MAX_THREADS for name, bound in launch_bounds(text).items()}
         exports = dict.fromkeys([*extern_c_kernels(text), *self.name_expressions, *self._exports, *more])
         self._exports = list(exports)
-        self._library = compile_library(with_launchers(self.code, self._exports), self.options)
+        self._library = self._compiled(with_launchers(self.code, self._exports))
+
+    def _compiled(self, code: str) -> ctypes.CDLL:
+        """The library. As CuPy does, asks the cache of kernels for it first, by a name that tells what it is."""
+        cache = cuda.compiler._kernel_cache_backend
+        name = hashlib.sha256(repr((code, self.options)).encode()).hexdigest() + ".cubin"
+        kept = cache.load(name)
+        library = compile_library(code, self.options)  # which has a cache of its own
+        if kept is None:
+            cache.save(name, name.encode(), code)
+        elif kept != name.encode():
+            raise EmulatorError(f"the cache of kernels has {kept[:80]!r} for {name}")
+        return library
 
     def _describe(self, name: str) -> Function:
         index = self._exports.index(name)

@@ -16,6 +16,7 @@ from .toolchain import HERE, cache_directory
 
 KERNELS = HERE.parents[1] / "cuda_kernels"
 ARCHITECTURES = ("sm_80", "sm_90")
+NEWEST = ARCHITECTURES[-1:]  # for tests of a few instances: the table of all of them has each
 
 
 class NvrtcError(RuntimeError):

@@ -91,6 +91,19 @@ def test_refused_graphs(given: Any, error: type[Exception], message: str) -> Non
         planned(**given)
 
 
+@pytest.mark.parametrize(("other", "out"), [((1, 4, 1, 1), (1, 5, 3, 3)), ((2, 5, 3, 3), (1, 5, 3, 3)),
+                                            ((1, 5, 1, 1), (1, 5, 3, 2))])  # fmt: skip
+def test_refused_sums(other: tuple[int, ...], out: tuple[int, ...]) -> None:
+    graph = cudnn_emu.pygraph(intermediate_data_type=FLOAT, handle=cudnn_emu.create_handle())
+    image, kernel = graph.tensor((1, 2, 3, 4), (24, 12, 4, 1), FLOAT), graph.tensor((5, 2, 2, 1), (4, 2, 1, 1), FLOAT)
+    found = graph.conv_fprop(image, kernel, **PADDED, compute_data_type=FLOAT)
+    found = graph.add(found, graph.tensor(other, (1, 1, 1, 1), FLOAT), compute_data_type=FLOAT)
+    found.set_output(True).set_data_type(FLOAT).set_dim(out).set_stride((45, 9, 3, 1))
+    graph.validate()
+    with pytest.raises(RuntimeError, match="BAD_PARAM"):
+        graph.build_operation_graph()
+
+
 def test_refused_executions() -> None:
     graph, memory = planned(), cp.empty((4096,), np.float32)
     start = int(memory.data.ptr)

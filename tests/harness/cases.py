@@ -239,9 +239,9 @@ def api() -> Any:
 
 
 def compile(net: Net, variant: Variant, device: str) -> Any:
-    """An InferRequest of the library under test."""
-    core = api().Core()
-    return core.compile_model(core.read_model(*net.build(variant)), device).create_infer_request()
+    """An InferRequest of the library under test, which computes in the types that the case has."""
+    core, config = api().Core(), {"INFERENCE_PRECISION_HINT": "dynamic"}
+    return core.compile_model(core.read_model(*net.build(variant)), device, config).create_infer_request()
 
 
 def check_error(where: str, error: BaseException, op: str, pattern: str) -> None:

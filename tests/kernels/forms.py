@@ -35,7 +35,7 @@ def preload(file: str, *expressions: str) -> None:
     module = rt.cupy().RawModule(code=(sources.folder() / file).read_text(), options=options,
                                  name_expressions=expressions)
     for expression in expressions:
-        sources._functions[id(rt.cupy()), file, expression, False] = module.get_function(expression)
+        sources._functions[id(rt.cupy()), file, expression, False, ""] = module.get_function(expression)
 
 
 def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> Launcher:

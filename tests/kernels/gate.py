@@ -3,11 +3,13 @@
     python -m tests.kernels.gate [pytest arguments]
 
 runs the tests that the arguments choose (all by default), adds the instances that the table lacks (without arguments,
-also drops those that no test runs), and records what NVRTC says of each. test_gate.py compiles all of the table. As a
-pytest plugin, which tests/conftest.py loads, this module compiles at the end of a run what the table lacks."""
+also drops those that no test runs), and records what NVRTC says of each, and of which sources it says so. test_gate.py
+compiles those of other sources, and with `pytest --long` all of the table, which takes minutes. As a pytest plugin,
+which tests/conftest.py loads, this module compiles at the end of a run what the table lacks."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from tests.emulator import kernel, nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("instances.json")
+SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of what the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.kernels.gate` adds them"
 
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
@@ -33,6 +36,20 @@ Table = dict[str, dict[str, dict[str, list[int]]]]
 def table() -> Table:
     found: Table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     return found
+
+
+def digest(file: str) -> str:
+    """Of a file, of all headers, and of its instances."""
+    found = hashlib.sha256(json.dumps(sorted(table().get(file, {}))).encode())
+    for path in (nvrtc.KERNELS / file, *sorted(nvrtc.KERNELS.glob("*.cuh"))):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def is_compiled(file: str) -> bool:
+    """Whether NVRTC has compiled the instances of a file, as it is now, for the table."""
+    known: dict[str, str] = json.loads(SOURCES.read_text()) if SOURCES.exists() else {}
+    return known.get(file) == digest(file)
 
 
 def usage(file: str, expressions: Sequence[str], architecture: str) -> dict[str, list[int]]:
@@ -132,6 +149,8 @@ def record(instances: Iterable[Instance], rest: Table) -> None:
     rows = [f" {json.dumps(file)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(needs)}"
             for name, needs in expressions.items()) + "\n }" for file, expressions in found.items()]
     TABLE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    digests = {file: digest(file) for file in found if file in names or is_compiled(file)}
+    SOURCES.write_text(json.dumps(digests, indent=1) + "\n")
 
 
 def main(arguments: Sequence[str]) -> int:

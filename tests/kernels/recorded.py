@@ -80,7 +80,7 @@ def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[
 def kernel_name(call: Any) -> str:
     """The expression of the kernel that a call launches, which CuPy knows by its mangled name; "" for other calls."""
     function = call.func
-    return next((expression for (_, _, expression, _), known in sources._functions.items() if known is function),
+    return next((expression for (_, _, expression, *_), known in sources._functions.items() if known is function),
                 getattr(function, "name", ""))
 
 

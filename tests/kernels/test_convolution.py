@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +24,7 @@ from .recorded import kernel_name, replay
 
 Array = np.ndarray[Any, Any]
 Pick = Callable[[Any], Any]
+Shapes = Sequence[tuple[int, ...]]
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12, "float16": 4e-3, "bfloat16": 3e-2}
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -32,36 +33,54 @@ def whole(x: Any) -> Any:
     return x
 
 
+def draw(seed: list[int], shape: tuple[int, ...], whole: bool) -> Array:
+    rng = np.random.default_rng(seed)
+    return rng.integers(-9, 10, shape).astype(np.float64) if whole else rng.standard_normal(shape) / 4
+
+
 def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             room: int = 1 << 16, pick: Pick = whole, place: Pick = whole) -> list[str]:
+             room: int = 1 << 16, pick: Pick = whole, place: Pick = whole, others: Shapes = (),
+             exact: bool = False) -> list[str]:
     """Checks the CUDA form against `evaluate`; the kernels that it launches, "" for cuBLAS.
 
     ``room`` are the elements of the workspace; ``pick`` makes the data of an array of shape x, and ``place`` the
-    output of a much larger array.
+    output of a much larger array; ``others`` are shapes of further inputs. ``exact``: of whole numbers, and all bits
+    count.
     """
     kind = np.dtype(kind)
-    draws = [[(np.random.default_rng([i, n]).standard_normal(shape) / 4).astype(kind) for i in range(3)]
-             for n, shape in enumerate((x, kernel))]
+    draws = [[draw([i, n], shape, exact).astype(kind) for i in range(3)]
+             for n, shape in enumerate((x, kernel, *others))]
 
     def wanted(draw: int) -> list[Array]:
-        return list(evaluate(op, NUMPY, [pick(draws[0][draw]), draws[1][draw]], [Type.of(kind)]))
+        given, *rest = (values[draw] for values in draws)
+        return list(evaluate(op, NUMPY, [pick(given), *rest], [Type.of(kind)]))
 
     shape = wanted(0)[0].shape
-    data, weights = cupy_emu.empty(x, kind), cupy_emu.empty(kernel, kind)
+    data, *rest = arrays = [cupy_emu.empty(shape, kind) for shape in (x, kernel, *others)]
     out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
     out = out[tuple(slice(n) for n in shape)]
-    sums = np.float32 if isinstance(op, ConvolutionBackpropData) and kind != np.float64 else kind
+    transposed = isinstance(getattr(op, "convolution", op), ConvolutionBackpropData)
+    sums = np.float32 if transposed and kind != np.float64 else kind
     launcher = Launcher(backend.stream, backend.blas)
-    op.cuda(launcher, [pick(data), weights], [out], [cupy_emu.empty((room,), sums)])  # type: ignore[misc]
-    replay(backend, lambda: launcher.calls, [(data, draws[0]), (weights, draws[1])], [out], wanted,
-           TOLERANCE[kind.name])
+    op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((room,), sums)])  # type: ignore[misc]
+    replay(backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted,
+           0 if exact else TOLERANCE[kind.name])
     return [kernel_name(call).split("<")[0].removeprefix("_launch") for call in launcher.calls]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16, np.float64])
-def test_sums_are_split_where_tiles_are_few(kind: Any, backend: CudaBackend) -> None:
+def test_sums_are_split_where_tiles_are_few(kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[int, int, int]] = []
+    launch = Launcher.kernel
+
+    def watched(self: Launcher, file: str, expression: str, grid: Any, *args: Any, **named: Any) -> None:
+        launched.append(grid)
+        assert named["cooperative"] == (grid[2] > 1)
+        launch(self, file, expression, grid, *args, **named)
+
+    monkeypatch.setattr(Launcher, "kernel", watched)
     names = convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), kind, room=0)
-    assert names == ["convolve_tiles", "sum_parts"]
+    assert (names, launched) == (["convolve_tiles"], [(1, 1, 4)])
 
 
 def test_tiles_of_several_images(backend: CudaBackend) -> None:

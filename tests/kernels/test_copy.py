@@ -158,7 +158,7 @@ def test_kernels_with_64_bit_indices(form: str, backend: CudaBackend, monkeypatc
            lambda draw: [draws[draw].transpose(order)])
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_every_instantiation_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [f"copy_{form}<{t}, {i}, {r}>" for form in ("strided", "transposed") for t in sizes

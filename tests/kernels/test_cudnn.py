@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,8 @@ from ovgpu.backends.cuda import CudaBackend, cudnn, device, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.activation import Relu, Sigmoid
+from ovgpu.ops.arithmetic import Add
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
 from ovgpu.types import Type
 from tests.emulator import blas_emu, cudnn_emu, cupy_emu
@@ -23,6 +25,7 @@ from tests.harness.replay import EMULATED
 from tests.ops import test_convolution as judged
 
 from .recorded import replay
+from .test_finished_convolution import finished
 
 Array = np.ndarray[Any, Any]
 Pick = Callable[[Any], Any]
@@ -50,29 +53,29 @@ def whole(x: Any) -> Any:
 
 
 def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             pick: Pick = whole, place: Pick = whole) -> list[str]:
+             pick: Pick = whole, place: Pick = whole, others: Sequence[tuple[int, ...]] = ()) -> list[str]:
     """Checks the CUDA form with cuDNN against `evaluate`; "cuDNN" for each call of it, "other" for those of others.
 
-    ``pick`` takes the data of an array of shape x, ``place`` the output of a larger array.
+    ``pick`` takes the data of an array of shape x, ``place`` the output of a larger array; ``others`` are shapes of
+    further inputs.
     """
     kind = np.dtype(kind)
     draws = [[np.random.default_rng([i, n]).standard_normal(shape).astype(kind) for i in range(3)]
-             for n, shape in enumerate((x, kernel))]
+             for n, shape in enumerate((x, kernel, *others))]
 
     def wanted(draw: int) -> list[Array]:
-        (found,) = evaluate(op, NUMPY, [pick(draws[0][draw]).astype(np.float64), draws[1][draw].astype(np.float64)],
-                            [Type.f64])
+        given, *rest = (values[draw].astype(np.float64) for values in draws)
+        (found,) = evaluate(op, NUMPY, [pick(given), *rest], [Type.f64])
         return [found.astype(kind)]
 
     shape = wanted(0)[0].shape
-    data, weights = cupy_emu.empty(x, kind), cupy_emu.empty(kernel, kind)
+    data, *rest = arrays = [cupy_emu.empty(shape, kind) for shape in (x, kernel, *others)]
     out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
     out = out[tuple(slice(n) for n in shape)]
     launcher = Launcher(backend.stream, backend.blas, backend.dnn)
     sums = np.float32 if isinstance(op, ConvolutionBackpropData) else kind
-    op.cuda(launcher, [pick(data), weights], [out], [cupy_emu.empty((1 << 15,), sums)])  # type: ignore[misc]
-    replay(backend, lambda: launcher.calls, [(data, draws[0]), (weights, draws[1])], [out], wanted,
-           TOLERANCE[kind.name])
+    op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((1 << 15,), sums)])  # type: ignore[misc]
+    replay(backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted, TOLERANCE[kind.name])
     return ["cuDNN" if isinstance(call.func, cudnn.Plan) else "other" for call in launcher.calls]
 
 
@@ -124,6 +127,55 @@ def test_pads_alike_where_that_is_the_same(backend: CudaBackend, monkeypatch: py
     monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem))
     convolve(backend, Convolution(strides=(2, 2), pads_begin=(3, 3), pads_end=(3, 2)), (1, 3, 28, 32), (8, 3, 7, 7))
     assert [(p.begin, p.end) for p in seen] == [((3, 3), (3, 3))]
+
+
+# ---- layers after a convolution
+
+CONV, X, KERNEL, OUT, BIAS = Convolution(), (2, 9, 5, 8), (8, 9, 2, 1), (2, 8, 4, 8), (8, 1, 1)
+
+
+@pytest.mark.parametrize(("layers", "others"), [
+    ([Add()], [BIAS]), ([Add(), Relu()], [(1, *BIAS)]), ([Add(), Add()], [BIAS, OUT]), ([Add(), Add()], [OUT, BIAS]),
+    ([Add(), Add(), Relu()], [BIAS, OUT]),
+])  # fmt: skip
+def test_finishes(layers: Any, others: Any, backend: CudaBackend) -> None:
+    """A bias, the sum with a tensor, and Relu, in that order or in the other one."""
+    assert convolve(backend, finished(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN"]
+
+
+@pytest.mark.parametrize(("x", "kernel", "out"), [
+    ((2, 9, 8), (8, 9, 1), (2, 8, 8)), ((1, 9, 4, 8), (4, 9, 1, 1), (1, 4, 4, 8)), ((1, 9, 4), (4, 9, 4), (1, 4, 1)),
+    ((1, 2, 3, 3, 8), (4, 2, 2, 2, 1), (1, 4, 2, 2, 8)),
+])  # fmt: skip
+def test_finishes_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBackend) -> None:
+    others = [(out[1], *(1 for _ in out[2:])), out]
+    assert convolve(backend, finished(CONV, 2, Add(), Add(), Relu()), x, kernel, others=others) == ["cuDNN"]
+
+
+@pytest.mark.parametrize(("layers", "others"), [
+    ([Relu()], []), ([Add()], [OUT]), ([Add(), Sigmoid()], [BIAS]), ([Add(), Relu(), Add()], [BIAS, OUT]),
+    ([Add(), Add()], [BIAS, BIAS]), ([Add(), Add(), Add()], [BIAS, OUT, OUT]), ([Add()], [(8,)]),
+    ([Add(), Add()], [BIAS, (2, 8, 1, 8)]),
+])  # fmt: skip
+def test_leaves_other_layers(layers: Any, others: Any, backend: CudaBackend) -> None:
+    assert convolve(backend, finished(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN", "other"]
+
+
+def test_rounds_16_bits_between_layers(backend: CudaBackend) -> None:
+    layers = finished(CONV, 1, Add(), Relu())
+    assert convolve(backend, layers, X, KERNEL, np.float16, others=[BIAS]) == ["cuDNN", "other"]
+
+
+def test_what_engines_cannot_finish(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of this project does, after a convolution, or along with little work."""
+    layers = finished(CONV, 2, Add(), Add(), Relu())
+    wrong = refuses(RuntimeError("CUDNN_STATUS_BAD_PARAM"))
+    for name, value in (("is_conv_bias_act", lambda _: False), ("Pointwise.finalize", wrong)):
+        monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"tests.emulator.cudnn_emu.{name}", value)
+            assert convolve(backend, layers, X, KERNEL, others=[BIAS, OUT]) == ["cuDNN", "other"]
+            assert convolve(backend, layers, X, (8, 9, 1, 1), others=[BIAS, (2, 8, 5, 8)]) == ["other"]
 
 
 # ---- numbers

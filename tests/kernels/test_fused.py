@@ -190,7 +190,7 @@ FORMS = [Form(1, 4, 2, "int", (False, False)), Form(2, 4, 1, "int", (False, True
          Form(1, 1, 1, "int", (False, True))]
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
     """Without spilling registers: bias, Gelu and a residual; and conversions."""

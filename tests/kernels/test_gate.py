@@ -1,6 +1,11 @@
-"""Every kernel instance that the tests run compiles for real devices, and none keeps its variables in memory."""
+"""Every kernel instance that the tests run compiles for real devices, and none keeps its variables in memory.
+
+NVRTC compiles what has changed since `python -m tests.kernels.gate` recorded what it said, and one instance of every
+file; with --long, all of them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +14,32 @@ from tests.kernels import gate
 
 
 @pytest.mark.parametrize("file", sorted(gate.table()))
-def test_instances_compile_without_spills(file: str) -> None:
-    assert gate.faults((file, name) for name in gate.table()[file]) == []
+def test_instances_compile_without_spills(file: str, request: pytest.FixtureRequest) -> None:
+    names = sorted(gate.table()[file])
+    if gate.is_compiled(file) and not request.config.getoption("--long"):
+        names = names[:1]
+    assert gate.faults((file, name) for name in names) == []
+
+
+def test_what_is_recorded_spills_nothing() -> None:
+    spilled = {(file, name) for file, names in gate.table().items() for name, needs in names.items()
+               if sorted(needs) != sorted(nvrtc.ARCHITECTURES) or any(spills for _, spills in needs.values())}
+    assert spilled <= set(gate.SPILLS)
+
+
+def test_sources_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A changed file, header or list of instances is compiled anew."""
+    (tmp_path / "range.cu").write_text("one")
+    (tmp_path / "sums.cuh").write_text("two")
+    monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
+    seen = {gate.digest("range.cu")}
+    (tmp_path / "sums.cuh").write_text("three")
+    seen.add(gate.digest("range.cu"))
+    (tmp_path / "range.cu").write_text("four")
+    seen.add(gate.digest("range.cu"))
+    monkeypatch.setattr(gate, "table", dict)
+    seen.add(gate.digest("range.cu"))
+    assert len(seen) == 4 and not gate.is_compiled("range.cu")
 
 
 def test_the_files_exist() -> None:

@@ -77,6 +77,21 @@ def test_strided() -> None:
     check(ADDED, random((4, 6)), [[1]], out=lambda a: a[:, ::2])
 
 
+@pytest.mark.parametrize("op", [INSIDE, CENTRED], ids=["MVN", "centred"])
+def test_rows_apart(op: Any) -> None:
+    """Heads of a part of a product, in the order in which attention takes them; others are copied first."""
+    def heads(a: Any) -> Any:
+        return a[:, :, 16:].reshape(2, 5, 4, 8).transpose(0, 2, 1, 3)
+
+    assert check(op, random((2, 5, 48)), [[3]], view=heads) == 1
+    assert check(op, random((2, 5, 4, 8)), [[2, 3]], view=lambda a: a[:, 1:]) == 1
+    assert check(op, random((5, 6, 4)), [[1, 2]], view=lambda a: a[:, 1:]) == 1
+    assert check(op, random((5, 4, 17001)), [[2]], view=lambda a: a[:, 1:]) == 2, "not at multiples of 16 bytes"
+    assert check(op, random((5, 9)), [[1]], view=lambda a: a[:, 1:]) == 2
+    assert check(op, random((2, 8, 3)), [[2]], view=lambda a: a.transpose(0, 2, 1)) == 2
+    assert check(op, random((2, 8, 12)), [[1]], view=lambda a: a[:, 2:]) == 2
+
+
 def test_nothing() -> None:
     assert check(INSIDE, random((0, 3)), [[1]]) == 0
     assert check(ADDED, random((3, 0)), [[1]]) == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .build import audio, compressed, decoders, recurrent, text, vision
+from .build import audio, compressed, decoders, recurrent, spelled, text, vision
 from .build._convert import Built
 
 Sizes = dict[str, Any]
@@ -91,6 +91,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5_decoder": Architecture(text.t5, dict(half="decoder") | _t5),
     "bart_encoder": Architecture(text.bart, dict(half="encoder") | _bart, kept=False),
     "bart_decoder": Architecture(text.bart, dict(half="decoder") | _bart, kept=False),
+    "spelled_encoder": Architecture(spelled.encoder, dict(vocabulary=61, width=40, heads=5, layers=1, hidden=64)),
     # vision
     "vit": Architecture(
         partial(vision.classifier, "vit", 51), _vit | dict(shapes=_SQUARES, image_size=32, num_labels=11),

@@ -14,10 +14,11 @@ import ovgpu
 from tests.harness import judge
 
 from .drive import Decoder
-from .transformer import Sizes, Transformer, bert, gpt2
+from .transformer import Sizes, Transformer, bert, gpt2, llama
 
 DATA = Path(__file__).parent / "data"
 BERT, GPT2 = Sizes(2, 60, 5, 112, 211, 40), Sizes(2, 48, 4, 192, 211, 96)
+LLAMA = Sizes(2, 48, 6, 112, 211, 0, 3)
 
 
 def operations(net: Any) -> Counter[tuple[str, str]]:
@@ -29,7 +30,8 @@ def compiled(library: Any, model: Transformer) -> Any:
     return core.compile_model(core.read_model(*model.ir), "CPU", {} if library is ovgpu else judge.CONFIG)
 
 
-@pytest.mark.parametrize(("name", "model"), [("bert", bert(1, BERT)), ("gpt2", gpt2(1, GPT2))])
+@pytest.mark.parametrize(("name", "model"), [
+    ("bert", bert(1, BERT)), ("gpt2", gpt2(1, GPT2)), ("llama", llama(1, LLAMA))])
 def test_the_operations_are_those_of_an_export(name: str, model: Transformer) -> None:
     exported = etree.parse(DATA / name / "model.xml").getroot()
     assert operations(etree.fromstring(model.ir[0])) == operations(exported)
@@ -46,9 +48,9 @@ def test_bert_computes_what_openvino_does() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_gpt2_computes_what_openvino_does() -> None:
+@pytest.mark.parametrize("model", [gpt2(1, GPT2), llama(1, LLAMA)], ids=["gpt2", "llama"])
+def test_decoders_compute_what_openvino_does(model: Transformer) -> None:
     pytest.importorskip("openvino")
-    model = gpt2(1, GPT2)
     decoders = [Decoder(compiled(library, model)) for library in (ovgpu, judge.openvino())]
     tokens = np.arange(12)[None]
     for given in (tokens[:, :7], tokens[:, 7:8], tokens[:, 8:]):

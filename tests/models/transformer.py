@@ -1,4 +1,4 @@
-"""BERT and GPT-2 with random weights, op for op as optimum-intel exports them, made without it.
+"""BERT, GPT-2 and Llama with random weights, op for op as optimum-intel exports them, made without it.
 
 For machines that have neither openvino nor torch, and for sizes that are not worth keeping on disk.
 """
@@ -25,6 +25,7 @@ class Sizes:
     inner: int
     vocabulary: int
     positions: int
+    shared: int = 1  # query heads to a head of keys and values
 
     @property
     def head(self) -> int:
@@ -80,6 +81,13 @@ class _Writer:
         y = self("MVN", [x, self.net.const(np.array([-1], np.int32))], 6, **attrs)
         y = self.add(y, self.weight(f"{name}.weight", width, mean=1.0, like=(1, 1, width)), "Multiply")
         return self.add(y, self.weight(f"{name}.bias", width, like=(1, 1, width)))
+
+    def rms(self, name: str, x: Port, width: int) -> Port:
+        one, two, eps = (self.net.const(np.full((1, 1, 1), v, np.float32)) for v in (1, 2, 1e-6))
+        mean = self("ReduceMean", [self.add(x, two, "Power"), self.i64(-1)], keep_dims=True)
+        root = self("Sqrt", [self.add(mean, eps)])
+        y = self.add(x, self("Divide", [one, root], auto_broadcast="numpy", m_pythondiv=True), "Multiply")
+        return self.add(self.weight(f"{name}.weight", width, mean=1.0, like=(1, 1, width)), y, "Multiply")
 
     def add(self, a: Port, b: Port, op: str = "Add", version: int = 1) -> Port:
         return self(op, [a, b], version, auto_broadcast="numpy")
@@ -198,14 +206,7 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
     words, table = w.embedding("words", sizes.vocabulary, width, ids)
     x = w.add(words, w.embedding("positions", sizes.positions, width, positions)[0])
     dims = w.shape_of(ids)
-    cache = {}
-    for k in range(sizes.layers):
-        for part in ("key", "value"):
-            name = f"past_key_values.{k}.{part}present.{k}.{part}"
-            empty = w("Concat", [batch, w.i64(sizes.heads), w.i64(0), w.i64(sizes.head)], axis=0)
-            empty = w("Broadcast", [net.const(np.float32(0)), empty], 3, mode="numpy")
-            value = net.read_value(name, "f32", (-1, sizes.heads, -1, sizes.head), empty)
-            cache[k, part] = name, w("Gather", [value, beam, w.number(0)], 8, batch_dims=0)
+    cache = _caches(w, batch, beam, sizes)
     allowed = _gpt2_mask(w, mask, dims, cache[0, "key"][1])
     row = w("Gather", [w.shape_of(table), w.i64(1), w.number(0)], kind="i64")
     back = w("Concat", [dims, row], axis=0)
@@ -238,20 +239,112 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
     return Transformer(net.build(), w.weights, sizes)
 
 
+def _caches(w: _Writer, batch: Port, beam: Port, sizes: Sizes) -> dict[tuple[int, str], tuple[str, Port]]:
+    """By layer and part, the variable of keys or values, and what it holds of the beams."""
+    cache, heads = {}, sizes.heads // sizes.shared
+    for k in range(sizes.layers):
+        for part in ("key", "value"):
+            name = f"past_key_values.{k}.{part}present.{k}.{part}"
+            empty = w("Concat", [batch, w.i64(heads), w.i64(0), w.i64(sizes.head)], axis=0)
+            empty = w("Broadcast", [w.net.const(np.float32(0)), empty], 3, mode="numpy")
+            value = w.net.read_value(name, "f32", (-1, heads, -1, sizes.head), empty)
+            cache[k, part] = name, w("Gather", [value, beam, w.number(0)], 8, batch_dims=0)
+    return cache
+
+
 def _gpt2_mask(w: _Writer, mask: Port, dims: Port, past_keys: Port) -> Port:
     past, new = w.scalar(w.shape_of(past_keys), 2), w.scalar(dims, 1)
-    total = w.add(past, new)
+    batch = w.item(dims, 0)
+    flags = w("Convert", [w.reshape(mask, w.i64(0, 0), True)], kind="boolean", destination_type="boolean")
+    total, count = w.add(past, new), w.reshape(new, w.i64(1), False)
+    return _causal(w, flags, batch, w("Squeeze", [batch]), past, total, count)
+
+
+def _causal(w: _Writer, flags: Port, batch: Port, batches: Port, past: Port, total: Port, count: Port) -> Port:
+    """What is added to scores: of ``count`` queries behind ``past`` keys of ``total``; numbers as vectors (batch,
+    count) and scalars."""
     columns = w.unsqueezed(w.range(w.number(0, "i32"), total), 0, 1, 2)
-    count = w.reshape(new, w.i64(1), False)
     rows = w.rows(count, past, total)
     causal = w("LessEqual", [columns, rows], kind="boolean", auto_broadcast="numpy")
     causal = w.add(w.net.const(np.array(True)), causal, "BitwiseAnd", 13)
-    flags = w("Convert", [w.reshape(mask, w.i64(0, 0), True)], kind="boolean", destination_type="boolean")
-    batch = w.item(dims, 0)
-    allowed = w.unmasked(flags, w.shape_of(flags, "i32"), columns, w("Squeeze", [batch]))
+    allowed = w.unmasked(flags, w.shape_of(flags, "i32"), columns, batches)
     allowed = w.add(causal, allowed, "BitwiseAnd", 13)
     keys = w("Unsqueeze", [total, w.number(0, "i32")])
     target = w("Concat", [batch, w.i64(1), count, keys], axis=0)
     allowed = w("Broadcast", [allowed, target], 3, mode="bidirectional")
     return w("Select", [allowed, w.net.const(np.float32(0)), w.net.const(np.float32(-65504))], kind="f32",
              auto_broadcast="numpy")
+
+
+def llama(seed: int, sizes: Sizes) -> Transformer:
+    """A stateful Llama decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
+    w = _Writer(Net("llama"), np.random.default_rng(seed))
+    net, width, head, keys = w.net, sizes.width, sizes.head, sizes.heads // sizes.shared
+    ids, mask, positions = (net.parameter("i64", (-1, -1), n) for n in ("input_ids", "attention_mask", "position_ids"))
+    beam = net.parameter("i32", (-1,), "beam_idx")
+    cache = _caches(w, w.item(w.shape_of(ids), 0), beam, sizes)
+    x, _ = w.embedding("words", sizes.vocabulary, width, ids)
+    normed = w.rms("0.norm_1", x, width)
+    rotary = _angles(w, positions, head)
+    dims, past = w.shape_of(normed), w.scalar(w.shape_of(cache[0, "key"][1]), 2)
+    batch, new = w.scalar(dims, 0), w.scalar(dims, 1)
+    count, total = w.reshape(new, w.i64(1), False), w.add(past, new)
+    flags = w("Convert", [mask], kind="boolean", destination_type="boolean")
+    allowed = _causal(w, flags, w.reshape(batch, w.i64(1), False), batch, past, total, count)
+    assigned: list[tuple[str, Port]] = []
+    repeated: Port | None = None
+
+    def dense(name: str, x: Port, out: int, of: int) -> Port:
+        return w.matmul(x, w.weight(f"{name}.weight", out, of))
+
+    def heads(name: str, x: Port, count: int) -> Port:
+        return w.turned(w.reshape(dense(name, x, count * head, width), w.i64(0, 0, count, head), True))
+
+    for k in range(sizes.layers):
+        query = _rotated(w, heads(f"{k}.query", normed, sizes.heads), *rotary, head)
+        parts = []
+        for part in ("key", "value"):
+            name, before = cache[k, part]
+            y = heads(f"{k}.{part}", normed, keys)
+            y = _rotated(w, y, *rotary, head) if part == "key" else y
+            assigned.append((name, w("Concat", [before, y], axis=-2)))
+            if repeated is None:
+                both = w("Gather", [w.shape_of(assigned[0][1]), w.i64(0, 1), w.number(0)], 8, batch_dims=0)
+                length = w.add(w.reshape(past, w.i64(1), False), count)
+                repeated = w("Concat", [both, w.i64(sizes.shared), length, w.i64(head)], axis=0)
+            y = w("Unsqueeze", [assigned[-1][1], w.number(2)])
+            y = w("Broadcast", [y, repeated], 3, mode="bidirectional")
+            parts.append(w.reshape(y, w.i64(0, sizes.heads, -1, head), True))
+        y = dense(f"{k}.attended", w.attention(query, *parts, allowed, sizes), width, width)
+        x = w.add(x, y)
+        normed = w.rms(f"{k}.norm_2", x, width)
+        y = w("Swish", [dense(f"{k}.gate", normed, sizes.inner, width)], 4)
+        y = w.add(y, dense(f"{k}.up", normed, sizes.inner, width), "Multiply")
+        x = w.add(x, dense(f"{k}.down", y, width, sizes.inner))
+        normed = w.rms(f"{k + 1}.norm_1", x, width)
+    logits: Any = net.layer("MatMul", "opset1", [normed, w.weight("head.weight", sizes.vocabulary, width)],
+                            {"transpose_a": False, "transpose_b": True}, names=["logits"])
+    for name, value in assigned:
+        net.assign(name, value)
+    net.result(logits)
+    return Transformer(net.build(), w.weights, sizes)
+
+
+def _angles(w: _Writer, positions: Port, head: int) -> tuple[Port, Port]:
+    """Cosines and sines, [batch, 1, time, head]."""
+    where = w("Convert", [w("Unsqueeze", [positions, w.number(1)])], kind="f32", destination_type="f32")
+    frequencies = w.net.const((10000 ** (-np.arange(0, head, 2) / head)).astype("f4").reshape(1, -1, 1))
+    angles = w("MatMul", [frequencies, where], transpose_a=False, transpose_b=False)
+    angles = w("Transpose", [angles, w.net.const(np.array([0, 2, 1], np.int32))])
+    angles = w("Concat", [angles, angles], axis=-1)
+    cos, sin = (w("Unsqueeze", [w(op, [angles]), w.number(1)]) for op in ("Cos", "Sin"))
+    return cos, sin
+
+
+def _rotated(w: _Writer, x: Port, cos: Port, sin: Port, head: int) -> Port:
+    def half(start: int, stop: int) -> Port:
+        return w("Slice", [x, w.i64(start), w.i64(stop), w.i64(1), w.i64(3)], 8)
+
+    minus = w("Convert", [w.number(-1, "i32")], kind="f32", destination_type="f32")
+    turned = w("Concat", [w.add(half(head // 2, 2**63 - 1), minus, "Multiply"), half(0, head // 2)], axis=-1)
+    return w.add(w.add(x, cos, "Multiply"), w.add(turned, sin, "Multiply"))

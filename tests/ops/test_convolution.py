@@ -51,7 +51,10 @@ CASES = [
     *(conv((2, 3, 11), (4, 3, 2), auto_pad=auto, strides=(2,), pads_begin=(3,)) for auto in
       ("same_lower", "same_upper")),
     *(conv((2, 3, 7, 9), (5, 3, 3, 3), kind, pads_begin=(1, 0), pads_end=(1, 2)) for kind in
-      ("f16", "bf16", "f64", "i8", "u8", "i32", "i64")),
+      ("f16", "bf16", "f64", "u8", "i32", "i64")),
+    # even weights: the plugin halves them where the processor has no VNNI instructions
+    replace(conv((2, 3, 7, 9), (5, 3, 3, 3), "i8", pads_begin=(1, 0), pads_end=(1, 2), id="i8"), inputs=[
+        In((2, 3, 7, 9), "i8"), In((5, 3, 3, 3), "i8", lambda rng: 2 * rng.integers(-4, 5, (5, 3, 3, 3)))]),
     Case("Convolution", "opset1", [In(shape, "f8e4m3", lambda rng, shape=shape: rng.integers(-2, 3, shape))
                                    for shape in ((2, 3, 7, 9), (5, 3, 3, 3))], id="f8"),
     conv((0, 3, 7, 9), (5, 3, 3, 2), id="zero_batch"),

@@ -86,4 +86,4 @@ def deformed(draw: st.DrawFn) -> Case:
                 **{name: ",".join(map(str, value)) for name, value in attrs.items()})
 
 
-test_random = sweep(deformed(), draws=100)
+test_random = sweep(deformed())

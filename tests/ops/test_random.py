@@ -22,7 +22,7 @@ from tests.harness.tolerance import compare_all
 SEEDS = {"global_seed": 2**33 + 5, "op_seed": 2**34 + 77}
 BOUNDS = {"f32": (-3.3, 10.7), "f16": (0.5, 2.25), "bf16": (1, 3.5), "f64": (-3.3, 10.7), "i32": (-7, 1000),
           "i64": (-7, 1000)}
-OWN = ("f16", "f64")  # words and roundings of their own by the specification; the plugin computes in f32
+OWN = ("f16", "bf16", "f64")  # words and roundings of their own by the specification; the plugin mostly computes in f32
 
 
 def uniform(shape: Any, kind: str = "f32", low: Any = None, high: Any = None, **more: Any) -> Case:
@@ -46,8 +46,8 @@ TWISTED = {"attrs": {"alignment": "pytorch"}}  # the same in every inference
 WIDE = (-(2**35), 2**40)
 UNIFORM = [
     *(uniform([7, 3, 51], kind, **TWISTED, id=f"twister_{kind}") for kind in ("f32", "f16", "f64", "i32", "i64")),
-    # OpenVINO rounds bf16 another way
-    uniform([7, 3, 51], "bf16", **TWISTED, id="twister_bf16", tol=1.6e-2),
+    # OpenVINO rounds bf16 another way; its plugin computes it in f32 where the processor has no bf16
+    uniform([7, 3, 51], "bf16", **TWISTED, id="twister_bf16", tol=1.6e-2, oracle="evaluate"),
     uniform([991], "i64", *WIDE, **TWISTED, id="twister_wide", oracle="evaluate"),
     uniform([], **TWISTED, id="scalar", oracle="evaluate"),  # the plugin draws none
     uniform([3, 0, 5], **TWISTED, id="empty"),
@@ -223,7 +223,7 @@ def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]
     return recall([xml, weights, *(x for x, _ in inputs)], infer)
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "i32", "i64"])
+@pytest.mark.parametrize("kind", ["f32", "i32", "i64"])  # bf16 depends on the processor
 @pytest.mark.parametrize("variant", ["static", "dynamic", "rankless"])
 def test_a_sequence_goes_on(kind: str, variant: Variant, device: str) -> None:
     """As in the plugin: from inference to inference, over other shapes, and from request to request."""

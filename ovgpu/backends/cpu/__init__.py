@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._op import Array, Op, evaluate
+from ovgpu.ops._lanes import lanes, record
+from ovgpu.ops._op import Array, Op, call, evaluate
 from ovgpu.ops._xp import NUMPY
 from ovgpu.runtime.backend import Call, Clock, Recording, explain
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
+from ovgpu.types.mapped import let_go
 
 ALIGNMENT = 64
+PIECE = 1 << 22  # bytes of a constant that are copied at a time
 
 
 class _Memory:
@@ -66,20 +70,32 @@ class CpuBackend:
             return np.empty(shape, array.dtype)
         if array.flags.c_contiguous and array.dtype != object and array.size:
             return np.ndarray(shape, array.dtype, array, offset, strides)
+        if array.strides == strides and (index := _index(array, offset, shape)) is not None:
+            return array[index]
         if array.dtype == object:
             return np.lib.stride_tricks.as_strided(array.reshape(-1)[offset // 8 :], shape, strides)
         return np.asarray(_Memory(array, offset, shape, strides)).view(array.dtype)
 
     def constant(self, value: Any) -> Array:
-        if value.flags.aligned and value.flags.c_contiguous:
-            return value
-        aligned = self.place(self.allocate(value.nbytes), 0, value.shape, np.empty(value.shape, value.dtype).strides,
-                             Type.of(value.dtype)) if value.nbytes else value.copy()
-        np.copyto(aligned, value)
-        return aligned
+        return self.constants([value])[0]
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        return [self.constant(value) for value in values]
+        found = [self._room(value) for value in values]
+        copies = [(target, value) for target, value in zip(found, values) if target is not value]
+        work = lanes(sum(target.nbytes for target, _ in copies) > PIECE)
+        pieces = (piece for target, value in copies for piece in _pieces(target, value))
+        for lane, piece in zip(cycle(work), pieces):
+            lane(_move, *piece)
+        record(call, work)
+        return found
+
+    def _room(self, value: Array) -> Array:
+        """The constant, if it is aligned and dense, or memory for a copy that is."""
+        if value.flags.aligned and value.flags.c_contiguous:
+            return value
+        if not value.nbytes:
+            return value.copy()
+        return self.dense(self.allocate(value.nbytes), value.shape, Type.of(value.dtype))
 
     def to_host(self, array: Array) -> Any:
         return array
@@ -134,6 +150,35 @@ class CpuBackend:
         results = evaluate(op, self.xp, inputs, types)
         return [np.array(r) if any(x is not None and np.may_share_memory(r, x) for x in inputs) else r
                 for r in results]
+
+
+def _pieces(target: Array, source: Array) -> Iterator[tuple[Array, Array]]:
+    """A copy in pieces; as bytes, which are copied faster than what is not aligned."""
+    if not source.flags.c_contiguous:
+        yield target, source
+        return
+    target, source = (array.reshape(-1).view(np.uint8) for array in (target, source))
+    for first in range(0, source.size, PIECE):
+        yield target[first : first + PIECE], source[first : first + PIECE]
+
+
+def _move(target: Array, source: Array) -> None:
+    np.copyto(target, source)
+    let_go(source)
+
+
+def _index(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
+    """What cuts a part of this shape, with the array's strides, out of it; None if that cannot be told by the axes in
+    turn. Many times faster than `_Memory`."""
+    index = []
+    for extent, step, size in zip(array.shape, array.strides, shape):
+        if step <= 0:
+            return None
+        start, offset = divmod(offset, step)
+        if start + size > extent:
+            return None
+        index.append(slice(start, start + size))
+    return None if offset else tuple(index)
 
 
 def _evaluate_into(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], types: Sequence[Type]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import errors, rt
+from ovgpu.backends.cuda import errors, kernel_cache, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn
 from ovgpu.backends.cuda.cufft import Fft
@@ -26,20 +26,22 @@ from ovgpu.types import Type
 
 class CudaBackend:
     """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream, handles of cuBLAS and cuDNN, and plans
-    of cuFFT."""
+    of cuFFT. What it compiles is kept in ``folder``, see `kernel_cache`."""
 
     name = "NVIDIA"
     remote = True
     fuses = True
     replays = True
 
-    def __init__(self, number: int = 0) -> None:
-        self.cupy, self.number = rt.cupy(), number
+    def __init__(self, number: int = 0, folder: str = "") -> None:
+        self.cupy, self.number, self.folder = rt.cupy(), number, folder
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self._active = errors.Active(self.device, self.stream)
+        if folder:
+            kernel_cache.install()
+        self._active = errors.Active(self.device, self.stream, folder)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream), Fft()
         self.graphs = Graphs(self.stream)
 
@@ -47,7 +49,7 @@ class CudaBackend:
         return self._active
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend(self.number)
+        return CudaBackend(self.number, self.folder)
 
     def allocate(self, nbytes: int) -> Any:
         with self._active:

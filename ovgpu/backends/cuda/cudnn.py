@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
@@ -15,15 +15,54 @@ from ovgpu.errors import OpError
 from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._op import Array
 from ovgpu.ops._strided import strides_of
+from ovgpu.ops.activation import Relu
+from ovgpu.ops.arithmetic import Add
 
 WORKSPACE = 256 << 20  # bytes that a plan may ask for
 PLANS = 256  # that a request keeps
 ALIGNMENT = 16  # bytes: cuDNN may read so many at once
-X, KERNEL, OUT = 1, 2, 3  # how plans name their tensors
+X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # how plans name their tensors
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 # Handles of requests that are gone, by device, as those of cuBLAS.
 _idle: dict[tuple[int, int], list[Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What cuDNN computes along with a convolution in f32, by engines that do not round to TF32: the sum with a tensor,
+    if there are strides of one, then with a bias for each channel, then a Relu."""
+
+    residual: tuple[int, ...] | None
+    relu: bool
+
+    @staticmethod
+    def of(c: Convolved) -> tuple[Tail, dict[int, Array]] | None:
+        """And its arrays; None if the layers are others. Those of 16-bit types would round in between."""
+        assert c.finish is not None
+        chain, last, relu = c.finish.chain, 0, False
+        arrays: dict[int, Array] = {}
+        if c.out.dtype.name != "float32" or c.transposed or chain.literals:
+            return None
+        for number, part in enumerate(chain.parts, chain.inputs):
+            others = [i for i in part.operands if i != last]
+            if relu or len(part.operands) != len(others) + 1:
+                return None
+            if isinstance(part.op, Add) and 0 < others[0] < chain.inputs:
+                array = c.finish.operands[others[0] - 1]
+                name = RESIDUAL if BIAS in arrays or not _is_bias(array, c.out) else BIAS
+                if name in arrays or (name == RESIDUAL and array.shape != c.out.shape):
+                    return None
+                arrays[name] = array
+            elif isinstance(part.op, Relu):
+                relu = True
+            else:
+                return None
+            last = number
+        steps = _steps(arrays[RESIDUAL]) if RESIDUAL in arrays else None
+        if BIAS not in arrays or min(steps or (1,)) <= 0 or any(a.data.ptr % ALIGNMENT for a in arrays.values()):
+            return None
+        return Tail(steps, relu), arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +81,10 @@ class Problem:
     end: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
+    tail: Tail | None = None
 
     @staticmethod
-    def of(c: Convolved) -> Problem | None:
+    def of(c: Convolved, tail: Tail | None = None) -> Problem | None:
         """None for what cuDNN does not take: other types, broadcast or reversed arrays, such that begin anywhere or are
         empty, and shapes that follow from no padding."""
         kind = c.out.dtype.name
@@ -61,16 +101,18 @@ class Problem:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
         found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_steps, out_steps, tuple(c.begin), end,
-                        tuple(c.strides), tuple(c.dilations))
+                        tuple(c.strides), tuple(c.dilations), tail)
         return found if len(end) > 1 else found.of_images()
 
     def of_images(self) -> Problem:
         """One of a single spatial axis with another one before it: cuDNN has none such."""
         x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
-        x_steps, out_steps = ((*steps[:2], steps[2] * extent, steps[2]) for steps, extent in (
-            (self.x_steps, self.x[2]), (self.out_steps, self.out[2])))
+        residual = None if self.tail is None else self.tail.residual
+        x_steps, out_steps, residual_steps = ((*steps[:2], steps[2] * extent, steps[2]) for steps, extent in (
+            (self.x_steps, self.x[2]), (self.out_steps, self.out[2]), (residual or self.out_steps, self.out[2])))
+        tail = self.tail if self.tail is None or residual is None else replace(self.tail, residual=residual_steps)
         return Problem(self.kind, self.transposed, x, kernel, out, x_steps, out_steps, (0, *self.begin), (0, *self.end),
-                       (1, *self.strides), (1, *self.dilations))
+                       (1, *self.strides), (1, *self.dilations), tail)
 
 
 class Dnn:
@@ -93,12 +135,16 @@ class Dnn:
         return handle
 
     def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
-        """The calls of a convolution; None where cuDNN is not installed, or does not take it."""
-        problem = None if rt.cudnn() is None else Problem.of(c)
+        """The calls of a convolution and of what finishes it; None where cuDNN is not installed, or does not take
+        them."""
+        if rt.cudnn() is None:
+            return None
+        found: Any = (None, {}) if c.finish is None else Tail.of(c)
+        problem = None if found is None else Problem.of(c, found[0])
         plan = None if problem is None else self._plan(problem)
         if plan is None:
             return None
-        return [partial(plan, {X: c.x, KERNEL: c.kernel, OUT: c.out}, self._scratch(plan.nbytes))]
+        return [partial(plan, {X: c.x, KERNEL: c.kernel, OUT: c.out, **found[1]}, self._scratch(plan.nbytes))]
 
     def _plan(self, problem: Problem) -> Plan | None:
         if problem not in self._plans:
@@ -143,6 +189,8 @@ def build(problem: Problem, handle: Any) -> Plan | None:
             record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
             out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
                          dilation=problem.dilations, compute_data_type=sums)
+            if problem.tail is not None:
+                out = _finished(graph, problem, out, kind)
             out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
             graph.validate()
             graph.build_operation_graph()
@@ -155,9 +203,23 @@ def build(problem: Problem, handle: Any) -> Plan | None:
         except cudnn.cudnnGraphNotSupportedError:
             return None
         except RuntimeError as e:
-            if "NOT_SUPPORTED" in str(e):  # as the library says of a part of the graph
+            # As the library says of a part of the graph; one that it does not know may be wrong for other reasons.
+            if "NOT_SUPPORTED" in str(e) or problem.tail is not None:
                 return None
             raise
+
+
+def _finished(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
+    """The tensor that is a `Tail` of another one, in the order in which cuDNN has engines for it."""
+    tail, sums = problem.tail, rt.cudnn().data_type.FLOAT
+    assert tail is not None
+    if tail.residual is not None:
+        residual = graph.tensor(dim=problem.out, stride=tail.residual, data_type=kind, uid=RESIDUAL)
+        out = graph.add(out, residual, compute_data_type=sums)
+    channels = (1, problem.out[1], *(1 for _ in problem.out[2:]))
+    bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=kind, uid=BIAS)
+    out = graph.bias(out, bias, compute_data_type=sums)
+    return graph.relu(out, compute_data_type=sums) if tail.relu else out
 
 
 @contextmanager
@@ -177,6 +239,13 @@ def _end(whole: int, sparse: int, taps: int, stride: int, dilation: int, begin: 
         if (whole + begin + end - reach) // stride + 1 == sparse:
             return end
     return None
+
+
+def _is_bias(x: Array, out: Array) -> bool:
+    """Whether there is one dense element for each channel."""
+    if x.ndim > out.ndim or x.size != out.shape[1]:
+        return False
+    return strides_of(x, out.shape) == (0, int(x.size > 1), *[0] * (out.ndim - 2))
 
 
 def _steps(x: Array) -> tuple[int, ...]:

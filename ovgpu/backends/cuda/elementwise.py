@@ -187,8 +187,31 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 """
 
 
-def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str]) -> list[str]:
-    """What computes ``y[e]`` from the inputs' elements, whose C++ is in ``values``.
+@cache
+def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], most: int) -> str:
+    """A struct whose `of` computes the chain from a value, its first input, and elements of the up to ``most`` arrays
+    that are the others; what is called ``at`` there tells where those of each lie. The result is of the value's type.
+    """
+    result = c_type(inputs[0])
+    values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]
+    steps = statements(chain, [Type.of(dtype) for dtype in inputs], values, "y")
+    return f"""#include "elementwise.cuh"
+
+struct {name} {{
+  template <class At>
+  static __device__ __forceinline__ {result} of({result} x, const At& at, {
+      ", ".join(f"const void* p{i}" for i in range(most))}) {{
+    {result} y;
+    {(chr(10) + "    ").join(steps)}
+    return y;
+  }}
+}};
+
+"""
+
+
+def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]") -> list[str]:
+    """What computes the ``target`` from the inputs' elements, whose C++ is in ``values``.
 
     In the block of a part its op's own names hold: `in_0` and `v_0` are none of them.
     """
@@ -201,4 +224,4 @@ def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str]) -> li
         body = cuda_body(part.op, [k for k, _ in given], [v for _, v in given], f"v_{number}")
         lines += [f"{c_type(kind.storage)} v_{number};  // {part.op.name}", f"{{ {body} }}"]
         known.append((kind, f"v_{number}"))
-    return [*lines, f"y[e] = {known[-1][1]};"]
+    return [*lines, f"{target} = {known[-1][1]};"]

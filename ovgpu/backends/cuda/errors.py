@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import kernel_cache, rt
 from ovgpu.errors import DeviceError, OpError
 
 OUT_OF_MEMORY = 2
@@ -65,19 +65,22 @@ def _translation(error: BaseException) -> DeviceError | None:
 
 class Active:
     """A context in which a device and a stream are this thread's current ones: what CuPy allocates and computes is
-    theirs. What CUDA raises in it is `translated`. It may be entered again inside, and by several threads."""
+    theirs, and what it compiles is kept in ``folder``. What CUDA raises in it is `translated`. It may be entered again
+    inside, and by several threads."""
 
-    def __init__(self, device: Any, stream: Any) -> None:
-        self.device, self.stream = device, stream
+    def __init__(self, device: Any, stream: Any, folder: str = "") -> None:
+        self.device, self.stream, self.folder = device, stream, folder
 
     def __enter__(self) -> Self:
         with translated():
             self.device.__enter__()
         self.stream.__enter__()
+        kernel_cache.enter(self.folder)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        kernel_cache.leave()
         self.stream.__exit__(kind, error, trace)
         with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):  # the first error counts
             self.device.__exit__(kind, error, trace)

@@ -24,16 +24,18 @@ class Launcher:
     """Records calls for one step on one stream."""
 
     c_type = staticmethod(c_type)
+    functor = staticmethod(elementwise.functor)
 
     def __init__(self, stream: Any, blas: Any, dnn: Any = None, ffts: Fft | None = None) -> None:
         self.stream, self.blas, self.dnn, self.ffts = stream, blas, dnn, ffts or Fft()
         self.calls: list[Call] = []
 
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
-               args: Sequence[Any], shared: int = 0, cooperative: bool = False) -> None:
+               args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "") -> None:
         """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types, and host arrays are
-        structs passed by value. All blocks of a cooperative launch run at the same time."""
-        self._launch(sources.function(file, expression, cooperative), grid, block, args, shared)
+        structs passed by value. All blocks of a cooperative launch run at the same time. ``prelude`` is generated
+        source that stands before the file's."""
+        self._launch(sources.function(file, expression, cooperative, prelude), grid, block, args, shared)
 
     def _launch(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                 shared: int = 0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,25 @@ def source(file: str) -> str:
 @cache
 def headers() -> str:
     """A digest of the header files."""
+    from hashlib import sha256  # which loads OpenSSL
+
     digest = sha256()
     for header in sorted(folder().glob("*.cuh")):
         digest.update(header.read_bytes())
     return digest.hexdigest()
 
 
-_functions: dict[tuple[int, str, str, bool], Any] = {}
+_functions: dict[tuple[int, str, str, bool, str], Any] = {}
 
 
-def function(file: str, expression: str, cooperative: bool = False) -> Any:
-    """The kernel ``expression`` (``softmax_rows<float, false, 4, 1>``) of a file, compiled on first use."""
+def function(file: str, expression: str, cooperative: bool = False, prelude: str = "") -> Any:
+    """The kernel ``expression`` (``softmax_rows<float, false, 4, 1>``) of a file behind a prelude, compiled on first
+    use."""
     cupy = rt.cupy()
-    key = (id(cupy), file, expression, cooperative)
+    key = (id(cupy), file, expression, cooperative, prelude)
     if key not in _functions:
         with errors.compiling(f"cuda_kernels/{file}, {expression},"):
-            module = cupy.RawModule(code=source(file), options=("-std=c++17", f"-I{folder()}"),
+            module = cupy.RawModule(code=prelude + source(file), options=("-std=c++17", f"-I{folder()}"),
                                     name_expressions=[expression], enable_cooperative_groups=cooperative)
             _functions[key] = module.get_function(expression)
     return _functions[key]

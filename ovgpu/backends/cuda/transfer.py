@@ -11,6 +11,7 @@ import numpy as np
 from ovgpu.backends.cuda import rt
 from ovgpu.ops._op import Array
 from ovgpu.runtime.backend import Transfer
+from ovgpu.types.mapped import let_go
 
 ALIGNMENT = 256  # bytes between the beginnings of constants: what kernels read in the widest words, and more
 CHUNK = 16 << 20  # bytes of a staging buffer; there are two, one is filled while the other is copied
@@ -54,6 +55,7 @@ def slab(values: Sequence[Array], stream: Any) -> list[Array]:
         for offset, part in parts:
             end = offset + part.size
             staging[turn][offset:end] = part
+            let_go(part)
         (block + begin).copy_from_host_async(staging[turn].ctypes.data, end, stream)
         copied[turn] = stream.record()
     stream.synchronize()

@@ -1,0 +1,89 @@
+"""A sum and its norm as one step: what passes make of residual connections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.ops import _axes
+from ovgpu.ops._elementwise import same_layout
+from ovgpu.ops._fused import Fused
+from ovgpu.ops._op import Array, Op, evaluate, unregistered
+from ovgpu.ops.normalization import EPSILON, ScaledMVN
+from ovgpu.symbolic import Spec
+from ovgpu.types import Type
+
+TERMS = 3  # of a sum, at most; as in normalization.cu
+
+
+@unregistered
+class AddNorm(Op):
+    """``scale [n], shift [n], x, y[, z] -> norm [...][, sum [...]]``: of ``(x + y) + z``, or as `Fused` adds them.
+
+    All sums are rounded, as they are in layers of their own. ``keep``: whether there are users of the sum itself.
+    """
+
+    added: Fused
+    norm: ScaledMVN
+    keep: bool
+
+    name: ClassVar[str] = "AddNorm"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    exact = True  # its parts decode and encode
+
+    def attributes(self) -> dict[str, Any]:
+        return {**self.added.attributes(), "norm": self.norm.name, **self.norm.attributes()}
+
+    def infer(self, scale: Spec | None, shift: Spec | None, *terms: Spec) -> tuple[Spec, ...]:
+        (total,) = self.added.infer(*terms)
+        return (*self.norm.infer(total, scale, shift), total)[: 1 + self.keep]
+
+    def evaluate(self, xp: Any, scale: Any, shift: Any, *terms: Any) -> tuple[Any, ...]:
+        (total,) = self.added.evaluate(xp, *terms)
+        return (*evaluate(self.norm, xp, (total, scale, shift), (Type.of(total.dtype),)), total)[: 1 + self.keep]
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        """The norm may take the memory of a term: each element is read by the thread that later writes in its place."""
+        return tuple(i for i, x in enumerate(inputs) if i > 1 and x is not None and same_layout(x, outputs[0]))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (scale, shift, *terms), (out, *kept) = inputs, outputs
+        if not self._in_one(k, scale, shift, terms, out, *kept):
+            total = kept[0] if kept else out
+            k.elementwise(self.added.chain, terms, total)
+            return self.norm.cuda(k, (total, scale, shift), (out,), ())
+        return None
+
+    def _in_one(self, k: Any, scale: Any, shift: Any, terms: Sequence[Any], out: Any, total: Any = None) -> bool:
+        """Records the kernel, if it takes these arrays."""
+        n = prod(out.shape[out.ndim - self.norm.rank :])
+        periods = [_rows(term, out, n) for term in terms]
+        if not out.size or not _axes.is_real(out) or 0 in periods or out.size // n > _axes.MAX_INDEX:
+            return False
+        rows = out.size // n
+        found = _axes.registers(terms[0], out, rows, n, *terms[1:], total, scale, shift)
+        if found is None:
+            return False
+        first = self.added.chain.parts[0].operands
+        order = [*first, *(i for i in range(len(terms)) if i not in first)]
+        x, y, z = (*(terms[i] for i in order), None)[:TERMS]
+        each = (*(np.uint32(periods[i]) for i in order), np.uint32(1))[:TERMS]
+        block, vector, vectors = found
+        k.kernel("normalization.cu",
+                 f"add_normalize_rows<{k.c_type(out.dtype)}, {self.norm.kind}, {vector}, {vectors}>",
+                 (_axes.ceildiv(rows, block[1]),), block,
+                 (x, y, z, out, total, scale, shift, *each, np.uint32(rows), np.uint32(n),
+                  _axes.real(self.norm.eps, out), np.int32(EPSILON.index("INSIDE" if self.norm.inside else "OUTSIDE"))))
+        return True
+
+
+def _rows(x: Array, out: Array, n: int) -> int:
+    """The rows of n elements after which x, broadcast to ``out``, begins anew; 0 if it has no such rows."""
+    axes = next((i for i, extent in enumerate(x.shape) if extent != 1), x.ndim)
+    shape = x.shape[axes:]
+    alike = x.flags.c_contiguous and shape == out.shape[out.ndim - len(shape) :]
+    return x.size // n if alike and n and x.size % n == 0 else 0

@@ -1,0 +1,204 @@
+"""Rotary position embeddings: what passes make of the layers that exporters write for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.ops._op import Op, Workspace, call, unregistered
+from ovgpu.ops._storage import is_plain
+from ovgpu.ops._strided import Axes, strides_of
+from ovgpu.ops._trace import TILE, tiles
+from ovgpu.ops.growth import Place
+from ovgpu.ops.reduction import is_float
+from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
+
+THREADS = 256  # of a block
+
+
+@unregistered
+class Rotary(Op):
+    """Turns pairs of elements of the last axis, (a, b), into (a cos - b sin, b cos + a sin).
+
+    ``x [..., E], cos [..., size or size / 2], sin (as cos) -> [..., E]``; the axes before the last broadcast. The first
+    ``size`` elements are turned, the others stay. Pairs are neighbours (``pairs``), or element i is paired with
+    i + size / 2. Of cos and sin there is one element per element, or one per pair. Computed in one type, and rounded
+    once.
+    """
+
+    size: int
+    pairs: bool = False
+
+    name: ClassVar[str] = "Rotary"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    strided_outputs = True
+
+    def infer(self, x: Spec, cos: Spec, sin: Spec) -> tuple[Spec, ...]:
+        assert x.shape is not None and cos.shape is not None and sin.shape is not None
+        return (Spec(x.type, (*broadcast_shapes(x.shape[:-1], cos.shape[:-1], sin.shape[:-1]), x.shape[-1])),)
+
+    def evaluate(self, xp: Any, x: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
+        (a, b), (c, d), (s, t) = map(self.parts, (x, cos, sin))
+        turned = [a * c - b * s, b * d + a * t]
+        lead = turned[0].shape[:-1]
+        turned = [xp.stack(turned, axis=-1).reshape((*lead, self.size))] if self.pairs else turned
+        return (xp.concatenate([*turned, xp.broadcast_to(self.rest(x), (*lead, x.shape[-1] - self.size))], axis=-1),)
+
+    def parts(self, x: Any) -> tuple[Any, Any]:
+        """The first and the second elements of the pairs, or what there is for them of cos and sin."""
+        if x.shape[-1] < self.size:
+            return x, x
+        half = self.size // 2
+        return (x[..., 0 : self.size : 2], x[..., 1 : self.size : 2]) if self.pairs else (
+            x[..., :half], x[..., half : self.size])
+
+    def rest(self, x: Any) -> Any:
+        """The elements that stay as they are."""
+        return x[..., self.size :]
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        _, cos, sin = inputs
+        kind, shape = outputs[0].type, outputs[0].shape
+        assert cos is not None and sin is not None and cos.shape and sin.shape and shape
+        return ((kind, (*broadcast_shapes(cos.shape[:-1], sin.shape[:-1]), self.size)),
+                (kind, (minimum(product(shape[:-1]) * self.size, max(TILE, self.size)),)))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, cos, sin), out = inputs, outputs[0]
+        per_pair = max(cos.shape[-1], sin.shape[-1]) < self.size
+        if not is_float(out.dtype) or (self.pairs and not (per_pair and _unit(x) and _unit(out))):
+            return NotImplemented
+        if not out.size:
+            return None
+        if self.size < out.shape[-1]:
+            k(np.copyto, self.rest(out), self.rest(x))
+            x, out = x[..., : self.size], out[..., : self.size]
+        factor, scratch = workspace
+        if self.pairs:  # are complex numbers
+            k(np.copyto, factor[..., 0::2], cos)
+            k(np.copyto, factor[..., 1::2], sin)
+            kind = np.result_type(out.dtype, np.complex64)
+            k(np.multiply, x.view(kind), factor.view(kind), out.view(kind))
+            return None
+        half = self.size // 2
+        first, second = self.parts(sin)
+        k(np.negative, first, factor[..., :half])
+        k(np.copyto, factor[..., half:], second)
+        x, cos, factor, out = [a.reshape(*a.shape[:-1], -1, half) for a in (x, cos, factor, out)]
+        swapped = x[..., ::-1, :]
+        if out.size <= TILE:
+            turn(k, x, cos, swapped, factor, out, scratch)
+        else:
+            given = [np.broadcast_to(a, out.shape) for a in (x, cos, swapped, factor)]
+            k(turn_tiles, list(tiles(out.shape[:-2], max(1, TILE // self.size))), *given, out, scratch)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        operands, out = (*inputs, outputs[0]), outputs[0]
+        if not is_plain(out.dtype):
+            return NotImplemented
+        if not out.size:
+            return None
+        strides = [strides_of(a, out.shape) for a in operands]
+        rows = Axes.collapse(out.shape[:-1], *(s[:-1] for s in strides),
+                             reach=max(abs(s[-1]) * a.shape[-1] for s, a in zip(strides, operands)))
+        if not rows.rank:
+            return NotImplemented
+        half, rest = self.size // 2, out.shape[-1] - self.size
+        each = [int(a.shape[-1] == self.size) for a in inputs[1:]]  # of cos and sin per element, not per pair
+        vector = 16 // out.dtype.itemsize
+        counts = (half, rest, *(n for s in rows.strides for n in s))
+        if (any(n % vector for n in counts) or any(s[-1] != 1 for s in strides)
+                or any(a.data.ptr % 16 for a in operands)):
+            vector = 1
+        threads = min(THREADS, 1 << ((half + rest) // vector - 1).bit_length())
+        index = rows.numbers(0)[0].dtype
+        steps = np.array([s[-1] for s in strides], index)
+        k.kernel("rotary.cu", f"rotate<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
+                 f"{rows.index}, {rows.rank}>", (-(-rows.size // (THREADS // threads)),), (threads, THREADS // threads),
+                 (*operands, rows.packed(), steps, *rows.numbers(rows.size, half, rest, *each)))
+        return None
+
+
+@unregistered
+class RotaryAppend(Rotary):
+    """What a decoder's step does between projections and attention, in one kernel: two `Rotary` and two `Place`.
+
+    ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q turned,
+    keys, values``: k, turned as well, and v lie in the caches from row ``lengths[0]`` on.
+    """
+
+    name: ClassVar[str] = "RotaryAppend"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    numpy = None  # type: ignore[assignment]
+    updates: ClassVar[dict[int, tuple[int, int]]] = {1: (5, 1), 2: (6, 2)}
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        q, _, _, cos, sin, keys, values, _ = inputs
+        return (*super().infer(q, cos, sin), keys, values)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        q, k, v, cos, sin, keys, values, lengths = inputs
+        turned, new = (super(RotaryAppend, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
+        place = Place(axis=keys.ndim - 2)
+        return (turned, *place.evaluate(xp, keys, new, lengths), *place.evaluate(xp, values, v, lengths))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ()
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key, value, cos, sin, keys, values, lengths = inputs
+        out, operands = outputs[0], (q, key, value, cos, sin, outputs[0], keys, values)
+        if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):
+            return NotImplemented
+        turned = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
+        parts = [((q, cos, sin, out), out.shape), ((key, cos, sin, keys), turned), ((value, values), value.shape)]
+        axes = [Axes.collapse(shape[:-1], *(strides_of(x, shape)[:-1] if x is not keys and x is not values
+                                            else strides_of(x)[:-1] for x in each), reach=max(keys.size, values.size))
+                for each, shape in parts]
+        if not all(a.rank for a in axes):
+            return NotImplemented
+        if any(a.index != "int" for a in axes):
+            axes = [replace(a, reach=1 << 31) for a in axes]
+        rank = max(a.rank for a in axes)
+        half, rest, width = self.size // 2, out.shape[-1] - self.size, value.shape[-1]
+        rows = (strides_of(keys)[-2], strides_of(values)[-2])
+        vector = 16 // out.dtype.itemsize
+        counts = (half, rest, width, *rows, *(n for a in axes for s in a.strides for n in s))
+        if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in operands):
+            vector = 1
+        threads = min(THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
+        numbers = axes[0].numbers
+        sizes = [a.size for a in axes]
+        k.kernel("rotary.cu", f"rotate_append<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
+                 f"{axes[0].index}, {rank}>", (-(-max(sizes) // (THREADS // threads)), 3),
+                 (threads, THREADS // threads),
+                 (q, key, value, cos, sin, out, keys, values, *(a.packed(rank) for a in axes),
+                  np.array([*sizes, *rows], numbers(0)[0].dtype), *numbers(half, rest, width),
+                  *numbers(*(int(x.shape[-1] == self.size) for x in (cos, sin))), lengths))
+        return None
+
+
+def turn_tiles(places: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+    """`turn`, as many rows at a time as stay in cache."""
+    for i in places:
+        turn(call, x[i], cos[i], swapped[i], sin[i], out[i], scratch)
+
+
+def turn(k: Any, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+    """``out = x * cos + swapped * sin``, where halves have changed places, and sin is negative in the first one."""
+    scratch = scratch[: out.size].reshape(out.shape)
+    k(np.multiply, x, cos, out)
+    k(np.multiply, swapped, sin, scratch)
+    k(np.add, out, scratch, out)
+
+
+def _unit(x: Any) -> bool:
+    return bool(x.strides[-1] == x.itemsize)

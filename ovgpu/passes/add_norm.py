@@ -1,0 +1,57 @@
+"""On the device, a layer norm or RMS norm computes the sum that it normalises: that of a product, its bias and what
+went past the layers before, which often goes on past those behind as well."""
+
+from __future__ import annotations
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._fused import Chain, Fused, Layer
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._op import op_of
+from ovgpu.ops.add_norm import TERMS, AddNorm
+from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.normalization import ScaledMVN
+from ovgpu.passes._graph import is_fusable, is_number, users_of
+
+
+def add_norms(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
+    users, hosted, moved = users_of(model), hosted_ports(model), dict[int, Output]()
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                add_norms(body)
+        port = node.inputs[0] if isinstance(node.op, ScaledMVN) else None
+        if port is None or id(port) in moved:
+            continue
+        added, others = _sum(port.node, hosted), [user for user in users[id(port)] if user is not node]
+        if added is not None and all(user.op.name != "Concat" for user in others):  # whose parts sums write in place
+            moved[id(port)] = _rewrite(node, port, added, keep=bool(others))
+    for node in model.ops if moved else ():
+        node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
+    model.changed()
+
+
+def _sum(node: Node, hosted: set[int]) -> Fused | None:
+    """The chain that the node is, if that is a sum of a few tensors."""
+    op = op_of(node)
+    if isinstance(op, Add) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
+        op = Fused(Chain.of(op, 2), (), (Layer(op, node.friendly_name, node.place),))
+    if not isinstance(op, Fused) or op.literals or any(type(part.op) is not Add for part in op.chain.parts):
+        return None
+    terms, parts = op.chain.inputs, op.chain.parts
+    operands = [i for part in parts for i in part.operands]
+    return op if terms == len(parts) + 1 <= TERMS and len(set(operands)) == len(operands) else None
+
+
+def _rewrite(node: Node, port: Output, added: Fused, keep: bool) -> Output:
+    """Makes the norm compute the sum as well, and gives what stands for that; without ``keep``, only its shape is asked
+    for, which the norm has as well."""
+    op, (_, scale, shift) = op_of(node), node.inputs
+    assert isinstance(op, ScaledMVN)
+    node.op, node.inputs = AddNorm(added=added, norm=op, keep=keep), [scale, shift, *port.node.inputs]
+    if not keep:
+        return node.outputs[0]
+    total = Output(node, 1)
+    total.spec, total.names = port.spec, port.own_names
+    node.outputs.append(total)
+    return total

@@ -1,0 +1,207 @@
+"""Attention that is spelled out becomes one layer: ``softmax(q k^T * scale + mask) v``.
+
+The scale may be a product or a quotient, of the scores, of q or of k; masks are added, or select a number that is as
+good as minus infinity. Where others take scores or probabilities as well, everything stays as it is. In 16 bits the
+scores are no longer rounded on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any
+
+from ovgpu.errors import OpError
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._attention import WIDEST
+from ovgpu.ops.arithmetic import Add, Divide, Multiply
+from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.comparison import Select
+from ovgpu.ops.convert import Convert, Identity
+from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.movement import Transpose
+from ovgpu.ops.reshape import Unsqueeze
+from ovgpu.ops.softmax import Softmax, Softmax8
+from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite, users_of
+from ovgpu.symbolic import Int, Spec, Sym
+from ovgpu.types import Type
+
+STEP = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # of numbers of the types that attend
+HIDDEN = {Type.f32: -1e30, Type.bf16: -1e30}  # below, what is added to a score leaves nothing of it
+
+Users = dict[int, list[Node]]
+Kept = tuple[Output, float, bool]  # a condition, the number elsewhere, and whether scores are kept where it holds
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A product of matrices, what it is multiplied by, and masks: what is added, or which scores are kept."""
+
+    product: Node
+    scale: float = 1.0
+    masks: tuple[Output | Kept, ...] = ()
+
+
+def fuse_attention(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    users = _users(model)
+    rewrite(model, lambda node: type(node.op) is MatMul and _attend(node, users))
+
+
+def _users(model: Model) -> Users:
+    found = users_of(model)
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                found |= _users(body)
+    return found
+
+
+def _attend(node: Node, users: Users) -> bool:
+    """Makes the product of probabilities and values the whole attention, if it is the end of one."""
+    op: Any = node.op
+    weights, v = node.inputs
+    if weights is None or v is None or op.transpose_a or node.outputs[0].spec.type not in STEP:
+        return False
+    for scores in _scores(_logits(weights, users), users):
+        inputs = _inputs(node, scores, v)
+        if inputs is not None:
+            node.op, node.inputs = ScaledDotProductAttention(), inputs
+            return True
+    return False
+
+
+def _logits(port: Output | None, users: Users) -> Output | None:
+    """What the port is the softmax of, along the last axis; the softmax of 16 bits may be one of f32."""
+    while port is not None and len(users.get(id(port), ())) == 1:
+        op, source = port.node.op, port.node.inputs[0] if port.node.inputs else None
+        if isinstance(op, (Softmax, Softmax8)):
+            return source if port.spec.rank and op.normalized_axis(port.spec.rank) == port.spec.rank - 1 else None
+        if not isinstance(op, (Identity, Convert)):
+            source = next((a for a, b in operands(port.node, Multiply) if number_of(b) == 1), None)
+        port = source
+    return None
+
+
+def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
+    """The products that the port may be the scores of."""
+    if port is None or len(users.get(id(port), ())) != 1:
+        return
+    node = port.node
+    if type(node.op) is MatMul:
+        yield Scores(node)
+    elif isinstance(node.op, (Identity, Convert)):
+        yield from _scores(node.inputs[0], users)
+    elif isinstance(node.op, Add):
+        for a, b in operands(node, Add):
+            yield from (replace(s, masks=(*s.masks, b)) for s in _scores(a, users))
+    elif isinstance(node.op, Select) and node.op.auto_broadcast == "numpy":
+        condition, *values = node.inputs
+        for kept, number, where in ((values[0], number_of(values[1]), True), (values[1], number_of(values[0]), False)):
+            if condition is not None and number is not None and number <= HIDDEN.get(port.spec.type, -inf):
+                yield from (replace(s, masks=(*s.masks, (condition, number, where))) for s in _scores(kept, users))
+    elif (found := _factor(port)) is not None:
+        yield from (replace(s, scale=s.scale * found[1]) for s in _scores(found[0], users) if not s.masks)
+
+
+def _factor(port: Output) -> tuple[Output, float] | None:
+    """(x, n) where the port is x times the number n."""
+    for a, b in operands(port.node, Multiply):
+        if (number := number_of(b)) is not None and a.spec.rank == port.spec.rank:
+            return a, number
+    for a, b in operands(port.node, Divide, ordered=True):
+        if (number := number_of(b)) and a.spec.rank == port.spec.rank:
+            return a, 1 / number
+    return None
+
+
+def _unscaled(port: Output) -> tuple[Output, float]:
+    """(x, n) where the port is x times the number n, 1 if there is none."""
+    scale = 1.0
+    while (found := _factor(port)) is not None:
+        port, scale = found[0], scale * found[1]
+    return port, scale
+
+
+def _turned(graph: Graph, port: Output) -> Output | None:
+    """The port with its last two axes swapped, if it comes from a Transpose, which is as good the other way."""
+    source, order = (*port.node.inputs, None, None)[:2]
+    axes = constant_of(order) if isinstance(port.node.op, Transpose) else None
+    if source is None or axes is None or axes.size < 2:
+        return None
+    *outer, row, column = axes.reshape(-1).tolist()
+    swapped = [*outer, column, row]
+    if swapped == sorted(swapped):
+        return source
+    turned: Output = graph.add(Transpose(), source, graph.constant(swapped))
+    return turned
+
+
+def _inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
+    """What the attention that ends with this node takes, if there is one for it."""
+    graph, kind = Graph(node), node.outputs[0].spec.type
+    first: Any = scores.product.op
+    last: Any = node.op
+    q, k = scores.product.inputs
+    if q is None or k is None or first.transpose_a or not _fits(node, scores, v):
+        return None
+    (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
+    keys, values = k if first.transpose_b else _turned(graph, k), _turned(graph, v) if last.transpose_b else v
+    if keys is None or values is None:
+        return None
+    scale = scores.scale * by_q * by_k
+    width: Any = _shape(q.spec)[-1]
+    given = [] if abs(scale * sqrt(width) - 1) < STEP[kind] else [graph.constant(scale, kind)]
+    return [q, keys, values, _mask(graph, scores.masks, kind), *given]
+
+
+def _fits(node: Node, scores: Scores, v: Output) -> bool:
+    """Whether shapes and types are those of an attention."""
+    first: Any = scores.product.op
+    last: Any = node.op
+    q, k = (port.spec for port in scores.product.inputs if port is not None)
+    out = node.outputs[0].spec
+    if any(isinstance(d, Sym) or not 0 < d <= WIDEST for s in (q, out) for d in (_shape(s) or (0,))[-1:]):
+        return False
+    given: list[Spec | None] = [q, _in_rows(k, not first.transpose_b), _in_rows(v.spec, last.transpose_b)]
+    op: Any = ScaledDotProductAttention()
+    try:
+        for mask in scores.masks or (None,):
+            spec = None if mask is None else (mask if isinstance(mask, Output) else mask[0]).spec
+            if spec is not None and not 1 <= len(_shape(spec)) <= len(_shape(q)):
+                return False
+            found = op.infer(*given, spec if spec is None else replace(spec, shape=_as_matrix(_shape(spec))))[0]
+            if found.type != out.type or found.rank != out.rank:
+                return False
+    except OpError:
+        return False
+    return True
+
+
+def _in_rows(spec: Spec, are_columns: bool) -> Spec:
+    """The spec of keys or values, [.., s, e], that may be given as [.., e, s]."""
+    shape = _shape(spec)
+    return replace(spec, shape=(*shape[:-2], *shape[:-3:-1])) if are_columns else spec
+
+
+def _as_matrix(shape: tuple[Int, ...]) -> tuple[Int, ...]:
+    return shape if len(shape) > 1 else (1, *shape)
+
+
+def _shape(spec: Spec) -> tuple[Int, ...]:
+    return spec.shape or ()
+
+
+def _mask(graph: Graph, masks: Sequence[Output | Kept], kind: Type) -> Output | None:
+    """One mask for all of these."""
+    total: Output | None = None
+    for mask in masks:
+        condition, number, where = (mask, 0, True) if isinstance(mask, Output) else mask
+        term = condition
+        if not isinstance(mask, Output) and (len(masks) > 1 or not where or number != -inf):
+            values = [graph.constant(0, kind), graph.constant(number, kind)]
+            term = graph.add(Select(), condition, *(values if where else values[::-1]))
+        term = term if len(_shape(condition.spec)) > 1 else graph.add(Unsqueeze(), term, graph.constant([0]))
+        total = term if total is None else graph.add(Add(), total, term)
+    return total

@@ -1,0 +1,216 @@
+"""Products of one tensor and several constant matrices become one product, of which each user takes a part.
+
+Such are the projections to queries, keys and values, and the two of a gated layer. If each of them has a bias, these
+become one as well. The parts lie side by side, and are views; products stay apart if the layers that take them would
+have more of them copied than there are products saved, or if what they give is needed at different times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._joined import Joined
+from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._view import View, dense_strides
+from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.compressed import CompressedMatMul
+from ovgpu.ops.graph import Constant
+from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.movement import VariadicSplit
+from ovgpu.passes._graph import Graph, is_fusable, users_of
+
+PRODUCTS = ("MatMul", "ScaledDotProductAttention")
+LATER = 1  # products that the first user of a result may come after the first user of another
+
+Users = dict[int, list[Node]]
+
+
+def merge_products(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    if _merged(model):
+        model.validate_nodes_and_infer_types()
+
+
+def _merged(model: Model) -> bool:
+    bodies = [body for node in model.ops for body in vars(node.op).values() if isinstance(body, Model)]
+    changed = any([_merged(body) for body in bodies])
+    users, needed = users_of(model), _needed(model)
+    alike: dict[tuple[Any, ...], list[Node]] = {}
+    for node in model.ops:
+        kind = _kind(node, users)
+        if kind is not None:
+            alike.setdefault(kind, []).append(node)
+    groups = [group for nodes in alike.values() for group in _at_once(nodes, needed) if len(group) > 1]
+    if not groups:
+        return changed
+    hosted, moved = hosted_ports(model), dict[int, Output]()
+    for group in groups:
+        biases = _biases(group, users, hosted)
+        ports = [node.outputs[0] for node in biases or group]
+        if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
+            _merge(group, biases, moved)
+    for node in model.ops if moved else ():
+        node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
+    model.changed()
+    return changed or bool(moved)
+
+
+# ---- which products
+
+def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
+    """What products have in common that may become one; None for others."""
+    op: Any = node.op
+    if not isinstance(op, (MatMul, CompressedMatMul)):
+        return None
+    x, *stored = node.inputs
+    if x is None or x.spec.shape is None or not x.spec.shape or not x.spec.type.is_real():
+        return None
+    if any(s is not None and (not isinstance(s.node.op, Constant) or users[id(s)] != [node]) for s in stored):
+        return None
+    if isinstance(op, MatMul):
+        (weights,) = stored
+        if weights is None or weights.spec.rank != 2 or weights.spec.type != x.spec.type:
+            return None
+        return id(x), weights.spec.shape[1 - _axis(op)], op.transpose_a, op.transpose_b  # type: ignore[index]
+    packed, axis = op.weights, _axis(op)
+    if op.batch or any(s is not None and s.spec.shape[axis] != packed.shape[axis] for s in stored[1:]):  # type: ignore[index]
+        return None
+    if packed.is_nibbles and packed.rows * packed.columns % 2:
+        return None
+    terms = [None if s is None else (s.spec.type, s.spec.shape[1 - axis]) for s in stored[1:]]  # type: ignore[index]
+    return id(x), packed.shape[1 - axis], op.transpose, packed.kind, packed.table, *terms
+
+
+def _axis(op: Any) -> int:
+    """The axis of the weights along which the result's columns lie."""
+    return 0 if (op.transpose_b if isinstance(op, MatMul) else op.transpose) else 1
+
+
+def _needed(model: Model) -> dict[int, int]:
+    """How many products, one behind the other, the first one that takes a node's result is the last of; by id."""
+    depth: dict[int, int] = {}
+    for node in model.ops:
+        depth[id(node)] = max((depth[id(s.node)] for s in node.inputs if s is not None), default=0) + (
+            node.op.name in PRODUCTS)
+    needed: dict[int, int] = {}
+    for node in reversed(model.ops):
+        first = depth[id(node)] if node.op.name in PRODUCTS else needed.get(id(node), len(depth))
+        for s in node.inputs:
+            if s is not None:
+                needed[id(s.node)] = min(first, needed.get(id(s.node), first))
+    return needed
+
+
+def _at_once(nodes: Sequence[Node], needed: dict[int, int]) -> Iterator[list[Node]]:
+    """The nodes in groups of which the results are needed at about the same time."""
+    rest = list(nodes)
+    while rest:
+        first = min(needed.get(id(node), 0) for node in rest)
+        yield [node for node in rest if needed.get(id(node), 0) <= first + LATER]
+        rest = [node for node in rest if needed.get(id(node), 0) > first + LATER]
+
+
+def _biases(group: Sequence[Node], users: Users, hosted: set[int]) -> list[Node]:
+    """The Adds of the products' biases, if each has one, and fewer layers remain when they are merged."""
+    found = [node for product in group if (node := _bias(product.outputs[0], users)) is not None]
+    fused = [node for node in found if [is_fusable(u, hosted) for u in users.get(id(node.outputs[0]), ())] == [True]]
+    return found if len(found) == len(group) > 1 + len(fused) else []
+
+
+def _bias(port: Output, users: Users) -> Node | None:
+    """The only user of a product, if that adds a constant with an element per column."""
+    node, *others = users.get(id(port), [None])
+    shape = port.spec.shape
+    if node is None or others or type(node.op) is not Add or not shape or None in node.inputs:
+        return None
+    bias = _other(node, port)
+    if not isinstance(bias.node.op, Constant) or bias.spec.type != port.spec.type:
+        return None
+    of = bias.node.op.value.shape
+    return node if of[-1:] == shape[-1:] and bias.node.op.value.size == shape[-1] and len(of) <= len(shape) else None
+
+
+def _other(node: Node, port: Output) -> Any:
+    """The other one of two operands."""
+    return node.inputs[int(node.inputs[0] is port)]
+
+
+# ---- whether it pays
+
+def _parts(group: Sequence[Node]) -> list[View]:
+    """How the results lie side by side."""
+    shapes: list[Any] = [node.outputs[0].spec.shape for node in group]
+    widths = [shape[-1] for shape in shapes]
+    strides = dense_strides((*shapes[0][:-1], sum(widths)))
+    return [View(shape, strides, offset) for shape, offset in zip(shapes, accumulate((0, *widths)))]
+
+
+def _copied(port: Output, view: View, users: Users) -> int:
+    """How many more steps copy a tensor if it lies like ``view`` instead of dense."""
+    return _copies(port, view, users) - _copies(port, View.dense(view.shape), users)
+
+
+def _copies(port: Output, view: View, users: Users, turned: bool = False) -> int:
+    """How many steps copy a tensor that lies so. In a Concat, result or variable, products write by themselves what is
+    not ``turned``."""
+    count, dense = 0, False
+    for user in users.get(id(port), ()):
+        op = op_of(user)
+        if op.name in ("Result", "Assign", "Concat"):
+            count += not turned and not view.is_dense
+        elif type(op).view is not Op.view:
+            count += _copies_behind(user, port, view, users, turned or op.name == "Transpose")
+        else:
+            dense |= op.layout == "dense" or (op.layout == "blas" and not view.is_blas)
+    return count + (dense and not view.is_dense)
+
+
+def _copies_behind(user: Node, port: Output, view: View, users: Users, turned: bool) -> int:
+    """`_copies` behind a layer whose results are views of a tensor that lies dense."""
+    outs = [out.spec for out in user.outputs]
+    if any(out.shape is None for out in outs):
+        return 1
+    views = op_of(user).view([view if s is port else None for s in user.inputs],
+                             [None if s is None else s.spec for s in user.inputs], outs) or [None]
+    return sum(1 if v is None else _copies(out, v, users, turned) for out, v in zip(user.outputs, views))
+
+
+# ---- the merge
+
+def _merge(group: Sequence[Node], biases: Sequence[Node], moved: dict[int, Output]) -> None:
+    first, *_ = group
+    op: Any = first.op
+    graph, axis = Graph(first), _axis(op)
+    widths = [node.outputs[0].spec.shape[-1] for node in group]  # type: ignore[index]
+    stored: list[Any] = list(zip(*(node.inputs[1:] for node in group)))
+    shapes: list[Any] = [None] * len(stored)
+    if isinstance(op, CompressedMatMul):
+        packed = op.weights
+        extents = (sum(widths), packed.columns) if axis == 0 else (packed.rows, sum(widths))
+        op = replace(op, weights=replace(packed, rows=extents[0], columns=extents[1]))
+        if packed.is_nibbles:
+            shapes[0] = (packed.rows, -1) if axis else (-1,)
+    weights = [_joined(graph, ports, axis, shape) for ports, shape in zip(stored, shapes)]
+    found = graph.add(op, first.inputs[0], *weights)
+    if biases:
+        values = [_other(node, product.outputs[0]) for node, product in zip(biases, group)]
+        found = Graph(biases[0]).add(op_of(biases[0]), found, _joined(graph, values, 0, (-1,)))
+    cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
+    for node, port in zip(biases or group, cut):
+        port.names = node.outputs[0].own_names
+        moved[id(node.outputs[0])] = port
+
+
+def _joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
+    """The constants, in these shapes, as one."""
+    if ports[0] is None:
+        return None
+    values = [port.node.op.value for port in ports]
+    value: Any = Joined([v if shape is None else v.reshape(shape) for v in values], axis)
+    port: Output = graph.add(Constant(element_type=ports[0].spec.type, value=value))
+    return port

@@ -1,0 +1,295 @@
+"""Rotary embeddings become one layer, however exporters write them.
+
+Llama's turn halves, ``x * cos + Concat(-x[h:], x[:h]) * sin``; GPT-J's and ChatGLM's turn neighbours. What counts is
+which elements of a row every element of the result is made of, so that all ways to cut and join rows are followed:
+slices, splits, gathers, reshapes to pairs and back. Where only the first elements of a row are turned, the layer does
+what joins them with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._elementwise import Unary
+from ovgpu.ops._op import Op, is_own, op_of
+from ovgpu.ops._view import View, dense_strides, equal
+from ovgpu.ops.arithmetic import Add, Multiply, Negative, Subtract
+from ovgpu.ops.indexing import Gather
+from ovgpu.ops.movement import Concat
+from ovgpu.ops.reshape import Reshape, Unsqueeze
+from ovgpu.ops.rotary import Rotary
+from ovgpu.passes._graph import Graph, number_of, operands, rewrite
+from ovgpu.symbolic import Int, Sym, product
+
+WIDEST = 1024  # elements of a row
+STEPS = 8  # layers between a product and the row that it takes elements of, at most
+LAYERS = 64  # of an embedding, at most
+
+Array = np.ndarray[Any, Any]
+Factor = tuple[Output, tuple[int, ...]]  # a tensor, and which element of its last axes
+Terms = tuple[tuple[int, Factor | None], ...]  # elements of a row, from 1 on, negative where negated, and factors
+Cut = tuple[Output, int, int, int]  # a tensor, and what is taken of its rows: start, stop, step
+
+
+def rotary_embeddings(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    rewrite(model, _rotate, backwards=True)  # what joins turned elements and others comes before what turns them
+
+
+def _rotate(node: Node) -> bool:
+    """Makes the node a rotary embedding if it computes one."""
+    port = node.outputs[0]
+    for row in _rows(node) if _may_be_last(node) else ():
+        terms = _Row(row).terms(port)
+        found = None if terms is None or terms.ndim != 1 else _turned(row, list(terms))
+        if found is not None:
+            op, cuts = found
+            graph = Graph(node)
+            node.op = op
+            node.inputs = [source if tuple(part) == (0, _extent(source.spec.shape or (0,)), 1)
+                           else graph.cut(source, -1, *part) for source, *part in cuts]
+            return True
+    return False
+
+
+def _turned(row: Output, terms: Sequence[Terms]) -> tuple[Rotary, list[Cut]] | None:
+    """The op whose result has these terms, and what it takes of x, cos and sin."""
+    size = sum(len(t) == 2 for t in terms)
+    start = min(abs(i) for t in terms for i, _ in t) - 1
+    if size < 2 or size % 2 or any(t != ((start + n + 1, None),) for n, t in enumerate(terms[size:], size)):
+        return None
+    for pairs in (False, True):
+        factors = _factors([[(abs(i) - start - 1, i > 0, f) for i, f in t] for t in terms[:size]], pairs)
+        cuts = [] if factors is None else [_cut(f, pairs) for f in factors]
+        if cuts and None not in cuts and all(c[0].spec.type == row.spec.type for c in cuts if c is not None):
+            return Rotary(size=size, pairs=pairs), [(row, start, start + len(terms), 1), *filter(None, cuts)]
+    return None
+
+
+def _factors(terms: Sequence[Sequence[tuple[int, bool, Factor | None]]], pairs: bool) -> list[list[Factor]] | None:
+    """The elements of cos and of sin that the two terms have: (element of the row, whether positive, factor)."""
+    found: list[list[Factor]] = [[], []]
+    for n, given in enumerate(terms):
+        other = n ^ 1 if pairs else (n + len(terms) // 2) % len(terms)
+        chosen = {i: (positive, factor) for i, positive, factor in given if factor is not None}
+        for wanted, factors, expected in ((n, found[0], True), (other, found[1], other < n)):
+            positive, factor = chosen.get(wanted, (None, None))
+            if factor is None or positive is not expected:
+                return None
+            factors.append(factor)
+    return found
+
+
+def _cut(factors: Sequence[Factor], pairs: bool) -> Cut | None:
+    """The tensor that has these elements in its rows, per element or per pair, and which of them."""
+    size = len(factors)
+    per_pair = [i // 2 if pairs else i % (size // 2) for i in range(size)]
+    for source in _sources(factors[0][0]):
+        row = _Row(source)
+        held = [row.elements(port) for port, _ in factors]
+        if any(h is None or h.ndim != len(place) for h, (_, place) in zip(held, factors)):
+            continue
+        found = [int(h[place]) - 1 for h, (_, place) in zip(held, factors)]  # type: ignore[index]
+        start, shifts = found[0], [i - found[0] for i in found]
+        if start >= 0 and shifts == per_pair:
+            return source, start, start + size // 2, 1
+        # neighbours are complex numbers on the host, which have one of each
+        if start >= 0 and shifts == list(range(size)) and (not pairs or _are_twins(source, start, size)):
+            return source, start, start + size, 2 if pairs else 1
+    return None
+
+
+def _are_twins(port: Output, start: int, size: int) -> bool:
+    """Whether every second one of these elements of the rows is equal to the one before."""
+    origins = _origins(port)[start : start + size]
+    return bool((origins[0::2] == origins[1::2]).all())
+
+
+def _origins(port: Output) -> Array:
+    """Numbers for the elements of the rows, the same one only for what is the same."""
+    node, extent = port.node, _extent(port.spec.shape or (0,))
+    source = node.inputs[0] if node.inputs else None
+    shape = None if source is None else source.spec.shape
+    if source is not None and shape and _extent(shape):
+        taken = _gathered(node)
+        if taken is not None and taken[0] == len(shape) - 1 and taken[1].ndim == 1:
+            return _origins(source)[taken[1]]
+        kept = equal(shape[-1], extent) and isinstance(node.op, (Unary, Reshape, Unsqueeze))
+        if kept or any(a is source and number_of(b) is not None for a, b in operands(node, Multiply)):
+            return _origins(source)
+    return np.arange(extent)
+
+
+def _gathered(node: Node) -> tuple[int, Array] | None:
+    """The axis of a Gather, and what it takes of it, where that is known."""
+    op: Any = node.op
+    if not isinstance(op, Gather):
+        return None
+    x, index, axis = (s.spec for s in node.inputs if s is not None)
+    if x.shape is None or index.constant is None or axis.constant is None or op.batch(index.rank or 0):
+        return None
+    where = int(axis.constant.reshape(())) % len(x.shape)
+    extent = x.shape[where]
+    if isinstance(extent, Sym) or not ((-extent <= index.constant) & (index.constant < extent)).all():
+        return None
+    return where, index.constant % extent
+
+
+def _may_be_last(node: Node) -> bool:
+    """Whether the node may be the last one of a rotary embedding."""
+    spec, op = node.outputs[0].spec, node.op
+    if not spec.shape or not spec.type.is_real() or not _extent(spec.shape):
+        return False
+    if isinstance(op, Add):
+        return all(s is not None and isinstance(s.node.op, Multiply) for s in node.inputs)
+    if isinstance(op, Concat):
+        return op.axis in (-1, len(spec.shape) - 1)
+    source = node.inputs[0] if isinstance(op, Reshape) else None
+    return source is not None and source.spec.shape is not None and source.spec.shape[-1:] == (2,)
+
+
+def _extent(shape: Sequence[Any]) -> int:
+    """The length of the rows, 0 if it is not known, or too large."""
+    return 0 if isinstance(shape[-1], Sym) or shape[-1] > WIDEST else int(shape[-1])
+
+
+def _rows(node: Node) -> Iterator[Output]:
+    """What the first product that the node is made of may take elements of, the nearest first."""
+    port: Output | None = node.outputs[0]
+    for _ in range(STEPS):
+        factors = None if port is None else _product(port.node)
+        if factors is not None:
+            for factor in factors:
+                yield from (p for p in _sources(factor) if p.spec.rank == node.outputs[0].spec.rank)
+            return
+        port = port.node.inputs[0] if port is not None and port.node.inputs else None
+
+
+def _product(node: Node) -> tuple[Output, Output] | None:
+    """The factors, if there are two of them that are no numbers."""
+    a, b = next(operands(node, Multiply), (None, None))
+    return None if a is None or b is None or number_of(a) is not None or number_of(b) is not None else (a, b)
+
+
+def _sources(port: Output) -> Iterator[Output]:
+    """What the port may hold elements of the rows of, itself first."""
+    for _ in range(STEPS):
+        if port.spec.shape and _extent(port.spec.shape):
+            yield port
+        negated = _negated(port.node)
+        source = port.node.inputs[0] if negated is None and port.node.inputs else negated
+        if source is None:
+            return
+        port = source
+
+
+def _negated(node: Node) -> Output | None:
+    """What the node gives the negative of."""
+    if isinstance(node.op, Negative):
+        return node.inputs[0]
+    return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
+
+
+class _Row:
+    """A tensor's rows, along its last axis, and tensors that are made of their elements.
+
+    These have the axes before the last one, and others behind: arrays of the latter's shape tell what they hold.
+    """
+
+    def __init__(self, row: Output) -> None:
+        self.row, self.before = row, (row.spec.rank or 1) - 1
+        self.known: dict[int, Array | None] = {}
+        self.seen = 0  # layers
+
+    def elements(self, port: Output) -> Array | None:
+        """The numbers of the elements that the port holds, from 1 on, negative where negated; None if it holds
+        anything else."""
+        if id(port) not in self.known:
+            self.known[id(port)] = self._elements(port)
+        return self.known[id(port)]
+
+    def _elements(self, port: Output) -> Array | None:
+        if port is self.row:
+            return np.arange(1, 1 + _extent(port.spec.shape or (0,)))
+        self.seen += 1
+        negated = _negated(port.node)
+        if negated is None:
+            return self._moved(port, self.elements)
+        found = self.elements(negated)
+        return None if found is None else -found
+
+    def terms(self, port: Output) -> Array | None:
+        """Tuples of the terms whose sums the port holds: (element, factor), or (element, None)."""
+        found = self.elements(port)
+        if found is not None:
+            return _terms(found)
+        sums = (*operands(port.node, Add, ordered=True), *operands(port.node, Subtract, ordered=True))
+        for a, b in sums if self.seen < LAYERS else ():
+            left, right = self.terms(a), self.terms(b)
+            if left is None or right is None or left.shape != right.shape:
+                return None
+            return left + (right if isinstance(port.node.op, Add) else _negative(right))
+        for a, factor in operands(port.node, Multiply):
+            found = self.elements(a)
+            if found is not None and _ends_with(factor, found.shape) and port.spec.rank == self.before + found.ndim:
+                return _terms(found, factor)
+        return self._moved(port, self.terms)
+
+    def _moved(self, port: Output, of: Callable[[Output], Array | None]) -> Array | None:
+        """What the port holds, if its layer only moves, within the rows, what is ``of`` its inputs."""
+        op, shape = op_of(port.node), port.spec.shape
+        source = port.node.inputs[0] if port.node.inputs else None
+        given = None if source is None else source.spec.shape
+        if source is None or shape is None or given is None or self.seen > LAYERS:
+            return None
+        if not is_own(type(op)) or (type(op).view is Op.view and not isinstance(op, (Concat, Gather))):
+            return None
+        if min(len(shape), len(given)) < self.before or not all(map(equal, shape[: self.before], given)):
+            return None
+        if isinstance(op, Concat):
+            axis = op.axis % len(shape) - self.before
+            parts = [None if s is None or axis < 0 else of(s) for s in port.node.inputs]
+            return None if any(p is None for p in parts) else np.concatenate(parts, axis)  # type: ignore[arg-type]
+        held = of(source)
+        places = None if held is None else self._places(port, given, held.shape)
+        return None if held is None or places is None else held.reshape(-1)[places]
+
+    def _places(self, port: Output, given: Sequence[Int], inner: tuple[int, ...]) -> Array | None:
+        """Where in the ``inner`` axes of the first input of its layer what the port holds lies."""
+        node = port.node
+        specs = [None if s is None else s.spec for s in node.inputs]
+        if isinstance(node.op, Gather) and (taken := _gathered(node)) is not None and taken[0] >= self.before:
+            return np.take(np.arange(product(inner)).reshape(inner), taken[1], taken[0] - self.before)
+        views = op_of(node).view([View.dense(given), *(None for _ in specs[1:])], specs, [p.spec for p in node.outputs])
+        view = None if views is None else views[port.index]
+        if view is None or not all(map(equal, view.strides[: self.before], dense_strides(given))):
+            return None
+        shape, strides = view.shape[self.before :], view.strides[self.before :]
+        if any(isinstance(n, Sym) for n in (*shape, *strides, view.offset)) or product(shape) > WIDEST:
+            return None
+        return sum((i * s for i, s in zip(np.indices(shape), strides)), np.full(shape, view.offset))
+
+
+def _terms(elements: Array, factor: Output | None = None) -> Array:
+    """Each element as the only term, times that of the factor at its place."""
+    found = np.empty(elements.shape, object)
+    for place in np.ndindex(elements.shape):
+        found[place] = ((elements.item(place), None if factor is None else (factor, place)),)
+    return found
+
+
+def _negative(terms: Array) -> Array:
+    found = np.empty(terms.shape, object)
+    for place in np.ndindex(terms.shape):
+        found[place] = tuple((-i, factor) for i, factor in terms[place])
+    return found
+
+
+def _ends_with(port: Output, extents: Sequence[int]) -> bool:
+    """Whether these are the extents of the tensor's last axes."""
+    last = (port.spec.shape or ())[-len(extents) :]
+    return not any(isinstance(d, Sym) for d in last) and tuple(last) == tuple(extents)

@@ -1,0 +1,348 @@
+"""Steps of decoders that append to their caches where these lie.
+
+The model is split in two. The device's part takes the caches as inputs, whole, with the room in them, and two numbers:
+how many rows they had, and have now. Nothing in it has a shape that depends on those, so that what is bound, and
+captured, once serves all lengths up to the capacity. What has such a shape, masks above all, and what is computed from
+lengths, the host's part computes from the inputs and the lengths alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._elementwise import Elementwise
+from ovgpu.ops._op import op_of
+from ovgpu.ops.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.graph import Parameter
+from ovgpu.ops.growth import Append, Place, Reorder
+from ovgpu.ops.movement import Transpose
+from ovgpu.ops.reshape import Unsqueeze
+from ovgpu.passes._graph import users_of
+from ovgpu.passes.subgraph import subgraph
+from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms
+from ovgpu.types import PartialShape, Type
+
+CHEAP = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat Split
+    VariadicSplit Broadcast Range CumSum Tile Pad OneHot ReduceMax ReduceMin ReduceSum ReduceProd ReduceLogicalAnd
+    ReduceLogicalOr ScatterUpdate ScatterNDUpdate ScatterElementsUpdate InOrder Identity Bucketize Eye""".split())
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A variable that grows along ``axis``. ``shape`` is that of its new value, in the extents of the model's inputs,
+    with the number of new rows at the axis."""
+
+    name: str
+    axis: int
+    type: Type
+    shape: tuple[Int, ...]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What the host computes for the device; ``grows`` if its last axis is that of the keys."""
+
+    port: Output
+    grows: bool
+
+
+@dataclass(frozen=True)
+class Steady:
+    """``device`` takes the model's inputs, the feeds, the lengths [2] and the caches; ``host`` takes the model's inputs
+    and the caches, of which it reads the shapes only. The host's results are the feeds, then for each way of reordering
+    caches whether that leaves them as they are: only then is the device's part what the model does."""
+
+    device: Model
+    host: Model
+    caches: tuple[Cache, ...]
+    feeds: tuple[Feed, ...]
+
+    def specs(self, table: Table) -> list[Spec]:
+        """Of the device's parameters: what is known of extents that are alike stays so. All caches have room for the
+        same number of rows."""
+        shared = _Shared(table)
+        inputs = len(self.device.parameters) - len(self.feeds) - len(self.caches) - 1
+        specs = [shared.declared(p, i) for i, p in enumerate(self.device.parameters[:inputs])]
+        first = len(self.device.parameters) - len(self.caches)
+        rows = table.atom("dim", first, self.caches[0].axis, lo=1)
+        for number, feed in enumerate(self.feeds, inputs):
+            shape = shared.shape(feed.port.spec.shape or (), number)
+            specs.append(Spec(feed.port.spec.type, (*shape[:-1], rows) if feed.grows else shape))
+        specs.append(Spec(Type.i64, (2,)))
+        for number, cache in enumerate(self.caches, first):
+            shape = shared.shape(cache.shape, number)
+            specs.append(Spec(cache.type, (*shape[: cache.axis], rows, *shape[cache.axis + 1 :])))
+        return specs
+
+
+class _Shared:
+    """Extents of one table in another one, as far as they are made of the inputs' extents."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def declared(self, parameter: Node, number: int) -> Spec:
+        spec = parameter.outputs[0].spec
+        return Spec(spec.type, self.shape(spec.shape or (), number))
+
+    def shape(self, shape: Sequence[Int], number: int) -> tuple[Int, ...]:
+        return tuple(self._extent(d) if is_of_inputs(d) else self.table.atom("dim", number, axis)
+                     for axis, d in enumerate(shape))
+
+    def _extent(self, value: Int) -> Int:
+        if not isinstance(value, Sym):
+            return value
+        found: Int = 0
+        for monomial, factor in value.terms:
+            term: Int = factor
+            for atom in monomial:
+                args = [self._extent(a) if isinstance(a, Sym) else a for a in atom.args]
+                term = term * self.table.atom(atom.op, *args, lo=atom.lo, hi=atom.hi)
+            found = found + term
+        return found
+
+
+def is_of_inputs(value: Int) -> bool:
+    """Whether an extent is computed from the inputs' extents."""
+    return all(a.op not in OPAQUE or (a.op == "dim" and isinstance(a.args[0], int)) for a in atoms(value))
+
+
+def steady(model: Model) -> Steady | None:
+    """The two parts of a model whose caches grow; None if there are none, or it does not split. Ports' specs must be
+    inferred."""
+    model = model.clone()
+    found = _Caches(model)
+    return _Split(model, found).run() if found.names and found.splits else None
+
+
+class _Caches:
+    """The caches of a model and the attention to them. ``splits`` is whether nothing else takes them."""
+
+    def __init__(self, model: Model) -> None:
+        self.users = users_of(model)
+        self.appends: list[Node] = []
+        self.names: list[str] = []
+        self.reads: list[Output] = []
+        self.flags: dict[int, Output] = {}  # by id: whether beams are in order
+        self.attention: dict[int, tuple[Node, set[int]]] = {}  # by id: the node, and which inputs are caches
+        self.path: set[int] = set()  # ids of the nodes that a cache goes through
+        self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), Append))
+        self.splits &= all(inputs == {1, 2} for _, inputs in self.attention.values())
+
+    def _add(self, sink: Node) -> bool:
+        node = sink.inputs[0].node  # type: ignore[union-attr]
+        past = node.inputs[0]
+        if len(node.inputs) != 2 or past is None or past.node in self.appends:
+            return False
+        if isinstance(past.node.op, Reorder):
+            read, _, flag = past.node.inputs
+            self.flags[id(flag)] = flag  # type: ignore[assignment]
+            self.path.add(id(past.node))
+            if len(self.users.get(id(past), ())) != 1:
+                return False
+        else:
+            read = past
+        if read is None or read.node.op.name != "ReadValue" or len(self.users.get(id(read), ())) != 1:
+            return False
+        self.path |= {id(read.node), id(node)}
+        self.appends.append(node)
+        self.names.append(sink.op.variable_id)  # type: ignore[attr-defined]
+        self.reads.append(read)
+        op: Any = node.op
+        return self._follow(node.outputs[0], op.axis % len(node.outputs[0].spec.shape or ()), sink)
+
+    def _follow(self, port: Output, axis: int, sink: Node | None) -> bool:
+        """Finds the attention to a cache that grows along ``axis``; False if something else takes it."""
+        users = [user for user in self.users.get(id(port), ()) if user is not sink]
+        return bool(users) and all(self._takes(user, port, axis) for user in users)
+
+    def _takes(self, user: Node, port: Output, axis: int) -> bool:
+        op: Any = user.op
+        rank = len(port.spec.shape or ())
+        if type(op) is ScaledDotProductAttention:
+            numbers = {i for i, source in enumerate(user.inputs) if source is port}
+            if op.causal or axis != rank - 2 or not numbers <= {1, 2}:
+                return False
+            _, known = self.attention.setdefault(id(user), (user, set()))
+            known |= numbers
+            return True
+        other = user.inputs[1] if isinstance(op, (Unsqueeze, Transpose)) and user.inputs[0] is port else None
+        if other is None or other.spec.constant is None:
+            return False
+        order = [int(i) for i in other.spec.constant.reshape(-1)]
+        if isinstance(op, Transpose):
+            axis = order.index(axis) if order else rank - 1 - axis
+        else:
+            added = {i % (rank + len(order)) for i in order}
+            axis = [i for i in range(rank + len(order)) if i not in added][axis]
+        self.path.add(id(user))
+        return self._follow(user.outputs[0], axis, None)
+
+
+class _Split:
+    """Cuts a model, which it changes, in two; `run` once."""
+
+    def __init__(self, model: Model, found: _Caches) -> None:
+        self.model, self.found = model, found
+        self.lengths = self._lengths()
+        self.hostable: set[int] = set()  # ids of ports that the host can compute
+        self.told: set[int] = set()  # ids of ports that depend on lengths
+        self.feeds: dict[int, Feed] = {}
+        self.takers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed it takes)
+
+    def run(self) -> Steady | None:
+        caches = self._described()
+        if caches is None:
+            return None
+        for node in self.model.ops:
+            self._look(node)
+        if not self._cut():
+            return None
+        feeds = tuple(self.feeds.values())
+        host = subgraph(self.model, [*self.model.inputs, *self.found.reads],
+                        [*(f.port for f in feeds), *self.found.flags.values()])
+        return Steady(self._device(feeds, caches), host, caches, feeds)
+
+    def _described(self) -> tuple[Cache, ...] | None:
+        found = []
+        for node, name in zip(self.found.appends, self.found.names):
+            op: Any = node.op
+            new, whole = node.inputs[1], node.outputs[0].spec
+            if new is None or new.spec.shape is None or whole.shape is None:
+                return None
+            axis = op.axis % len(whole.shape)
+            shape = (*whole.shape[:axis], new.spec.shape[axis], *whole.shape[axis + 1 :])
+            if not all(map(is_of_inputs, shape)):
+                return None
+            found.append(Cache(name, axis, whole.type, shape))
+        return tuple(found)
+
+    def _lengths(self) -> set[Atom]:
+        """The extents that change from step to step: those of caches, and of what is as long as the keys are."""
+        changing: set[Atom] = set()
+        fixed: set[Atom] = set()
+        for node, read in zip(self.found.appends, self.found.reads):
+            op: Any = node.op
+            changing |= _atoms([(read.spec.shape or ())[op.axis]])
+            fixed |= _atoms(node.inputs[1].spec.shape or ())  # type: ignore[union-attr]
+        for node, _ in self.found.attention.values():
+            mask = _input(node, 3)
+            if mask is not None and mask.spec.shape:
+                changing |= _atoms(mask.spec.shape[-1:])
+            fixed |= _atoms(node.inputs[0].spec.shape or ())  # type: ignore[union-attr]
+        return changing - fixed
+
+    def _look(self, node: Node) -> None:
+        """Learns of a node's results, inputs before users, whether lengths tell them and the host can."""
+        op = op_of(node)
+        cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
+            not op.effect and (isinstance(op, Elementwise) or op.name in CHEAP)
+            and all(s is None or id(s) in self.hostable for s in node.inputs))
+        for port in node.outputs:
+            value = port.spec.value
+            if cheap:
+                self.hostable.add(id(port))
+            if value is not None:
+                told = self._grows(value.ravel().tolist() if value.dtype == object else ())
+            else:
+                told = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
+                    s is not None and id(s) in self.told for s in node.inputs))
+            if told:
+                self.told.add(id(port))
+
+    def _grows(self, numbers: Iterable[Int]) -> bool:
+        return not self.lengths.isdisjoint(_atoms(numbers))
+
+    def _cut(self) -> bool:
+        """Finds what the host has to compute; whether that leaves a part for the device whose shapes stay."""
+        sinks = [s for s in self.model.sinks if not isinstance(_source(s), Append)]
+        stack = [*self.model.results, *sinks, *(node for node, _ in self.found.attention.values())]
+        seen: set[int] = set()
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            attends = id(node) in self.found.attention
+            for i, source in enumerate(node.inputs):
+                if source is None or (isinstance(node.op, Append) and not i):
+                    continue
+                if attends and i == 3:
+                    if not self._mask(node, source, stack):
+                        return False
+                elif id(source) in self.told and id(source) in self.hostable:
+                    if self._grows(source.spec.shape or ()):
+                        return False
+                    self._feed(node, i, source, False)
+                else:
+                    stack.append(source.node)
+            if id(node) not in self.found.path and any(p.spec.shape is None or self._grows(p.spec.shape)
+                                                       for p in node.outputs):
+                return False
+        return True
+
+    def _mask(self, node: Node, mask: Output, stack: list[Node]) -> bool:
+        """Looks at an attention's mask; False if it is neither fed nor the same for all keys."""
+        number = 3
+        while _adds_axes_in_front(mask.node):  # which the device does, for all layers that share the mask
+            node, number, mask = mask.node, 0, mask.node.inputs[0]  # type: ignore[assignment]
+        shape = mask.spec.shape
+        if shape is None:
+            return False
+        if id(mask) in self.told and id(mask) in self.hostable:
+            self._feed(node, number, mask, self._grows(shape[-1:]))
+            return not self._grows(shape[:-1])
+        stack.append(mask.node)
+        return not shape or shape[-1] == 1
+
+    def _feed(self, node: Node, number: int, port: Output, grows: bool) -> None:
+        self.feeds.setdefault(id(port), Feed(port, grows))
+        self.takers.append((node, number, port))
+
+    def _device(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
+        """The model, changed into the device's part."""
+        fed = {id(f.port): _parameter(f.port.spec, f.port) for f in feeds}
+        lengths = _parameter(Spec(Type.i64, (2,)), self.found.reads[0])
+        for node, number, port in self.takers:
+            node.inputs[number] = fed[id(port)]
+        whole = []
+        for node, read, cache in zip(self.found.appends, self.found.reads, caches):
+            whole.append(_parameter(read.spec, read))
+            node.op, node.inputs = Place(axis=cache.axis), [whole[-1], node.inputs[1], lengths]
+        for node, _ in self.found.attention.values():
+            node.op = CachedAttention()
+            node.inputs = [*node.inputs, *[None] * (6 - len(node.inputs)), lengths]
+        model = self.model
+        parameters = [*model.parameters, *(fed[id(f.port)].node for f in feeds), lengths.node, *(p.node for p in whole)]
+        sinks = [s for s in model.sinks if not isinstance(_source(s), Place)]
+        device = Model(model.results, sinks, parameters, model.friendly_name, source=model.source)
+        device.validate_nodes_and_infer_types()
+        return device
+
+
+def _adds_axes_in_front(node: Node) -> bool:
+    """Whether the node is an Unsqueeze that leaves the last axis where it is."""
+    axes = node.inputs[1].spec.constant if isinstance(node.op, Unsqueeze) and node.inputs[1] is not None else None
+    rank = len(node.outputs[0].spec.shape or ())
+    return axes is not None and rank - 1 not in {int(i) % rank for i in axes.reshape(-1)}
+
+
+def _atoms(numbers: Iterable[Int]) -> set[Atom]:
+    return {a for n in numbers for a in atoms(n) if a.op == "dim"}
+
+
+def _source(sink: Node) -> Any:
+    return None if sink.inputs[0] is None else sink.inputs[0].node.op
+
+
+def _input(node: Node, number: int) -> Output | None:
+    return node.inputs[number] if len(node.inputs) > number else None
+
+
+def _parameter(spec: Spec, port: Output) -> Output:
+    shape = PartialShape([d if not isinstance(d, Sym) else -1 for d in spec.shape or ()])
+    op: Any = Parameter(element_type=spec.type, shape=shape)
+    return Node(op, [], name=port.node.friendly_name, layer_id=port.node.layer_id).outputs[0]

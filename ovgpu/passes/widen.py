@@ -1,0 +1,91 @@
+"""Models of f16 or bf16 that compute in f32: their inputs and results keep their types, all between them is f32.
+
+Variables are f32 as well; what their users see of them has the declared type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import is_own, op_of
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.graph import Constant
+from ovgpu.ops.random import RandomUniform
+from ovgpu.ops.shape import ShapeOf
+from ovgpu.passes._graph import HALVES, Graph
+from ovgpu.types import Type
+
+
+def widen(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again.
+
+    What is made of constants alone stays as it is, and so do layers that are not ovgpu's own, and random numbers, which
+    depend on their type.
+    """
+    types = _types(model)
+    if types & set(HALVES) and Type.dynamic not in types:
+        _widen(model, [*model.parameters, *model.results])
+        model.validate_nodes_and_infer_types()
+
+
+def _types(model: Model) -> set[Type]:
+    """The types of what is not made of constants alone."""
+    fixed = _fixed(model)
+    found = {port.spec.type for node in model.ops if id(node) not in fixed for port in node.outputs}
+    return found.union(*(_types(body) for node in model.ops for body in _bodies(node)))
+
+
+def _bodies(node: Node) -> list[Model]:
+    return [body for body in vars(node.op).values() if isinstance(body, Model)]
+
+
+def _fixed(model: Model) -> set[int]:
+    """Ids of the constants, and of the layers that take nothing else."""
+    found: set[int] = set()
+    for node in model.ops:
+        made = bool(node.inputs) and not op_of(node).effect and node.op.name != "Result"
+        if isinstance(node.op, Constant) or (made and all(s is None or id(s.node) in found for s in node.inputs)):
+            found.add(id(node))
+    return found
+
+
+def _widen(model: Model, ports: Sequence[Node] = ()) -> None:
+    """``ports``: Parameters and Results that keep their types; those of a body do not."""
+    kept = _fixed(model) | {id(node) for node in (*ports, *filter(_keeps, model.ops))}
+    casts: dict[int, Output] = {}
+    for node in model.ops:
+        for i, source in enumerate(node.inputs):
+            wide = source is None or id(source.node) not in kept
+            if source is None or source.spec.type not in HALVES or wide != (id(node) in kept):
+                continue
+            if wide:
+                node.inputs[i] = _cast(source, source.spec.type, node)
+            elif not isinstance(node.op, (Convert, ShapeOf)):  # which take any type
+                if id(source) not in casts:
+                    casts[id(source)] = _cast(source, Type.f32, source.node)
+                node.inputs[i] = casts[id(source)]
+        if id(node) not in kept:
+            node.op = _widened(node.op)
+            for body in _bodies(node):
+                _widen(body)
+    model.changed()
+
+
+def _keeps(node: Node) -> bool:
+    """Whether a layer takes and gives the types that it has."""
+    return not is_own(type(op_of(node))) or isinstance(node.op, RandomUniform)
+
+
+def _cast(port: Output, kind: Type, around: Node) -> Output:
+    found: Output = Graph(around).add(Convert(destination_type=kind), port)
+    return found
+
+
+def _widened(op: Any) -> Any:
+    """The op with f32 where it says that it gives one of these types."""
+    types = {f.name: Type.f32 for f in (fields(op) if is_dataclass(op) else ())
+             if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES}
+    return replace(op, **types) if types else op

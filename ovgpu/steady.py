@@ -1,0 +1,153 @@
+"""Inferences of a decoder that append a few rows to its caches in place: see `ovgpu.passes.steady`.
+
+Such an inference computes masks on the host, writes them and two numbers where the device reads them, and runs a
+program in which nothing else has changed since the last one. All others, the first one and those that find no room
+among them, run the model's own program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ovgpu.backends.cpu import CpuBackend
+from ovgpu.mirror import Mirror, Pair
+from ovgpu.ops._op import Array
+from ovgpu.passes import combine
+from ovgpu.passes.rotary_append import append_rotated
+from ovgpu.passes.steady import Cache, Steady, steady
+from ovgpu.runtime.backend import Backend, Fresh
+from ovgpu.runtime.build import build
+from ovgpu.runtime.control import program_for
+from ovgpu.runtime.executor import Constants, Executor
+from ovgpu.runtime.program import Program
+from ovgpu.runtime.state import Variables
+from ovgpu.symbolic import HELPERS, Int, Lane, Table
+from ovgpu.types import Type
+
+MOST = 16  # rows that an inference may append: the host computes the masks of many more rows too slowly
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+class SteadyPrograms:
+    """The programs of the two parts of a model, shared by its requests. ``read`` are the numbers of the inputs that the
+    device reads."""
+
+    def __init__(self, parts: Steady, backend: Backend) -> None:
+        self.parts = parts
+        table = Table()
+        specs = parts.specs(table)
+        append_rotated(parts.device)
+        combine(parts.device, fuse=backend.fuses, finish=not backend.remote)
+        self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
+        first = len(specs) - len(parts.caches)
+        self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}
+        self.hosts: dict[tuple[Any, ...], Program] = {}
+        roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
+        self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
+        self.shapes = _shapes([cache.shape for cache in parts.caches])
+
+    @staticmethod
+    def of(model: Any, backend: Backend) -> SteadyPrograms | None:
+        """Those of a model; None if it does not split."""
+        parts = steady(model)
+        return None if parts is None else SteadyPrograms(parts, backend)
+
+
+def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
+    """A function from the shapes of a model's inputs to shapes that are made of them."""
+    lane = Lane(lambda atom: "S[{}][{}]".format(*atom.args))
+    rows = ["".join(f"{lane.expression(d)}, " for d in shape) for shape in wanted]
+    body = "; ".join([*lane.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
+    names: dict[str, Any] = dict(HELPERS)
+    exec(f"def shapes(S): {body}", names)
+    return names["shapes"]  # type: ignore[no-any-return]
+
+
+class SteadySteps:
+    """Those of one request."""
+
+    def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants) -> None:
+        self.programs, self._backend = programs, backend
+        self._variables = [variables.all[cache.name] for cache in programs.parts.caches]
+        self.executor = Executor(programs.device, backend, constants)
+        self._feeds = [Mirror(backend, True) for _ in programs.parts.feeds]
+        self._host: dict[int, Executor] = {}
+        self._on_host: Constants = {}
+
+    @cached_property
+    def _lengths(self) -> Pair:
+        return Mirror(self._backend, False).pair((2,), Type.i64)
+
+    def take(self, pairs: Sequence[Pair]) -> list[Pair] | None:
+        """What the executor is to be run with, from the model's inputs; None if the inference is none of these. After
+        it has succeeded, `commit`."""
+        hosts = [pair.host for pair in pairs]
+        if any(not isinstance(x, np.ndarray) or x.dtype == object for x in hosts):
+            return None
+        wholes = self._room([x.shape for x in hosts])
+        if wholes is None:
+            return None
+        found = self._computed(hosts)
+        parts = self.programs.parts
+        fed, in_order = found[: len(parts.feeds)], found[len(parts.feeds) :]
+        keys = int(self._lengths.host[1])
+        if not all(map(bool, in_order)) or any(f.grows and x.shape[-1] != keys for f, x in zip(parts.feeds, fed)):
+            return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
+        given = [self._fill(feed, mirror, value, wholes[0].shape[parts.caches[0].axis])
+                 for feed, mirror, value in zip(parts.feeds, self._feeds, fed)]
+        return [*pairs, *given, self._lengths, *(Pair(whole, whole) for whole in wholes)]
+
+    def _room(self, shapes: Shapes) -> list[Array] | None:
+        """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
+        caches, wanted = self.programs.parts.caches, self.programs.shapes(shapes)
+        first, current = caches[0].axis, self._variables[0].current
+        if current is None or not current.shape[first] or not 0 < wanted[0][first] <= MOST:
+            return None
+        had, wholes = current.shape[first], list[Array]()
+        total = had + wanted[0][first]
+        for variable, cache, shape in zip(self._variables, caches, wanted):
+            axis, now, whole = cache.axis, variable.current, variable.whole()
+            if (now is None or whole is None or shape[axis] != total - had or whole.shape[axis] < total
+                    or now.shape != (*shape[:axis], had, *shape[axis + 1 :])
+                    or not variable.admits((*shape[:axis], total, *shape[axis + 1 :]))):
+                return None
+            wholes.append(whole)
+        if len({whole.shape[cache.axis] for whole, cache in zip(wholes, caches)}) > 1:
+            return None
+        self._lengths.host[:] = had, total
+        return wholes
+
+    def _computed(self, hosts: Sequence[Array]) -> list[Array]:
+        """The results of the host's part."""
+        parts = self.programs.parts
+        inputs = [*hosts, *(_shaped(v.current, cache) for v, cache in zip(self._variables, parts.caches))]
+        program = program_for(parts.host, inputs, self.programs.hosts)
+        executor = self._host.get(id(program))
+        if executor is None:
+            executor = self._host[id(program)] = Executor(program, HOST, self._on_host)
+        return executor.run(inputs, {}, Fresh(HOST))
+
+    def _fill(self, feed: Any, mirror: Mirror, value: Array, rows: int) -> Pair:
+        shape = (*value.shape[:-1], rows) if feed.grows else value.shape
+        pair = mirror.pair(shape, feed.port.spec.type)
+        np.copyto(pair.host[..., : value.shape[-1]] if feed.grows else pair.host, value)
+        return pair
+
+    def commit(self) -> None:
+        """Has the caches take in what was appended."""
+        rows = int(self._lengths.host[1])
+        for variable in self._variables:
+            variable.extend(rows)
+
+
+HOST = CpuBackend()
+
+
+def _shaped(value: Any, cache: Cache) -> Array:
+    """An array of the shape of a cache, of which nothing else is read."""
+    return np.broadcast_to(np.zeros((), cache.type.storage), value.shape)

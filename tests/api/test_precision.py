@@ -1,0 +1,99 @@
+"""Which precision a device computes in: what properties ask for, and what a compiled model says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import rt
+from tests.emulator import blas_emu, cupy_emu
+from tests.harness.ir import Net
+
+from .test_devices import fake, with_capability
+
+PRECISION, MODE, CACHE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_CACHE_PRECISION"
+
+
+@pytest.fixture
+def card() -> Iterator[None]:
+    rt.bind(cupy_emu, blas_emu, False)
+    yield
+    rt.bind(None, None)
+
+
+def product(n: int = 64) -> Net:
+    net = Net("product")
+    x, w = net.parameter("f32", (2, n), "x"), net.const(np.random.default_rng(8).uniform(-1, 1, (n, n)).astype("f4"))
+    net.result(net.layer("MatMul", "opset1", [x, w], {"transpose_a": False, "transpose_b": False}))
+    return net
+
+
+def compiled(library: Any, device: str, config: Any) -> Any:
+    core = library.Core()
+    return core.compile_model(core.read_model(*product().build()), device, config)
+
+
+def chosen(device: str, config: Any) -> tuple[str, str]:
+    model = compiled(ov, device, config)
+    precision, cache = (model.get_property(name).get_type_name() for name in (PRECISION, CACHE))
+    return precision, cache
+
+
+@pytest.mark.parametrize(("config", "cpu", "card_"), [
+    ({}, "f32", "dynamic"),
+    ({MODE: "ACCURACY"}, "f32", "dynamic"),
+    ({MODE: "PERFORMANCE"}, "f32", "f16"),
+    ({MODE: "PERFORMANCE", PRECISION: "f32"}, "f32", "f32"),
+    ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, "dynamic", "dynamic"),
+    ({MODE: "ACCURACY", PRECISION: "bf16"}, "bf16", "bf16"),
+    ({PRECISION: ov.Type.f16}, "f16", "f16"),
+    ({PRECISION: openvino.Type.f16}, "f16", "f16"),
+    ({PRECISION: "undefined"}, "dynamic", "dynamic"),
+    ({CACHE: "u8"}, "f32", "dynamic"),
+])
+def test_what_is_chosen(config: Any, cpu: str, card_: str, card: None) -> None:
+    assert chosen("CPU", config) == (cpu, cpu)
+    assert chosen("NVIDIA", config) == (card_, card_)
+
+
+def test_the_cache_may_have_another(card: None) -> None:
+    assert chosen("CPU", {CACHE: "f16"}) == ("f32", "f16")
+    assert chosen("NVIDIA", {PRECISION: "bf16", CACHE: "f32"}) == ("bf16", "f32")
+
+
+def test_a_device_says_what_it_would_choose(card: None) -> None:
+    core = ov.Core()
+    core.set_property({MODE: "PERFORMANCE"})
+    assert [core.get_property(device, PRECISION) for device in ("CPU", "NVIDIA")] == [ov.Type.f32, ov.Type.f16]
+    core.set_property("NVIDIA", {PRECISION: "bf16"})
+    assert [core.get_property(device, PRECISION) for device in ("CPU", "NVIDIA")] == [ov.Type.f32, ov.Type.bf16]
+    model = core.compile_model(core.read_model(*product().build()), "NVIDIA")
+    core.set_property("NVIDIA", {PRECISION: "f32"})
+    assert model.get_property(PRECISION) == ov.Type.bf16
+
+
+@pytest.mark.parametrize(("capability", "wanted"), [((7, 5), "f32"), ((8, 0), "bf16")])
+def test_a_card_without_bf16(capability: tuple[int, int], wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, getDeviceProperties=with_capability(*capability))
+    core = ov.Core()
+    core.set_property("NVIDIA", {PRECISION: "bf16"})
+    assert core.get_property("NVIDIA", PRECISION).get_type_name() == wanted
+
+
+@pytest.mark.parametrize(("config", "unit"), [
+    ({}, 2**-22), ({MODE: "PERFORMANCE", PRECISION: "f32"}, 2**-22),
+    ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-22), ({MODE: "PERFORMANCE"}, 2**-11),
+    ({PRECISION: "bf16"}, 2**-8)])
+def test_what_is_computed(config: Any, unit: float, card: None) -> None:
+    """f32 is never TF32, whose unit roundoff is that of f16."""
+    x = np.random.default_rng(9).uniform(-1, 1, (2, 64)).astype("f4")
+    wanted = compiled(ov, "CPU", {})([x])[0].astype("f8")
+    found = compiled(ov, "NVIDIA", config)([x])[0]
+    assert found.dtype == np.float32
+    error = np.abs(found - wanted).max()
+    assert error < 64**0.5 * unit and (error > unit / 8 or unit < 2**-20)

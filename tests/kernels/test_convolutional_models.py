@@ -1,0 +1,155 @@
+"""Networks of convolutions on the emulated device: which layers these do themselves, and how many kernels are left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import rt
+from ovgpu.ops import _convolution
+from tests.emulator import cudnn_emu
+from tests.harness.ir import Net, Port
+from tests.models.drive import DATA
+from tests.passes.test_finish_convolution import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
+
+from .recorded import counted
+
+IR = tuple[bytes, bytes]
+
+
+@pytest.fixture(params=[False, True], ids=["own", "cuDNN"])
+def cudnn(request: pytest.FixtureRequest, emulated: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether cuDNN is installed, for which an emulation stands in."""
+    if request.param:
+        request.applymarker(pytest.mark.emulator)
+        monkeypatch.setattr(rt, "_cudnn", cudnn_emu)
+    return bool(request.param)
+
+
+def kernels(model: tuple[Any, ...], device: str, *shape: int) -> int:
+    """Of an inference, which is one launch, takes no memory, and gives the CPU's results."""
+    x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
+    core = ov.Core()
+    compiled, host = (core.compile_model(core.read_model(*model), name) for name in (device, "CPU"))
+    expected = host([x])[0]
+    request = compiled.create_infer_request()
+    for _ in range(3):
+        found, counters = counted(lambda: request.infer([x])[0])
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    plan = request.plan()
+    assert (counters.graph_launches, counters.launches, counters.allocs, plan.launches) == (1, 0, 0, 1)
+    assert counters.graph_kernels == plan.kernels
+    return plan.kernels
+
+
+# ---- which layers
+
+def silu(net: Net, _: Port, port: Port) -> Port:
+    return net.layer("Multiply", "opset1", [port, net.layer("Sigmoid", "opset1", [port])])
+
+
+def hard_swish(net: Net, _: Port, port: Port) -> Port:
+    shifted = net.layer("Add", "opset1", [port, net.const(np.float32(3))])
+    gate = net.layer("Clamp", "opset1", [shifted], {"min": 0, "max": 6})
+    scaled = net.layer("Multiply", "opset1", [port, gate])
+    return net.layer("Divide", "opset1", [scaled, net.const(np.float32(6))])
+
+
+def gated(net: Net, _: Port, port: Port) -> Port:
+    """By a number for each channel that follows from all pixels."""
+    axes = net.const(np.array([2, 3]))
+    mean = net.layer("ReduceMean", "opset1", [port, axes], {"keep_dims": True})
+    return net.layer("Multiply", "opset1", [port, mean])
+
+
+@pytest.mark.parametrize(("tails", "given", "count"), [
+    ((BIAS, CLAMP), {}, 1), ((BIAS, silu, RELU), {}, 1), ((BIAS, hard_swish), GROUPS, 1),
+    ((BIAS, residual, RELU), {}, 2), ((BIAS, RELU), {"shape": (2, 6, -1, -1)}, 1),
+    ((layer("PRelu", [0.25]), BIAS), {}, 1), ((BIAS, gated), {}, 3), ((gated, BIAS), {}, 3),
+    ((BIAS, SWISH), {"op": "ConvolutionBackpropData"}, 2), ((layer("Greater", 0.5),), {}, 2),
+    ((layer("Add", np.ones((2, 2, 6, 7, 9))),), {}, 2),
+])  # fmt: skip
+def test_layers_that_join(tails: Any, given: Any, count: int, emulated: str) -> None:
+    assert kernels(network(*tails, **given).build(), emulated, 2, 6, 7, 9) == count
+
+
+def test_two_convolutions_of_a_sum(emulated: str) -> None:
+    """Both have a bias; the later one adds."""
+    def both(net: Net, data: Port, port: Port) -> Port:
+        weights = net.const(np.random.default_rng(3).uniform(-1, 1, (6, 6, 1, 1)), "f32")
+        numbers = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0"}
+        other = net.layer("Convolution", "opset1", [data, weights], numbers)
+        return net.layer("Add", "opset1", [BIAS(net, data, other), port])
+
+    assert kernels(network(BIAS, both, RELU).build(), emulated, 2, 6, 7, 9) == 2
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize(("op", "kernel", "little", "count"), [
+    ("Convolution", (16, 16, 3, 3), True, 1), ("Convolution", (16, 16, 3, 3), False, 2),
+    ("GroupConvolution", (256, 1, 1, 3, 3), False, 1), ("GroupConvolutionBackpropData", (256, 1, 1, 3, 3), False, 1),
+    ("ConvolutionBackpropData", (16, 16, 3, 3), True, 3),
+])  # fmt: skip
+def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], little: bool, count: int, kind: str, emulated: str,
+                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are read as they are, or cast by a kernel before."""
+    if not little:
+        monkeypatch.setattr(_convolution, "LITTLE", 0)
+    net = Net()
+    x = net.parameter("f32", (1, kernel[0], 5, 6))
+    weights = net.const(np.random.default_rng(3).uniform(-1, 1, kernel), kind)
+    weights = net.layer("Convert", "opset1", [weights], {"destination_type": "f32"}, ["f32"])
+    net.result(RELU(net, x, net.layer(op, "opset1", [x, weights], NUMBERS)))
+    assert kernels(net.build(), emulated, 1, kernel[0], 5, 6) == count
+
+
+# ---- whole models
+
+def resnet50(width: int, kind: str) -> IR:
+    """Its 53 convolutions, with ``width`` channels where it has 64, and weights of this type."""
+    net, rng = Net("resnet50"), np.random.default_rng(1)
+    x = net.parameter("f32", (1, 3, 32, 32))
+
+    def convolution(x: Port, given: int, outputs: int, taps: int, stride: int = 1, more: Port | None = None,
+                    relu: bool = True) -> Port:
+        pads = f"{taps // 2},{taps // 2}"
+        attrs = {"strides": f"{stride},{stride}", "dilations": "1,1", "pads_begin": pads, "pads_end": pads}
+        weights = net.const(rng.normal(0, (2 / given) ** 0.5 / taps, (outputs, given, taps, taps)), kind)
+        if kind != "f32":
+            weights = net.layer("Convert", "opset1", [weights], {"destination_type": "f32"}, ["f32"])
+        x = net.layer("Convolution", "opset1", [x, weights], attrs)
+        x = net.layer("Add", "opset1", [x, net.const(rng.uniform(-1, 1, (1, outputs, 1, 1)), "f32")])
+        x = x if more is None else net.layer("Add", "opset1", [x, more])
+        return net.layer("Relu", "opset1", [x]) if relu else x
+
+    x = convolution(x, 3, width, 7, 2)
+    x, _ = net.layer("MaxPool", "opset8", [x], {"kernel": "3,3", "strides": "2,2", "dilations": "1,1", "axis": 0,
+                                                "pads_begin": "1,1", "pads_end": "1,1"}, ["f32", "i64"])  # fmt: skip
+    given = width
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner, outputs = width << stage, 4 * width << stage
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            more = x if block else convolution(x, given, outputs, 1, stride, relu=False)
+            x = convolution(convolution(x, given, inner, 1), inner, inner, 3, stride)
+            x = convolution(x, inner, outputs, 1, more=more)
+            given = outputs
+    x = net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": False})
+    x = net.layer("MatMul", "opset1", [x, net.const(rng.normal(0, 0.1, (10, given)), "f32")], {"transpose_b": True})
+    net.result(net.layer("Add", "opset1", [x, net.const(rng.uniform(-1, 1, (1, 10)), "f32")]))
+    return net.build()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
+    """53 convolutions, two pools, a product and its bias; also as weights are saved by default."""
+    assert kernels(resnet50(2, kind), emulated, 1, 3, 32, 32) == 57
+
+
+def test_mobilenet_v2(cudnn: bool, emulated: str) -> None:
+    """52 convolutions, the mean, and a product with its bias. cuDNN does no more than the first convolution's sums."""
+    model = DATA / "mobilenet_v2" / "model.xml"
+    assert kernels((model,), emulated, 1, 3, 48, 60) == 55 + cudnn

@@ -1,0 +1,209 @@
+"""CACHE_DIR: compiled kernels on disk, shared by processes, never trusted blindly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import kernel_cache, sources
+from tests.emulator import cupy_emu
+from tests.harness.cuda import bound
+from tests.harness.ir import Net
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.emulator
+X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An emulated card on which nothing is compiled yet."""
+    monkeypatch.setattr(sources, "_functions", {})
+    compiler = cupy_emu.cuda.compiler
+    monkeypatch.setattr(compiler, "_kernel_cache_backend", compiler._kernel_cache_backend)
+    with bound("emulator"):
+        yield
+
+
+def run(folder: Any, core: ov.Core | None = None, **config: Any) -> None:
+    """Two inferences with kernels of a file."""
+    sources._functions.clear()
+    net = Net()
+    net.result(net.layer("SoftMax", "opset8", [net.parameter("f32", (-1, 32))], {"axis": 1}))
+    core = core or ov.Core()
+    given = {"CACHE_DIR": folder} if folder is not None else {}
+    compiled = core.compile_model(core.read_model(*net.build()), "NVIDIA", given | config)
+    e = np.exp(X)
+    for _ in range(2):
+        np.testing.assert_allclose(compiled([X])[0], e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """By name, what tells whether a file is still the same, and what is in it."""
+    return {file.name: (file.stat().st_ino, file.read_bytes()) for file in folder.iterdir()}
+
+
+def test_kernels_are_kept_and_found(fresh: None, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "when needed"
+    run(folder)
+    before = files(folder)
+    assert before and all(name.endswith(".cubin") for name in before)
+    run(str(folder))
+    assert files(folder) == before
+    run(tmp_path / "another")
+    assert files(tmp_path / "another").keys() == before.keys()
+
+
+def test_of_the_core_or_the_model(fresh: None, tmp_path: Path) -> None:
+    core = ov.Core()
+    core.set_property({ov.properties.cache_dir: tmp_path / "core"})
+    run(None, core)
+    assert files(tmp_path / "core")
+    run(tmp_path / "model", core)
+    assert files(tmp_path / "model").keys() == files(tmp_path / "core").keys()
+
+
+def test_others_keep_theirs_where_they_did(fresh: None, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Own:
+        def load(self, name: str) -> None:
+            told.append(name)
+
+        def save(self, name: str, payload: bytes, source: str) -> None:
+            told.append(name)
+
+    cupy_emu.cuda.compiler._set_kernel_cache_backend(Own())
+    run(tmp_path)
+    assert not told
+    run("")
+    assert set(told) == files(tmp_path).keys() and len(told) == 2 * len(set(told))
+    run(tmp_path)
+    assert len(told) == 2 * len(set(told))
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"", lambda data: data[:7], lambda data: data[:-1], lambda data: data[:40] + b"?" + data[41:],
+    lambda data: b"?" + data[1:], lambda data: data + b"?",
+], ids=["empty", "no digest", "cut off", "changed", "other digest", "longer"])
+def test_damaged_files_are_written_anew(damage: Any, fresh: None, tmp_path: Path) -> None:
+    run(tmp_path)
+    before = files(tmp_path)
+    for name, (_, data) in before.items():
+        (tmp_path / name).write_bytes(damage(data))
+    run(tmp_path)
+    assert {name: data for name, (_, data) in files(tmp_path).items()} == {n: d for n, (_, d) in before.items()}
+
+
+def test_a_process_that_died_while_writing_leaves_nothing_that_counts(fresh: None, tmp_path: Path) -> None:
+    run(tmp_path)
+    before = files(tmp_path)
+    name = next(iter(before))
+    (tmp_path / name).rename(tmp_path / f".{name}.abcdefg")
+    run(tmp_path)
+    assert files(tmp_path)[name][1] == before[name][1]
+
+
+@pytest.mark.parametrize("kind", ["file", "read-only", "full"])
+def test_a_folder_that_takes_nothing(kind: str, fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kernels"
+    if kind == "file":
+        folder.write_bytes(b"")
+    elif kind == "read-only":
+        folder.mkdir(mode=0o500)
+        if os.access(folder, os.W_OK):  # root may
+            monkeypatch.setattr(kernel_cache, "Replacement", lambda path: (folder / "no" / "such").open("wb"))
+    else:
+        def no_room(path: Path) -> Any:
+            raise OSError(28, "No space left on device")
+        monkeypatch.setattr(kernel_cache, "Replacement", no_room)
+    with pytest.warns(RuntimeWarning, match="CACHE_DIR '.*kernels' does not keep kernels: "):
+        run(folder)
+    assert folder.is_file() or not files(folder)
+
+
+def test_an_older_cupy(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(type(cupy_emu.cuda.compiler), "_set_kernel_cache_backend")
+    with pytest.warns(RuntimeWarning, match="CUPY_CACHE_DIR"):
+        run(tmp_path)
+    assert not files(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from ovgpu.backends.cuda import kernel_cache
+folder, wrong = Path(sys.argv[1]), 0
+for turn in range(80):
+    name = f"{turn % 4}.cubin"
+    payload = name.encode() * 20000
+    found = kernel_cache.read(folder / name)
+    wrong += found is not None and found != payload
+    kernel_cache.write(folder / name, payload)
+print(wrong)
+"""
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    """No process ever reads what another has not written to the end."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0].strip() for process in running] == ["0", "0"]
+    assert files(tmp_path).keys() == {f"{k}.cubin" for k in range(4)}
+    for k in range(4):
+        assert kernel_cache.read(tmp_path / f"{k}.cubin") == f"{k}.cubin".encode() * 20000
+
+
+REAL = """
+import sys
+from pathlib import Path
+from ovgpu.backends.cuda import kernel_cache
+from cupy.cuda import compiler
+
+class Module:  # needs no driver
+    def load(self, cubin):
+        said.append("loads" if cubin[:4] == b"\\x7fELF" else cubin[:20])
+    def _set_mapping(self, names):
+        self.mapping = names
+        said.extend(names)
+
+def watched(*args, **kwargs):
+    said.append("compiles")
+    return compile(*args, **kwargs)
+
+compiler.function = type("function", (), {"Module": Module})
+compile, compiler._compile_using_nvrtc_no_warning = compiler._compile_using_nvrtc_no_warning, watched
+compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_90", "cubin")
+code = "template <class T> __global__ void twice(T* x) { *x *= 2; }"
+kernel_cache.install()
+kernel_cache.enter(sys.argv[1])
+for turn in range(3):
+    if turn == 2:
+        (file,) = Path(sys.argv[1]).iterdir()
+        file.write_bytes(file.read_bytes()[:-9])
+    said = []
+    compiler._compile_module_with_cache(code, ("-std=c++17",), arch="90", name_expressions=("twice<float>",))
+    print(*said)
+"""
+
+
+def test_cupy_itself_asks_and_tells(tmp_path: Path) -> None:
+    """CuPy and NVRTC as they are, but for loading what they compile into a GPU, which is not there."""
+    if find_spec("cupy") is None or find_spec("nvidia") is None:
+        pytest.skip("CuPy is not installed")
+    environment = {**os.environ, "CUPY_CACHE_DIR": str(tmp_path / "own"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", REAL, str(tmp_path / "kernels")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    compiled, found = "compiles twice<float> loads", "loads twice<float>"
+    assert done.stdout.split("\n")[:-1] == [compiled, found, compiled]
+    assert len(list((tmp_path / "kernels").iterdir())) == 1 and not list((tmp_path / "own").iterdir())

@@ -1,0 +1,84 @@
+"""Models as torch's ONNX exporter writes them: attention, rotary embeddings and activations layer by layer."""
+
+from __future__ import annotations
+
+import tempfile
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from ..drive import Call
+from ._convert import Built, function, perturbed, tokens
+
+
+def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, opset: int = 17) -> Built:
+    """Layers of a BERT that turns neighbouring elements of queries and keys, as GPT-J does."""
+    import torch
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.out = (torch.nn.Linear(width, width) for _ in range(4))
+
+        def heads(self, x: Any) -> Any:
+            return x.view(*x.shape[:2], heads, width // heads)
+
+        def forward(self, x: Any, mask: Any, cos: Any, sin: Any) -> Any:
+            def turn(x: Any) -> Any:
+                a, b = x[..., ::2], x[..., 1::2]
+                return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
+
+            q, k = (turn(self.heads(layer(x))).transpose(1, 2) for layer in (self.q, self.k))
+            scores = q @ k.transpose(-1, -2) / sqrt(width // heads) + mask
+            weights = torch.nn.functional.dropout(torch.softmax(scores, -1), 0.1, self.training)
+            joined = (weights @ self.heads(self.v(x)).transpose(1, 2)).transpose(1, 2)
+            return self.out(joined.reshape(*x.shape))
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = Attention()
+            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+            self.up, self.down = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, width)
+
+        def forward(self, x: Any, *given: Any) -> Any:
+            x = self.norms[0](x + self.attention(x, *given))
+            y = self.up(x)
+            return self.norms[1](x + self.down(y * 0.5 * (1 + torch.erf(y / sqrt(2)))))
+
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(vocabulary, width)
+            self.layers = torch.nn.ModuleList(Layer() for _ in range(layers))
+            self.register_buffer("slopes", 1 / 100 ** (torch.arange(0, width // heads, 2) * heads / width))
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            angles = (torch.cumsum(torch.ones_like(ids), 1)[..., None] * self.slopes)[:, :, None]
+            x = self.words(ids)
+            for layer in self.layers:
+                x = layer(x, (1 - mask[:, None, None]) * -10000.0, torch.cos(angles), torch.sin(angles))
+            return x
+
+    torch.manual_seed(61)
+    module = perturbed(Encoder())
+    names = ["ids", "mask"]
+    example = torch.ones((2, 7), dtype=torch.int64), torch.ones((2, 7))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, example, str(path), input_names=names, output_names=["states"], opset_version=opset,
+                          dynamo=False, dynamic_axes={n: {0: "batch", 1: "length"} for n in names})
+        model = ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself
+
+    def calls(random: np.random.RandomState) -> list[Call]:
+        recorded = []
+        for batch, length in ((2, 9), (1, 5), (3, 1)):
+            mask = np.ones((batch, length), np.float32)
+            mask[0, length - length // 3 :] = 0
+            recorded.append(Call({"ids": tokens(random, vocabulary, batch, length), "mask": mask}))
+        return recorded
+
+    return Built(model, calls, function(module))

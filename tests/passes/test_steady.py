@@ -1,0 +1,31 @@
+"""Decoders split into what has fixed shapes while caches grow, and masks."""
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import ovgpu as ov
+from ovgpu.passes import simplified
+from ovgpu.passes.steady import steady
+from tests.models.drive import DATA
+
+
+@pytest.mark.parametrize(("name", "masks"), [("gpt2", 1), ("llama", 1), ("mistral", 1), ("gemma2", 2), ("qwen3", 1)])
+def test_exported_decoders(name: str, masks: int) -> None:
+    """Two caches for each layer; one mask, or one for windows as well, serves all layers."""
+    model = simplified(ov.Core().read_model(DATA / name / "model.xml"), True)
+    before = Counter(node.op.name for node in model.ops)
+    parts = steady(model)
+    assert parts is not None and before == Counter(node.op.name for node in model.ops)
+    device, host = (Counter(node.op.name for node in part.ops) for part in (parts.device, parts.host))
+    layers = before["ScaledDotProductAttention"]
+    assert device["CachedAttention"] * 2 == device["Place"] == len(parts.caches) == before["Assign"] == 2 * layers
+    assert not {"ReadValue", "Assign", "Reorder"} & set(device)
+    assert len(parts.feeds) == masks and all(feed.grows for feed in parts.feeds)
+    assert host["Assign"] == 0 and not {"LessEqual", "Select"} & set(device)
+
+
+def test_models_without_caches() -> None:
+    for name in ("bert", "lstm_state"):
+        assert steady(simplified(ov.Core().read_model(DATA / name / "model.xml"), True)) is None

@@ -1,0 +1,206 @@
+"""Decoder steps that append in place: one binding, and one captured graph, for all lengths up to the capacity."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import CudaBackend
+from tests.emulator import cupy_emu
+from tests.harness.ir import Net, Port
+from tests.harness.layers import add, broadcast, concat, extent, gather, i64, mul, numbers, scalar, transpose, unsqueeze
+from tests.models.drive import DATA, Decoder
+from tests.models.test_decoding import prompt, wanted
+
+HEADS, WIDTH = 2, 64  # room for 16 rows at first
+
+
+def attending(mask: bool = True, before: Callable[[Net, Port], Port] = lambda net, x: x, rows: Any = -1,
+              **named: Any) -> Net:
+    """Attention of q to caches of k and v, of so many ``rows``; ``before`` is what a cache goes through on its way."""
+    net = Net()
+    q, k, v = (net.parameter("f32", (-1, HEADS, -1, WIDTH), name) for name in "qkv")
+    beams = net.parameter("i32", (-1,), "beams")
+    seen = []
+    for name, x in (("keys", k), ("values", v)):
+        start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [HEADS, 0, WIDTH])], 0))
+        past = gather(net, net.read_value(name, "f32", (-1, HEADS, rows, WIDTH), start), beams)
+        after = concat(net, [past, x], 2)
+        net.assign(name, after)
+        seen.append(before(net, after))
+    hidden = net.parameter("f32", (-1, -1), "hidden")  # [batch, keys]
+    masks = [unsqueeze(net, mul(net, hidden, scalar(net, -50)), [1, 2])] if mask else []
+    attrs = {"causal": False} | named
+    net.result(net.layer("ScaledDotProductAttention", "opset13", [q, *seen, *masks], attrs))
+    if not mask:
+        net.result(add(net, hidden, hidden))
+    return net
+
+
+def request_of(net: Net, device: str) -> Any:
+    return ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
+
+
+class Twins:
+    """A request on the device, and one on the CPU that tells what must come out."""
+
+    def __init__(self, net: Net, device: str) -> None:
+        self.found, self.wanted = request_of(net, device), request_of(net, "CPU")
+
+    def feed(self, rows: int, beams: Sequence[int] = (0, 1)) -> bool:
+        """Appends so many rows; whether that was one of the steps that are bound once."""
+        (state, *_) = self.wanted.query_state()
+        had, batch = state.state.shape[2], len(beams)
+        q, k, v = (numbers(batch, HEADS, rows, WIDTH, seed=had + i) / 9 for i in range(3))
+        hidden = (numbers(batch, had + rows, seed=had) > 5).astype(np.float32)
+        hidden[:, -1] = 0
+        inputs = {"q": q, "k": k, "v": v, "beams": np.array(beams, np.int32), "hidden": hidden}
+        results = [list(request.infer(inputs).to_tuple()) for request in (self.found, self.wanted)]
+        for found, want in zip(*results, strict=True):
+            np.testing.assert_allclose(found, want, 2e-5, 2e-5)
+        for found, want in zip(self.found.query_state(), self.wanted.query_state()):
+            np.testing.assert_array_equal(found.state.data, want.state.data)
+        return self.appended
+
+    @property
+    def appended(self) -> bool:
+        steps = self.found._steady if self.found._variables.grown else None
+        return steps is not None and self.found._last is steps.executor
+
+    def both(self, act: Callable[[Any], Any]) -> None:
+        for request in (self.found, self.wanted):
+            act(request)
+
+
+def test_one_graph_for_five_hundred_steps(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a graph per capacity, of which there are three."""
+    bound = [0]
+    bind = CudaBackend.bind
+    monkeypatch.setattr(CudaBackend, "bind", lambda *args: (bound.__setitem__(0, bound[0] + 1), bind(*args))[1])
+    decoder = Decoder(ov.Core().compile_model(DATA / "gpt2" / "model.xml", emulated))
+    tokens = [decoder.start(prompt(5))]
+    counts, bindings = cupy_emu.counters, list[int]()
+    for step in range(1, 500):
+        bound[0] = 0
+        counts.reset()
+        tokens.append(decoder.step(tokens[-1]))
+        if bound[0]:
+            bindings.append(step)
+        elif step - 1 not in bindings:  # what is bound runs once before it is captured
+            assert (counts.graph_launches, counts.launches, counts.allocs) == (1, 0, 0), step
+    assert bindings == [1, 124, 125, 252, 253]  # two of them move the caches to where there is room for twice as many
+    np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted("gpt2", prompt(5), 500))
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_what_fits(mask: bool, device: str) -> None:
+    """The first inference, long ones, those that move the caches, or whose beams are not in order, are the model's."""
+    twins = Twins(attending(mask), device)
+    assert [twins.feed(n) for n in (3, 1, 2, 1)] == [False, *[device != "CPU"] * 3]
+    if device == "CPU":
+        return
+    assert [twins.feed(n) for n in (9, 1, 1)] == [True, False, True]  # 16 rows, of which 17 is one too many
+    assert [twins.feed(1, beams) for beams in ((1, 0), (0, 1), (1, 1), (0, 1))] == [False, True, False, True]
+    assert [twins.feed(1, beams) for beams in ((0,), (0,), (0, 0), (0, 1))] == [False, True, False, True]
+    assert [twins.feed(n) for n in (17, 1)] == [False, True]
+    twins.both(lambda request: request.reset_state())
+    assert [twins.feed(n) for n in (1, 1, 0, 1)] == [False, True, False, True]
+
+
+def test_states_of_other_lengths(emulated: str) -> None:
+    twins = Twins(attending(), emulated)
+    twins.feed(3)
+    value = numbers(2, HEADS, 7, WIDTH)
+
+    def set_all(request: Any) -> None:
+        for state in request.query_state():
+            state.state = ov.Tensor(value)
+
+    twins.both(set_all)
+    assert [twins.feed(1), twins.feed(1)] == [True, True]
+    twins.found.query_state()[0].state = ov.Tensor(value)
+    with pytest.raises(ov.Error, match="8 keys and 10 values"):
+        twins.feed(1)
+
+
+def test_a_failure_leaves_the_caches(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(attending(), emulated)
+    assert [twins.feed(1) for _ in range(4)] == [False, True, True, True]
+    request = twins.found
+    before = [np.array(s.state.data) for s in request.query_state()]
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaBackend, "synchronize", fail)
+        with pytest.raises(Exception, match="no"):
+            request.infer()
+    for state, value in zip(request.query_state(), before):
+        np.testing.assert_array_equal(state.state.data, value)
+    assert twins.feed(1)
+
+
+def test_variables_of_bounded_length(emulated: str) -> None:
+    """What does not fit is refused as in any other step, and leaves both caches."""
+    twins = Twins(attending(rows="0..4"), emulated)
+    assert [twins.feed(2), twins.feed(1), twins.feed(1)] == [False, True, True]
+    with pytest.raises(ov.Error, match="the new value"):
+        twins.feed(1)
+    assert [state.state.shape[2] for state in twins.found.query_state()] == [4, 4]
+
+
+def test_masks_of_other_lengths(emulated: str) -> None:
+    """Are refused, as in any other step, and leave the caches."""
+    twins = Twins(attending(), emulated)
+    twins.feed(1)
+    assert twins.feed(1)
+    for keys in (2, 40):
+        with pytest.raises(ov.Error, match=f"a mask of {keys} columns does not fit 3 keys"):
+            twins.found.infer({"hidden": np.zeros((2, keys), np.float32)})
+    assert twins.feed(1)
+
+
+def test_inputs_on_the_device(emulated: str) -> None:
+    """Masks cannot be computed on the host then."""
+    twins = Twins(attending(), emulated)
+    twins.feed(1)
+    assert twins.feed(1)
+    hidden = cupy_emu.zeros((2, 3), np.float32)
+    twins.found.infer({"hidden": hidden})
+    assert not twins.appended
+
+
+def test_caches_turned_on_their_way(emulated: str) -> None:
+    def turned(net: Net, x: Port) -> Port:
+        return transpose(net, transpose(net, x, [0, 2, 1, 3]), [0, 2, 1, 3])
+
+    twins = Twins(attending(True, turned), emulated)
+    assert [twins.feed(1) for _ in range(3)] == [False, True, True]
+
+
+@pytest.mark.parametrize("net", [
+    attending(causal=True),  # row i sees i + 1 keys, wherever it stands in the text
+    attending(True, lambda net, x: add(net, x, x)),  # of all rows, however many there are
+    attending(False, lambda net, x: concat(net, [x, x], 2)),
+])
+def test_other_uses_of_caches(net: Net, emulated: str) -> None:
+    twins = Twins(net, emulated)
+    assert [twins.feed(1) for _ in range(3)] == [False] * 3
+
+
+def test_the_plan_moves_what_is_new(emulated: str) -> None:
+    twins = Twins(attending(), emulated)
+    for _ in range(4):
+        twins.feed(1)
+    plan = twins.found.plan()
+    assert plan.launches == 1 and not plan.copies()
+    assert plan.state == 2 * 16 * 2 * HEADS * WIDTH * 4
+    assert {x.place for s in plan.steps if s.op == "Place" for x in s.outputs} == {"variable keys", "variable values"}
+    row = 2 * HEADS * WIDTH * 4
+    assert sum(s.bytes_written for s in plan.steps if s.op == "Place") == 2 * row
+    (attention,) = [s for s in plan.steps if s.op == "CachedAttention"]
+    assert attention.bytes_read == row + 2 * 4 * row + 2 * 4 * 4 + 16  # q, 4 rows of keys and values, mask, lengths
