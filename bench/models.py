@@ -3,9 +3,9 @@
     python bench/models.py [--models NAME ...] [--rounds N] [--device CPU] [--cache DIR] [--out bench/results]
 
 The engines take turns, each measurement in a process of its own; a model's figure is the median over the
-rounds. A decoder is timed per token, over a fixed number of steps after a prefill. Both engines get the same
-inputs, and their outputs must agree before a time counts. The models come from `python -m tests.models.make
---large --out DIR`.
+rounds. A decoder is timed per token, over a fixed number of steps after a prefill, and for a whole prompt. Both
+engines get the same inputs, and their outputs must agree before a time counts. The models come from
+`python -m tests.models.make --large --out DIR`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MODELS = {
     "whisper_tiny_encoder": "Whisper-tiny encoder, 30 s",
     "gpt2_12x256": "GPT-2-style decoder, 12 layers of 256, per token",
     "llama_125m": "Llama decoder, 125M parameters, per token",
+    "gpt2_12x256/prompt": "GPT-2-style decoder, 12 layers of 256, prompt of 128 tokens",
+    "llama_125m/prompt": "Llama decoder, 125M parameters, prompt of 128 tokens",
     "tensor_iterator_lstm": "TensorIterator LSTM [1,25,512], 256 units",
     "lstm_sequence_100x512": "LSTMSequence, 100 steps, 512 units",
     "bilstm_100x256": "Bidirectional LSTM, 2 layers, 4 x 100 steps, 256 units",
@@ -38,24 +40,39 @@ MODELS = {
 }
 ENGINES = ("openvino", "ovgpu")
 PREFILL, WARM, STEPS = 32, 8, 64
+PROMPT = 128
 SECONDS = 2.0
 
 
 def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
     """Compiles and times one model; also a sample of its output, to compare."""
-    folder = engines.ensure(name, cache)
+    model, _, part = name.partition("/")
+    folder = engines.ensure(model, cache)
     start = time.perf_counter()
     compiled = engines.compile_model(engine, folder / "model.xml", device=device)
     compile_ms = 1e3 * (time.perf_counter() - start)
     call = Expected.load(folder / "expected.npz").calls[0]
-    times, sample = _decode(compiled) if "beam_idx" in call.inputs else _infer(compiled, call)
+    if part:
+        times, sample = _prompt(compiled)
+    else:
+        times, sample = _decode(compiled) if "beam_idx" in call.inputs else _infer(compiled, call)
     return times | {"compile_ms": compile_ms, "sample": sample}
+
+
+def _tokens(compiled: Any, count: int) -> Any:
+    vocabulary = compiled.output("logits").partial_shape[2].get_length()
+    return np.random.RandomState(1).randint(0, vocabulary, (1, count))
+
+
+def _prompt(compiled: Any) -> tuple[dict[str, float], list[float]]:
+    decoder, tokens = Decoder(compiled), _tokens(compiled, PROMPT)
+    times = engines.measure(lambda: decoder.start(tokens), SECONDS)
+    return times, decoder.logits.ravel()[:: decoder.logits.size // 256].astype(float).tolist()
 
 
 def _decode(compiled: Any) -> tuple[dict[str, float], list[float]]:
     decoder = Decoder(compiled)
-    vocabulary = compiled.output("logits").partial_shape[2].get_length()
-    tokens = [decoder.start(np.random.RandomState(1).randint(0, vocabulary, (1, PREFILL)))]
+    tokens = [decoder.start(_tokens(compiled, PREFILL))]
     times = []
     for _ in range(WARM + STEPS):
         start = time.perf_counter()
@@ -73,7 +90,7 @@ def _infer(compiled: Any, call: Call) -> tuple[dict[str, float], list[float]]:
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One model's figures: per engine the medians over the rounds, and the ratio of times."""
-    engines.ensure(name, options.cache)
+    engines.ensure(name.partition("/")[0], options.cache)
     results = engines.alternate(
         "models.py", ENGINES, options.rounds, lambda engine: (engine, name, options.cache, options.device)
     )

@@ -1,0 +1,108 @@
+"""How long until the first result, and how much memory that takes: ovgpu against OpenVINO's CPU plugin (f32).
+
+    python bench/startup.py [--models NAME ...] [--rounds N] [--device CPU] [--cache DIR] [--out bench/results]
+
+The engines take turns, each in a process of its own that has imported NumPy, and imports the engine, reads a model,
+compiles it and infers once; figures are medians over the rounds. Memory is the most that the process has had resident
+by then, pages of mapped files included. The models are those of `bench/models.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engines
+import models as whole
+import numpy as np
+
+from tests.models.drive import OPENVINO_F32, Expected
+
+MODELS = {name: text.removesuffix(", per token") for name, text in whole.MODELS.items() if "/" not in name}
+ENGINES = ("openvino", "ovgpu")
+STAGES = {"import": "Import", "read": "Read", "compile": "Compile", "first": "First inference"}
+
+
+def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
+    """Milliseconds of each stage by the clock and of the processor, the peak, and a sample of the first result."""
+    folder = engines.ensure(name, cache)
+    inputs = Expected.load(folder / "expected.npz").calls[0].inputs
+    figures: dict[str, Any] = {}
+
+    def stage(what: str, run: Callable[[], Any]) -> Any:
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = run()
+        figures[what] = 1e3 * (time.perf_counter() - wall)
+        figures[f"{what}_cpu"] = 1e3 * (time.process_time() - cpu)
+        return result
+
+    ov = stage("import", lambda: __import__(engine))
+    device, config = (device, {}) if engine == "ovgpu" else ("CPU", OPENVINO_F32)
+    core = ov.Core()
+    model = stage("read", lambda: core.read_model(folder / "model.xml"))
+    compiled = stage("compile", lambda: core.compile_model(model, device, config))
+    result = stage("first", lambda: compiled.create_infer_request().infer(inputs))
+    figures["peak_mb"] = peak() / 2**20
+    output = np.asarray(result[compiled.output(0)]).ravel()
+    return figures | {"sample": output[:: max(1, output.size // 256)].astype(float).tolist()}
+
+
+def peak() -> int:
+    """The most bytes that this process has had in memory."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One model's figures: per engine the medians over the rounds."""
+    engines.ensure(name, options.cache)
+    results = engines.alternate(
+        "startup.py", ENGINES, options.rounds, lambda engine: (engine, name, options.cache, options.device)
+    )
+    engines.agree(name, {engine: runs[0].pop("sample") for engine, runs in results.items()})
+    return {
+        engine: {key: round(statistics.median(run[key] for run in runs), 2) for key in runs[0]}
+        for engine, runs in results.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="CPU", help="ovgpu's device (OpenVINO stays on the CPU)")
+    parser.add_argument("--cache", type=Path, default=engines.CACHE, help="where the models are")
+    parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
+    parser.add_argument(
+        "--worker", nargs=4, metavar=("ENGINE", "MODEL", "CACHE", "DEVICE"), help=argparse.SUPPRESS
+    )
+    options = parser.parse_args()
+    if options.worker:
+        engine, name, cache, device = options.worker
+        print(json.dumps(worker(engine, name, Path(cache), device)))
+        return
+    models = {name: compare(name, options) for name in options.models}
+    keys = [*STAGES, "peak_mb"]
+    rows = [
+        [MODELS[name], *(f"{row['ovgpu'][k]:.0f} / {row['openvino'][k]:.0f}" for k in keys)]
+        for name, row in models.items()
+    ]
+    title = f"Start and memory: ovgpu on {options.device} / OpenVINO's CPU plugin in f32"
+    columns = ["Model", *(f"{head} (ms)" for head in STAGES.values()), "Peak memory (MB)"]
+    result = {"device": options.device, "rounds": options.rounds, "models": models}
+    engines.report(options.out, f"startup-{options.device.lower()}", title, columns, rows, result)
+
+
+if __name__ == "__main__":
+    main()
