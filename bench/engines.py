@@ -26,6 +26,8 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("OVGPU_BENCH_MODELS", Path.home() / ".cache" / "ovgpu" / "bench"))
+# Variables that workers go without: they say which kernels and how many threads libraries use, and slow down imports.
+OVERRIDES = ("OPENBLAS_", "MKL_", "OMP_", "ONEDNN_", "PYTHONDONTWRITEBYTECODE")
 sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
 
 from tests.models.drive import OPENVINO_F32  # noqa: E402
@@ -69,7 +71,7 @@ def summary(times: list[float]) -> dict[str, float]:
 def work(script: str, *arguments: object) -> dict[str, Any]:
     """The result of `script --worker ARGUMENTS...`: the JSON in the last line it prints."""
     command = [sys.executable, str(ROOT / "bench" / script), "--worker", *map(str, arguments)]
-    as_installed = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    as_installed = {key: value for key, value in os.environ.items() if not key.startswith(OVERRIDES)}
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=as_installed)
     if process.returncode:
         raise RuntimeError(f"{script} {' '.join(command[3:])} failed:\n{process.stderr[-3000:]}")
