@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """All of it; what could be measured is reported even if something else failed."""
     device = "EMULATED" if options.emulated else "NVIDIA"
     if options.emulated:
-        from tests.emulator import blas_emu, cupy_emu
+        from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 
-        rt.bind(cupy_emu, blas_emu, False)
+        rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
         devices.register_backend(device, CudaBackend)
     try:
         return _measure(options, device)

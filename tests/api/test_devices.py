@@ -16,7 +16,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import device, rt
-from tests.emulator import blas_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
 
@@ -29,7 +29,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 @pytest.fixture
 def cards() -> Iterator[Callable[[int], AbstractContextManager[None]]]:
     """Binds the emulator; in `with cards(2)` there are two devices."""
-    rt.bind(cupy_emu, blas_emu, False)
+    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     yield emulated_devices
     rt.bind(None, None)
 
@@ -120,6 +120,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, **runtime: Any) -> SimpleNamespace:
     cupy = SimpleNamespace(**{**vars(cupy_emu), "cuda": cuda})
     monkeypatch.setattr(rt, "_cupy", cupy)
     monkeypatch.setattr(rt, "_cublas", blas_emu)
+    monkeypatch.setattr(rt, "_cublaslt", blaslt_emu)
     return cupy
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import rt
-from tests.emulator import blas_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.harness.ir import Net
 
 from .test_devices import fake, with_capability
@@ -21,7 +21,7 @@ PRECISION, MODE, CACHE = "INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "KV_
 
 @pytest.fixture
 def card() -> Iterator[None]:
-    rt.bind(cupy_emu, blas_emu, False)
+    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     yield
     rt.bind(None, None)
 

@@ -16,7 +16,7 @@ from ovgpu.backends.cuda import rt
 from ovgpu.cli import demo, main
 from ovgpu.cli.ops import forms, where
 from ovgpu.ops import registry
-from tests.emulator import blas_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
 from tests.runtime import models
@@ -122,7 +122,7 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rt.bind(cupy_emu, blas_emu, False)
+    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     gc.collect()  # what other tests have left would not be free
     try:
         with emulated_devices(2):

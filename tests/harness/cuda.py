@@ -92,7 +92,7 @@ def _streams(base: Any) -> Any:
 def bound(where: str) -> Iterator[None]:
     """Within the block the CUDA backend runs on the "emulator", or on the card ("cuda")."""
     from ovgpu.backends.cuda import rt
-    from tests.emulator import blas_emu, cupy_emu
+    from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 
     try:
         if where == "cuda":
@@ -100,7 +100,7 @@ def bound(where: str) -> Iterator[None]:
             with renamed(Card(rt.cupy())):
                 yield
         else:
-            rt.bind(cupy_emu, blas_emu, False)
+            rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
             yield
     finally:
         rt.bind(None, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ovgpu.backends.cuda import rt, sources
-from tests.emulator import blas_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.isolation import Outcome, call
 from tests.emulator.state import CUDARuntimeError
 
@@ -41,7 +41,7 @@ def evidence(fault: Fault) -> list[str]:
             (Path(folder) / source.name).write_text(text)
         patch.setattr(sources, "folder", lambda: Path(folder))
         patch.setattr(sources, "_functions", {})
-        rt.bind(cupy_emu, blas_emu, False)
+        rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
         for order in ORDERS:
             with cupy_emu.thread_order(order):
                 try:
@@ -52,7 +52,7 @@ def evidence(fault: Fault) -> list[str]:
 
 
 def _sound(fault: Fault) -> None:
-    rt.bind(cupy_emu, blas_emu, False)
+    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     fault.run()
 
 

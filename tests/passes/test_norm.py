@@ -15,7 +15,7 @@ from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.model import Model
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes import prepare
-from tests.emulator import blas_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
 
@@ -25,7 +25,7 @@ SHAPE = (2, 3, 4, 8)
 
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[str]:
-    rt.bind(cupy_emu, blas_emu, False)
+    rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     devices.register_backend("EMULATED", CudaBackend)
     yield "EMULATED"
     devices.unregister_backend("EMULATED")

@@ -37,7 +37,7 @@ def explained(error: BaseException) -> str | None:
                 "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails")
     if of_cuda:
         return f"CUDA refused: {error}"
-    if type(error).__name__ == "cuBLASError":  # of a module that need not be there
+    if type(error).__name__ in ("cuBLASError", "cuBLASLtError"):  # of modules that need not be there
         return f"cuBLAS refused: {error}"
     if type(error).__name__ == "CuFFTError":
         return f"cuFFT refused: {error}"

@@ -82,6 +82,14 @@ class Launcher:
         self.calls.extend(calls or ())
         return calls is not None
 
+    def finished_gemm(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
+                      activation: str) -> bool:
+        """``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt, see `Lt.matmul`; False if it does not
+        take them."""
+        call = self.blas.lt.matmul(a, b, out, bias, residual, activation)
+        self.calls.extend([] if call is None else [call])
+        return call is not None
+
     def convolve(self, c: Convolved) -> bool:
         """Computes a convolution through cuDNN; False where it is not installed, or does not take it."""
         calls = None if self.dnn is None else self.dnn.convolve(c)

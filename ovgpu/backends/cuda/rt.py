@@ -1,4 +1,5 @@
-"""The CUDA runtime: CuPy, the cuBLAS bindings and cuDNN's, bound at first use. The only module that imports them."""
+"""The CUDA runtime: CuPy, the bindings of cuBLAS, cuBLASLt and cuDNN, bound at first use. The only module that
+imports them."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ INSTALL = 'pip install "ovgpu[cuda13]" (for NVIDIA drivers from 580 on) or "ovgp
 
 _cupy: Any = None
 _cublas: Any = None
+_cublaslt: Any = None
 _cudnn: Any = None
 
 
-def bind(cupy: Any, cublas: Any, cudnn: Any = None) -> None:
-    """Uses these modules from now on; None for what `import` finds, False for a cuDNN that is not there."""
-    global _cupy, _cublas, _cudnn
-    _cupy, _cublas, _cudnn = cupy, cublas, cudnn
+def bind(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> None:
+    """Uses these modules from now on; None for what `import` finds, False for a cuDNN or cuBLASLt that is not there."""
+    global _cupy, _cublas, _cublaslt, _cudnn
+    _cupy, _cublas, _cublaslt, _cudnn = cupy, cublas, cublaslt, cudnn
 
 
 def cupy() -> Any:
@@ -35,6 +37,18 @@ def cublas() -> Any:
     if _cublas is None:
         _cublas = _import("nvmath.bindings.cublas", "nvmath-python")
     return _cublas
+
+
+def cublaslt() -> Any:
+    """The bindings of cuBLASLt, which come with those of cuBLAS; None where they, or the library, cannot be loaded."""
+    global _cublaslt
+    if _cublaslt is None:
+        try:
+            _cublaslt = import_module("nvmath.bindings.cublasLt")
+            _cublaslt.get_version()
+        except Exception:  # cuBLAS does without it
+            _cublaslt = False
+    return _cublaslt or None
 
 
 def cudnn() -> Any:
