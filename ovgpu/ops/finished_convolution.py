@@ -10,9 +10,9 @@ import numpy as np
 from ovgpu.ops import _lanes
 from ovgpu.ops._columns import Index
 from ovgpu.ops._convolution import Epilogue
-from ovgpu.ops._fused import Fused, Layer
+from ovgpu.ops._finished import Finished
 from ovgpu.ops._lanes import Lane
-from ovgpu.ops._op import Array, Op, Workspace, evaluate, unregistered
+from ovgpu.ops._op import Array, Workspace, unregistered
 from ovgpu.ops._trace import TILE, Tape, tiles, trace
 from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
@@ -21,44 +21,18 @@ from ovgpu.types import Type
 
 
 @unregistered
-class FinishedConvolution(Op):
-    """``convolution`` of the first inputs, and what ``fused`` makes of its result and of the others, which has the same
-    type and shape.
-
-    On the host every layer takes what the one before has made, and who computes some of the channels finishes them. On
-    a ``device`` kernels finish the elements that they compute.
-    """
+class FinishedConvolution(Finished):
+    """On the host every layer takes what the one before has made, and who computes some of the channels finishes them.
+    On a ``device`` kernels finish the elements that they compute."""
 
     convolution: Convolution | ConvolutionBackpropData | CompressedConvolution
-    fused: Fused
     device: bool = False
 
     name: ClassVar[str] = "Convolution"
-    version: ClassVar[str] = "ovgpu"
-    aliases: ClassVar[tuple[str, ...]] = ()
-    layout = "blas"
-    strided_outputs = True
-    exact = True  # its parts decode and encode
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        return self.fused.layers
-
-    def attributes(self) -> dict[str, Any]:
-        return self.convolution.attributes() | self.fused.attributes()
-
-    def _split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The convolution's inputs, and those of the layers."""
-        count = len(inputs) + 1 - self.fused.chain.inputs
-        return inputs[:count], inputs[count:]
-
-    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        given, others = self._split(inputs)
-        return self.fused.infer(*self.convolution.infer(*given), *others)
-
-    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
-        given, others = self._split(inputs)
-        return self.fused.evaluate(xp, *evaluate(self.convolution, xp, given, [Type.of(inputs[0].dtype)]), *others)
+    def first(self) -> Convolution | ConvolutionBackpropData | CompressedConvolution:
+        return self.convolution
 
     def _tapes(self, dtype: np.dtype[Any]) -> list[Tape]:
         """What every layer computes on the host."""
@@ -66,17 +40,17 @@ class FinishedConvolution(Op):
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         """The convolution's, and on the host the temporaries of a tile for every lane."""
-        own = self.convolution.workspace(self._split(inputs)[0], outputs)
+        own = self.convolution.workspace(self.split(inputs)[0], outputs)
         tapes = [] if self.device else self._tapes(outputs[0].type.storage)
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
         return (*own, *((kind, (_lanes.LANES * TILE,)) for kind in temporaries))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        given, others = self._split(inputs)
+        given, others = self.split(inputs)
         return self.convolution.cuda(k, given, outputs, workspace, Epilogue(self.fused.chain, tuple(others)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, kernel), others = self._split(inputs)
+        (x, kernel), others = self.split(inputs)
         out, convolution = outputs[0], self.convolution
         assert not isinstance(convolution, CompressedConvolution)
         tapes = self._tapes(out.dtype)

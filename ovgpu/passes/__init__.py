@@ -12,6 +12,7 @@ from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
 from ovgpu.passes.einsum import expand_einsum
 from ovgpu.passes.finish_convolution import finish_convolutions
+from ovgpu.passes.finish_product import finish_products
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
@@ -75,3 +76,4 @@ def combine(model: Model, fuse: bool = False, finish: bool = False) -> None:
         reshape_early(model)
         fuse_elementwise(model)
         add_norms(model)
+        finish_products(model)

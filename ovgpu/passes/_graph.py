@@ -10,12 +10,14 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._op import SMALL, Op, is_own, op_of
+from ovgpu.ops._view import equal
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.slicing import Slice
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 
 HALVES = (Type.f16, Type.bf16)
+DEVICE_TYPES = (*HALVES, Type.f32, Type.f64)  # that products and convolutions on a device compute in
 _TYPES = frozenset(getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
 
 
@@ -59,6 +61,12 @@ def is_number(port: Output | None) -> bool:
     """Whether the port is a constant of one element, which becomes a literal."""
     op: Any = None if port is None else port.node.op
     return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
+
+
+def alike(a: Output, b: Output) -> bool:
+    """Whether two tensors provably have the same extents."""
+    x, y = a.spec.shape, b.spec.shape
+    return x is not None and y is not None and len(x) == len(y) and all(map(equal, x, y))
 
 
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:

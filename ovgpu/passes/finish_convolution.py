@@ -14,12 +14,10 @@ from ovgpu.ops._trace import trace
 from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.finished_convolution import FinishedConvolution
-from ovgpu.passes._graph import is_fusable, is_number, users_of
+from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import PARTS, fused
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
-
-DEVICE_TYPES = (Type.f16, Type.bf16, Type.f32, Type.f64)
 
 Users = dict[int, list[Node]]
 
@@ -63,7 +61,7 @@ def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -
     while waiting and len(found) < PARTS:
         layer = waiting.pop(min(waiting, key=place.__getitem__))
         result = layer.outputs[0] if layer.outputs else None
-        if result is None or id(result) in others or not is_fusable(layer, others) or not _alike(result, port):
+        if result is None or id(result) in others or not is_fusable(layer, others) or not alike(result, port):
             continue
         found.append(layer)
         inside.add(id(result))
@@ -81,13 +79,6 @@ def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -
 def _is_literal(port: Output | None) -> bool:
     """Whether the port is a number; what has an axis may be the bias of a single channel, and another one elsewhere."""
     return is_number(port) and port is not None and not port.spec.shape
-
-
-def _alike(a: Output, b: Output) -> bool:
-    """Whether two tensors provably have the same extents."""
-    shapes = a.spec.shape, b.spec.shape
-    return None not in shapes and len(shapes[0]) == len(shapes[1]) and all(  # type: ignore[arg-type]
-        x is y or (not isinstance(x, Sym) and not isinstance(y, Sym) and x == y) for x, y in zip(*shapes))  # type: ignore[arg-type]
 
 
 def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:

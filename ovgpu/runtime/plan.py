@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ovgpu.ops._finished import Finished
 from ovgpu.ops._fused import Fused
 from ovgpu.ops.attention import CachedAttention
 from ovgpu.ops.control_flow import If
-from ovgpu.ops.finished_convolution import FinishedConvolution
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
 from ovgpu.runtime.iterations import Calls
@@ -262,7 +262,7 @@ class _Planner:
 
     def _step(self, number: int, position: int, step: Step) -> PlanStep:
         segment = self.program.segments[number]
-        layers = step.op.layers if isinstance(step.op, (Fused, FinishedConvolution)) else ()
+        layers = step.op.layers if isinstance(step.op, (Fused, Finished)) else ()
         fused = tuple(layer.name for layer in layers)
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)

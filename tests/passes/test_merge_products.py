@@ -108,7 +108,7 @@ def one(layer: Callable[..., Port], *args: Any, **options: Any) -> Net:
 
 def test_projections() -> None:
     model = merged(one(Maker.attention))
-    assert steps(model) == ["MatMul", "Add", "ScaledDotProductAttention"]
+    assert steps(model) == ["MatMul", "ScaledDotProductAttention"]
 
 
 @pytest.mark.parametrize(("biases", "layers"), [

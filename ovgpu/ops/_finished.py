@@ -1,0 +1,50 @@
+"""Ops along with the elementwise layers after them; what passes make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ovgpu.ops._fused import Fused, Layer
+from ovgpu.ops._op import Array, Op, evaluate, unregistered
+from ovgpu.symbolic import Spec
+from ovgpu.types import Type
+
+
+@unregistered
+class Finished(Op):
+    """An op of the first inputs, and what ``fused`` makes of its result and of the others, which has the same type and
+    shape."""
+
+    fused: Fused
+
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    layout = "blas"
+    strided_outputs = True
+    exact = True  # its parts decode and encode
+
+    @property
+    def first(self) -> Op:
+        """The op."""
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.fused.layers
+
+    def attributes(self) -> dict[str, Any]:
+        return self.first.attributes() | self.fused.attributes()
+
+    def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The op's inputs, and those of the layers."""
+        count = len(inputs) + 1 - self.fused.chain.inputs
+        return inputs[:count], inputs[count:]
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        given, others = self.split(inputs)
+        return self.fused.infer(*self.first.infer(*given), *others)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+        given, others = self.split(inputs)
+        return self.fused.evaluate(xp, *evaluate(self.first, xp, given, [Type.of(inputs[0].dtype)]), *others)

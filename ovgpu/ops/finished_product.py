@@ -1,0 +1,43 @@
+"""Matrix products along with a bias, a residual and an activation; what passes make of them on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from ovgpu.ops._finished import Finished
+from ovgpu.ops._op import unregistered
+from ovgpu.ops.matmul import MatMul
+
+Activation = Literal["", "relu", "gelu"]  # that by tanh
+
+
+@unregistered
+class FinishedMatMul(Finished):
+    """``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``; ``fused`` says the same.
+
+    ``bias`` and ``residual`` are the numbers of these among the inputs of ``fused``, 0 for those that are not there.
+    Where nothing computes this in one kernel, the layers work on the product's result, in its place.
+    """
+
+    product: MatMul
+    bias: int
+    residual: int
+    activation: Activation
+
+    name: ClassVar[str] = "MatMul"
+
+    @property
+    def first(self) -> MatMul:
+        return self.product
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        given, others = self.split(inputs)
+        out = outputs[0]
+        bias, residual = (others[i - 1] if i else None for i in (self.bias, self.residual))
+        if not out.size or k.finished_gemm(*self.product.operands(*given), out, bias, residual, self.activation):
+            return None
+        if self.product.cuda(k, given, outputs, workspace) is NotImplemented:
+            return NotImplemented
+        k.elementwise(self.fused.chain, (out, *others), out)
+        return None

@@ -1,0 +1,132 @@
+"""On the device a matrix product adds a bias and another tensor to its result and applies an activation, all in one
+kernel: the elementwise layers after it become part of it if they are no more than that.
+
+Sums that a norm computes by itself are left to it: product, bias, sum and norm are two kernels either way, and where
+rows are few cuBLAS has better ones for a product alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._fused import Chain, Fused, Layer
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._op import op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.activation import Gelu7, Relu
+from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.finished_product import Activation, FinishedMatMul
+from ovgpu.ops.matmul import MatMul
+from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
+from ovgpu.passes.fuse_reshape import RESHAPES
+
+Users = dict[int, list[Node]]
+
+
+def finish_products(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
+    users, hosted = users_of(model), hosted_ports(model)
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                finish_products(body)
+        fused = _layers(node, hosted)
+        for i, port in enumerate(node.inputs if fused is not None else ()):
+            assert fused is not None and port is not None
+            product, reshape = _product(port, node, users, hosted)
+            if product is not None and _finish(product, reshape, node, _first(fused, i), i):
+                break
+    model.changed()
+
+
+def _layers(node: Node, hosted: set[int]) -> Fused | None:
+    """The chain that the node is, if it may follow a product."""
+    op = op_of(node)
+    if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
+        return Fused(Chain.of(op, len(node.inputs)), (), (Layer(op, node.friendly_name, node.place),))
+    return op if isinstance(op, Fused) and not op.literals else None
+
+
+def _first(fused: Fused, number: int) -> Fused:
+    """The same chain with its input of that number as its first one, and that in its place."""
+    places = {number: 0, 0: number}
+    parts = [replace(part, operands=tuple(places.get(i, i) for i in part.operands)) for part in fused.chain.parts]
+    return replace(fused, chain=replace(fused.chain, parts=tuple(parts)))
+
+
+def _product(port: Output, user: Node, users: Users, hosted: set[int]) -> tuple[Node | None, Node | None]:
+    """The product by one matrix that gives the tensor to that user alone, and the Reshape in between, if there is
+    one."""
+    reshape = None
+    if port.node.op.name in RESHAPES and port.node.inputs[0] is not None and _only(port, user, users, hosted):
+        reshape, user, port = port.node, port.node, port.node.inputs[0]
+    if not isinstance(port.node.op, MatMul) or not _only(port, user, users, hosted):
+        return None, None
+    a, b = (s.spec for s in port.node.inputs if s is not None)
+    if b.rank != 2 or (a.rank or 0) < 2 or not port.spec.shape or port.spec.type not in DEVICE_TYPES:
+        return None, None
+    return port.node, reshape
+
+
+def _only(port: Output, user: Node, users: Users, hosted: set[int]) -> bool:
+    return users[id(port)] == [user] and id(port) not in hosted
+
+
+def _finish(product: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
+    """Makes the node the product and its layers, if they are such; or the Reshape that came before them."""
+    inputs = list(node.inputs)
+    inputs[0], inputs[place] = inputs[place], inputs[0]
+    result = product.outputs[0]
+    tail = _tail(fused, inputs[1:], result)
+    if tail is None or node.outputs[0].spec.type != result.spec.type:
+        return False
+    bias, residual, activation = tail
+    op = FinishedMatMul(product=op_of(product), fused=fused, bias=bias, residual=residual, activation=activation)  # type: ignore[arg-type]
+    given = [*product.inputs, *inputs[1:]]
+    if reshape is None:
+        if not alike(node.outputs[0], result):
+            return False
+        node.op, node.inputs = op, given
+        return True
+    if residual or not alike(node.outputs[0], reshape.outputs[0]):
+        return False
+    node.op, node.inputs = reshape.op, [reshape.outputs[0], *reshape.inputs[1:]]
+    reshape.op, reshape.inputs = op, given
+    reshape.friendly_name, reshape.layer_id = node.friendly_name, node.layer_id
+    reshape.outputs[0].spec = result.spec
+    return True
+
+
+def _tail(fused: Fused, others: list[Output | None], result: Output) -> tuple[int, int, Activation] | None:
+    """Which inputs of the layers are the bias and the residual, and the activation; None if there is more to them."""
+    chain, bias, residual, last = fused.chain, 0, 0, 0
+    activation: Activation = ""
+    for number, part in enumerate(chain.parts, chain.inputs):
+        given = [i for i in part.operands if i != last]
+        if activation or len(given) != len(part.operands) - 1:
+            return None
+        if isinstance(part.op, Add) and 0 < given[0] < chain.inputs:
+            port = others[given[0] - 1]
+            if port is None or port.spec.type != result.spec.type:
+                return None
+            if not bias and _is_bias(port, result):
+                bias = given[0]
+            elif not residual and alike(port, result):
+                residual = given[0]
+            else:
+                return None
+        elif isinstance(part.op, Relu):
+            activation = "relu"
+        elif isinstance(part.op, Gelu7) and part.op.approximation_mode == "tanh" and result.spec.type in HALVES:
+            activation = "gelu"
+        else:
+            return None
+        last = number
+    return bias, residual, activation
+
+
+def _is_bias(port: Output, result: Output) -> bool:
+    """Whether there is one element for each column."""
+    shape, of = port.spec.shape or (), result.spec.shape or ()
+    return 0 < len(shape) <= len(of) and equal(shape[-1], of[-1]) and all(equal(d, 1) for d in shape[:-1])
