@@ -78,8 +78,7 @@ def worker(engine: str, form: str, device: str) -> dict[str, Any]:
             request.infer([x], share_inputs=True)
             least = min(least, time.process_time() - start)
         times[rows] = 1e3 * least
-    output = np.asarray(request.get_output_tensor(0).data).ravel()
-    return {"ms": times, "sample": output[:: output.size // 256].astype(float).tolist()}
+    return {"ms": times, "sample": engines.sample(request.get_output_tensor(0).data)}
 
 
 def main() -> None:
@@ -111,8 +110,7 @@ def main() -> None:
     rows = [[name, *row] for name, row in zip(FORMS.values(), cells)]
     title = f"Products with weights of {SIZE} x {SIZE}: ms of a core, ovgpu on {options.device} / OpenVINO's CPU plugin"
     columns = ["Weights", *(f"{rows} row{'s' * (rows > 1)} of x" for rows in ROWS)]
-    result = {"device": options.device, "rows": ROWS, "rounds": options.rounds, "forms": figures}
-    engines.report(options.out, f"compressed-{options.device.lower()}", title, columns, rows, result)
+    engines.publish(options, "compressed", title, columns, rows, {"rows": ROWS, "forms": figures})
 
 
 if __name__ == "__main__":

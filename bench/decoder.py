@@ -11,7 +11,6 @@ stands beside it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -178,22 +177,12 @@ def worker(engine: str, cache: Path, device: str, steps: int) -> dict[str, Any]:
         start = time.perf_counter()
         logits = step(inputs)
         times.append(time.perf_counter() - start)
-    sample = logits.ravel()[:: VOCABULARY // 256].astype(float).tolist()
-    return engines.summary(times) | {"mean_ms": 1e3 * statistics.mean(times), "sample": sample}
+    return engines.summary(times) | {"mean_ms": 1e3 * statistics.mean(times), "sample": engines.sample(logits)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = engines.parser(__doc__)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="CPU")
-    parser.add_argument("--cache", type=Path, default=engines.CACHE)
-    parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
-    parser.add_argument(
-        "--worker", nargs=4, metavar=("ENGINE", "STEPS", "DEVICE", "CACHE"), help=argparse.SUPPRESS
-    )
     options = parser.parse_args()
     if options.worker:
         engine, steps, device, cache = options.worker
@@ -207,10 +196,7 @@ def main() -> None:
         lambda engine: (engine, options.steps, options.device, options.cache),
     )
     engines.agree(MODEL, {engine: runs[0]["sample"] for engine, runs in results.items()})
-    figures = {
-        engine: {key: statistics.median(run[key] for run in runs) for key in ("ms", "mean_ms")}
-        for engine, runs in results.items()
-    }
+    figures = engines.medians(results, "ms", "mean_ms")
     heads = {"numpy": "Flat NumPy script", "ovgpu": f"ovgpu {options.device}", "openvino": "OpenVINO f32"}
     base = figures["numpy"]["mean_ms"]
     rows = [
@@ -219,8 +205,7 @@ def main() -> None:
     ]
     title = f"GPT-2-style decoder, 12 layers of 256, {options.steps} steps, every cache length new"
     columns = ["Engine", "Median step (ms)", "Mean step (ms)", "Mean, flat = 1"]
-    result = {"device": options.device, "steps": options.steps, "rounds": options.rounds, "engines": figures}
-    engines.report(options.out, f"decoder-{options.device.lower()}", title, columns, rows, result)
+    engines.publish(options, "decoder", title, columns, rows, {"steps": options.steps, "engines": figures})
 
 
 if __name__ == "__main__":

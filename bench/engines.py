@@ -6,6 +6,7 @@ process that prints one line of JSON.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -31,6 +32,17 @@ OVERRIDES = ("OPENBLAS_", "MKL_", "OMP_", "ONEDNN_", "PYTHONDONTWRITEBYTECODE")
 sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
 
 from tests.models.drive import OPENVINO_F32  # noqa: E402
+
+
+def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
+    """The options that benchmarks of whole models have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--device", default="CPU", help="ovgpu's device (OpenVINO stays on the CPU)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where the models are")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    return parser
 
 
 def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, device: str = "CPU") -> Any:
@@ -61,6 +73,12 @@ def measure(run: Callable[[], object], seconds: float, least: int = 5) -> dict[s
         run()
         times.append(time.perf_counter() - start)
     return summary(times)
+
+
+def sample(output: Any) -> list[float]:
+    """About 256 of the values of an output, to compare."""
+    values = np.asarray(output).ravel()
+    return values[:: max(1, values.size // 256)].astype(float).tolist()
 
 
 def summary(times: list[float]) -> dict[str, float]:
@@ -97,12 +115,21 @@ def alternate(
     return results
 
 
+def medians(results: dict[str, list[dict[str, Any]]], *keys: str) -> dict[str, dict[str, Any]]:
+    """Each engine's figures, or some of them, over the rounds."""
+    return {
+        engine: {key: statistics.median(run[key] for run in runs) for key in keys or runs[0]}
+        for engine, runs in results.items()
+    }
+
+
 def agree(name: str, samples: dict[str, list[float]]) -> None:
-    """Raises unless the engines computed the same, to 1e-3 of the largest value."""
+    """Raises unless the engines computed the same: values to 1e-3 of the largest one, tokens exactly."""
     (first, expected), *others = [(engine, np.array(sample)) for engine, sample in samples.items()]
+    allowed = 0 if expected.dtype.kind == "i" else 1e-3 * np.abs(expected).max()
     for engine, actual in others:
         error = np.abs(actual - expected).max() if actual.shape == expected.shape else np.inf
-        if not error <= 1e-3 * np.abs(expected).max():
+        if not error <= allowed:
             raise SystemExit(f"[{name}] {engine} and {first} differ by {error}: their times say nothing")
 
 
@@ -123,7 +150,7 @@ def ensure(name: str, cache: Path) -> Path:
 def environment() -> dict[str, Any]:
     """Date, processor and versions: what a table of results has to say about where it comes from."""
     versions = {"python": platform.python_version()}
-    for package in ("ovgpu", "numpy", "openvino", "cupy-cuda13x", "cupy-cuda12x"):
+    for package in ("ovgpu", "numpy", "openvino", "torch", "transformers", "cupy-cuda13x", "cupy-cuda12x"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -156,22 +183,41 @@ def report(
     rows: list[list[str]],
     result: dict[str, Any],
     how: str = "each engine in a process of its own",
+    note: str = "",
 ) -> None:
-    """Prints the table and writes `name`.md and, with the environment and `result`, `name`.json."""
+    """Prints the table and `note`; writes `name`.md and, with the environment and `result`, `name`.json."""
     table = Table(columns[0], title=title)
     for column in columns[1:]:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if note:
+        console.print(note)
     if folder is None:
         return
     env = environment()
     versions = ", ".join(f"{package} {number}" for package, number in env["versions"].items())
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     markdown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    note = f"Median of {result['rounds']} rounds, {how}. "
-    note += f"{env['date']}, {env['cpu']}, {env['cores']} cores; {versions}."
+    source = f"Median of {result['rounds']} rounds, {how}. "
+    source += f"{env['date']}, {env['cpu']}, {env['cores']} cores; {versions}."
+    text = "\n\n".join(part for part in (f"# {title}", markdown, note, source) if part)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.md").write_text(f"# {title}\n\n{markdown}\n\n{note}\n")
+    (folder / f"{name}.md").write_text(f"{text}\n")
     (folder / f"{name}.json").write_text(json.dumps(env | result, indent=1) + "\n")
+
+
+def publish(
+    options: argparse.Namespace,
+    name: str,
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    result: dict[str, Any],
+    note: str = "",
+) -> None:
+    """Reports what a benchmark with the options --device, --rounds and --out found, as `NAME-DEVICE`."""
+    settings = {"device": options.device, "rounds": options.rounds}
+    report(options.out, f"{name}-{options.device.lower()}", title, columns, rows, settings | result, note=note)

@@ -1,6 +1,6 @@
-"""Text generation on the CPU: prefill and decode apart, and what a long context costs.
+"""Text generation: prefill and decode apart, and what a long context costs.
 
-    python bench/generation.py [--rounds 3] [--steps 30] [--cache DIR] [--out bench/results]
+    python bench/generation.py [--rounds 3] [--steps 30] [--device CPU] [--cache DIR] [--out bench/results]
 
 ovgpu and OpenVINO's CPU plugin in f32 take turns, each in a process of its own. `Prefill` is one inference over the
 prompt, `decode` one over the next token, behind a context of so many. The last column is what attention alone takes
@@ -9,7 +9,6 @@ longer over the long context than over the short one: NumPy's calls on caches th
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -29,8 +28,8 @@ PROMPT, SHORT, LONG = 128, 20, 1000
 class Generator:
     """A decoder on one request; `feed` gives seconds."""
 
-    def __init__(self, engine: str, folder: Path) -> None:
-        compiled = engines.compile_model(engine, folder / "model.xml")
+    def __init__(self, engine: str, folder: Path, device: str) -> None:
+        compiled = engines.compile_model(engine, folder / "model.xml", device=device)
         self.names = {port.get_any_name() for port in compiled.inputs}
         self.request = compiled.create_infer_request()
         self.length = 0
@@ -94,34 +93,29 @@ def attention(folder: Path, steps: int) -> float:
     return 1e3 * (took(LONG) - took(SHORT))
 
 
-def worker(engine: str, name: str, cache: Path, steps: int) -> dict[str, float]:
+def worker(engine: str, name: str, cache: Path, device: str, steps: int) -> dict[str, float]:
     folder = engines.ensure(name, cache)
     if engine == "attention":
         return {"growth": attention(folder, steps)}
-    generator = Generator(engine, folder)
+    generator = Generator(engine, folder, device)
     return {"prefill": generator.prefill(steps), "short": generator.behind(SHORT, steps),
             "long": generator.behind(LONG, steps)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = engines.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--cache", type=Path, default=engines.CACHE)
-    parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        engine, name, cache, steps = options.worker
-        print(json.dumps(worker(engine, name, Path(cache), int(steps))))
+        engine, name, cache, device, steps = options.worker
+        print(json.dumps(worker(engine, name, Path(cache), device, int(steps))))
         return
     rows, found = [], dict[str, Any]()
     for name, title in MODELS.items():
         engines.ensure(name, options.cache)
-        runs = engines.alternate("generation.py", ENGINES, options.rounds,
-                                 lambda engine, name=name: (engine, name, options.cache, options.steps))
-        figures = found[name] = {engine: {key: statistics.median(run[key] for run in each) for key in each[0]}
-                                 for engine, each in runs.items()}
+        words = (name, options.cache, options.device, options.steps)
+        runs = engines.alternate("generation.py", ENGINES, options.rounds, lambda engine, words=words: (engine, *words))
+        figures = found[name] = engines.medians(runs)
         ours, theirs = figures["ovgpu"], figures["openvino"]
         growth = [f["long"] - f["short"] for f in (ours, theirs)]
         rows.append([title, *(f"{ours[k]:.2f} / {theirs[k]:.2f} = {ours[k] / theirs[k]:.2f}"
@@ -129,9 +123,8 @@ def main() -> None:
                      f"{growth[0]:.2f} / {growth[1]:.2f}", f"{figures['attention']['growth']:.2f}"])
     columns = ["Model (ms, ovgpu / OpenVINO)", f"Prefill, {PROMPT} tokens", f"Decode behind {SHORT}",
                f"Decode behind {LONG}", "Growth", "Attention alone"]
-    result = {"rounds": options.rounds, "steps": options.steps, "models": found}
-    engines.report(options.out, "generation-cpu", "Text generation: ovgpu on CPU against OpenVINO's CPU plugin in f32",
-                   columns, rows, result)
+    title = f"Text generation: ovgpu on {options.device} against OpenVINO's CPU plugin in f32"
+    engines.publish(options, "generation", title, columns, rows, {"steps": options.steps, "models": found})
 
 
 if __name__ == "__main__":

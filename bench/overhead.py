@@ -92,11 +92,8 @@ def main() -> None:
     heads = {"numpy": "NumPy calls in a loop", "ovgpu": f"ovgpu {options.device}", "openvino": "OpenVINO f32"}
     rows = [[heads[engine], f"{figure:.3f}"] for engine, figure in figures.items()]
     title = f"{options.layers} Add, Multiply and Relu layers on {SIZE} floats"
-    result = {
-        "device": options.device, "layers": options.layers, "rounds": options.rounds, "us_per_layer": figures,
-    }  # fmt: skip
-    name = f"overhead-{options.device.lower()}"
-    engines.report(options.out, name, title, ["Engine", "µs per layer"], rows, result)
+    result = {"layers": options.layers, "us_per_layer": figures}
+    engines.publish(options, "overhead", title, ["Engine", "µs per layer"], rows, result)
 
 
 if __name__ == "__main__":

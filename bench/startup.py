@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 
 import engines
 import models as whole
-import numpy as np
 
 from tests.models.drive import OPENVINO_F32, Expected
 
@@ -49,8 +47,7 @@ def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
     compiled = stage("compile", lambda: core.compile_model(model, device, config))
     result = stage("first", lambda: compiled.create_infer_request().infer(inputs))
     figures["peak_mb"] = peak() / 2**20
-    output = np.asarray(result[compiled.output(0)]).ravel()
-    return figures | {"sample": output[:: max(1, output.size // 256)].astype(float).tolist()}
+    return figures | {"sample": engines.sample(result[compiled.output(0)])}
 
 
 def peak() -> int:
@@ -69,24 +66,13 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "startup.py", ENGINES, options.rounds, lambda engine: (engine, name, options.cache, options.device)
     )
     engines.agree(name, {engine: runs[0].pop("sample") for engine, runs in results.items()})
-    return {
-        engine: {key: round(statistics.median(run[key] for run in runs), 2) for key in runs[0]}
-        for engine, runs in results.items()
-    }
+    found = engines.medians(results)
+    return {engine: {key: round(figure, 2) for key, figure in figures.items()} for engine, figures in found.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = engines.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="CPU", help="ovgpu's device (OpenVINO stays on the CPU)")
-    parser.add_argument("--cache", type=Path, default=engines.CACHE, help="where the models are")
-    parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
-    parser.add_argument(
-        "--worker", nargs=4, metavar=("ENGINE", "MODEL", "CACHE", "DEVICE"), help=argparse.SUPPRESS
-    )
     options = parser.parse_args()
     if options.worker:
         engine, name, cache, device = options.worker
@@ -100,8 +86,7 @@ def main() -> None:
     ]
     title = f"Start and memory: ovgpu on {options.device} / OpenVINO's CPU plugin in f32"
     columns = ["Model", *(f"{head} (ms)" for head in STAGES.values()), "Peak memory (MB)"]
-    result = {"device": options.device, "rounds": options.rounds, "models": models}
-    engines.report(options.out, f"startup-{options.device.lower()}", title, columns, rows, result)
+    engines.publish(options, "startup", title, columns, rows, {"models": models})
 
 
 if __name__ == "__main__":
