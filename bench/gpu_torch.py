@@ -38,28 +38,6 @@ def softmax() -> Any:
     return torch.nn.Softmax(-1)
 
 
-def lstm(w: Array, r: Array, bias: Array, *, every_state: bool) -> Any:
-    """`torch.nn.LSTM`, which is cuDNN's on a GPU: x [1,T,I], h and c [1,H] or [1,1,H] -> y, or y, h, c."""
-    import torch
-
-    hidden = r.shape[1]
-    order = np.concatenate([np.arange(hidden) + k * hidden for k in (1, 0, 2, 3)])  # gates f i c o -> i f g o
-
-    class Lstm(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = torch.nn.LSTM(w.shape[1], hidden, batch_first=True)
-            for name, value in (("weight_ih_l0", w[order]), ("weight_hh_l0", r[order]), ("bias_ih_l0", bias[order]),
-                                ("bias_hh_l0", np.zeros_like(bias))):
-                getattr(self.lstm, name).data = torch.from_numpy(value)
-
-        def forward(self, x: Any, h: Any, c: Any) -> Any:
-            y, (h, c) = self.lstm(x, (h.reshape(1, 1, hidden), c.reshape(1, 1, hidden)))
-            return (y.unsqueeze(1), h, c) if every_state else y
-
-    return Lstm()
-
-
 def _dense(weights: Mapping[str, Array], name: str) -> Any:
     import torch
 

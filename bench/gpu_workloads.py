@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from lxml import etree
 from numpy.typing import NDArray
 
 from bench import gpu_torch
 from tests.harness.ir import Net
 from tests.models.drive import decoder_inputs
-from tests.models.recurrent import lstm_sequence
+from tests.models.recurrent import lstm_sequence, torch_lstm, weights_of
 from tests.models.spec import spec_tensor_iterator
 from tests.models.transformer import BERT_BASE, GPT2_SMALL, Sizes, bert, gpt2
 
@@ -69,9 +68,9 @@ def tensor_iterator() -> Workload:
     random = np.random.default_rng(2)
     shapes = {"x": (1, 25, 512), "h": (1, 256), "c": (1, 256)}
     inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    weights = _constants(ir)
+    weights = weights_of(ir)
     return Workload("TensorIterator LSTM [1,25,512], 256 units", ir, inputs,
-                    partial(gpu_torch.lstm, *weights, every_state=False), _total(weights, inputs) + 25 * 256 * 4)
+                    partial(torch_lstm, *weights, every_state=False), _total(weights, inputs) + 25 * 256 * 4)
 
 
 def sequence(steps: int, features: int, hidden: int) -> Workload:
@@ -79,9 +78,9 @@ def sequence(steps: int, features: int, hidden: int) -> Workload:
     random = np.random.default_rng(3)
     shapes = {"x": (1, steps, features), "h": (1, 1, hidden), "c": (1, 1, hidden)}
     inputs = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    weights = _constants(ir)
+    weights = weights_of(ir)
     return Workload(f"LSTMSequence, {steps} steps, {hidden} units", ir, inputs,
-                    partial(gpu_torch.lstm, *weights, every_state=True),
+                    partial(torch_lstm, *weights, every_state=True),
                     _total(weights, inputs) + (steps + 2) * hidden * 4)
 
 
@@ -130,15 +129,6 @@ TINY: dict[str, Callable[[], Workload]] = {
     "softmax_f32": partial(softmax, 8, 64, "f32"),
     "softmax_f16": partial(softmax, 8, 64, "f16"),
 }
-
-
-def _constants(ir: IR) -> tuple[Array, Array, Array]:
-    """Weights of the inputs and of the states, and bias, of the one recurrent layer, which has one direction."""
-    w, r, b = (np.frombuffer(ir[1], np.float32, int(data.get("size")) // 4, int(data.get("offset"))).reshape(
-        [int(n) for n in data.get("shape").split(",")])
-        for data in etree.fromstring(ir[0]).iter("data")
-        if data.get("element_type") == "f32" and data.get("offset") is not None)
-    return w.reshape(w.shape[-2:]), r.reshape(r.shape[-2:]), b.reshape(-1)
 
 
 def _total(weights: tuple[Array, ...], inputs: dict[str, Array]) -> int:

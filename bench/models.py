@@ -1,11 +1,13 @@
-"""Times ovgpu against OpenVINO's CPU plugin (f32) on whole models.
+"""Times ovgpu, and torch if asked for, against OpenVINO's CPU plugin (f32) on whole models.
 
-    python bench/models.py [--models NAME ...] [--rounds N] [--device CPU] [--cache DIR] [--out bench/results]
+    python bench/models.py [--models NAME ...] [--engines openvino ovgpu torch] [--rounds N] [--device CPU]
+                           [--cache DIR] [--out bench/results]
 
 The engines take turns, each measurement in a process of its own; a model's figure is the median over the
-rounds. A decoder is timed per token, over a fixed number of steps after a prefill, and for a whole prompt. Both
+rounds. A decoder is timed per token, over a fixed number of steps after a prefill, and for a whole prompt. All
 engines get the same inputs, and their outputs must agree before a time counts. The models come from
-`python -m tests.models.make --large --out DIR`.
+`python -m tests.models.make --large --out DIR`; torch runs the modules that they were made from, eagerly and on the
+CPU, decoders with the cache of transformers.
 """
 
 from __future__ import annotations
@@ -14,14 +16,18 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import engines
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.models.drive import Call, Decoder, Expected
+from tests.models.drive import Decoder, Decoding, Expected
 
+Array = NDArray[Any]
 MODELS = {
     "bert_base_128": "BERT-base, 128 tokens",
     "vit_base": "ViT-B/16, 224 x 224",
@@ -31,6 +37,8 @@ MODELS = {
     "whisper_tiny_encoder": "Whisper-tiny encoder, 30 s",
     "gpt2_12x256": "GPT-2-style decoder, 12 layers of 256, per token",
     "llama_125m": "Llama decoder, 125M parameters, per token",
+    "llama_125m_int8": "Llama decoder, 125M parameters, 8-bit weights, per token",
+    "llama_125m_int4": "Llama decoder, 125M parameters, 4-bit weights, per token",
     "gpt2_12x256/prompt": "GPT-2-style decoder, 12 layers of 256, prompt of 128 tokens",
     "llama_125m/prompt": "Llama decoder, 125M parameters, prompt of 128 tokens",
     "tensor_iterator_lstm": "TensorIterator LSTM [1,25,512], 256 units",
@@ -38,103 +46,133 @@ MODELS = {
     "bilstm_100x256": "Bidirectional LSTM, 2 layers, 4 x 100 steps, 256 units",
     "gru_100x512": "GRU, 2 layers, 100 steps, 512 units",
 }
-ENGINES = ("openvino", "ovgpu")
+ENGINES = {"openvino": "OpenVINO", "ovgpu": "ovgpu", "torch": "torch eager"}
 PREFILL, WARM, STEPS = 32, 8, 64
 PROMPT = 128
+VOCABULARY = 32000  # each decoder has so many tokens, or more
 SECONDS = 2.0
 
 
 def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
-    """Compiles and times one model; also a sample of its output, to compare."""
+    """Times one model; also a sample of its output, to compare. Nothing where torch does not have the model."""
     model, _, part = name.partition("/")
     folder = engines.ensure(model, cache)
-    start = time.perf_counter()
-    compiled = engines.compile_model(engine, folder / "model.xml", device=device)
-    compile_ms = 1e3 * (time.perf_counter() - start)
-    call = Expected.load(folder / "expected.npz").calls[0]
-    if part:
-        times, sample = _prompt(compiled)
+    inputs = Expected.load(folder / "expected.npz").calls[0].inputs
+    if engine == "torch":
+        run, found = _eager(model, inputs), {}
+        if run is None:
+            return {}
     else:
-        times, sample = _decode(compiled) if "beam_idx" in call.inputs else _infer(compiled, call)
-    return times | {"compile_ms": compile_ms, "sample": sample}
+        start = time.perf_counter()
+        compiled = engines.compile_model(engine, folder / "model.xml", device=device)
+        found = {"compile_ms": 1e3 * (time.perf_counter() - start)}
+        run = _compiled(compiled, inputs)
+    if isinstance(run, Decoding):
+        return (_prompt(run) if part else _decode(run)) | found
+    return engines.measure(run, SECONDS) | found | {"sample": engines.sample(run())}
 
 
-def _tokens(compiled: Any, count: int) -> Any:
-    vocabulary = compiled.output("logits").partial_shape[2].get_length()
-    return np.random.RandomState(1).randint(0, vocabulary, (1, count))
+def _compiled(compiled: Any, inputs: dict[str, Array]) -> Decoding | Callable[[], Array]:
+    """A decoder, or what infers once and gives the first output."""
+    if "beam_idx" in inputs:
+        return Decoder(compiled)
+    request = compiled.create_infer_request()
+
+    def infer() -> Array:
+        request.infer(inputs, share_inputs=True, share_outputs=True)
+        return np.asarray(request.get_output_tensor(0).data)
+
+    return infer
 
 
-def _prompt(compiled: Any) -> tuple[dict[str, float], list[float]]:
-    decoder, tokens = Decoder(compiled), _tokens(compiled, PROMPT)
+def _eager(model: str, inputs: dict[str, Array]) -> Decoding | Callable[[], Array] | None:
+    """The same of the torch module that a model was made from; None where there is none."""
+    from tests.models.build._convert import function
+    from tests.models.build.decoders import Eager
+    from tests.models.catalogue import LARGE
+
+    module = LARGE[model]().module
+    if module is None:
+        return None
+    if "beam_idx" in inputs:
+        return Eager(module)
+    run = function(module)
+    return lambda: run(*inputs.values())[0]
+
+
+def _tokens(count: int) -> Array:
+    return np.random.RandomState(1).randint(0, VOCABULARY, (1, count))
+
+
+def _prompt(decoder: Decoding) -> dict[str, Any]:
+    tokens = _tokens(PROMPT)
     times = engines.measure(lambda: decoder.start(tokens), SECONDS)
-    return times, decoder.logits.ravel()[:: decoder.logits.size // 256].astype(float).tolist()
+    return times | {"sample": engines.sample(decoder.logits)}
 
 
-def _decode(compiled: Any) -> tuple[dict[str, float], list[float]]:
-    decoder = Decoder(compiled)
-    tokens = [decoder.start(_tokens(compiled, PREFILL))]
+def _decode(decoder: Decoding) -> dict[str, Any]:
+    tokens = [decoder.start(_tokens(PREFILL))]
     times = []
     for _ in range(WARM + STEPS):
         start = time.perf_counter()
         tokens.append(decoder.step(tokens[-1]))
         times.append(time.perf_counter() - start)
-    return engines.summary(times[WARM:]), np.concatenate(tokens, axis=None).tolist()
-
-
-def _infer(compiled: Any, call: Call) -> tuple[dict[str, float], list[float]]:
-    request = compiled.create_infer_request()
-    times = engines.measure(lambda: request.infer(call.inputs, share_inputs=True, share_outputs=True), SECONDS)
-    output = np.asarray(request.get_output_tensor(0).data).ravel()
-    return times, output[:: max(1, output.size // 256)].astype(float).tolist()
+    decoded = np.concatenate(tokens, axis=None).tolist()
+    return engines.summary(times[WARM:]) | {"sample": engines.sample(decoder.logits), "tokens": decoded}
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model's figures: per engine the medians over the rounds, and the ratio of times."""
+    """One model's figures: for each engine that has it the medians over the rounds, and the ratio to OpenVINO."""
     engines.ensure(name.partition("/")[0], options.cache)
     results = engines.alternate(
-        "models.py", ENGINES, options.rounds, lambda engine: (engine, name, options.cache, options.device)
+        "models.py", options.engines, options.rounds, lambda engine: (engine, name, options.cache, options.device)
     )
-    engines.agree(name, {engine: runs[0]["sample"] for engine, runs in results.items()})
-    row: dict[str, Any] = {
-        engine: {
-            "ms": statistics.median(run["ms"] for run in runs),
-            "compile_ms": statistics.median(run["compile_ms"] for run in runs),
-            "rounds_ms": [round(run["ms"], 4) for run in runs],
-        }
-        for engine, runs in results.items()
-    }
-    return row | {"ratio": row["ovgpu"]["ms"] / row["openvino"]["ms"]}
+    results = {engine: runs for engine, runs in results.items() if runs[0]}
+    for output in {"sample", "tokens"} & results["openvino"][0].keys():
+        engines.agree(name, {engine: runs[0].pop(output) for engine, runs in results.items()})
+    row = engines.medians(results)
+    for engine, figures in row.items():
+        figures["rounds_ms"] = [round(run["ms"], 4) for run in results[engine]]
+        figures["ratio"] = figures["ms"] / row["openvino"]["ms"]
+    return row
+
+
+def means(models: dict[str, Any], chosen: list[str]) -> str:
+    """The geometric means of the ratios, in words."""
+    shared = [row for row in models.values() if row.keys() == set(chosen)]
+    if not shared or len(chosen) == 1:
+        return ""
+    ratios = {engine: statistics.geometric_mean(row[engine]["ratio"] for row in shared) for engine in chosen[1:]}
+    found = ", ".join(f"{ENGINES[engine]} {ratio:.2f}" for engine, ratio in ratios.items())
+    return f"Geometric means of the ratios to OpenVINO, over the {len(shared)} models that all engines ran: {found}."
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = engines.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="CPU", help="ovgpu's device (OpenVINO stays on the CPU)")
-    parser.add_argument("--cache", type=Path, default=engines.CACHE, help="where the models are")
-    parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")
-    parser.add_argument(
-        "--worker", nargs=4, metavar=("ENGINE", "MODEL", "CACHE", "DEVICE"), help=argparse.SUPPRESS
-    )
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["openvino", "ovgpu"],
+                        help="OpenVINO always runs; torch wants the extra `models`")
     options = parser.parse_args()
     if options.worker:
         engine, name, cache, device = options.worker
         print(json.dumps(worker(engine, name, Path(cache), device)))
         return
+    if "torch" in options.engines and not find_spec("torch"):
+        parser.error("torch is not installed")
+    options.engines = [engine for engine in ENGINES if engine in {"openvino", *options.engines}]
+    compilers = [engine for engine in ("ovgpu", "openvino") if engine in options.engines]
     models = {name: compare(name, options) for name in options.models}
     rows = []
     for name, row in models.items():
-        own, peer = row["ovgpu"], row["openvino"]
-        compile_ms = f"{own['compile_ms']:.0f} / {peer['compile_ms']:.0f}"
-        rows.append(
-            [MODELS[name], f"{peer['ms']:.2f}", f"{own['ms']:.2f}", f"{row['ratio']:.2f}", compile_ms]
-        )
+        cells = [MODELS[name], f"{row['openvino']['ms']:.2f}"]
+        for engine in options.engines[1:]:
+            cells += [f"{row[engine]['ms']:.2f}", f"{row[engine]['ratio']:.2f}"] if engine in row else ["-", "-"]
+        rows.append([*cells, " / ".join(f"{row[engine]['compile_ms']:.0f}" for engine in compilers)])
     title = f"Whole models: ovgpu on {options.device} against OpenVINO's CPU plugin in f32"
-    columns = ["Model", "OpenVINO (ms)", "ovgpu (ms)", "Ratio", "Compile, ovgpu / OpenVINO (ms)"]
-    result = {"device": options.device, "rounds": options.rounds, "models": models}
-    engines.report(options.out, f"models-{options.device.lower()}", title, columns, rows, result)
+    heads = [head for engine in options.engines[1:] for head in (f"{ENGINES[engine]} (ms)", "Ratio")]
+    columns = ["Model", "OpenVINO (ms)", *heads, f"Compile, {' / '.join(ENGINES[e] for e in compilers)} (ms)"]
+    note = means(models, options.engines)
+    engines.publish(options, "models", title, columns, rows, {"models": models}, note)
 
 
 if __name__ == "__main__":

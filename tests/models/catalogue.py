@@ -68,6 +68,7 @@ _llama = Architecture(
     },
 )
 _small_llama, _small_bert, _small_resnet = (partial(a.build, **a.small) for a in (_llama, _bert, _resnet))
+_large_llama = partial(_llama.build, **_llama.large["llama_125m"])
 
 ARCHITECTURES: dict[str, Architecture] = {
     # recurrent
@@ -152,8 +153,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     # compressed
     "bert_int8": Architecture(compressed.quantized, dict(build=_small_bert, transformer=True)),
     "resnet_int8": Architecture(compressed.quantized, dict(build=_small_resnet)),
-    "llama_int8": Architecture(compressed.weights, dict(build=_small_llama, mode="INT8_ASYM")),
-    "llama_int4_sym": Architecture(compressed.weights, dict(build=_small_llama, mode="INT4_SYM", group=16)),
+    "llama_int8": Architecture(compressed.weights, dict(build=_small_llama, mode="INT8_ASYM"), {
+        "llama_125m_int8": dict(build=_large_llama, mode="INT8_ASYM")}),
+    "llama_int4_sym": Architecture(compressed.weights, dict(build=_small_llama, mode="INT4_SYM", group=16), {
+        "llama_125m_int4": dict(build=_large_llama, mode="INT4_SYM", group=128, all_layers=False)}),
     "llama_int4_asym": Architecture(compressed.weights, dict(build=_small_llama, mode="INT4_ASYM", group=16)),
     "llama_nf4": Architecture(compressed.weights, dict(build=_small_llama, mode="NF4", group=16)),
 }  # fmt: skip

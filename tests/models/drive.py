@@ -134,36 +134,37 @@ def decoder_inputs(tokens: Array, mask: Array, beam: Array | None = None) -> dic
     }
 
 
-class Decoder:
-    """Greedy decoding on one request, token by token, as optimum-intel drives it.
+class Decoding:
+    """Greedy decoding, token by token, as optimum-intel drives it; what runs a step is left to subclasses.
 
-    `context` are inputs that stay the same at every step.
+    `context` are inputs that stay the same at every step; `logits` [batch, new, vocabulary] are those of the last.
     """
 
-    def __init__(self, compiled: Any, context: Mapping[str, Array] | None = None) -> None:
-        self.request = compiled.create_infer_request()
-        self.names = {port.get_any_name() for port in compiled.inputs}
+    logits: Array
+
+    def __init__(self, context: Mapping[str, Array] | None = None) -> None:
         self.context = dict(context or {})
         self.mask = np.ones((1, 0), np.int64)
 
+    def reset(self) -> None:
+        """Forgets what has been fed."""
+        raise NotImplementedError
+
+    def feed(self, inputs: dict[str, Array]) -> Array:
+        """Logits of one more step, from the inputs of a stateful decoder."""
+        raise NotImplementedError
+
     def start(self, prompt: Array) -> Array:
         """Resets the state and feeds the prompt [batch, length]; the next tokens [batch, 1]."""
-        self.request.reset_state()
+        self.reset()
         self.mask = np.ones((len(prompt), 0), np.int64)
         return self.step(prompt)
 
     def step(self, tokens: Array) -> Array:
         """Feeds `tokens` [batch, new]; the most likely tokens after them [batch, 1]."""
         self.mask = np.concatenate([self.mask, np.ones(tokens.shape, np.int64)], axis=1)
-        inputs = decoder_inputs(tokens, self.mask) | self.context
-        self.request.start_async({k: v for k, v in inputs.items() if k in self.names}, share_inputs=True)
-        self.request.wait()
+        self.logits = self.feed(decoder_inputs(tokens, self.mask) | self.context)
         return np.argmax(self.logits[:, -1:], axis=-1)
-
-    @property
-    def logits(self) -> Array:
-        """Logits [batch, new, vocabulary] of the last step."""
-        return np.asarray(self.request.get_tensor("logits").data)
 
     def greedy(self, prompt: Array, steps: int) -> Array:
         """The `steps` tokens after `prompt`, as [batch, steps]."""
@@ -171,3 +172,20 @@ class Decoder:
         while len(tokens) < steps:
             tokens.append(self.step(tokens[-1]))
         return np.concatenate(tokens, axis=1)
+
+
+class Decoder(Decoding):
+    """Decoding on one request of a compiled model."""
+
+    def __init__(self, compiled: Any, context: Mapping[str, Array] | None = None) -> None:
+        super().__init__(context)
+        self.request = compiled.create_infer_request()
+        self.names = {port.get_any_name() for port in compiled.inputs}
+
+    def reset(self) -> None:
+        self.request.reset_state()
+
+    def feed(self, inputs: dict[str, Array]) -> Array:
+        self.request.start_async({k: v for k, v in inputs.items() if k in self.names}, share_inputs=True)
+        self.request.wait()
+        return np.asarray(self.request.get_tensor("logits").data)

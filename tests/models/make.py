@@ -8,7 +8,7 @@
 It needs the extra `models` (torch, transformers, optimum-intel, nncf, openvino); seeds are fixed, so with the same
 versions the models come out the same. gemma2 takes transformers 5.0.0. A model is `<name>/model.xml`, `model.bin` and
 `expected.npz` (see `drive.Expected`). OpenVINO's CPU plugin in f32 says what to expect; torch has to agree on the
-tokens of decoders, and on the outputs of other models where there is a torch function. Of the latter torch's are
+tokens of decoders, and on the outputs of other models where there is a torch module. Of the latter torch's are
 kept, since OpenVINO agrees with static shapes only: with dynamic ones it ignores the lengths of an LSTMSequence.
 """
 
@@ -22,7 +22,8 @@ import numpy as np
 import openvino as ov
 from lxml import etree
 
-from .build._convert import Built
+from .build._convert import Built, function
+from .build.decoders import continuation
 from .catalogue import KEPT, LARGE, SMALL
 from .drive import (
     DATA,
@@ -63,10 +64,11 @@ def expect(name: str, built: Built, folder: Path) -> Expected:
     recorded = built.calls(random)
     compiled = core.compile_model(folder / "model.xml", "CPU", OPENVINO_F32)
     decoder = "beam_idx" in recorded[0].inputs
-    if decoder or built.torch is None:
+    if decoder or built.module is None:
         outputs = list(replay(compiled, recorded))
     else:
-        outputs = [tuple(built.torch(*call.inputs.values())) for call in recorded]
+        eager = function(built.module)
+        outputs = [tuple(eager(*call.inputs.values())) for call in recorded]
         for call, expected in zip(recorded, outputs):
             model = core.read_model(folder / "model.xml")
             model.reshape({key: ov.PartialShape([*a.shape]) for key, a in call.inputs.items()})
@@ -118,7 +120,10 @@ def _greedy(name: str, built: Built, compiled: ov.CompiledModel, random: np.rand
             break
     for run in runs:
         print(f"  greedy {run.prompt.shape}: {len(np.unique(run.tokens))} different tokens")
-        if built.torch and not np.array_equal(run.tokens, built.torch(run.prompt, run.context)):
+        torch_agrees = built.module is None or np.array_equal(
+            run.tokens, continuation(built.module, run.prompt, run.context)
+        )
+        if not torch_agrees:
             raise RuntimeError(f"[{name}] OpenVINO and torch decode differently")
     return runs
 

@@ -1,10 +1,16 @@
-"""LSTM models as IR, made without openvino: one long sequence, and cells with state."""
+"""LSTM models as IR, made without openvino: one long sequence, and cells with state; and what torch has for them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from lxml import etree
+from numpy.typing import NDArray
 
 from tests.harness.ir import Net, Port
+
+Array = NDArray[Any]
 
 
 def lstm_sequence(
@@ -51,3 +57,34 @@ def lstm_state(seed: int, *, features: int = 40, hidden: int = 48, outputs: int 
     attrs = {"transpose_a": False, "transpose_b": False}
     net.result(net.layer("MatMul", "opset1", [x, weights(hidden, outputs)], attrs, names=["y"]))
     return net.build()
+
+
+def weights_of(ir: tuple[bytes, bytes]) -> tuple[Array, Array, Array]:
+    """Weights of the inputs and of the states, and bias, of the one recurrent layer, which has one direction."""
+    w, r, b = (np.frombuffer(ir[1], np.float32, int(data.get("size")) // 4, int(data.get("offset"))).reshape(
+        [int(n) for n in data.get("shape").split(",")])
+        for data in etree.fromstring(ir[0]).iter("data")
+        if data.get("element_type") == "f32" and data.get("offset") is not None)
+    return w.reshape(w.shape[-2:]), r.reshape(r.shape[-2:]), b.reshape(-1)
+
+
+def torch_lstm(w: Array, r: Array, bias: Array, *, every_state: bool) -> Any:
+    """`torch.nn.LSTM`, which is cuDNN's on a GPU: x [1,T,I], h and c [1,H] or [1,1,H] -> y, or y, h, c."""
+    import torch
+
+    hidden = r.shape[1]
+    order = np.concatenate([np.arange(hidden) + k * hidden for k in (1, 0, 2, 3)])  # gates f i c o -> i f g o
+
+    class Lstm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = torch.nn.LSTM(w.shape[1], hidden, batch_first=True)
+            for name, value in (("weight_ih_l0", w[order]), ("weight_hh_l0", r[order]), ("bias_ih_l0", bias[order]),
+                                ("bias_hh_l0", np.zeros_like(bias))):
+                getattr(self.lstm, name).data = torch.from_numpy(value)
+
+        def forward(self, x: Any, h: Any, c: Any) -> Any:
+            y, (h, c) = self.lstm(x, (h.reshape(1, 1, hidden), c.reshape(1, 1, hidden)))
+            return (y.unsqueeze(1), h, c) if every_state else y
+
+    return Lstm()

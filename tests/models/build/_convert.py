@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,21 @@ Calls = Callable[[np.random.RandomState], list[Call]]
 
 @dataclass(frozen=True)
 class Built:
-    """A model and the inferences to record, with outputs still to be filled in; for a decoder, prompts and contexts.
+    """What makes a model, and the inferences to record, with outputs still to be filled in.
 
-    `torch` is the same function, arrays in input order -> arrays; for a decoder, prompt and context -> tokens.
+    `module` is the model in torch, where it is of use: it takes the inputs of a call in their order, or is a decoder
+    of transformers. `prompts` gives prompts and contexts for a decoder.
     """
 
-    model: ov.Model
+    make: Callable[[], ov.Model]
     calls: Calls
-    torch: Callable[..., Any] | None = None
+    module: Any = None
     prompts: Callable[[np.random.RandomState], list[tuple[Array, Inputs]]] = lambda random: []
+
+    @cached_property
+    def model(self) -> ov.Model:
+        """What `make` gives, which takes long."""
+        return self.make()
 
 
 def perturbed(module: Any, *examples: Any) -> Any:
@@ -80,21 +87,25 @@ def outputs_of(module: Any, inputs: list[str], outputs: list[str]) -> Any:
 
 
 def function(module: Any) -> Callable[..., list[Array]]:
-    """A torch module as a function of arrays."""
+    """A torch module as a function of arrays, run eagerly."""
     import torch
 
     def run(*arrays: Array) -> list[Array]:
-        with torch.no_grad():
+        with torch.inference_mode():
             result = module(*(torch.from_numpy(a) for a in arrays))
+        if isinstance(result, dict):  # as transformers names its outputs
+            result = tuple(result.values())
         return [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
 
     return run
 
 
-def exported(module: Any, task: str, part: str = "model", **shapes: int) -> ov.Model:
+def exported(
+    module: Any, task: str, part: str = "model", *, fixed: Sequence[int] | None = None, **shapes: int
+) -> ov.Model:
     """What optimum-intel makes of a transformers model saved to disk, or a `part` of that.
 
-    `shapes` are those of the inputs that it traces the model with.
+    `fixed` is the shape that all inputs get; `shapes` are those of the inputs that it traces the model with.
     """
     from optimum.exporters.openvino import main_export
 
@@ -103,7 +114,10 @@ def exported(module: Any, task: str, part: str = "model", **shapes: int) -> ov.M
         out = Path(folder) / "exported"
         main_export(folder, out, task=task, library_name="transformers", **shapes)
         # Models read from the folder keep its weights mapped: a clone outlives it.
-        return ov.Core().read_model(out / f"openvino_{part}.xml").clone()
+        model = ov.Core().read_model(out / f"openvino_{part}.xml").clone()
+    if fixed:
+        model.reshape({port: [*fixed] for port in model.inputs})
+    return model
 
 
 def normal(random: np.random.RandomState, *shape: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,15 @@ def whisper(half: str, **config: Any) -> Built:
     module = perturbed(WhisperForConditionalGeneration(WhisperConfig(**config)))
     mels, frames = module.config.num_mel_bins, 2 * module.config.max_source_positions
     task, part = "automatic-speech-recognition-with-past", f"{half}_model"
-    model = exported(module, task, part, feature_size=mels, nb_max_frames=frames)
+    make = partial(exported, module, task, part, feature_size=mels, nb_max_frames=frames)
 
     def context(random: np.random.RandomState, batch: int) -> dict[str, Array]:
         return {"encoder_hidden_states": normal(random, batch, frames // 2, module.config.d_model)}
 
     if half == "decoder":
-        return stateful(module, model, context)
-    return Built(model, lambda random: [Call({"input_features": normal(random, n, mels, frames)}) for n in (1, 3)])
+        return stateful(module, make, context)
+    calls = lambda random: [Call({"input_features": normal(random, n, mels, frames)}) for n in (1, 3)]
+    return Built(make, calls, module.model.encoder)
 
 
 def wav2vec2(shapes: tuple[tuple[int, int], ...], **config: Any) -> Built:
@@ -37,5 +39,5 @@ def wav2vec2(shapes: tuple[tuple[int, int], ...], **config: Any) -> Built:
 
     torch.manual_seed(71)
     module = perturbed(Wav2Vec2ForCTC(Wav2Vec2Config(**config)))
-    model = exported(module, "automatic-speech-recognition")
-    return Built(model, lambda random: [Call({"input_values": normal(random, *shape)}) for shape in shapes])
+    make = partial(exported, module, "automatic-speech-recognition")
+    return Built(make, lambda random: [Call({"input_values": normal(random, *shape)}) for shape in shapes])

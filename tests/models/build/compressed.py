@@ -6,27 +6,38 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import openvino as ov
 
 from ._convert import Built
 
 
 def quantized(build: Callable[[], Built], transformer: bool = False) -> Built:
     """With FakeQuantize around weights and activations, whose ranges come from the model's own calls."""
-    import nncf
-
     built = build()
-    inputs = [call.inputs for call in built.calls(np.random.RandomState(81))]
-    kind = nncf.ModelType.TRANSFORMER if transformer else None
-    return Built(nncf.quantize(built.model, nncf.Dataset(inputs), model_type=kind), built.calls)
+
+    def make() -> ov.Model:
+        import nncf
+
+        inputs = [call.inputs for call in built.calls(np.random.RandomState(81))]
+        kind = nncf.ModelType.TRANSFORMER if transformer else None
+        return nncf.quantize(built.model, nncf.Dataset(inputs), model_type=kind)
+
+    return Built(make, built.calls)
 
 
-def weights(build: Callable[[], Built], mode: str, group: int = -1) -> Built:
-    """With weights of `mode` of nncf.CompressWeightsMode, scaled by groups of rows."""
-    import nncf
+def weights(build: Callable[[], Built], mode: str, group: int = -1, all_layers: bool = True) -> Built:
+    """With weights of `mode` of nncf.CompressWeightsMode, scaled by groups of rows.
 
-    options = {"all_layers": True, "ratio": 1.0} if mode not in ("INT8_SYM", "INT8_ASYM") else {}
+    Without `all_layers`, embeddings and the last layer have 8 bits whatever the mode, as nncf chooses by default.
+    """
+    options = {"all_layers": all_layers, "ratio": 1.0} if mode not in ("INT8_SYM", "INT8_ASYM") else {}
     if group > 0:
         options["group_size"] = group
     built = build()
-    model = nncf.compress_weights(built.model, mode=nncf.CompressWeightsMode[mode], **options)
-    return replace(built, model=model, torch=None)
+
+    def make() -> ov.Model:
+        import nncf
+
+        return nncf.compress_weights(built.model, mode=nncf.CompressWeightsMode[mode], **options)
+
+    return replace(built, make=make, module=None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from ..drive import GREEDY_STEPS, Array, Call, decoder_inputs
+from ..drive import GREEDY_STEPS, Array, Call, Decoding, decoder_inputs
 from ._convert import Built, Inputs, exported, perturbed, tokens
 
 Context = Callable[[np.random.RandomState, int], Inputs]
@@ -22,14 +22,13 @@ def causal(model_type: str, seed: int, **config: Any) -> Built:
 
     torch.manual_seed(seed)
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config))
-    return stateful(module, exported(perturbed(module), "text-generation-with-past"))
+    return stateful(module, partial(exported, perturbed(module), "text-generation-with-past"))
 
 
-def stateful(module: Any, model: ov.Model, context: Context | None = None) -> Built:
+def stateful(module: Any, make: Callable[[], ov.Model], context: Context | None = None) -> Built:
     """A decoder; `context` gives what it attends to beside its own tokens, for a batch."""
     given = context or (lambda random, batch: {})
-    vocabulary = module.config.vocab_size
-    names = {port.get_any_name() for port in model.inputs}
+    vocabulary, make = module.config.vocab_size, cache(make)
 
     def calls(random: np.random.RandomState) -> list[Call]:
         """One sequence; after a reset three, padded on the left, beams reordered, then several tokens at once."""
@@ -42,6 +41,7 @@ def stateful(module: Any, model: ov.Model, context: Context | None = None) -> Bu
             (3, 1, [2, 0, 0]),
             (3, 4, [1, 1, 2]),
         ]
+        names = {port.get_any_name() for port in make().inputs}
         recorded, mask, also = [], np.ones((1, 0), np.int64), given(random, 1)
         for batch, length, beam in steps:
             new, reset = np.ones((batch, length), np.int64), batch != len(mask)
@@ -57,10 +57,30 @@ def stateful(module: Any, model: ov.Model, context: Context | None = None) -> Bu
         lengths = (1, 5), (2, 9)
         return [(3 + tokens(random, vocabulary - 3, *shape), given(random, shape[0])) for shape in lengths]
 
-    return Built(model, calls, partial(_continuation, module), prompts)
+    return Built(make, calls, module, prompts)
 
 
-def _continuation(module: Any, prompt: Array, context: Inputs) -> Array:
+class Eager(Decoding):
+    """Decoding in torch, with the cache that transformers makes by default."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module, self.cache = module, None
+
+    def reset(self) -> None:
+        self.cache = None
+
+    def feed(self, inputs: Inputs) -> Array:
+        import torch
+
+        with torch.inference_mode():
+            tensors = {name: torch.from_numpy(a) for name, a in inputs.items() if name != "beam_idx"}
+            result = self.module(**tensors, past_key_values=self.cache, use_cache=True)
+        self.cache = result.past_key_values
+        return result.logits.numpy()
+
+
+def continuation(module: Any, prompt: Array, context: Inputs) -> Array:
     """Greedy decoding in torch, without a cache: nothing but the tokens so far decides the next."""
     import torch
 

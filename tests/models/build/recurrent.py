@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import openvino as ov
 
 from .. import recurrent, spec
 from ..drive import Call
-from ._convert import Built, Calls, converted, function, normal, tokens
+from ._convert import Built, Calls, converted, normal, tokens
 
 SPEC_SEED = 11
 
@@ -48,7 +49,7 @@ def bilstm(
             for lengths in cases
         ]
 
-    return Built(converted(module, inputs, ["tags", "last"]), calls, function(module))
+    return Built(partial(converted, module, inputs, ["tags", "last"]), calls, module)
 
 
 def gru(features: int = 20, hidden: int = 24, layers: int = 2, shape: tuple[int, int] = (-1, -1)) -> Built:
@@ -67,12 +68,12 @@ def gru(features: int = 20, hidden: int = 24, layers: int = 2, shape: tuple[int,
         sizes = [(3, 9), (1, 14), (2, 1)] if shape[1] < 0 else [(batch, time)]
         return [Call({"x": normal(random, b, t, features), "h": normal(random, layers, b, hidden)}) for b, t in sizes]
 
-    return Built(converted(module, inputs, ["y", "h_out"]), calls, function(module))
+    return Built(partial(converted, module, inputs, ["y", "h_out"]), calls, module)
 
 
-def _from_ir(ir: tuple[bytes, bytes], calls: Calls) -> Built:
+def _from_ir(ir: tuple[bytes, bytes], calls: Calls, module: Any = None) -> Built:
     xml, weights = ir
-    return Built(ov.Core().read_model(model=xml, weights=weights), calls)
+    return Built(lambda: ov.Core().read_model(model=xml, weights=weights), calls, module)
 
 
 def lstm_state() -> Built:
@@ -85,7 +86,8 @@ def lstm_sequence(steps: int = 100, features: int = 512, hidden: int = 512) -> B
     """One LSTMSequence: x [1, steps, features], h and c [1, 1, hidden]."""
     shapes = {"x": (1, steps, features), "h": (1, 1, hidden), "c": (1, 1, hidden)}
     ir = recurrent.lstm_sequence(12, steps=steps, features=features, hidden=hidden)
-    return _from_ir(ir, lambda random: [Call({name: normal(random, *shape) for name, shape in shapes.items()})])
+    calls = lambda random: [Call({name: normal(random, *shape) for name, shape in shapes.items()})]
+    return _from_ir(ir, calls, recurrent.torch_lstm(*recurrent.weights_of(ir), every_state=True))
 
 
 def spec_tensor_iterator() -> Built:
@@ -93,4 +95,5 @@ def spec_tensor_iterator() -> Built:
     shapes = {"x": (1, 25, 512), "h": (1, 256), "c": (1, 256)}
     ir = spec.spec_tensor_iterator(SPEC_SEED)
     one = lambda random: Call({name: normal(random, *shape) for name, shape in shapes.items()})
-    return _from_ir(ir, lambda random: [one(random) for _ in range(3)])
+    module = recurrent.torch_lstm(*recurrent.weights_of(ir), every_state=False)
+    return _from_ir(ir, lambda random: [one(random) for _ in range(3)], module)

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 
 from ..drive import Call
-from ._convert import Built, function, perturbed, tokens
+from ._convert import Built, perturbed, tokens
 
 
 def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, opset: int = 17) -> Built:
@@ -67,11 +67,14 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
     module = perturbed(Encoder())
     names = ["ids", "mask"]
     example = torch.ones((2, 7), dtype=torch.int64), torch.ones((2, 7))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        torch.onnx.export(module, example, str(path), input_names=names, output_names=["states"], opset_version=opset,
-                          dynamo=False, dynamic_axes={n: {0: "batch", 1: "length"} for n in names})
-        model = ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself
+
+    def make() -> ov.Model:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            torch.onnx.export(
+                module, example, str(path), input_names=names, output_names=["states"], opset_version=opset,
+                dynamo=False, dynamic_axes={n: {0: "batch", 1: "length"} for n in names})
+            return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself
 
     def calls(random: np.random.RandomState) -> list[Call]:
         recorded = []
@@ -81,4 +84,4 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
             recorded.append(Call({"ids": tokens(random, vocabulary, batch, length), "mask": mask}))
         return recorded
 
-    return Built(model, calls, function(module))
+    return Built(make, calls, module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,8 @@ def bert(shape: tuple[int, int] | None = None, **config: Any) -> Built:
     torch.manual_seed(5)
     settings = BertConfig(**config)
     module = perturbed(BertModel(settings, add_pooling_layer=False))
-    model = exported(module, "feature-extraction")
-    if shape:
-        model.reshape({port: [*shape] for port in model.inputs})
-
-    def reference(ids: Array, mask: Array, types: Array) -> list[Array]:
-        with torch.no_grad():
-            return [module(*(torch.from_numpy(a) for a in (ids, mask, types))).last_hidden_state.numpy()]
-
-    return Built(model, _calls(settings.vocab_size, (shape,) if shape else SHAPES, types=True), reference)
+    make = partial(exported, module, "feature-extraction", fixed=shape)
+    return Built(make, _calls(settings.vocab_size, (shape,) if shape else SHAPES, types=True), module)
 
 
 def distilbert(**config: Any) -> Built:
@@ -57,7 +51,7 @@ def distilbert(**config: Any) -> Built:
 
     torch.manual_seed(31)
     module = perturbed(DistilBertModel(DistilBertConfig(**config)))
-    return Built(exported(module, "feature-extraction"), _calls(module.config.vocab_size, SHAPES))
+    return Built(partial(exported, module, "feature-extraction"), _calls(module.config.vocab_size, SHAPES))
 
 
 def roberta(**config: Any) -> Built:
@@ -67,7 +61,7 @@ def roberta(**config: Any) -> Built:
 
     torch.manual_seed(32)
     module = perturbed(RobertaForSequenceClassification(RobertaConfig(num_labels=5, **config)))
-    return Built(exported(module, "text-classification"), _calls(module.config.vocab_size, SHAPES, least=2))
+    return Built(partial(exported, module, "text-classification"), _calls(module.config.vocab_size, SHAPES, least=2))
 
 
 def deberta(**config: Any) -> Built:
@@ -81,7 +75,7 @@ def deberta(**config: Any) -> Built:
         position_biased_input=False, type_vocab_size=0, **config,
     )  # fmt: skip
     module = perturbed(DebertaV2Model(settings))
-    return Built(exported(module, "feature-extraction"), _calls(settings.vocab_size, SHAPES))
+    return Built(partial(exported, module, "feature-extraction"), _calls(settings.vocab_size, SHAPES))
 
 
 def t5(half: str, **config: Any) -> Built:
@@ -104,7 +98,7 @@ def bart(half: str, **config: Any) -> Built:
 
 
 def _half(module: Any, half: str) -> Built:
-    model = exported(perturbed(module), "text2text-generation-with-past", f"{half}_model")
+    make = partial(exported, perturbed(module), "text2text-generation-with-past", f"{half}_model")
     settings = module.config
 
     def context(random: np.random.RandomState, batch: int) -> dict[str, Array]:
@@ -113,5 +107,5 @@ def _half(module: Any, half: str) -> Built:
         return {"encoder_hidden_states": normal(random, batch, 8, settings.d_model), "encoder_attention_mask": mask}
 
     if half == "decoder":
-        return stateful(module, model, context)
-    return Built(model, _calls(settings.vocab_size, SHAPES))
+        return stateful(module, make, context)
+    return Built(make, _calls(settings.vocab_size, SHAPES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +27,9 @@ def classifier(model_type: str, seed: int, shapes: tuple[Shape, ...], fixed: boo
 
     torch.manual_seed(seed)
     module = AutoModelForImageClassification.from_config(AutoConfig.for_model(model_type, **config))
-    model = exported(perturbed(module, torch.randn(*shapes[0])), "image-classification")
-    if fixed:
-        model.reshape([*shapes[0]])
-    return Built(model, _images(*shapes))
+    module = perturbed(module, torch.randn(*shapes[0]))
+    make = partial(exported, module, "image-classification", fixed=shapes[0] if fixed else None)
+    return Built(make, _images(*shapes), module)
 
 
 def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic: Shape) -> Built:
@@ -38,7 +38,8 @@ def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic:
 
     example = torch.randn(*shapes[0])
     wrapped = outputs_of(perturbed(module, example), ["pixel_values"], outputs)
-    return Built(converted(wrapped, {"pixel_values": (example, [*dynamic])}, outputs), _images(*shapes))
+    make = partial(converted, wrapped, {"pixel_values": (example, [*dynamic])}, outputs)
+    return Built(make, _images(*shapes), wrapped)
 
 
 def mobilenet(shapes: tuple[Shape, ...], dynamic: Shape, **config: Any) -> Built:
@@ -70,7 +71,7 @@ def segformer(shapes: tuple[Shape, ...], **config: Any) -> Built:
 
     torch.manual_seed(58)
     module = perturbed(SegformerForSemanticSegmentation(SegformerConfig(**config)))
-    return Built(exported(module, "semantic-segmentation"), _images(*shapes))
+    return Built(partial(exported, module, "semantic-segmentation"), _images(*shapes))
 
 
 def yolos(shapes: tuple[Shape, ...], **config: Any) -> Built:
@@ -101,7 +102,7 @@ def clip(text: dict[str, Any], vision: dict[str, Any], projection: int) -> Built
             recorded.append(Call({"input_ids": ids, "pixel_values": pixels, "attention_mask": mask}))
         return recorded
 
-    return Built(exported(module, "zero-shot-image-classification"), calls)
+    return Built(partial(exported, module, "zero-shot-image-classification"), calls)
 
 
 def unet(
@@ -149,13 +150,13 @@ def unet(
 
     torch.manual_seed(61)
     inputs = {"image": (torch.randn(*size), [*shape]), "step": (torch.rand(size[0]), [shape[0]])}
-    model = converted(perturbed(UNet()), inputs, ["noise"])
+    module = perturbed(UNet())
     sizes = [size] if shape[0] > 0 else [size, (1, 3, 32, 20)]
 
     def calls(random: np.random.RandomState) -> list[Call]:
         return [Call({"image": normal(random, *s), "step": np.float32(9) * normal(random, s[0])}) for s in sizes]
 
-    return Built(model, calls)
+    return Built(partial(converted, module, inputs, ["noise"]), calls, module)
 
 
 def _detector(width: int, classes: int) -> Any:
@@ -184,6 +185,10 @@ def _detector(width: int, classes: int) -> Any:
 
 def detector(width: int = 14, classes: int = 3) -> Built:
     """A detector that ends in NonMaxSuppression: image -> boxes that are kept, their classes and scores."""
+    return Built(partial(_detector_model, width, classes), _images((2, 3, 32, 40), (1, 3, 44, 28), name="image"))
+
+
+def _detector_model(width: int, classes: int) -> ov.Model:
     import torch
 
     shape = [-1, 3, -1, -1]
@@ -197,11 +202,22 @@ def detector(width: int = 14, classes: int = 3) -> Built:
     model = ov.Model([ops.result(x) for x in results], model.get_parameters(), "detector")
     for port, name in zip(model.outputs, ("kept", "indices", "kept_scores", "count")):
         port.get_tensor().set_names({name})
-    return Built(model, _images((2, 3, 32, 40), (1, 3, 44, 28), name="image"))
+    return model
 
 
 def preprocessed(width: int = 10, classes: int = 7) -> Built:
     """A small network behind openvino.preprocess: u8 pixels [batch, height, width, 3] of any size, resized."""
+
+    def calls(random: np.random.RandomState) -> list[Call]:
+        shapes = (2, 41, 33, 3), (1, 30, 38, 3), (1, 19, 62, 3)
+        tints = [random.randint(0, 128, (shape[0], 1, 1, 3)) for shape in shapes]
+        images = [tint + random.randint(0, 129, shape) for tint, shape in zip(tints, shapes)]
+        return [Call({"image": image.astype(np.uint8)}) for image in images]
+
+    return Built(partial(_preprocessed_model, width, classes), calls)
+
+
+def _preprocessed_model(width: int, classes: int) -> ov.Model:
     import torch
     from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm
     from torch import nn
@@ -221,11 +237,4 @@ def preprocessed(width: int = 10, classes: int = 7) -> Built:
     steps.input().model().set_layout(ov.Layout("NCHW"))
     pixels = steps.input().preprocess().convert_element_type(ov.Type.f32).convert_color(ColorFormat.RGB)
     pixels.resize(ResizeAlgorithm.RESIZE_LINEAR).mean([123.0, 117.0, 104.0]).scale([58.0, 57.0, 57.5])
-
-    def calls(random: np.random.RandomState) -> list[Call]:
-        shapes = (2, 41, 33, 3), (1, 30, 38, 3), (1, 19, 62, 3)
-        tints = [random.randint(0, 128, (shape[0], 1, 1, 3)) for shape in shapes]
-        images = [tint + random.randint(0, 129, shape) for tint, shape in zip(tints, shapes)]
-        return [Call({"image": image.astype(np.uint8)}) for image in images]
-
-    return Built(steps.build(), calls)
+    return steps.build()
