@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import e, log2, prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy._core._multiarray_umath import __cpu_features__ as features
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _attention, _lanes
+from ovgpu.ops import _attention
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, call, op, unregistered
 from ovgpu.ops._storage import is_plain
@@ -21,11 +24,13 @@ from ovgpu.ops.softmax import SMALL, block_rows, shift_rows
 from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
-SCORES = 1 << 18  # elements: up to so many scores are worked on at a time, so that they stay in cache
+SCORES = 1 << 18  # elements: up to so many scores of all heads are worked on at once
+BLOCK = 1 << 20  # scores of one head that are, if there are more: BLAS likes many rows more than scores in L2
 STEP = 1 << 15  # scores of a decoder's step up to which it is one call
 MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
+# Where NumPy has AVX-512, exp2 takes half the time of exp; elsewhere several times that.
+EXP2 = sys.platform == "linux" and features["AVX512_SKX"]
 BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
-WORK = 1 << 29  # multiplications of a layer that is worth sharing out among the cores
 
 
 @op("ScaledDotProductAttention", "opset13")
@@ -113,9 +118,9 @@ class ScaledDotProductAttention(Op):
         keys = k.shape[-2]
         needed: Workspace = (
             (kind, (product(q.shape),)),
-            (kind, (minimum(rows * keys, maximum(keys, SCORES)),)),
-            (kind, (minimum(rows, SCORES),)),
-            (kind, (minimum(rows, SCORES),)),
+            (kind, (minimum(rows * keys, maximum(keys, BLOCK)),)),
+            (kind, (minimum(rows, BLOCK),)),
+            (kind, (minimum(rows, BLOCK),)),
             (Type.i64, (minimum(rows, TILE),)),
             (kind, (1,)),
         )
@@ -145,7 +150,10 @@ class ScaledDotProductAttention(Op):
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
             k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
             return None
+        exp = np.exp2 if EXP2 and sink is None and (mask is None or mask.dtype == bool) else np.exp
         k(np.multiply, q, factor, scaled)
+        if exp is np.exp2:
+            k(np.multiply, scaled, log2(e), scaled)
         if mask is not None and mask.dtype == bool:
             hidden = workspace[6][: mask.size].reshape(mask.shape)
             k(np.logical_not, mask, hidden)
@@ -160,17 +168,11 @@ class ScaledDotProductAttention(Op):
         if rows * keys <= SCORES:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
-            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], k)
+            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], exp, k)
             return None
-        work = _lanes.lanes(rows * keys * (q.shape[-1] + out.shape[-1]) >= WORK)
-        if not len(work) <= keys <= workspace[1].size // len(work):
-            work = _lanes.lanes(False)
-        block = min(out.shape[-2], max(1, SCORES // len(work) // keys))
-        blocks = [(head, start) for head in np.ndindex(*out.shape[:-2]) for start in range(0, out.shape[-2], block)]
-        for lane, share in zip(work, _lanes.shares(len(blocks), len(work))):
-            lane(attend_blocks, blocks[share], block, scaled, key, v, mask, sink, out, column, limit,
-                 [lane.share(w) for w in workspace[1:5]], self.causal)
-        _lanes.record(k, work)
+        blocks = -(-out.shape[-2] // max(1, BLOCK // keys))
+        k(attend_blocks, -(-out.shape[-2] // blocks), scaled, key, v, mask, sink, out, column, limit, workspace[1:5],
+          exp, self.causal)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -274,12 +276,12 @@ def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
-           workspace: Sequence[Any], k: Any = call) -> None:
+           workspace: Sequence[Any], exp: Any, k: Any = call) -> None:
     """Attention of scaled queries, which it may overwrite, all at once; ``k`` does the calls, or records them.
 
     q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
     out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: scores, two statistics per row, an index,
-    flat.
+    flat; exp: np.exp, or np.exp2 for queries scaled by log2(e) as well.
     """
     shape = (*out.shape[:-1], kt.shape[-1])
     rows = prod(shape[:-1])
@@ -291,10 +293,10 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
     elif mask is not None:
         k(np.add, scores, mask, scores)
     k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3],
-      limit)
+      limit, exp)
     if sink is not None:
         k(np.subtract, sink, highest, highest)
-        k(np.exp, highest, highest)
+        k(exp, highest, highest)
         k(np.add, total, highest, total)
     result = _dense(out, q)
     k(np.matmul, scores, v, result)
@@ -303,11 +305,11 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.copyto, out, result)
 
 
-def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any) -> None:
+def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any, exp: Any) -> None:
     """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums."""
     if limit[0] < BOUND:
         bound.fill(0)
-        np.exp(x, x)
+        exp(x, x)
         np.matmul(x, column, total)
         return
     block = int(block_rows(*x.shape))
@@ -315,23 +317,23 @@ def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any
         rows = slice(start, start + block)
         part = x[rows]
         shift_rows(part, part, bound[rows], index[: len(part)])
-        np.exp(part, part)
+        exp(part, part)
         np.matmul(part, column, total[rows])
 
 
-def attend_blocks(blocks: Sequence[tuple[tuple[int, ...], int]], block: int, q: Any, key: Any, v: Any, mask: Any,
-                  sink: Any, out: Any, column: Any, limit: Any, workspace: Sequence[Any], causal: bool) -> None:
-    """`attend` for so many rows of one head at a time, whose scores stay in cache, from each (head, first row)."""
+def attend_blocks(block: int, q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
+                  workspace: Sequence[Any], exp: Any, causal: bool) -> None:
+    """`attend` for so many rows of one head at a time."""
     batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
     q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
     mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))
     sink = None if sink is None else np.broadcast_to(sink, (*batch, length, 1))
     q = np.broadcast_to(q, (*batch, length, q.shape[-1]))
-    for head, start in blocks:
+    for head, start in itertools.product(np.ndindex(batch), range(0, length, block)):
         rows = slice(start, start + block)
         visible = min(keys, start + block) if causal else keys
         part = None if mask is None else mask[head][rows]
         if causal:
             part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
         attend(q[head][rows], key[head].swapaxes(0, 1)[:, :visible], v[head][:visible], part,
-               None if sink is None else sink[head][rows], out[head][rows], column[:visible], limit, workspace)
+               None if sink is None else sink[head][rows], out[head][rows], column[:visible], limit, workspace, exp)

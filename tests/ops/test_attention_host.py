@@ -1,4 +1,4 @@
-"""Attention in blocks and lanes on the host, and scores that are too far from 0 to be taken as they are."""
+"""Attention in blocks on the host, and scores that are too far from 0 to be taken as they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops import _lanes, attention
+from ovgpu.ops import attention
 from ovgpu.ops._xp import NUMPY
 from tests.harness.ir import Net
 
@@ -24,14 +24,14 @@ MASKS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("exp2", [False, True])
 @pytest.mark.parametrize("scores", [1 << 18, 400], ids=["at_once", "blocks"])
 @pytest.mark.parametrize("factor", [1.0, 30.0], ids=["near", "far"])
 @pytest.mark.parametrize(("mask", "sink"), [*((m, False) for m in MASKS), ("none", True), ("boolean", True)])
-def test_forms(mask: str, sink: bool, factor: float, scores: int, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lanes, "LANES", lanes)
-    monkeypatch.setattr(attention, "WORK", 0)
-    monkeypatch.setattr(attention, "SCORES", scores)
+def test_forms(mask: str, sink: bool, factor: float, scores: int, exp2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "EXP2", exp2)
+    for name in ("SCORES", "BLOCK"):
+        monkeypatch.setattr(attention, name, scores)
     random = np.random.default_rng(5)
     arrays = [random.standard_normal((*BATCH, n, DEPTH)) * factor for n in (ROWS, KEYS, KEYS)]
     given = [MASKS[mask], np.array(0.4), *[np.full((1, 3, 1, 1), 70.0)] * sink]
