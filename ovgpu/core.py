@@ -9,6 +9,7 @@ from typing import Any
 from ovgpu import devices, ir
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
+from ovgpu.collector import paused
 from ovgpu.compilation import Compilation
 from ovgpu.compiled import CompiledModel
 from ovgpu.devices import register_backend, resolve
@@ -47,7 +48,8 @@ class Core:
         """
         if isinstance(model, Model):
             raise TypeError("Provided python object type Model isn't supported as 'model' argument.")
-        return ir.read_model(_contents(model), _contents(weights))
+        with paused():
+            return ir.read_model(_contents(model), _contents(weights))
 
     def compile_model(self, model: Any, device_name: str | None = None, config: Mapping[str, Any] | None = None, *,
                       weights: Any = None) -> CompiledModel:
@@ -68,7 +70,8 @@ class Core:
                                 f"{kind.__module__}.{kind.__name__}")
             model = self.read_model(model, weights)
         settings = self._of(device).compiled(config or {}, model.friendly_name)
-        return CompiledModel(Compilation(model, devices.open_backend(device, settings["CACHE_DIR"]), settings))
+        with paused():
+            return CompiledModel(Compilation(model, devices.open_backend(device, settings["CACHE_DIR"]), settings))
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
         """From friendly name to device, for the nodes that the device can run."""

@@ -22,7 +22,7 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
+    {"collector", "core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
      "queue", "remote", "request", "request_tensors", "results", "settings", "states", "steady", "transfers", "version",
      "debug"},
     {"cli", "integrations", "__init__", "__main__"},

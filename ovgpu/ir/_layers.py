@@ -15,13 +15,12 @@ class Layer:
 
     def __init__(self, element: Element, source: str) -> None:
         self.element, self.source = element, source
-        self.id = element.get("id", "")
-        self.type = element.get("type", "")
-        self.name = element.get("name") or f"{self.type}_{self.id}"
+        given: Any = dict(element.attrib)
+        self.id, self.type, self.version = given.get("id", ""), given.get("type", ""), given.get("version", "")
+        self.name = given.get("name") or f"{self.type}_{self.id}"
         for attribute in ("id", "type", "version"):
-            if element.get(attribute) is None:
+            if attribute not in given:
                 raise self.error(f"attribute '{attribute}' of the layer is missing")
-        self.version = element.get("version", "")
         self.texts: dict[str, str] = {}
         """The attributes in ``<data>``."""
         self.input_ports: list[Element] = []
@@ -118,12 +117,6 @@ def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str
         elif item.tag == "user_data" and name is not None:
             info[prefix + name] = read_rt_info(item, "") if item.get("value") is None else item.get("value")
     return info
-
-
-def port_rt_info(port: Element) -> dict[str, Any]:
-    """The runtime information of a port, most of which have none."""
-    info = next(port.iterchildren("rt_info"), None)
-    return {} if info is None else read_rt_info(info)
 
 
 def read_meta(element: Element) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
-from ovgpu.ir._layers import Layer, integer, model_rt_info, port_rt_info, split_names
+from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
 from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
 from ovgpu.model import Model, Node, Output, RTMap
@@ -50,8 +50,9 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     of unknown type are no error before the model is compiled.
     """
     text, source, beside = _text(model)
-    file = File(source, Weights(beside if weights is None else _weights(weights)))
     root = parse(text, source)
+    information = {element.getparent(): element for element in root.iter("rt_info")}
+    file = File(source, Weights(beside if weights is None else _weights(weights)), information)
     if root.tag != "net":
         raise ModelError(f"the root element is <{root.tag}>, not <net>{file.suffix}")
     if root.get("version") not in VERSIONS:
@@ -95,6 +96,8 @@ def _weights(weights: Any) -> Any:
 class File:
     source: str
     weights: Weights
+    information: dict[Element | None, Element]
+    """The <rt_info> of each element that has one: few ports do."""
 
     @property
     def suffix(self) -> str:
@@ -192,11 +195,11 @@ def _node(layer: Layer, file: File) -> Node:
         node.rt_info = RTMap(layer.rt_info)
     for output, port in zip(node.outputs, layer.output_ports):
         output.set_names(split_names(port.get("names", "")))
-        if info := port_rt_info(port):
-            output.rt_info = RTMap(info)
+        if port in file.information:
+            output.rt_info = RTMap(read_rt_info(file.information[port]))
     for index, port in enumerate(layer.input_ports):
-        if info := port_rt_info(port):
-            node.input_rt_info[index] = RTMap(info)
+        if port in file.information:
+            node.input_rt_info[index] = RTMap(read_rt_info(file.information[port]))
     if layer.type == "Result":
         node.outputs[0].set_names(split_names(layer.element.get("output_names", "")))
     return node

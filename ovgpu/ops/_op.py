@@ -15,10 +15,12 @@ The rest of `Op` tells the planner what it may do, and gives faster forms that a
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
@@ -277,10 +279,20 @@ _schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}
 def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
     """Attribute name -> (annotation, required)."""
     if cls not in _schemas:
-        hints = typing.get_type_hints(cls)
-        _schemas[cls] = {f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+        _schemas[cls] = {f.name: (_annotation(cls, f.name), f.default is MISSING and f.default_factory is MISSING)
                          for f in declared(cls).values()}
     return _schemas[cls]
+
+
+def _annotation(cls: type[Op], name: str) -> Any:
+    """Of an attribute; `typing.get_type_hints` would evaluate those of everything else in `Op` for every class."""
+    owner = next(base for base in cls.__mro__ if name in base.__dict__.get("__annotations__", {}))
+    return _evaluated(owner.__annotations__[name], owner.__module__)
+
+
+@cache
+def _evaluated(text: str, module: str) -> Any:
+    return eval(text, vars(sys.modules[module]))
 
 
 def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
