@@ -15,6 +15,7 @@ The rest of `Op` tells the planner what it may do, and gives faster forms that a
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 import typing
@@ -286,8 +287,8 @@ def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
 
 def _annotation(cls: type[Op], name: str) -> Any:
     """Of an attribute; `typing.get_type_hints` would evaluate those of everything else in `Op` for every class."""
-    owner = next(base for base in cls.__mro__ if name in base.__dict__.get("__annotations__", {}))
-    return _evaluated(owner.__annotations__[name], owner.__module__)
+    owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
+    return _evaluated(inspect.get_annotations(owner)[name], owner.__module__)
 
 
 @cache
