@@ -1,10 +1,13 @@
 """What all tests share: the devices they run on."""
 from __future__ import annotations
 
+import faulthandler
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from tests.harness import cuda
 from tests.harness.recall import load
@@ -32,9 +35,22 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator",
                      help="what tests of the CUDA backend run on: the emulator, or a card through CuPy")
-    parser.addoption("--long", action="store_true", help="ten times as many random cases, on the device as well")
+    parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
+
+
+HANGS = 360  # seconds without a new test: more than the timeout, which cannot interrupt everything
+EACH = 20  # seconds after which the alarm is set anew; to do it for every test takes as long as short tests do
+_set = -float(EACH)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tells where all threads are when a test hangs."""
+    global _set
+    if time.monotonic() - _set > EACH:
+        _set = time.monotonic()
+        faulthandler.dump_traceback_later(HANGS, file=item.config.stash[fault_handler_stderr_fd_key])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,7 +5,7 @@
     test_random = sweep(pools())
 
 Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` draws
-twenty times as many, others in every run, and a tenth of that on the emulated device as well. What OpenVINO refuses is
+forty times as many, others in every run, and a tenth of that on the emulated device as well. What OpenVINO refuses is
 no draw; where that is most of what is drawn, the test fails.
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .scenario import Scenario
 from .tolerance import compare_all
 
 Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
-DRAWS, LONGER = 100, 20
+DRAWS, LONGER = 50, 40
 VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
 PASSES = 3  # of a scenario on a device: one runs, one captures, one replays
 # Hypothesis draws constants of the modules loaded by then as well: other cases in every worker, after every change.
