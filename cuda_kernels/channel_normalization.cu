@@ -37,14 +37,16 @@ __device__ __forceinline__ Moments<A> moments_of(const T* x, unsigned first, uns
 }
 
 // A part of `length` elements for each block: gridDim.x rows, the groups of every image, in gridDim.y parts. n elements
-// are in a row and `area` in a channel; both, and `length`, are multiples of V.
+// are in a row and `area` in a channel; both, and `length`, are multiples of V. `inside`: whether `eps` is added to the
+// variance, or to its root.
 template <class T, int V>
 __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, const T* shift, unsigned n,
                                             unsigned area, unsigned groups, unsigned first, unsigned end,
                                             Moments<typename Accumulator<T>::Type> moments,
-                                            typename Accumulator<T>::Type eps) {
+                                            typename Accumulator<T>::Type eps, bool inside) {
   using A = typename Accumulator<T>::Type;
-  const A factor = A(1) / root(moments.squares / moments.count + eps);
+  const A variance = moments.squares / moments.count;
+  const A factor = A(1) / (inside ? root(variance + eps) : root(variance) + eps);
   const unsigned channels = blockIdx.x % groups * (n / area);
   for (unsigned i = first + threadIdx.x * V; i < end; i += blockDim.x * V) {
     const unsigned channel = channels + i / area;
@@ -62,13 +64,13 @@ template <class T, int V>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_moments(const T* x, T* out, const T* scale, const T* shift,
                   typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups, unsigned length,
-                  typename Accumulator<T>::Type eps) {
+                  typename Accumulator<T>::Type eps, bool inside) {
   using A = typename Accumulator<T>::Type;
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
   const Moments<A> moments = moments_of<T, V, A>(x + row, first, end);
   if (gridDim.y == 1) {
-    write_group<T, V>(x + row, out + row, scale, shift, n, area, groups, first, end, moments, eps);
+    write_group<T, V>(x + row, out + row, scale, shift, n, area, groups, first, end, moments, eps, inside);
   } else if (threadIdx.x == 0) {
     A* to = partial + 3ull * (blockIdx.x * gridDim.y + blockIdx.y);
     to[0] = moments.count;
@@ -82,7 +84,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_parts(const T* x, T* out, const T* scale, const T* shift,
                 const typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups,
-                unsigned length, typename Accumulator<T>::Type eps) {
+                unsigned length, typename Accumulator<T>::Type eps, bool inside) {
   using A = typename Accumulator<T>::Type;
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     const A* from = partial + 3ull * (blockIdx.x * gridDim.y + i);
     moments = Merge()(moments, Moments<A>{from[0], from[1], from[2]});
   }
-  write_group<T, V>(x + row, out + row, scale, shift, n, area, groups, first, end, moments, eps);
+  write_group<T, V>(x + row, out + row, scale, shift, n, area, groups, first, end, moments, eps, inside);
 }
 
 // Some axes of a dense array, and how far neighbours reach along each, before and after an element.

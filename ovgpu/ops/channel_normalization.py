@@ -150,6 +150,10 @@ class GroupNormalization(Op):
             same(x.shape[1] % self.num_groups, 0, f"the channels do not come out even in {self.num_groups} groups")
         return (Spec(merge_types((x, scale, bias)), x.shape),)
 
+    def eps_is_inside(self) -> bool:
+        """Whether ``epsilon`` is added to the variance, or to its root."""
+        return True
+
     def rows(self, x: Array) -> Array:
         """A row for each group of every image."""
         return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
@@ -159,7 +163,8 @@ class GroupNormalization(Op):
             return (x.copy(),)
         rows = self.rows(x)
         rows = rows - rows.mean(axis=1, keepdims=True)
-        rows = rows / xp.sqrt((rows * rows).mean(axis=1, keepdims=True) + self.epsilon)
+        variance = (rows * rows).mean(axis=1, keepdims=True)
+        rows = rows / (xp.sqrt(variance + self.epsilon) if self.eps_is_inside() else xp.sqrt(variance) + self.epsilon)
         return (rows.reshape(x.shape) * by_channel(scale, x.ndim) + by_channel(bias, x.ndim),)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
@@ -179,7 +184,7 @@ class GroupNormalization(Op):
         work = lanes(x.size >= WORK)
         for lane, some in zip(work, shares(self.num_groups, len(work))):
             lane(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
-                 workspace[0].reshape(-1, 1)[some][:block], self.epsilon,
+                 workspace[0].reshape(-1, 1)[some][:block], self.epsilon, self.eps_is_inside(),
                  *(v.reshape(*shape[1:3], 1)[some] for v in (scale, bias)))
         record(k, work)
         return None
@@ -200,16 +205,16 @@ class GroupNormalization(Op):
         parts = _axes.ceildiv(n, length)
         partial = k.scratch((rows, parts, 3), np.dtype(type(_axes.real(0, x)))) if parts > 1 else None
         numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
-                   _axes.real(self.epsilon, x))
+                   _axes.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
         for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
             k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}>", (rows, parts),
                      (_axes.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers))
         return None
 
 
-def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, scale: Array,
-               bias: Array) -> None:
-    """Normalises groups, some at a time, so that they stay in cache.
+def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
+               scale: Array, bias: Array) -> None:
+    """Normalises groups, some at a time, so that they stay in cache; for the options see `mvn_block`.
 
     x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [some groups, 1]; scale,
     bias: [G, C / G, 1].
@@ -218,9 +223,24 @@ def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics:
     for i in range(len(x)):
         for start in range(0, x.shape[1], block):
             some = slice(start, start + block)
-            mvn_block(call, x[i, some], out[i, some], column, statistics[: len(x[i, some])], eps, True, None, None)
+            mvn_block(call, x[i, some], out[i, some], column, statistics[: len(x[i, some])], eps, inside,
+                      None, None)
             np.multiply(channels[i, some], scale[some], channels[i, some])
             np.add(channels[i, some], bias[some], channels[i, some])
+
+
+@unregistered
+class GroupNorm(GroupNormalization):
+    """GroupNormalization with ``epsilon`` on either side of the root; what passes make of several layers."""
+
+    inside: bool
+
+    name: ClassVar[str] = "GroupNormalization"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def eps_is_inside(self) -> bool:
+        return self.inside
 
 
 @op("LRN", "opset1")

@@ -16,6 +16,7 @@ from ovgpu.passes.finish_product import finish_products
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
+from ovgpu.passes.group_norm import group_norms
 from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.growth import growing_variables
 from ovgpu.passes.merge_products import merge_products
@@ -24,6 +25,7 @@ from ovgpu.passes.precision import narrow
 from ovgpu.passes.rank_states import rank_states
 from ovgpu.passes.recurrent import recurrent_layers
 from ovgpu.passes.rotary import rotary_embeddings
+from ovgpu.passes.spelled_norm import join_norms
 from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.passes.widen import widen
 from ovgpu.types import Type
@@ -58,6 +60,8 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     fuse_attention(model)
     growing_variables(model)
     group_heads(model)
+    join_norms(model)
+    group_norms(model)
     scale_norms(model)
     scale_channels(model)
     narrow(model, half, kept)

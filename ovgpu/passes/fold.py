@@ -1,4 +1,5 @@
-"""Constant folding: what depends on constants alone is computed once."""
+"""Constant folding: what depends on constants alone is computed once, and so are integers that follow from shapes,
+as the rank of a tensor does."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.graph import Constant
 from ovgpu.passes._graph import HALVES, users_of
+from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 GROWTH = 8  # a result may have this many times the bytes of what it is made from ...
@@ -56,6 +58,11 @@ def _weights(model: Model) -> set[int]:
 def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     """The node's results, if it is to be folded; else nothing."""
     op: Any = node.op
+    if not op.effect and op.name not in ("Constant", "Result"):
+        known = [value.astype(port.spec.type.storage) for port in node.outputs
+                 if port.spec.type in (Type.i32, Type.i64) and (value := port.spec.constant) is not None]
+        if known and len(known) == len(node.outputs):
+            return known
     sources = [s for s in node.inputs if s is not None]
     if (not sources or len(sources) < len(node.inputs) or op.effect or op.name == "Result"
             or any(s.node.op.name != "Constant" for s in sources)

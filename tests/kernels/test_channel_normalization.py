@@ -13,7 +13,7 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import channel_normalization
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.channel_normalization import GRN, LRN, BatchNormInference5, GroupNormalization
+from ovgpu.ops.channel_normalization import GRN, LRN, BatchNormInference5, GroupNorm, GroupNormalization
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 
@@ -21,6 +21,7 @@ from .forms import FLOATS, ORDERS, TOLERANCE, check, random
 from .recorded import kernel_name, replay
 
 GROUPS = GroupNormalization(num_groups=2, epsilon=1e-3)
+OUTSIDE = GroupNorm(num_groups=2, epsilon=0.5, inside=False)
 LOCAL = LRN(alpha=0.5, beta=0.75, bias=1.5, size=3)
 
 
@@ -71,8 +72,9 @@ def test_types(shape: Any, dtype: Any, backend: CudaBackend) -> None:
 def test_parts(area: tuple[int, int], order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that several blocks share: their moments are put together, whatever they are and however many."""
     monkeypatch.setattr(channel_normalization, "PART", 100)
-    with cp.thread_order(order):
-        first, second = normalize(backend, GROUPS, (1, 6, *area))
+    for op in (GROUPS, OUTSIDE):
+        with cp.thread_order(order):
+            first, second = normalize(backend, op, (1, 6, *area))
     assert first.startswith("group_moments<float") and second.startswith("group_parts<float")
 
 

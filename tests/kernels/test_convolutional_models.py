@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu import passes
 from ovgpu.backends.cuda import rt
 from ovgpu.ops import _convolution
 from tests.emulator import cudnn_emu
@@ -147,6 +148,15 @@ def resnet50(width: int, kind: str) -> IR:
 def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
     """53 convolutions, two pools, and a product with its bias; also as weights are saved by default."""
     assert kernels(resnet50(2, kind), emulated, 1, 3, 32, 32) == 56
+
+
+def test_spelled_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution, two norms, and Swish between them."""
+    model = DATA / "spelled_group_norms" / "model.xml"
+    assert kernels((model,), emulated, 2, 3, 4, 5) == 4
+    monkeypatch.setattr(passes, "join_norms", lambda model: None)
+    monkeypatch.setattr(passes, "group_norms", lambda model: None)
+    assert kernels((model,), emulated, 2, 3, 4, 5) == 12
 
 
 def test_mobilenet_v2(cudnn: bool, emulated: str) -> None:

@@ -124,6 +124,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         projection=36)),
     "unet": Architecture(vision.unet, {}, {"unet_64": dict(
         widths=(64, 128, 256), groups=8, shape=(1, 3, 64, 64), size=(1, 3, 64, 64))}),
+    "spelled_group_norms": Architecture(spelled.group_norms, dict(width=4, groups=2)),
     "detector": Architecture(vision.detector, {}),
     "preprocessed": Architecture(vision.preprocessed, {}),
     # audio

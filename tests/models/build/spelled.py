@@ -1,8 +1,9 @@
-"""Models as torch's ONNX exporter writes them: attention, rotary embeddings and activations layer by layer."""
+"""Models as torch's ONNX exporter writes them: attention, rotary embeddings, norms and activations layer by layer."""
 
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import openvino as ov
 
 from ..drive import Call
-from ._convert import Built, perturbed, tokens
+from ._convert import Built, normal, perturbed, tokens
 
 
 def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, opset: int = 17) -> Built:
@@ -65,16 +66,8 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
 
     torch.manual_seed(61)
     module = perturbed(Encoder())
-    names = ["ids", "mask"]
-    example = torch.ones((2, 7), dtype=torch.int64), torch.ones((2, 7))
-
-    def make() -> ov.Model:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            torch.onnx.export(
-                module, example, str(path), input_names=names, output_names=["states"], opset_version=opset,
-                dynamo=False, dynamic_axes={n: {0: "batch", 1: "length"} for n in names})
-            return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself
+    example = {"ids": torch.ones((2, 7), dtype=torch.int64), "mask": torch.ones((2, 7))}
+    make = partial(_exported, module, example, "states", opset, {0: "batch", 1: "length"})
 
     def calls(random: np.random.RandomState) -> list[Call]:
         recorded = []
@@ -85,3 +78,42 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
         return recorded
 
     return Built(make, calls, module)
+
+
+def group_norms(width: int, groups: int, opset: int = 17) -> Built:
+    """A convolution with a group norm, which ONNX makes of an instance norm, and one that is written by hand:
+    image -> normalised."""
+    import torch
+    from torch import nn
+
+    class ByHand(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.shift = (nn.Parameter(torch.randn(width, 1, 1)) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            y = x.view(x.shape[0], groups, -1)
+            mean, variance = y.mean(-1, keepdim=True), y.var(-1, keepdim=True, unbiased=False)
+            return ((y - mean) / torch.sqrt(variance + 1e-3)).view(x.shape) * self.scale + self.shift
+
+    torch.manual_seed(64)
+    convolution = nn.Conv2d(3, width, 3, padding=1, bias=False)
+    module = perturbed(nn.Sequential(convolution, nn.GroupNorm(groups, width), nn.SiLU(), ByHand()))
+    axes = {0: "batch", 2: "height", 3: "width"}
+    make = partial(_exported, module, {"image": torch.randn(2, 3, 10, 12)}, "normalised", opset, axes)
+
+    def calls(random: np.random.RandomState) -> list[Call]:
+        return [Call({"image": normal(random, *shape)}) for shape in ((2, 3, 4, 5), (1, 3, 5, 3))]
+
+    return Built(make, calls, module)
+
+
+def _exported(module: Any, example: dict[str, Any], output: str, opset: int, dynamic: dict[int, str]) -> ov.Model:
+    """A torch module through ONNX; `dynamic` names axes of all inputs."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, tuple(example.values()), str(path), input_names=[*example], output_names=[output],
+                          opset_version=opset, dynamo=False, dynamic_axes=dict.fromkeys(example, dynamic))
+        return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself

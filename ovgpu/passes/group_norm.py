@@ -1,0 +1,138 @@
+"""Group norms and instance norms become one layer, with the numbers that each channel is multiplied by and added.
+
+Of a tensor ``[N, C, ...]``, a norm over all that a group of channels has in an image::
+
+    Reshape [N, G, ...] -> MVN over the axes after G -> Reshape [N, C, ...] -> Multiply [C, 1, ...] -> Add [C, 1, ...]
+                           MVN over the axes after C                        -> Multiply [C, 1, ...] -> Add [C, 1, ...]
+
+Groups may have more axes or share one with the images, and what scales and shifts them may stand before the second
+Reshape as well, per channel or per group, and several times. An MVN may be spelled out: see `spelled_norm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import op_of
+from ovgpu.ops._view import equal
+from ovgpu.ops.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.channel_normalization import GroupNorm
+from ovgpu.ops.normalization import ScaledRMS
+from ovgpu.passes._graph import Graph, constant_of, users_of
+from ovgpu.passes.norm import normalised
+from ovgpu.passes.spelled_norm import Over
+from ovgpu.symbolic import Int, Sym, product
+
+RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def group_norms(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    users = users_of(model)
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                group_norms(body)
+        over = None if isinstance(node.op, ScaledRMS) else normalised(node)
+        if over is not None and not (over.x.node.op.name in RESHAPES and _rewrite(node, over, over.x.node.inputs[0],
+                                                                                   users)):
+            _rewrite(node, over, over.x, users)
+    model.changed()
+
+
+def _rewrite(node: Node, over: Over, data: Output | None, users: dict[int, list[Node]]) -> bool:
+    """Has the last of the layers after a norm do it all, if the norm is one of groups of channels of the data."""
+    groups = None if data is None else _groups(over, data)
+    found = None if data is None or groups is None else _affine(node, data, users)
+    if data is None or groups is None or found is None:
+        return False
+    op: Any = node.op
+    last, *terms = found
+    graph = Graph(last)
+    ports = [graph.constant(values, data.spec.type) for values in terms]
+    for port in ports:
+        port.spec = op_of(port.node).infer()[0]
+    last.op = GroupNorm(num_groups=groups, epsilon=op.eps, inside=op.eps_is_inside())
+    last.inputs = [data, *ports]
+    return True
+
+
+def _groups(over: Over, data: Output) -> int | None:
+    """How many groups the channels of each image are in, if the rows that the norm is of are those."""
+    shape, rows = data.spec.shape, over.x.spec.shape
+    if shape is None or rows is None or len(shape) < 2 or isinstance(shape[1], Sym):
+        return None
+    kept = len(rows) - len(over.axes)
+    if not over.axes or list(over.axes) != list(range(kept, len(rows))) or equal(shape[0], 0):
+        return None
+    groups = product(rows[:kept]) // shape[0]
+    if isinstance(groups, Sym) or groups < 1 or shape[1] % groups or not shape[1]:
+        return None
+    if groups == 1 and len(shape) == 2:  # a layer norm
+        return None
+    return int(groups) if equal(groups * shape[0], product(rows[:kept])) else None
+
+
+def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
+    """The last of the layers that scale and shift a norm's result, which has the shape of the data, and the numbers of
+    each channel: what it is multiplied by and added to."""
+    assert data.spec.shape is not None
+    images, channels = data.spec.shape[:2]
+    port, found = node.outputs[0], None
+    scale, shift = np.ones(channels), np.zeros(channels)
+    changed = False
+    while len(following := users.get(id(port), [])) == 1:
+        user = following[0]
+        shape, result = port.spec.shape, user.outputs[0].spec.shape if user.outputs else None
+        if shape is None or result is None:
+            break
+        if user.op.name not in RESHAPES:
+            position = int(user.inputs[0] is port)  # of the other operand
+            value = constant_of(user.inputs[position]) if len(user.inputs) == 2 and _alike(shape, result) else None
+            numbers = None if value is None else _per_channel(value, shape, images, channels)
+            if value is None or numbers is None:
+                break
+            if isinstance(user.op, Multiply):
+                scale, shift = scale * numbers, shift * numbers
+            elif isinstance(user.op, Add):
+                shift = shift + numbers
+            elif isinstance(user.op, Subtract) and position:
+                shift = shift - numbers
+            else:
+                break
+            changed |= value.size > 1
+        elif user.inputs[0] is not port:
+            break
+        port = user.outputs[0]
+        if changed and _alike(result, data.spec.shape):
+            found = user, scale, shift
+    return found
+
+
+def _per_channel(value: Any, shape: Sequence[Int], images: Int, channels: int) -> Numbers | None:
+    """What a constant, as it broadcasts to a tensor of this shape, has for each channel, if that is one number. The
+    tensor's elements are those of [images, channels, ...] in the same order."""
+    value = np.asarray(value, np.float64).reshape((1,) * (len(shape) - value.ndim) + value.shape)
+    wide = [i for i, extent in enumerate(value.shape) if extent != 1]
+    if not wide:
+        return np.full(channels, value.reshape(()))
+    first = next((i for i in range(len(shape) + 1) if equal(product(shape[:i]), images)), None)
+    if first is None or wide[0] < first:
+        return None
+    axes = slice(first, wide[-1] + 1)
+    count = product(shape[axes])
+    if isinstance(count, Sym) or not count or channels % count:
+        return None
+    value = np.broadcast_to(value.reshape(value.shape[axes]), shape[axes])
+    return np.repeat(value.reshape(-1), channels // count)
+
+
+def _alike(a: Sequence[Int], b: Sequence[Int]) -> bool:
+    """Whether two shapes are provably the same."""
+    return len(a) == len(b) and all(map(equal, a, b))

@@ -1,0 +1,241 @@
+"""Norms that models spell out become one layer: an MVN over any axes, or an RMS norm over the last ones.
+
+Of the maths there are these forms, with squares, roots and quotients written in any way::
+
+    (x - ReduceMean(x)) / Sqrt(ReduceMean(Power(x - ReduceMean(x), 2)) + eps)      x / Sqrt(ReduceMean(x * x) + eps)
+    x * r + (b - ReduceMean(x) * r), where r = s * Power(ReduceMean(SquaredDifference(x, ReduceMean(x))) + eps, -0.5)
+
+``eps`` may be added to the root instead. The last form, for which TensorFlow has functions, becomes ``MVN(x) * s + b``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._op import op_of
+from ovgpu.ops.arithmetic import Add, Divide, Multiply, Negative, Power, Sqrt, SquaredDifference, Subtract
+from ovgpu.ops.normalization import MVN6, ScaledMVN, ScaledRMS
+from ovgpu.ops.reduction import ReduceMean
+from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite
+from ovgpu.symbolic import Sym
+
+
+class Over(NamedTuple):
+    """A tensor, and some of its axes in ascending order."""
+
+    x: Output
+    axes: tuple[int, ...]
+
+
+class Root(NamedTuple):
+    """The root of ``square + eps``, or that of ``square``, plus ``eps``."""
+
+    square: Output
+    eps: float
+    inside: bool
+
+
+def join_norms(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    rewrite(model, _join)
+
+
+def _join(node: Node) -> bool:
+    if not node.outputs or not node.outputs[0].spec.type.is_real():
+        return False
+    return _quotient(node) or _moments(node)
+
+
+def _quotient(node: Node) -> bool:
+    """Makes a node that divides by a root one norm, if it is one."""
+    for value, root in _quotients(node):
+        over = _variance(root.square)
+        if over is not None and over == _centred(value):
+            _become(node, over, root)
+            return True
+        over = _mean_square(root.square)
+        if over is not None and over.x is value and last_extents(*over):
+            _become(node, over, root, ScaledRMS)
+            return True
+    return False
+
+
+def _moments(node: Node) -> bool:
+    """Makes ``x * r + (b - ReduceMean(x) * r)`` the norm of x times a scale and plus b, if that is what the node is."""
+    for product, rest in (*operands(node, Add), *operands(node, Subtract, ordered=True)):
+        for x, factor in operands(product.node, Multiply):
+            for root, scale in _scaled_reciprocals(factor):
+                over = _variance(root.square)
+                if over is None or over.x is not x:
+                    continue
+                for shift in _shifts(node, rest, over, factor):
+                    _scale(node, over, root, scale, shift)
+                    return True
+    return False
+
+
+def _become(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = ScaledMVN) -> None:
+    if last_extents(*over):
+        node.op = cls(rank=len(over.axes), eps=root.eps, inside=root.inside)
+        node.inputs = [over.x, None, None]
+    else:
+        mode = "inside_sqrt" if root.inside else "outside_sqrt"
+        attributes: Any = {"eps": root.eps, "eps_mode": mode, "normalize_variance": True}
+        node.op = MVN6(**attributes)
+        node.inputs = [over.x, Graph(node).constant(over.axes)]
+
+
+def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Output | None) -> None:
+    """Makes the node the last of the layers that compute the norm, multiply it, and add to it."""
+    graph = Graph(node)
+    steps = [(op, other) for op, other in ((Multiply(), scale), (Add(), shift)) if other is not None]
+    if not steps:
+        return _become(node, over, root)
+    port: Output = graph.add(op_of(node))
+    _become(port.node, over, root)
+    for op, other in steps[:-1]:
+        port = graph.add(op, port, other)
+    node.op, node.inputs = steps[-1][0], [port, steps[-1][1]]
+    return None
+
+
+# ---- what the parts of a norm are
+
+def _quotients(node: Node) -> Iterator[tuple[Output, Root]]:
+    """(a, b) where the node computes a / b with a root b."""
+    for a, b in operands(node, Divide, ordered=True):
+        yield from ((a, root) for root in _roots(b))
+    for a, b in operands(node, Multiply):
+        yield from ((a, root) for root in _reciprocals(b))
+
+
+def _roots(port: Output) -> Iterator[Root]:
+    """The root that the port is."""
+    square = _power(port, 0.5)
+    for a, eps in () if square is None else _sums(square):
+        yield Root(a, eps, inside=True)
+    for a, eps in _sums(port):
+        square = _power(a, 0.5)
+        if square is not None:
+            yield Root(square, eps, inside=False)
+
+
+def _reciprocals(port: Output) -> Iterator[Root]:
+    """The root that the port is the reciprocal of."""
+    square, root = _power(port, -0.5), _power(port, -1)
+    for a, eps in () if square is None else _sums(square):
+        yield Root(a, eps, inside=True)
+    if root is not None:
+        yield from _roots(root)
+
+
+def _scaled_reciprocals(port: Output) -> Iterator[tuple[Root, Output | None]]:
+    """(b, s) where the port is s / b with a root b, or 1 / b, for which s is None."""
+    yield from ((root, None) for root in _reciprocals(port))
+    for a, b in operands(port.node, Multiply):
+        yield from ((root, b) for root in _reciprocals(a))
+
+
+def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Output | None]:
+    """b where the node adds ``b - mean * factor`` to its other operand than ``rest``; None for 0."""
+    def is_product(port: Output) -> bool:
+        return any(b is factor and _mean(a) == mean for a, b in operands(port.node, Multiply))
+
+    def is_negative(port: Output) -> bool:
+        of = _negated(port)
+        products = operands(port.node, Multiply)
+        return (of is not None and is_product(of)) or any(
+            b is factor and (m := _negated(a)) is not None and _mean(m) == mean for a, b in products)
+
+    if isinstance(node.op, Subtract):
+        yield from [None] if is_product(rest) else []
+        return
+    yield from [None] if is_negative(rest) else []
+    yield from (b for b, a in operands(rest.node, Subtract, ordered=True) if is_product(a))
+    yield from (b for a, b in operands(rest.node, Add) if is_negative(a))
+
+
+def _variance(port: Output) -> Over | None:
+    """What the port is the mean squared distance of from its mean, over which axes."""
+    mean = _mean(port)
+    if mean is not None:
+        distance = _power(mean.x, 2)
+        over = None if distance is None else _centred(distance)
+        if over is not None and over.axes == mean.axes:
+            return over
+        for x, other in operands(mean.x.node, SquaredDifference):
+            if _mean(other) == (x, mean.axes):
+                return Over(x, mean.axes)
+    for a, b in operands(port.node, Subtract, ordered=True):
+        over, root = _mean_square(a), _power(b, 2)
+        if over is not None and root is not None and _mean(root) == over:
+            return over
+    return None
+
+
+def _centred(port: Output) -> Over | None:
+    """x and the axes, if the port is x less its mean over them."""
+    for x, other in operands(port.node, Subtract, ordered=True):
+        mean = _mean(other)
+        if mean is not None and mean.x is x:
+            return mean
+    return None
+
+
+def _mean_square(port: Output) -> Over | None:
+    """x and the axes, if the port is the mean of its squares over them."""
+    mean = _mean(port)
+    x = None if mean is None else _power(mean.x, 2)
+    return None if mean is None or x is None else Over(x, mean.axes)
+
+
+def _mean(port: Output) -> Over | None:
+    """What the port is the mean of, with the axes kept."""
+    op: Any = port.node.op
+    if not isinstance(op, ReduceMean) or not op.keep_dims:
+        return None
+    x, axes = port.node.inputs[0], constant_of(port.node.inputs[1])
+    if x is None or axes is None or x.spec.rank is None:
+        return None
+    return Over(x, tuple(sorted(int(a) % x.spec.rank for a in np.atleast_1d(axes))))
+
+
+def _power(port: Output, exponent: float) -> Output | None:
+    """x, where the port is x to that power."""
+    if exponent == 0.5 and isinstance(port.node.op, Sqrt):
+        return port.node.inputs[0]
+    if exponent == 2:
+        found = next((a for a, b in operands(port.node, Multiply) if a is b), None)
+    elif exponent == -1:
+        found = next((b for a, b in operands(port.node, Divide, ordered=True) if number_of(a) == 1), None)
+    else:
+        found = None
+    powers = operands(port.node, Power, ordered=True)
+    return found or next((a for a, b in powers if number_of(b) == exponent), None)
+
+
+def _sums(port: Output) -> Iterator[tuple[Output, float]]:
+    """(x, n) where the port is x plus a number n, which does not give it more axes."""
+    for a, b in operands(port.node, Add):
+        number = number_of(b)
+        if number is not None and a.spec.rank == port.spec.rank:
+            yield a, number
+
+
+def _negated(port: Output) -> Output | None:
+    """x, where the port is -x."""
+    if isinstance(port.node.op, Negative):
+        return port.node.inputs[0]
+    return next((a for a, b in operands(port.node, Multiply) if number_of(b) == -1), None)
+
+
+def last_extents(x: Output, axes: Sequence[int]) -> list[int]:
+    """The extents of these axes, if they are the last ones and known; else nothing."""
+    shape = x.spec.shape or ()
+    extents = [shape[i] for i in axes]
+    last = list(axes) == list(range(len(shape) - len(axes), len(shape)))
+    return extents if last and not any(isinstance(d, Sym) for d in extents) else []
