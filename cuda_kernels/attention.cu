@@ -1,37 +1,12 @@
-// Scaled dot product attention with online softmax: scores never leave the multiprocessor. Rows of q, k, v and out have
-// a unit stride; broadcast batch axes have stride 0. All sums are in f32, those of f64 in f64. With `length`, that is
-// the number of keys, of which `keys` is a bound.
+// Scaled dot product attention with online softmax: scores never leave the multiprocessor. All sums are in f32, those
+// of f64 in f64. attention_mma.cu has the kernel for tensor cores.
 #include "accumulator.cuh"
-#include "strided.cuh"
-
-enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
-
-// Strides of rows, and of the mask's columns, in elements.
-template <class I>
-struct Strides {
-  I q, k, v, mask, sink, out, column;
-};
+#include "attention.cuh"
 
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
-
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
-
-// What is subtracted before exp: a row that has seen only hidden keys has no maximum yet.
-template <class A>
-__device__ __forceinline__ A subtrahend(A maximum) {
-  return maximum == minus_infinity() ? A(0) : maximum;
-}
-
-template <class T, Mask MASK, class A, class I>
-__device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I key) {
-  if (MASK == ADDED) return score + A(static_cast<const T*>(mask)[at]);
-  if (MASK == BOOLEAN) return static_cast<const bool*>(mask)[at] ? score : minus_infinity();
-  if (MASK == CAUSAL) return key <= row ? score : minus_infinity();
-  return score;
-}
 
 constexpr int TILE = 64;   // queries per block, and keys per step
 constexpr int DEPTH = 32;  // of q and k that are staged at a time
@@ -84,13 +59,9 @@ __global__ void __launch_bounds__(256)
   OVGPU_SHARED(float, weight, [TILE * PITCH]);
   const I tiles = (queries + TILE - 1) / TILE;
   const I first = (tiles - 1 - static_cast<I>(blockIdx.x) % tiles) * TILE;  // causal: the longest ones start first
-  I at[R];
-  unravel(batch, static_cast<I>(blockIdx.x) / tiles, at);
-  q += offset(batch, at, 0) + first * stride.q;
-  k += offset(batch, at, 1);
-  v += offset(batch, at, 2);
-  const I mask_at = offset(batch, at, 3), sink_at = offset(batch, at, 4);
-  out += offset(batch, at, 5);
+  I mask_at, sink_at;
+  enter(batch, static_cast<I>(blockIdx.x) / tiles, q, k, v, mask_at, sink_at, out);
+  q += first * stride.q;
   if (scale) factor = float(*scale);
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   const I row = first + ty * 4;
@@ -221,13 +192,8 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
   OVGPU_SHARED(bool, last, [1]);
   const I chunks = (queries + Q - 1) / Q, first = static_cast<I>(blockIdx.x) % chunks * Q;
   const int splits = gridDim.y;
-  I at[R];
-  unravel(batch, static_cast<I>(blockIdx.x) / chunks, at);
-  q += offset(batch, at, 0);
-  k += offset(batch, at, 1);
-  v += offset(batch, at, 2);
-  const I mask_at = offset(batch, at, 3), sink_at = offset(batch, at, 4);
-  out += offset(batch, at, 5);
+  I mask_at, sink_at;
+  enter(batch, static_cast<I>(blockIdx.x) / chunks, q, k, v, mask_at, sink_at, out);
   if (scale) factor = A(*scale);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
 

@@ -1,4 +1,8 @@
-"""Attention on the device: which kernel of `cuda_kernels/attention.cu` computes it, and how."""
+"""Attention on the device: which kernel computes it, and how.
+
+`cuda_kernels/attention.cu` has one for few queries, which splits the keys, and one for many; `attention_mma.cu` one for
+many queries of f16 and bf16, on tensor cores, where weights are rounded to the type of the values.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,14 @@ import numpy as np
 from ovgpu.ops._op import Array
 from ovgpu.ops._strided import Axes, strides_of
 
-TILE = 64  # queries per block where there are many
+TILE = 64  # queries per block where there are many, or twice as many
 FEW = 8  # queries up to which the keys are split instead
 WARPS = 4  # per block
 WIDEST = 256  # elements of a row
 BLOCKS = 4  # per multiprocessor, that splitting aims at
 KEYS = 64  # at least, of each part
+TENSOR_CORES = 80  # compute capability of the first cards whose tensor cores `attention_mma.cu` is for
+PAD = 8  # elements after each row in its shared memory
 
 
 def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
@@ -53,15 +59,16 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
     args = (q, key, v, mask, scale, sink, out, axes.packed(), strides, *axes.numbers(queries, keys, depth, width),
             sums.type(1 / sqrt(max(depth, 1))), length)
     kernel = f"{k.c_type(kind)}, {form}"
+    vector = _vector((q, key, v), (depth, width), operands[:3])
+    if queries > FEW and kind.itemsize == 2 and k.capability >= TENSOR_CORES:
+        vector = min(vector, _vector((out,), (), operands[5:]))
+        _attend_mma(k, kernel, axes, (queries, depth, width), vector, args)
+        return None
     if queries > FEW and kind != np.float64:
         columns = -(-width // TILE)
         k.kernel("attention.cu", f"attend_tiles<{kernel}, {columns}, {axes.index}, {axes.rank}>",
                  (axes.size * -(-queries // TILE),), (256,), args)
         return None
-    vector = 16 // kind.itemsize
-    counts = (depth, width, *(n for s in operands[:3] for n in s[:-1]))
-    if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in (q, key, v)):
-        vector = 1
     lanes = 8 if sums.itemsize == 4 else 16
     each = next(p for p in (8, 16, 32) if p * lanes >= max(depth, width))
     together = 1 if queries == 1 or each > 16 or kind == np.float64 else 4
@@ -75,6 +82,26 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
     k.kernel("attention.cu", f"attend_split<{kernel}, {vector}, {each}, {together}, {axes.index}, {axes.rank}>",
              (blocks, splits), (WARPS * 32,), (*args, parts, arrived))
     return None
+
+
+def _attend_mma(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
+                args: Sequence[Any]) -> None:
+    """The kernel for tensor cores; ``extents`` are queries, depth and width."""
+    queries, depth, width = extents[0], *(max(-(-n // 16) * 16, 16) for n in extents[1:])
+    many = queries > TILE and axes.size * -(-queries // (2 * TILE)) >= k.multiprocessors
+    # two tiles of 16 queries per warp read less of shared memory, where registers are left for them
+    tiles = 2 if many and max(depth, width) <= 128 and vector > 1 and axes.index == "int" else 1
+    rows, keys = tiles * TILE, 64 if tiles * width <= 160 else 32
+    shared = 2 * ((rows + keys) * (depth + PAD) + keys * (width + PAD))
+    k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
+             f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared)
+
+
+def _vector(arrays: Sequence[Array], extents: Sequence[int], strides: Sequence[tuple[int, ...]]) -> int:
+    """How many elements of rows can be moved at a time: as many as 16 bytes have, or one."""
+    vector = 16 // arrays[0].dtype.itemsize
+    counts = (*extents, *(n for s in strides for n in s[:-1]))
+    return 1 if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in arrays) else vector
 
 
 def _unit(x: Array) -> bool:

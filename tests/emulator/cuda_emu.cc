@@ -41,6 +41,19 @@ void wait_grid() {
 
 void idle() { park(State::Idle, 0); }
 
+void copy_later(void* to, const void* from, size_t bytes) {
+  std::memset(to, 0xFB, bytes);
+  worker->in_kernel = false;  // allocates
+  block->thread->fiber->copies.push_back({to, from, bytes});
+  worker->in_kernel = true;
+}
+
+void finish_copies() {
+  std::vector<Copy>& copies = block->thread->fiber->copies;
+  for (const Copy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  copies.clear();
+}
+
 void* shared_array(const void* key, size_t bytes) {
   Run& run = *worker->run;
   const LaunchConfig& config = *worker->config;
@@ -104,6 +117,7 @@ void Worker::free_fibers() {
 
 static void start(Thread& thread, Fiber* fiber) {
   thread.fiber = fiber;
+  fiber->copies.clear();
   block->thread = &thread;
 }
 

@@ -223,3 +223,4 @@ OVGPU_EMU_SHUFFLE(ShuffleDown, shuffle_down, unsigned)
 #define OVGPU_DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(emu::block->dynamic_shared)
 
 #include "cuda_emu_math.h"
+#include "cuda_emu_ptx.h"

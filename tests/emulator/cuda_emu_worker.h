@@ -91,8 +91,16 @@ struct Arena {
   ~Arena() { munmap(base, bytes); }
 };
 
+// An asynchronous copy that its thread has not waited for.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
 struct Fiber {
   Context context;
+  std::vector<Copy> copies;
   char* stack;
   bool guarded;  // by a page below the stack; else by a word at its end
 

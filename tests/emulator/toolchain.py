@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-HEADERS = ("cuda_emu.h", "cuda_emu_types.h", "cuda_emu_math.h", "cuda_emu_cupy.h")
+HEADERS = ("cuda_emu.h", "cuda_emu_types.h", "cuda_emu_math.h", "cuda_emu_ptx.h", "cuda_emu_cupy.h")
 
 # Integer overflow wraps and `char` is signed as on a device; an index outside an array of known bounds traps.
 FLAGS = (

@@ -19,6 +19,8 @@ from ovgpu.ops.convert import Convert
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 
+SHARED = 48 << 10  # bytes of shared memory that a block has without asking
+
 
 class Launcher:
     """Records calls for one step on one stream."""
@@ -40,12 +42,19 @@ class Launcher:
     def _launch(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                 shared: int = 0) -> None:
         given = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
+        if shared > SHARED:
+            function.max_dynamic_shared_size_bytes = shared
         self.calls.append(partial(function, grid, block, given, shared_mem=shared, stream=self.stream))
 
     @property
     def multiprocessors(self) -> int:
         """Of the device: how many blocks certainly run at the same time."""
         return int(rt.cupy().cuda.Device().attributes["MultiProcessorCount"])
+
+    @property
+    def capability(self) -> int:
+        """The device's compute capability, 80 for 8.0."""
+        return int(rt.cupy().cuda.Device().compute_capability)
 
     def elementwise(self, maths: Elementwise | Chain, inputs: Sequence[Array], output: Array) -> None:
         """Computes an op, or a chain of them, over inputs that broadcast to the output."""

@@ -1,0 +1,77 @@
+// The instructions of cuda_kernels/ptx.cuh on the host.
+#pragma once
+
+namespace emu {
+
+// Asynchronous copies happen as late as they may: when their thread waits. Until then there is poison.
+void copy_later(void* to, const void* from, size_t bytes);
+void finish_copies();
+
+template <bool transposed>
+inline void load_matrices(const void* row, unsigned (&to)[4], int site) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) fail("ldmatrix of a row at %p, which is not a multiple of 16 bytes", row);
+  exchange(0xFFFFFFFFu, row, site);
+  const unsigned lane = block->thread->lane, first = lane % 4 * 2;
+  for (unsigned matrix = 0; matrix < 4; ++matrix) {
+    uint16_t pair[2];
+    for (unsigned i = 0; i < 2; ++i) {
+      const unsigned r = transposed ? first + i : lane / 4, c = transposed ? lane / 4 : first + i;
+      pair[i] = static_cast<const uint16_t*>(received<const void*>(matrix * 8 + r))[c];
+    }
+    std::memcpy(&to[matrix], pair, sizeof(pair));
+  }
+}
+
+template <class T>
+struct Registers {
+  T at[8];
+};
+
+// Each lane sums its own elements, exactly but for one rounding.
+template <class T>
+inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4], int site) {
+  using A = Registers<T>;
+  struct B {
+    T at[4];
+  };
+  const unsigned lane = block->thread->lane, row = lane / 4, column = lane % 4 * 2;
+  float left[2][16], right[2][16];  // rows of a, columns of b
+  exchange(0xFFFFFFFFu, a, site);
+  for (unsigned k = 0; k < 16; ++k) {
+    const A given = received<A>(row * 4 + k % 8 / 2);
+    for (unsigned i = 0; i < 2; ++i) left[i][k] = float(given.at[k / 8 * 4 + i * 2 + k % 2]);
+  }
+  const unsigned b[2] = {b0, b1};
+  exchange(0xFFFFFFFFu, b, site);
+  for (unsigned k = 0; k < 16; ++k) {
+    for (unsigned j = 0; j < 2; ++j) {
+      right[j][k] = float(received<B>((column + j) * 4 + k % 8 / 2).at[k / 8 * 2 + k % 2]);
+    }
+  }
+  for (unsigned n = 0; n < 4; ++n) {
+    double all = sum[n];
+    for (unsigned k = 0; k < 16; ++k) all += double(left[n / 2][k]) * right[n % 2][k];
+    sum[n] = static_cast<float>(all);
+  }
+}
+
+}  // namespace emu
+
+inline float exp2_approximate(float x) {
+  const float y = std::exp2(x);
+  return y < 1.17549435e-38f ? 0.0f : y;
+}
+inline void load_matrices(const void* row, unsigned (&to)[4]) { emu::load_matrices<false>(row, to, __LINE__); }
+inline void load_transposed(const void* row, unsigned (&to)[4]) { emu::load_matrices<true>(row, to, __LINE__); }
+template <class T>
+inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]) {
+  emu::multiply_add<T>(a, b0, b1, sum, __LINE__);
+}
+inline void copy_async(void* to, const void* from, bool there) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16) {
+    emu::fail("cp.async from %p to %p, which are not multiples of 16 bytes", from, to);
+  }
+  static const char zeros[16] = {};
+  emu::copy_later(to, there ? from : zeros, 16);
+}
+inline void wait_copies() { emu::finish_copies(); }

@@ -1,0 +1,76 @@
+"""The twins of cuda_kernels/ptx.cuh: products of matrices by a warp, and copies that have to be waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from . import cupy_emu as cp
+from .state import CUDARuntimeError
+from .test_kernels import ORDERS, kernel
+
+CODE = r"""
+#include "ptx.cuh"
+
+template <class T, bool TRANSPOSED>
+__device__ void product(const T* a, const T* b, float* sum) {  // a [16, 16]; b [8, 16] or, transposed, [16, 8]
+  OVGPU_SHARED(T, left, [16][24]);
+  OVGPU_SHARED(T, right, [16][24]);
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 256; i += 32) left[i / 16][i % 16] = a[i];
+  for (int i = lane; i < 128; i += 32) right[TRANSPOSED ? i / 8 : i / 16][TRANSPOSED ? i % 8 : i % 16] = b[i];
+  __syncwarp();
+  unsigned x[4], y[4];
+  load_matrices(&left[lane % 16][lane / 16 * 8], x);
+  if (TRANSPOSED) load_transposed(&right[lane % 16][0], y);
+  else load_matrices(&right[lane % 8][lane / 8 % 2 * 8], y);
+  float own[4] = {1.f, 1.f, 1.f, 1.f};
+  multiply_add<T>(x, y[0], y[1], own);
+  for (int i = 0; i < 4; i++) sum[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = own[i];
+}
+extern "C" __global__ void half_rows(const __half* a, const __half* b, float* sum) {
+  product<__half, false>(a, b, sum);
+}
+extern "C" __global__ void bf16_columns(const __nv_bfloat16* a, const __nv_bfloat16* b, float* sum) {
+  product<__nv_bfloat16, true>(a, b, sum);
+}
+
+extern "C" __global__ void copied(const int* from, int* out, int wait, int shift) {
+  OVGPU_SHARED(int, to, [8]);
+  if (threadIdx.x < 2) copy_async(to + threadIdx.x * 4, from + threadIdx.x * 4 + shift, threadIdx.x == 0);
+  if (wait) wait_copies();
+  __syncthreads();
+  if (threadIdx.x < 8) out[threadIdx.x] = to[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "kind"), [("half_rows", np.float16), ("bf16_columns", ml_dtypes.bfloat16)])
+def test_products(name: str, kind: Any, order: Any) -> None:
+    random = np.random.default_rng(3)
+    a, b = (random.standard_normal((16, n)).astype(kind) for n in (16, 8))
+    out = cp.empty((16, 8), np.float32)
+    with cp.thread_order(order):
+        kernel(CODE, name)((1,), (32,), (cp.asarray(a), cp.asarray(b if name == "bf16_columns" else b.T.copy()), out))
+    np.testing.assert_allclose(out.get(), 1 + a.astype("f8") @ b.astype("f8"), 1e-6, 1e-6)
+
+
+def copied(wait: bool, shift: int = 0) -> list[int]:
+    out = cp.empty(8, np.int32)
+    given = cp.asarray(np.arange(1, 17, dtype=np.int32))
+    kernel(CODE, "copied")((1,), (32,), (given, out, np.int32(wait), np.int32(shift)))
+    return out.get().tolist()  # type: ignore[no-any-return]
+
+
+def test_copies_arrive_when_they_are_waited_for() -> None:
+    assert copied(True) == [1, 2, 3, 4, 0, 0, 0, 0]
+    assert copied(False) == [int(np.int32(0xFBFBFBFB - 2**32))] * 8
+
+
+def test_a_copy_from_between() -> None:
+    with pytest.raises(CUDARuntimeError, match="which are not multiples of 16 bytes"):
+        copied(True, 1)

@@ -1,0 +1,88 @@
+"""Attention on tensor cores, of f16 and bf16, on the emulated device against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._strided import Axes
+from ovgpu.ops.attention import ScaledDotProductAttention
+from tests.emulator import cupy_emu, nvrtc
+
+from .recorded import kernel_name
+from .test_attention import MANY, attend
+
+Array = np.ndarray[Any, Any]
+HALF, BF16 = np.float16, ml_dtypes.bfloat16
+GROUPED = {"q": (1, 2, 3, 20, 16), "key": (1, 2, 1, 70, 16), "v": (1, 2, 1, 70, 32), "mask": (1, 1, 1, 20, 70)}
+FORMS = [(case, HALF) for case in (*MANY, GROUPED)] + [(case, BF16) for case in (MANY[3], MANY[5], GROUPED)]
+
+
+@pytest.mark.parametrize(("case", "kind"), FORMS)
+def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
+    calls = attend(backend, **case, kind=kind)
+    assert len(calls) == 1 and "attend_mma<" in kernel_name(calls[0])
+
+
+@pytest.mark.parametrize(("size", "tiles", "keys"), [
+    (64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 32)])
+def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
+                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tiles per warp where there are enough queries for all multiprocessors, and registers."""
+    monkeypatch.setattr(Launcher, "multiprocessors", 1)
+    shape = (1, 130 if tiles == 2 else 60, size)
+    (call,) = attend(backend, shape, (1, 140, size), (1, 140, size), kind=HALF, causal=True)
+    assert kernel_name(call) == f"attend_mma<__half, CAUSAL, {size}, {size}, {tiles}, {keys}, 8, int, 2>"
+
+
+def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2**31 elements, had they as many."""
+    monkeypatch.setattr(Axes, "index", "long long")
+    (call,) = attend(backend, (2, 70, 24), (2, 40, 24), (2, 40, 8), (2, 70, 40), kind=BF16)
+    assert kernel_name(call) == "attend_mma<__nv_bfloat16, ADDED, 32, 16, 1, 64, 8, long long, 2>"
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launcher, "multiprocessors", 1)
+    with cupy_emu.thread_order(order):
+        attend(backend, (1, 70, 40), (1, 140, 40), (1, 140, 40), sink=(1, 70, 1), kind=HALF)
+        attend(backend, (1, 20, 33), (1, 140, 33), (1, 140, 7), (20, 140), hidden=True, kind=BF16)
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
+    """NaN of a boolean mask; of the lowest of numbers, in which scores vanish, the mean of the values."""
+    q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(BF16) for i, n in enumerate((9, 70, 70)))
+    hidden = np.full((9, 70), ml_dtypes.finfo(BF16).min) if lowest else np.zeros((9, 70), bool)
+    out = cupy_emu.empty((9, 8), q.dtype)
+    launcher = Launcher(backend.stream, backend.blas)
+    inputs = [cupy_emu.asarray(x) for x in (q, key, v, hidden)]
+    assert ScaledDotProductAttention().cuda(launcher, inputs, [out], ()) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
+    np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
+
+
+@pytest.mark.parametrize(("capability", "kind"), [("75", HALF), ("80", np.float32), ("120", HALF)])
+def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", capability)
+    (call,) = attend(backend, **MANY[2], kind=kind)
+    assert ("attend_mma<" in kernel_name(call)) is (capability == "120")
+
+
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
+def test_kernels_compile_without_spills(architecture: str) -> None:
+    expressions = [f"attend_mma<{kernel}>" for kernel in (
+        "__half, ADDED, 128, 128, 2, 32, 8, int, 8", "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
+        "__nv_bfloat16, ADDED, 256, 256, 1, 32, 1, long long, 8")]
+    usage = nvrtc.compile_file("attention_mma.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
