@@ -168,7 +168,9 @@ def main() -> None:
         for engine in options.engines[1:]:
             cells += [f"{row[engine]['ms']:.2f}", f"{row[engine]['ratio']:.2f}"] if engine in row else ["-", "-"]
         rows.append([*cells, " / ".join(f"{row[engine]['compile_ms']:.0f}" for engine in compilers)])
-    title = f"Whole models: ovgpu on {options.device} against OpenVINO's CPU plugin in f32"
+    places = {"ovgpu": options.device, "torch": "CPU"}
+    beside = " and ".join(f"{ENGINES[engine]} on {places[engine]}" for engine in options.engines[1:])
+    title = f"Whole models: {beside} against OpenVINO's CPU plugin in f32"
     heads = [head for engine in options.engines[1:] for head in (f"{ENGINES[engine]} (ms)", "Ratio")]
     columns = ["Model", "OpenVINO (ms)", *heads, f"Compile, {' / '.join(ENGINES[e] for e in compilers)} (ms)"]
     note = means(models, options.engines)
