@@ -1,7 +1,8 @@
 """Products of one tensor and several constant matrices become one product, of which each user takes a part.
 
-Such are the projections to queries, keys and values, and the two of a gated layer. If each of them has a bias, these
-become one as well. The parts lie side by side, and are views; products stay apart if the layers that take them would
+Such are the projections to queries, keys and values, and the two of a gated layer. Their biases become one as well, if
+that saves layers: it is part of the product (see `finish_product`), or if that is of compressed weights, each has one
+then. The parts lie side by side, and are views; products stay apart if the layers that take them would
 have more of them copied than there are products saved, or if what they give is needed at different times.
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import hosted_ports
@@ -51,7 +54,7 @@ def _merged(model: Model) -> bool:
     hosted, moved = hosted_ports(model), dict[int, Output]()
     for group in groups:
         biases = _biases(group, users, hosted)
-        ports = [node.outputs[0] for node in biases or group]
+        ports = [(bias or node).outputs[0] for node, bias in zip(group, biases)]
         if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
             _merge(group, biases, moved)
     for node in model.ops if moved else ():
@@ -115,11 +118,14 @@ def _at_once(nodes: Sequence[Node], needed: dict[int, int]) -> Iterator[list[Nod
         rest = [node for node in rest if needed.get(id(node), 0) > first + LATER]
 
 
-def _biases(group: Sequence[Node], users: Users, hosted: set[int]) -> list[Node]:
-    """The Adds of the products' biases, if each has one, and fewer layers remain when they are merged."""
-    found = [node for product in group if (node := _bias(product.outputs[0], users)) is not None]
-    fused = [node for node in found if [is_fusable(u, hosted) for u in users.get(id(node.outputs[0]), ())] == [True]]
-    return found if len(found) == len(group) > 1 + len(fused) else []
+def _biases(group: Sequence[Node], users: Users, hosted: set[int]) -> list[Node | None]:
+    """The Adds of the products' biases, if fewer layers remain when these are merged."""
+    found = [_bias(node.outputs[0], users) for node in group]
+    alone = [node for node in found if node is not None
+             and [is_fusable(u, hosted) for u in users.get(id(node.outputs[0]), ())] != [True]]
+    if isinstance(group[0].op, MatMul):
+        return found if alone else [None] * len(group)
+    return found if None not in found and len(alone) > 1 else [None] * len(group)
 
 
 def _bias(port: Output, users: Users) -> Node | None:
@@ -182,7 +188,7 @@ def _copies_behind(user: Node, port: Output, view: View, users: Users, turned: b
 
 # ---- the merge
 
-def _merge(group: Sequence[Node], biases: Sequence[Node], moved: dict[int, Output]) -> None:
+def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[int, Output]) -> None:
     first, *_ = group
     op: Any = first.op
     graph, axis = Graph(first), _axis(op)
@@ -197,11 +203,14 @@ def _merge(group: Sequence[Node], biases: Sequence[Node], moved: dict[int, Outpu
             shapes[0] = (packed.rows, -1) if axis else (-1,)
     weights = [_joined(graph, ports, axis, shape) for ports, shape in zip(stored, shapes)]
     found = graph.add(op, first.inputs[0], *weights)
-    if biases:
-        values = [_other(node, product.outputs[0]) for node, product in zip(biases, group)]
-        found = Graph(biases[0]).add(op_of(biases[0]), found, _joined(graph, values, 0, (-1,)))
+    last = next((node for node in biases if node is not None), None)
+    if last is not None:
+        values = [graph.constant(np.zeros(width), product.outputs[0].spec.type) if node is None
+                  else _other(node, product.outputs[0]) for node, product, width in zip(biases, group, widths)]
+        found = Graph(last).add(op_of(last), found, _joined(graph, values, 0, (-1,)))
     cut = graph.add(VariadicSplit(), found, graph.constant(-1), graph.constant(widths), outputs=len(group))
-    for node, port in zip(biases or group, cut):
+    for product, bias, port in zip(group, biases, cut):
+        node = bias or product
         port.names = node.outputs[0].own_names
         moved[id(node.outputs[0])] = port
 
@@ -212,5 +221,5 @@ def _joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...
         return None
     values = [port.node.op.value for port in ports]
     value: Any = Joined([v if shape is None else v.reshape(shape) for v in values], axis)
-    port: Output = graph.add(Constant(element_type=ports[0].spec.type, value=value))
+    port: Output = graph.add(Constant(element_type=ports[0].node.op.element_type, value=value))
     return port
