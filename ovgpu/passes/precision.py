@@ -110,8 +110,8 @@ class _Narrowing:
         name, data = node.op.name, self._data(node)
         if isinstance(node.op, CompressedConvolution):
             return node.op.device
-        if isinstance(node.op, Append):  # to a variable that stays f32: it would have to be converted as a whole
-            return False
+        if isinstance(node.op, Append):  # a variable that is of another type would have to be converted as a whole
+            return self.cache == self.kind and self._caches(node)
         if name in PRODUCTS or name in BOUNDED or self.kind is None:
             return True
         if name == "Multiply" and node.inputs[0] is node.inputs[1]:

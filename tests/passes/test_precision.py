@@ -305,19 +305,20 @@ def test_large_reductions(device: str) -> None:
 
 @pytest.mark.parametrize("rank", [2, 3])
 def test_what_grows(rank: int) -> None:
-    """Also in f32, and with less than three axes, which are no keys or values: there they are f32."""
+    """Also in f32, and with less than three axes, which are no keys or values: there they are f32, and so is what comes
+    between them and a product."""
     net = Net()
     shape = (1,) * (rank - 2)
     old = net.read_value("v", "f32", (*shape, -1, N), net.const(np.zeros((*shape, 0, N), "f4")))
-    new = net.layer("Concat", "opset1", [old, product(net, net.parameter("f32", (*shape, -1, N), "x"), "new")],
-                    {"axis": rank - 2}, ["f32"], name="append")
+    given = layer(net, "Relu", product(net, net.parameter("f32", (*shape, -1, N), "x"), "new"))
+    new = net.layer("Concat", "opset1", [old, given], {"axis": rank - 2}, ["f32"], name="append")
     net.assign("v", new)
     net.result(product(net, new, "last"))
     for cache in (ov.Type.f32, F16):
         model = prepare(ov.Core().read_model(*net.build()), precision=F16, cache=cache)
         assert growing(model) == {"v": rank - 2}
         kinds = {n.friendly_name: n.outputs[0].element_type for n in model.ops if n.op.name != "Convert"}
-        assert kinds["append"] == (F16 if rank == 3 and cache == F16 else ov.Type.f32)
+        assert kinds["append"] == kinds["Relu"] == (F16 if rank == 3 and cache == F16 else ov.Type.f32)
         assert kinds["new"] == kinds["last"] == F16
 
 
