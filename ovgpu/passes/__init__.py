@@ -79,5 +79,5 @@ def combine(model: Model, fuse: bool = False, finish: bool = False) -> None:
     if fuse:
         reshape_early(model)
         fuse_elementwise(model)
-        add_norms(model)
         finish_products(model)
+        add_norms(model)

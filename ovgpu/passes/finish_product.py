@@ -1,8 +1,9 @@
 """On the device a matrix product adds a bias and another tensor to its result and applies an activation, all in one
 kernel: the elementwise layers after it become part of it if they are no more than that.
 
-Sums that a norm computes by itself are left to it: product, bias, sum and norm are two kernels either way, and where
-rows are few cuBLAS has better ones for a product alone.
+Sums of which a norm is taken are mostly left to it (see `add_norm`): product, bias, sum and norm are two kernels either
+way, and for few rows cuBLAS has better ones of a product alone. But a sum that goes on to other layers as well is one
+tensor less to write, of five that are read and written, if the product makes it: so it does where rows are many.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from ovgpu.ops.activation import Gelu7, Relu
 from ovgpu.ops.arithmetic import Add
 from ovgpu.ops.finished_product import Activation, FinishedMatMul
 from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_reshape import RESHAPES
+from ovgpu.symbolic import Sym, product
+
+MANY = 64  # rows: a tile of cuBLAS's kernels
 
 Users = dict[int, list[Node]]
 
@@ -32,10 +37,12 @@ def finish_products(model: Model) -> None:
             if isinstance(body, Model):
                 finish_products(body)
         fused = _layers(node, hosted)
-        for i, port in enumerate(node.inputs if fused is not None else ()):
-            assert fused is not None and port is not None
-            product, reshape = _product(port, node, users, hosted)
-            if product is not None and _finish(product, reshape, node, _first(fused, i), i):
+        if fused is None or _is_of_norm(fused, node.outputs[0], users):
+            continue
+        for i, port in enumerate(node.inputs):
+            assert port is not None
+            matmul, reshape = _product(port, node, users, hosted)
+            if matmul is not None and _finish(matmul, reshape, node, _first(fused, i), i):
                 break
     model.changed()
 
@@ -46,6 +53,17 @@ def _layers(node: Node, hosted: set[int]) -> Fused | None:
     if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
         return Fused(Chain.of(op, len(node.inputs)), (), (Layer(op, node.friendly_name, node.place),))
     return op if isinstance(op, Fused) and not op.literals else None
+
+
+def _is_of_norm(fused: Fused, port: Output, users: Users) -> bool:
+    """Whether the layers are a sum that is better computed by the norm that takes it."""
+    taken = users.get(id(port), [])
+    if any(type(part.op) is not Add for part in fused.chain.parts) or any(user.op.name == "Concat" for user in taken):
+        return False
+    norms = [user for user in taken if isinstance(user.op, ScaledMVN) and user.inputs[0] is port]
+    shape = port.spec.shape or ()
+    many = not any(isinstance(d, Sym) for d in shape) and product(shape[:-1]) >= MANY
+    return bool(norms) and (len(taken) == 1 or not many)
 
 
 def _first(fused: Fused, number: int) -> Fused:
@@ -73,17 +91,17 @@ def _only(port: Output, user: Node, users: Users, hosted: set[int]) -> bool:
     return users[id(port)] == [user] and id(port) not in hosted
 
 
-def _finish(product: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
+def _finish(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
     """Makes the node the product and its layers, if they are such; or the Reshape that came before them."""
     inputs = list(node.inputs)
     inputs[0], inputs[place] = inputs[place], inputs[0]
-    result = product.outputs[0]
+    result = matmul.outputs[0]
     tail = _tail(fused, inputs[1:], result)
     if tail is None or node.outputs[0].spec.type != result.spec.type:
         return False
     bias, residual, activation = tail
-    op = FinishedMatMul(product=op_of(product), fused=fused, bias=bias, residual=residual, activation=activation)  # type: ignore[arg-type]
-    given = [*product.inputs, *inputs[1:]]
+    op = FinishedMatMul(product=op_of(matmul), fused=fused, bias=bias, residual=residual, activation=activation)  # type: ignore[arg-type]
+    given = [*matmul.inputs, *inputs[1:]]
     if reshape is None:
         if not alike(node.outputs[0], result):
             return False

@@ -145,13 +145,40 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
         compiled([random(2, 24), random(3, 24)])
 
 
-# ---- what stays
+# ---- norms
 
 def normed(net: Maker, x: Port) -> Port:
     y = net.op("MVN", x, net.const(np.array([-1])), version=6, eps=1e-3, normalize_variance=True,
                eps_mode="inside_sqrt")
     return net.op("Add", net.op("Multiply", y, net.const(random(24))), net.const(random(24)))
 
+
+@pytest.mark.parametrize(("rows", "layers"), [
+    (64, ["MatMul Add Add", "MVN", "MatMul", "AddNorm"]), (63, ["MatMul", "AddNorm", "MatMul", "AddNorm"]),
+    (-1, ["MatMul", "AddNorm", "MatMul", "AddNorm"])])
+def test_a_sum_that_goes_past_its_norm(rows: int, layers: list[str], emulated: str) -> None:
+    """As in GPT-2 and ViT: of the product if rows are many. The last one only a norm takes."""
+    net = Maker()
+    x = net.x(rows, 24)
+    x = net.op("Add", net.bias(net.product(x), 24), x)
+    x = net.op("Add", net.bias(net.product(normed(net, x)), 24), x)
+    net.result(normed(net, x))
+    assert steps(net) == layers
+    judged(net, random(abs(rows), 24), device=emulated)
+
+
+def test_a_norm_of_more_than_a_sum() -> None:
+    """It computes none; and a Concat takes sums where they lie."""
+    net = Maker()
+    x = net.x(2, 24)
+    y = net.residual(net.bias(net.product(x), 24))
+    net.result(net.op("Concat", y, y, axis=0))
+    net.result(normed(net, y))
+    net.result(normed(net, net.op("Relu", net.bias(net.product(net.op("Sigmoid", x)), 24))))
+    assert [name for name in steps(net) if name != "Concat"] == ["MatMul Add Add", "MVN", "MatMul Add Relu", "MVN"]
+
+
+# ---- what stays
 
 @pytest.mark.parametrize(("tails", "kind", "layers"), [
     ([Maker.bias, lambda net, x: net.gelu(x, "ERF")], "f16", ["MatMul", "Fused"]),
