@@ -16,6 +16,10 @@ import ovgpu
 from bench.gpu_measure import Events, call_seconds, device_seconds
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._fused import Chain, Part
+from ovgpu.ops.activation import Gelu7
+from ovgpu.ops.arithmetic import Add
 from tests.models.recurrent import lstm_sequence
 
 Answer = dict[str, Any]
@@ -33,6 +37,8 @@ def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
         "graph launch by nodes (us)": lambda stream: graph_launches(stream, (1, 4) if tiny else (1, 10, 100, 1000)),
         "LSTM, one step (us)": lambda _: lstm_steps(device, ((2, 6), (16,)) if tiny else ((20, 220), (256, 512, 1024))),
         "matrix times vector": lambda stream: products(stream, 64 if tiny else 8192, copy_bandwidth),
+        "a product's bias and Gelu (us)": lambda stream: epilogues(stream, *((64, (1, 4)) if tiny else
+                                                                             (2048, (1, 16, 128, 2048)))),
     }
     found: dict[str, Answer] = {}
     for name, ask in questions.items():
@@ -207,4 +213,29 @@ def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
             rate = weights[0].nbytes / seconds
             found[f"{np.dtype(kind).name}, {rows}: GB/s"] = rate / 1e9
             found[f"{np.dtype(kind).name}, {rows}: of copy"] = rate / copy_bandwidth
+    return found
+
+
+def epilogues(stream: Any, size: int, rows: Sequence[int]) -> Answer:
+    """Graphs of a product of so many rows with a bias, or with that and a Gelu: of one call of cuBLASLt, which may be
+    several kernels, and of cuBLAS's and a kernel for the layers."""
+    cupy, blas = rt.cupy(), Blas(stream)
+    parts = (Part(Add(), (0, 1)), Part(Gelu7(approximation_mode="tanh"), (2,)))
+    found: Answer = {}
+    for kind, activation in ((np.float32, ""), (np.float16, ""), (np.float16, "gelu")):
+        weights, bias = cupy.zeros((size, size), kind), cupy.zeros((size,), kind)
+        for count in rows:
+            x, out = (cupy.zeros((count, size), kind) for _ in range(2))
+            apart = Launcher(stream, blas)
+            apart.gemm(x, weights, out)
+            apart.elementwise(Chain(2, (), parts if activation else parts[:1]), (out, bias), out)
+            at_once = blas.lt.matmul(x, weights, out, bias, None, activation)
+            name = f"{np.dtype(kind).name}, {activation or 'bias'}, {count} rows"
+            for way, calls in (("at once", [] if at_once is None else [at_once]), ("apart", apart.calls)):
+                for call in calls:
+                    call()
+                graph = captured(stream, *calls)
+                launch = partial(graph.launch, stream)
+                found[f"{name}, {way}"] = 1e6 * median(device_seconds(launch, Events(cupy, stream), 0.0))
+                found[f"{name}, {way}: kernels"] = ", ".join(nodes(graph))
     return found

@@ -36,6 +36,7 @@ def test_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     for question, answer in answers.items():
         assert answer and "failed" not in answer, (question, answer)
     assert "GemmNode" in answers["nodes of a captured product"]["64 cubed, own workspace"]
+    assert answers["a product's bias and Gelu (us)"]["float16, gelu, 4 rows, at once: kernels"] == "LtNode"
     assert "not allowed" in answers["allocation during capture"]["Global, a new block"]
     assert {p.name for p in tmp_path.iterdir()} == {
         f"gpu-ovgpu-emulated-device{part}.{kind}" for part in ("", "-calls") for kind in ("json", "md")}
