@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._op import Array, Op, evaluate, unregistered
@@ -20,7 +20,7 @@ class Finished(Op):
 
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
-    layout = "blas"
+    layout: ClassVar[Literal["strided", "blas", "dense"]] = "blas"
     strided_outputs = True
     exact = True  # its parts decode and encode
 

@@ -11,6 +11,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import Elementwise, merge_types
+from ovgpu.ops._finished import Finished
+from ovgpu.ops._fused import Chain
 from ovgpu.ops._lanes import lanes, record, shares
 from ovgpu.ops._op import Array, Op, Workspace, call, op, unregistered
 from ovgpu.ops._pooling import Sliding
@@ -127,6 +129,7 @@ class BatchNormInference5(BatchNorm):
 
 
 WORK = 1 << 16  # elements of a GroupNormalization that are worth a second lane
+OTHERS = 3  # tensors that layers after a GroupNormalization take, at most
 PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
 
 
@@ -189,7 +192,9 @@ class GroupNormalization(Op):
         record(k, work)
         return None
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
+        """With a ``chain``, whose first input is the result, and ``others`` of its inputs, see `FinishedGroupNorm`."""
         (x, scale, bias), out = inputs, outputs[0]
         rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
         if not _axes.is_real(x) or n > _axes.MAX_INDEX:
@@ -206,10 +211,27 @@ class GroupNormalization(Op):
         partial = k.scratch((rows, parts, 3), np.dtype(type(_axes.real(0, x)))) if parts > 1 else None
         numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
                    _axes.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
+        kinds = sum(_kind(other, out) << 2 * i for i, other in enumerate(others))
+        finish, source = "", ""
+        if chain is not None:
+            dtypes = tuple([a.dtype for a in (out, *others)])
+            finish, source = ", Finish", k.functor("Finish", chain, dtypes, OTHERS, "common.cuh")
+        given = (np.uint32(kinds), *others, *[None] * (OTHERS - len(others)))
         for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
-            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}>", (rows, parts),
-                     (_axes.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers))
+            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{finish}>", (rows, parts),
+                     (_axes.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers, *given),
+                     prelude=source)
         return None
+
+
+def _kind(other: Array, out: Array) -> int:
+    """As channel_normalization.cu numbers them: an element for each of the result, for each channel of every image, for
+    each channel, or for all."""
+    if other.shape == out.shape:
+        return 0
+    if other.size == 1:
+        return 3
+    return 1 if other.ndim == out.ndim and other.shape[0] == out.shape[0] else 2
 
 
 def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
@@ -241,6 +263,29 @@ class GroupNorm(GroupNormalization):
 
     def eps_is_inside(self) -> bool:
         return self.inside
+
+
+@unregistered
+class FinishedGroupNorm(Finished):
+    """A GroupNormalization on a device, whose kernel computes the layers after it. The tensors that these take have the
+    shape of the result, or its batch and channels, its channels alone, or one element."""
+
+    norm: GroupNormalization
+
+    name: ClassVar[str] = "GroupNormalization"
+    layout = "dense"
+    strided_outputs = False
+
+    @property
+    def first(self) -> GroupNormalization:
+        return self.norm
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        given, others = self.split(inputs)
+        return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
 
 
 @op("LRN", "opset1")

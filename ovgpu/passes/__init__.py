@@ -12,6 +12,7 @@ from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
 from ovgpu.passes.einsum import expand_einsum
 from ovgpu.passes.finish_convolution import finish_convolutions
+from ovgpu.passes.finish_group_norm import finish_group_norms
 from ovgpu.passes.finish_product import finish_products
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
@@ -77,6 +78,7 @@ def combine(model: Model, fuse: bool = False, finish: bool = False) -> None:
     if finish:
         lay_out_weights(model)
     if fuse:
+        finish_group_norms(model)
         reshape_early(model)
         fuse_elementwise(model)
         finish_products(model)

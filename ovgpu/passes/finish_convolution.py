@@ -3,6 +3,7 @@ kernel that computes them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
@@ -34,11 +35,11 @@ def finish_convolutions(model: Model, device: bool = False) -> None:
                 finish_convolutions(body, device)
         if not _is_convolution(node, device):
             continue
-        layers = _region(node, users, hosted | taken, place) if device else _chain(node, users, taken)
+        layers = region(node, users, hosted | taken, place, OPERANDS) if device else _chain(node, users, taken)
         if layers:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]
-            op, (_, *others) = fused(layers, result, _is_literal)
+            op, (_, *others) = fused(layers, result, is_literal)
             last.op = FinishedConvolution(convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
             last.inputs = [*node.inputs, *others]
     model.changed()
@@ -50,9 +51,11 @@ def _is_convolution(node: Node, device: bool) -> bool:
     return device and isinstance(node.op, CompressedConvolution) and len(node.inputs) == 4
 
 
-def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -> list[Node]:
+def region(node: Node, users: Users, others: set[int], place: dict[int, int], operands: int,
+           takes: Callable[[Node, Output], bool] = lambda layer, operand: True) -> list[Node]:
     """The layers on a device, in order: the most of those that follow from the result, have its extents, and leave one
-    result of its type. Numbers become literals. ``others``: results that are of no such layers."""
+    result of its type. Numbers become literals, and there are so many ``operands`` at most. ``others``: results that
+    are of no such layers; ``takes``: whether a layer may be one, and take another tensor."""
     port = node.outputs[0]
     if port.spec.type not in DEVICE_TYPES:
         return []
@@ -63,12 +66,15 @@ def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -
         result = layer.outputs[0] if layer.outputs else None
         if result is None or id(result) in others or not is_fusable(layer, others) or not alike(result, port):
             continue
+        outside = [s for s in layer.inputs if s is not None and id(s) not in inside and not is_literal(s)]
+        if not all(takes(layer, s) for s in outside):
+            continue
         found.append(layer)
         inside.add(id(result))
         waiting |= {id(user): user for user in users.get(id(result), ())}
         members = set(map(id, found))
-        given = {id(s) for each in found for s in each.inputs if id(s) not in inside and not _is_literal(s)}
-        if len(given) > OPERANDS:
+        given = {id(s) for each in found for s in each.inputs if id(s) not in inside and not is_literal(s)}
+        if len(given) > operands:
             break
         if result.spec.type == port.spec.type and all(
                 all(id(user) in members for user in users.get(i, ())) for i in inside - {id(result)}):
@@ -76,7 +82,7 @@ def _region(node: Node, users: Users, others: set[int], place: dict[int, int]) -
     return found[:best]
 
 
-def _is_literal(port: Output | None) -> bool:
+def is_literal(port: Output | None) -> bool:
     """Whether the port is a number; what has an axis may be the bias of a single channel, and another one elsewhere."""
     return is_number(port) and port is not None and not port.spec.shape
 

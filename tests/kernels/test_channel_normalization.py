@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda import CudaBackend, sources
+from ovgpu.backends.cuda.elementwise import functor
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import channel_normalization
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.activation import Swish
+from ovgpu.ops.arithmetic import Add, Multiply
 from ovgpu.ops.channel_normalization import GRN, LRN, BatchNormInference5, GroupNorm, GroupNormalization
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
+from tests.emulator import nvrtc
 
 from .forms import FLOATS, ORDERS, TOLERANCE, check, random
 from .recorded import kernel_name, replay
+from .test_finished_convolution import chain
 
 GROUPS = GroupNormalization(num_groups=2, epsilon=1e-3)
 OUTSIDE = GroupNorm(num_groups=2, epsilon=0.5, inside=False)
@@ -88,6 +93,16 @@ def test_a_large_mean_costs_no_digits(backend: CudaBackend, monkeypatch: pytest.
     for part in (1 << 20, 100):
         monkeypatch.setattr(channel_normalization, "PART", part)
         normalize(backend, GROUPS, (1, 2, 30, 40), np.float64, offset=1e3)
+
+
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
+def test_layers_after_it_compile_for_devices(architecture: str) -> None:
+    """Without spills."""
+    layers = chain(2, Add(), Multiply(), Swish())
+    source = functor("Finish", layers, (np.dtype(np.float32),) * 3, channel_normalization.OTHERS, "common.cuh")
+    names = [f"{name}<float, {vector}, Finish>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
+    usage = nvrtc.compile_source(source + sources.source("channel_normalization.cu"), architecture, names).usage
+    assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -188,14 +188,16 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
 
 @cache
-def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], most: int) -> str:
+def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], most: int,
+            header: str = "elementwise.cuh") -> str:
     """A struct whose `of` computes the chain from a value, its first input, and elements of the up to ``most`` arrays
     that are the others; what is called ``at`` there tells where those of each lie. The result is of the value's type.
+    ``header``: common.cuh before kernels that do without strided axes; it lacks what FakeConvert calls.
     """
     result = c_type(inputs[0])
     values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]
     steps = statements(chain, [Type.of(dtype) for dtype in inputs], values, "y")
-    return f"""#include "elementwise.cuh"
+    return f"""#include "{header}"
 
 struct {name} {{
   template <class At>

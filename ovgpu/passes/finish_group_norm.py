@@ -1,0 +1,46 @@
+"""On a device a group norm does the elementwise layers after it, in the kernel that writes its results: an activation,
+the sum with a tensor, or what an image scales and shifts each channel by."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._hosted import hosted_ports
+from ovgpu.ops._view import equal
+from ovgpu.ops.channel_normalization import OTHERS, FinishedGroupNorm, GroupNormalization
+from ovgpu.ops.quantization import FakeConvert
+from ovgpu.passes._graph import alike, is_number, users_of
+from ovgpu.passes.finish_convolution import is_literal, region
+from ovgpu.passes.fuse_elementwise import fused
+
+
+def finish_group_norms(model: Model) -> None:
+    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    users, others = users_of(model), hosted_ports(model)
+    place = {id(node): i for i, node in enumerate(model.ops)}
+    for node in model.ops:
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                finish_group_norms(body)
+        if not isinstance(node.op, GroupNormalization):
+            continue
+        result = node.outputs[0]
+        layers = region(node, users, others, place, OTHERS, partial(_takes, result))
+        if layers:
+            others |= {id(layer.outputs[0]) for layer in layers}
+            op, (_, *operands) = fused(layers, result, is_literal)
+            layers[-1].op = FinishedGroupNorm(norm=node.op, fused=op)
+            layers[-1].inputs = [*node.inputs, *operands]
+    model.changed()
+
+
+def _takes(result: Output, layer: Node, operand: Output) -> bool:
+    """Whether the norm's kernel reads another tensor, as the layer broadcasts it to the result."""
+    shape, of = operand.spec.shape, result.spec.shape
+    if isinstance(layer.op, FakeConvert) or shape is None or of is None or len(shape) > len(of):
+        return False
+    images, channels, *spatial = (1,) * (len(of) - len(shape)) + tuple(shape)
+    if alike(operand, result) or is_number(operand):
+        return True
+    return (equal(images, 1) or equal(images, of[0])) and equal(channels, of[1]) and all(equal(d, 1) for d in spatial)
