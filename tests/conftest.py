@@ -50,7 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     global _set
     if time.monotonic() - _set > EACH:
         _set = time.monotonic()
-        faulthandler.dump_traceback_later(HANGS, file=item.config.stash[fault_handler_stderr_fd_key])
+        faulthandler.dump_traceback_later(HANGS, file=item.config.stash.get(fault_handler_stderr_fd_key, 2))
 
 
 def pytest_configure(config: pytest.Config) -> None:
