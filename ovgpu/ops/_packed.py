@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
+from ovgpu.ops._op import Array, call
 from ovgpu.ops._storage import decode
 from ovgpu.ops._strided import reciprocal
 from ovgpu.types import Type
@@ -113,12 +113,12 @@ class Packed:
         first = row * self.columns
         return codes.reshape(-1)[first // each : -(-(first + prod(shape)) // each)]
 
-    def part(self, codes: Array, tile: Tile, out: Array, index: Array) -> Array:
-        """A tile without scales, in the dense floats of ``out``."""
+    def part(self, codes: Array, tile: Tile, out: Array, index: Array, k: Any = call) -> Array:
+        """A tile without scales, in the dense floats of ``out``; ``k`` does the calls, or records them."""
         _, shape = self.place(tile)
         chosen = self.chosen(codes, tile)
         each = 1 + self.is_nibbles
-        self.unpack(chosen, out[: chosen.size * each].reshape(*chosen.shape[:-1], -1), index)
+        k(self.unpack, chosen, out[: chosen.size * each].reshape(*chosen.shape[:-1], -1), index)
         return out[: prod(shape)].reshape(shape)
 
     def terms(self, term: Array | None, tile: Tile) -> Array | None:

@@ -6,22 +6,24 @@ group, the sum of ``x * (c - z) * s`` is ``s * (sum of x * c) - s * z * (sum of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle
 from math import lcm
 from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._lanes import LANES, Lane, record
-from ovgpu.ops._op import Array, Workspace, call
+from ovgpu.ops._lanes import LANES, lanes, record
+from ovgpu.ops._op import Array, Workspace
 from ovgpu.ops._packed import Packed, Tile
-from ovgpu.symbolic import Int
+from ovgpu.symbolic import Int, maximum, minimum
 from ovgpu.types import Type
 
 FEW = 16  # rows of x up to which sums of groups are scaled, not weights
 DENSE = 64  # rows of x up to which BLAS gains from their columns being dense more than transposing takes
-TURNS = 4  # tiles for each lane at least
+WORTH = 1 << 18  # bytes of codes that are worth sharing out among the cores
 BROAD = 4  # tiles at a time by more rows, which BLAS packs anew for each
 
 # Integers of 4 bits by the values of their codes: what to flip for codes that count from 0, and how much those exceed.
@@ -78,46 +80,54 @@ class PackedProduct:
         return 0 if self.counted is None else self.counted[1]
 
     def workspace(self, elements: Int, rows: Int) -> Workspace:
-        """For each lane a tile, scratch of bytes to decompress it, and its results; x in columns. ``elements`` are
-        those of x, ``rows`` the M of a matrix."""
+        """For each lane a tile, and scratch of bytes to decompress it; x in columns, and its sums over groups; the
+        products of all tiles and what each lane adds up for them. ``elements`` are those of x, ``rows`` the M of a
+        matrix."""
         count, step = self.weights.tile(self.axis, self._room(rows))
         room = (count * step * self.depth // 16 + 1) * 16  # one more at least, and lanes begin with vectors
         scratch = 8 * (self.weights.bytes_of(room) if self.counted is None else -(-room // 8))
         width = count * step
-        sums = width * FEW * self.halves * self.groups if self.scales > 1 else 0
-        each = _lanes(rows)
-        return ((Type.f32, (each * room,)), (Type.u8, (each * scratch,)), (Type.f32, (elements,)),
-                (Type.f32, (each * (rows * width + sums),)))
+        groups = width * FEW * self.halves * self.groups if self.scales > 1 else 0
+        results = minimum(rows, FEW) * self.weights.matrices * self.weights.shape[self.axis]
+        return ((Type.f32, (LANES * room,)), (Type.u8, (LANES * scratch,)), (Type.f32, (elements,)),
+                (Type.f32, (elements // self.depth * self.groups,)), (Type.f32, (results,)),
+                (Type.f32, (LANES * maximum(rows * width, groups),)))
 
     def _room(self, rows: Int) -> int:
         return self.tile if isinstance(rows, int) and rows <= DENSE else BROAD * self.tile
 
-    def __call__(self, x: Array, out: Array, codes: Array, scale: Array | None, zero: Array | None, room: Array,
-                 scratch: Array, columns: Array, sums: Array) -> None:
+    def __call__(self, k: Any, x: Array, out: Array, stored: Sequence[Any], workspace: Sequence[Array]) -> None:
+        """Records the product with the ``stored`` codes, scales and zero points, or None."""
         if not out.size:
             return
-        columns, totals = self._columns(x, columns), self._totals(x)
-        tiles = list(self.weights.tiles(self.axis, self._room(x.shape[1])))
-        count = _lanes(x.shape[1]) if len(tiles) >= TURNS * LANES else 1
-        work = [Lane(number, count) for number in range(count)]
-        for lane in work:
-            memory = [lane.share(part) for part in (room, scratch, sums)]
-            for tile in tiles[lane.number :: count]:
-                lane(self._multiply, tile, columns, totals, out, codes, scale, zero, *memory)
-        record(call, work)
+        codes, *terms = stored
+        rows, depth = x.shape[1:]
+        *memory, to, totals, results, sums = workspace
+        columns = self._columns(k, x, to)
+        totals = totals[: x.size // depth * self.groups].reshape(len(x), rows, self.groups)
+        k(np.add.reduce, x.reshape(*totals.shape, depth // self.groups), 3, np.float32, totals)
+        totals = totals.swapaxes(1, 2)
+        few = rows <= FEW  # whose results wait for scales and zero points until all are there
+        matrices, extent = self.weights.matrices, self.weights.shape[self.axis]
+        results = results[: rows * matrices * extent].reshape(matrices, extent, rows) if few else results
+        work = lanes(codes.nbytes >= WORTH)
+        tiles = list(self.weights.tiles(self.axis, self._room(rows)))
+        for lane, tile in zip(cycle(work), tiles):
+            every = slice(None) if len(columns) == 1 else tile.matrices
+            room, scratch, mine = (lane.share(part) for part in (*memory, sums))
+            part = self._part(lane, codes, tile, room, scratch)
+            scale, zero = (self._term(term, tile) for term in terms)
+            found = results[tile.matrices, tile.cut] if few else mine[: rows * part[..., 0].size].reshape(
+                *part.shape[:2], rows)
+            self._multiply(lane, part, columns[every], scale, found, mine)
+            if not few:
+                lane(self._finish, found, totals[every], scale, zero, out[tile.matrices, :, tile.cut])
+        record(k, work)
+        if few:
+            whole = Tile(self.axis, slice(0, matrices), slice(0, extent))
+            k(self._finish, results, totals, *(self._term(term, whole) for term in terms), out)
 
-    def _multiply(self, tile: Tile, columns: Array, totals: Array, out: Array, codes: Array, scale: Array | None,
-                  zero: Array | None, room: Array, scratch: Array, sums: Array) -> None:
-        every = slice(None) if len(columns) == 1 else tile.matrices
-        by, less = self._term(scale, tile), self._term(zero, tile, self.offset)
-        found = self._sums(self._part(codes, tile, room, scratch), columns[every], by, sums)
-        if less is not None:
-            found -= np.matmul(less * by if self.scales > 1 else less, totals[every])
-        if self.scales == 1:
-            found *= by
-        np.copyto(out[tile.matrices, :, tile.cut], found.swapaxes(1, 2), casting="unsafe")
-
-    def _columns(self, x: Array, to: Array) -> Array:
+    def _columns(self, k: Any, x: Array, to: Array) -> Array:
         """x as [1 or E, K, M] in f32, as it multiplies `_part`."""
         batch, rows, depth = x.shape
         cut = self.halves, depth // self.halves
@@ -125,66 +135,75 @@ class PackedProduct:
               to[: x.size].reshape(batch, rows, *cut).transpose(0, 2, 3, 1))
         x = x.swapaxes(1, 2)
         if self.halves == 1:
-            np.copyto(to[:, 0], x)
+            k(np.copyto, to[:, 0], x)
         else:  # the byte is low + 16 high: low * a + high * b = low * (a - b / 16) + byte * (b / 16)
-            np.copyto(to[:, 0], x[:, 0::2])
-            np.copyto(to[:, 1], x[:, 1::2])
-            to[:, 1] *= np.float32(1 / 16)
-            to[:, 0] -= to[:, 1]
+            k(np.copyto, to[:, 0], x[:, 0::2])
+            k(np.copyto, to[:, 1], x[:, 1::2])
+            k(np.multiply, to[:, 1], np.float32(1 / 16), to[:, 1])
+            k(np.subtract, to[:, 0], to[:, 1], to[:, 0])
         return to.reshape(batch, depth, rows)
 
-    def _totals(self, x: Array) -> Array:
-        """The sums of x over groups, [1 or E, groups, M]."""
-        batch, rows, depth = x.shape
-        groups = x.reshape(batch, rows, self.groups, depth // self.groups)
-        return np.add.reduce(groups, 3, np.float32).swapaxes(1, 2)
-
-    def _part(self, codes: Array, tile: Tile, room: Array, scratch: Array) -> Array:
+    def _part(self, k: Any, codes: Array, tile: Tile, room: Array, scratch: Array) -> Array:
         """A tile in f32, without scales and zero points, and exceeding by `offset`: [matrices, columns of the result,
         K]. Of halves, the low ones of all bytes come first, then the bytes."""
         if self.counted is None:
-            part = self.weights.part(codes, tile, room, scratch.view(np.int64))
+            part = self.weights.part(codes, tile, room, scratch.view(np.int64), k)
             return part if self.transpose else part.swapaxes(1, 2)
-        codes = self.weights.chosen(codes, tile)
-        bytes_ = np.bitwise_xor(codes, np.uint8(self.counted[0]), scratch[: codes.size].reshape(codes.shape))
+        codes, flipped = self.weights.chosen(codes, tile), self.counted[0]
+        bytes_ = scratch[: codes.size].reshape(codes.shape)
+        if flipped:
+            k(np.bitwise_xor, codes, np.uint8(flipped), bytes_)
+            codes = bytes_
         _, shape = self.weights.place(tile)
         part = room[: codes.size * self.halves].reshape(shape)
         if self.halves == 1:
-            np.copyto(part, bytes_.view(np.int8).reshape(shape))
+            k(np.copyto, part, codes.view(np.int8).reshape(shape))
             return part if self.transpose else part.swapaxes(1, 2)
-        halves, bytes_ = part.reshape(-1, 2, self.depth // 2), bytes_.reshape(-1, self.depth // 2)
-        np.copyto(halves[:, 1], bytes_)
-        np.copyto(halves[:, 0], np.bitwise_and(bytes_, np.uint8(15), bytes_))
+        halves = part.reshape(-1, 2, self.depth // 2)
+        k(np.copyto, halves[:, 1], codes.reshape(-1, self.depth // 2))
+        k(np.bitwise_and, codes, np.uint8(15), bytes_)
+        k(np.copyto, halves[:, 0], bytes_.reshape(-1, self.depth // 2))
         return part
 
-    def _term(self, term: Any, tile: Tile, more: int = 0) -> Any:
-        """Scales or zero points of a tile in f32, and so much more: [matrices, columns of the result, groups], or 1 for
-        any of these. None if there are none, and they are not needed."""
-        if term is None:
-            return np.full((1, 1, 1), more, np.float32) if more else None
+    def _term(self, term: Array | None, tile: Tile) -> Array | None:
+        """Scales or zero points of a tile: [matrices, columns of the result, groups], or 1 for any of these."""
         term = self.weights.terms(term, tile)
-        term = (term if self.transpose else term.swapaxes(1, 2)).astype(np.float32)
-        term += np.float32(more)
+        return term if term is None or self.transpose else term.swapaxes(1, 2)
+
+    def _spread(self, term: Array) -> Array:
+        """Terms in f32, one for each group or for all."""
+        term = term.astype(np.float32)
         return term if term.shape[2] == 1 else np.repeat(term, self.groups // term.shape[2], 2)
 
-    def _sums(self, part: Array, columns: Array, by: Any, sums: Array) -> Array:
+    def _multiply(self, k: Any, part: Array, columns: Array, scale: Array | None, found: Array, sums: Array) -> None:
         """The products of a tile, [matrices, columns of the result, M], by the scales of groups if there are some."""
+        if self.scales <= 1 or scale is None:
+            k(np.matmul, part, columns, found)
+            return
         matrices, width, depth = part.shape
         batch, _, rows = columns.shape
-        if self.scales > 1:
-            groups, count = self.halves * self.groups, depth // (self.halves * self.groups)
-            cut = part.reshape(matrices, width, self.halves, self.groups, count)
-            if rows <= FEW:
-                found = sums[: matrices * groups * width * rows].reshape(matrices, groups, width, rows)
-                np.matmul(cut.reshape(matrices, width, groups, count).swapaxes(1, 2),
-                          columns.reshape(batch, groups, count, rows), found)
-                halves = found.reshape(matrices, self.halves, self.groups, width, rows)
-                halves *= by.swapaxes(1, 2)[:, None, :, :, None]
-                return np.add.reduce(found, 1)
-            cut *= by[:, :, None, :, None]
-        return np.matmul(part, columns, sums[: matrices * width * rows].reshape(matrices, width, rows))
+        groups, count = self.halves * self.groups, depth // (self.halves * self.groups)
+        if rows > FEW:
+            k(self._scale, part.reshape(matrices, width, self.halves, self.groups, count), scale)
+            k(np.matmul, part, columns, found)
+            return
+        sums = sums[: matrices * groups * width * rows].reshape(matrices, groups, width, rows)
+        k(np.matmul, part.reshape(matrices, width, groups, count).swapaxes(1, 2),
+          columns.reshape(batch, groups, count, rows), sums)
+        k(self._scale, sums.reshape(matrices, self.halves, self.groups, width, rows).transpose(0, 3, 1, 2, 4), scale)
+        k(np.add.reduce, sums, 1, None, found)
 
+    def _scale(self, values: Array, scale: Array) -> None:
+        """[matrices, columns of the result, halves, groups, any] by the scales of groups."""
+        values *= self._spread(scale)[:, :, None, :, None]
 
-def _lanes(rows: Int) -> int:
-    """One row takes one: its calls are too short to take turns."""
-    return 1 if isinstance(rows, int) and rows == 1 else LANES
+    def _finish(self, found: Array, totals: Array, scale: Array | None, zero: Array | None, out: Array) -> None:
+        """Products [matrices, columns of the result, M] into the result [matrices, M, columns]: less zero points, by
+        the scale if there is one for all groups."""
+        by = None if scale is None else self._spread(scale)
+        if zero is not None or self.offset:
+            less = np.float32(self.offset) + (np.zeros((1, 1, 1), np.float32) if zero is None else self._spread(zero))
+            found -= np.matmul(less if by is None or self.scales == 1 else less * by, totals)
+        if by is not None and self.scales == 1:
+            found *= by
+        np.copyto(out, found.swapaxes(1, 2), casting="unsafe")

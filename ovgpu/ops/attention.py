@@ -9,7 +9,7 @@ from math import e, log2, prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy._core._multiarray_umath import __cpu_features__ as features
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from ovgpu.errors import OpError
 from ovgpu.ops import _attention
@@ -29,7 +29,7 @@ BLOCK = 1 << 20  # scores of one head that are, if there are more: BLAS likes ma
 STEP = 1 << 15  # scores of a decoder's step up to which it is one call
 MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
 # Where NumPy has AVX-512, exp2 takes half the time of exp; elsewhere several times that.
-EXP2 = sys.platform == "linux" and features["AVX512_SKX"]
+EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
 BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
 
 

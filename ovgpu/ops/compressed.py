@@ -100,7 +100,7 @@ class CompressedMatMul(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, *stored = inputs
         centred = stored[2] is not None and bool(np.mean(stored[2], dtype=np.float32) > 64)
-        k(self._product(*stored[1:], centred=centred), *self._stacks(x, outputs[0]), *stored, *workspace)
+        self._product(*stored[1:], centred=centred)(k, *self._stacks(x, outputs[0]), stored, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         if not outputs[0].size:

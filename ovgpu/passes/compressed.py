@@ -40,7 +40,7 @@ Array = np.ndarray[Any, Any]
 
 LEAST = 2048  # codes: smaller weights are folded
 REPEATED = 16  # codes for each scale at least, if scales have to be repeated
-TILE = 1 << 18  # codes that NumPy decompresses at a time: they stay in cache
+TILE = 1 << 19  # codes that NumPy decompresses at a time: fewer, and threads wait for each other at every call
 KERNEL_TILE = 1 << 20  # likewise of a convolution, which gathers its columns again for each tile
 DEVICE_TILE = 1 << 22  # likewise a GPU, in whose L2 they fit
 

@@ -259,8 +259,9 @@ def large(net: Net) -> Port:
     return matrix(net, codes=BIG, scale=np.full((4096, 1), 0.01), zero=np.full((4096, 1), 8))
 
 
-def test_numpy_decompresses_a_tile() -> None:
-    """A megabyte at a time, of 16 in f32."""
+def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a megabyte for each lane at a time, of 16 in f32."""
+    monkeypatch.setattr(compressed, "TILE", 1 << 16)
     ir = linear(large, (1, 1024)).build()
     core = ov.Core()
     model = core.read_model(*ir)
