@@ -163,3 +163,48 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     out[start.to + at.to] = T(result);
   }
 }
+
+// Dense rows of the output whose n elements lie `step` apart in x, where neighbouring rows lie side by side: channels that
+// come first in x, and last in the output. blockDim.x rows per block turn in shared memory, which holds n elements of
+// one row more, behind one per thread.
+template <class T, int KIND>
+__global__ void __launch_bounds__(OVGPU_THREADS)
+    normalize_turned(const T* x, T* out, const T* scale, const T* shift, const Axes kept, long long step, unsigned rows,
+                     unsigned n, typename Accumulator<T>::Type eps, int mode) {
+  using A = typename Accumulator<T>::Type;
+  OVGPU_DYN_SHARED(A, scratch);
+  const unsigned first = blockIdx.x * blockDim.x, row = first + threadIdx.x, size = row < rows ? n : 0;
+  const unsigned width = blockDim.x + 1, threads = blockDim.x * blockDim.y;
+  A* tile = scratch + threads + threadIdx.x;
+  x += place(kept, row).from;
+  A mean = 0;
+#pragma unroll 4
+  for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+    const A value = A(x[i * step]);
+    tile[i * width] = value;
+    mean += value;
+  }
+  mean = KIND == CENTRE || KIND == MVN ? fold_column(mean, Add(), scratch) / A(n) : A(0);
+  A factor = 1;
+  if (KIND == MVN || KIND == RMS) {
+    A squares = 0;
+    for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+      squares += (tile[i * width] - mean) * (tile[i * width] - mean);
+    }
+    factor = scale_of(fold_column(squares, Add(), scratch) / A(n), eps, mode);
+  }
+  for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
+    tile[i * width] = normalized<KIND>(tile[i * width], mean, factor);
+  }
+  __syncthreads();
+  tile = scratch + threads;
+  out += (unsigned long long)first * n;
+  const unsigned count = (rows - first < blockDim.x ? rows - first : blockDim.x) * n;
+  for (unsigned k = threadIdx.y * blockDim.x + threadIdx.x; k < count; k += threads) {
+    const unsigned in_row = k / n, i = k - in_row * n;
+    A result = tile[i * width + in_row];
+    if (scale) result *= A(scale[i]);
+    if (shift) result += A(shift[i]);
+    out[k] = T(result);
+  }
+}

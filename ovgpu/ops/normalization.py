@@ -94,6 +94,8 @@ class _MVN(Op):
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
         if not x.flags.c_contiguous and not lies_in_rows(x, over):
+            if turn(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
+                return None
             k.copy(x, out)
             x = out
         return normalize(k, kind, x, out, over, self.eps, mode, *self.terms(inputs))
@@ -140,6 +142,34 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
     k.kernel("normalization.cu", f"normalize_columns<{chosen}>", (_axes.ceildiv(columns, block[0]),), block,
              (x, out, scale, shift, _axes.packed(kept), _axes.packed(inner), *numbers), 8 * block[0] * block[1])
     return None
+
+
+SHARED = 48 << 10  # bytes that a block has
+
+
+def turn(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
+         shift: Any) -> bool:
+    """Records the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments as those of `normalize`.
+    False if what is normalised is not the last axes, as one of them, before which neighbours lie side by side in x."""
+    first = x.ndim - len(over)
+    if not over or not x.size or not _axes.is_real(x) or not out.flags.c_contiguous or over[0] != first:
+        return False
+    axes = list(zip(x.shape, strides_of(x), strides_of(out)))
+    kept, inner = _axes.merged(axes[:first]), _axes.merged(axes[first:])
+    if len(inner) > 1 or kept[-1][1] != 1 or not _axes.fit(kept, inner):
+        return False
+    (n, step, _), count = inner[0], _axes.size(kept)
+    size = _axes.real(0, x).itemsize
+    rows = _axes.power(count / (2 * _axes.PROCESSORS), low=8, high=32)
+    while rows > 8 and size * (256 + (rows + 1) * n) > SHARED:
+        rows //= 2
+    shared = size * (256 + (rows + 1) * n)
+    if shared > SHARED:
+        return False
+    k.kernel("normalization.cu", f"normalize_turned<{k.c_type(x.dtype)}, {kind}>", (_axes.ceildiv(count, rows),),
+             (rows, 256 // rows), (x, out, scale, shift, _axes.packed(kept), np.int64(step), np.uint32(count),
+                                   np.uint32(n), _axes.real(eps, x), np.int32(EPSILON.index(mode))), shared)
+    return True
 
 
 def norm_rows(block_of: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:

@@ -163,3 +163,8 @@ def test_mobilenet_v2(cudnn: bool, emulated: str) -> None:
     """52 convolutions, the mean, and a product with its bias. cuDNN does no more than the first convolution's sums."""
     model = DATA / "mobilenet_v2" / "model.xml"
     assert kernels((model,), emulated, 1, 3, 48, 60) == 54 + cudnn
+
+
+def test_convnext(emulated: str) -> None:
+    """Layer norms of channels that come first, after nine convolutions, are one kernel each."""
+    assert kernels((DATA / "convnext" / "model.xml",), emulated, 2, 3, 32, 44) == 50

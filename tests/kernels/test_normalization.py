@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.normalization import MVN, MVN6, NormalizeL2, normalize
+from ovgpu.ops import _axes
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.normalization import MVN, MVN6, NormalizeL2, ScaledMVN, ScaledRMS, normalize
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
@@ -88,8 +90,37 @@ def test_rows_apart(op: Any) -> None:
     assert check(op, random((5, 6, 4)), [[1, 2]], view=lambda a: a[:, 1:]) == 1
     assert check(op, random((5, 4, 17001)), [[2]], view=lambda a: a[:, 1:]) == 2, "not at multiples of 16 bytes"
     assert check(op, random((5, 9)), [[1]], view=lambda a: a[:, 1:]) == 2
-    assert check(op, random((2, 8, 3)), [[2]], view=lambda a: a.transpose(0, 2, 1)) == 2
+    assert check(op, random((2, 8, 3)), [[1]], view=lambda a: a.transpose(2, 0, 1)) == 2
     assert check(op, random((2, 8, 12)), [[1]], view=lambda a: a[:, 2:]) == 2
+
+
+def turned(a: Any) -> Any:
+    return a.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("n", [1, 33, 300, 1300])
+def test_channels_that_come_last(n: int, order: Any) -> None:
+    """One kernel transposes as well, if shared memory has room for some rows."""
+    with cp.thread_order(order):
+        for op in (INSIDE, OUTSIDE, CENTRED):
+            assert check(op, random((3, n, 21)), [[2]], view=turned) == 1
+    assert check(INSIDE, random((2, 1500, 3)), [[2]], view=turned) == 2
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_types_of_channels(dtype: np.dtype[Any]) -> None:
+    check(INSIDE, random((2, 12, 5), dtype), [[2]], view=turned, tol=2e-2 if dtype.name == "bfloat16" else None)
+    assert check(INSIDE, random((2, 700, 5), dtype), [[2]], view=turned) == 1 + (dtype.itemsize == 8)
+
+
+def test_many_channels_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows in a block, of images whose pixels are not a multiple of them; and parts of images."""
+    monkeypatch.setattr(_axes, "PROCESSORS", 1)
+    for size in ((2, 6, 3, 11), (5, 6, 3, 3)):
+        check(INSIDE, random(size), [[3]], view=lambda a: a.transpose(0, 2, 3, 1))
+    assert check(INSIDE, random((2, 6, 4, 10)), [[3]], view=lambda a: a[..., 2:].transpose(0, 2, 3, 1)) == 1
+    assert check(INSIDE, random((2, 6, 4, 10)), [[2]], view=lambda a: a[:, ::2, 0].transpose(0, 2, 1)) == 1
 
 
 def test_nothing() -> None:
@@ -122,6 +153,18 @@ def test_scale_and_shift(over: tuple[int, ...]) -> None:
         same(out.get(), wanted.astype(np.float32))
 
 
+@pytest.mark.parametrize(("cls", "kind"), [(ScaledMVN, "MVN"), (ScaledRMS, "RMS")])
+def test_scales_of_channels(cls: Any, kind: str) -> None:
+    x, (scale, shift) = random((2, 6, 5))(0), random((2, 6))(1)
+    op, given = cls(rank=1, eps=1e-5, inside=True), [cp.asarray(a) for a in (x, scale, shift)]
+    launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty((2, 5, 6), np.float32)
+    op.cuda(launcher, [given[0].transpose(0, 2, 1), *given[1:]], [out], ())
+    (call,) = launcher.calls
+    assert call.func.name == f"normalize_turned<float, {kind}>"
+    call()
+    same(out.get(), op.evaluate(NUMPY, x.transpose(0, 2, 1), scale, shift)[0])
+
+
 @pytest.mark.parametrize("kind", ["MVN", "RMS"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_scales_of_rows(kind: str, first: int) -> None:
@@ -145,6 +188,7 @@ def test_kernels_compile_for_devices() -> None:
         ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
     columns = [f"normalize_columns<{kind}, {what}>" for kind in ("float", "__half", "__nv_bfloat16", "double")
                for what in ("MVN", "L2")]
+    columns += [f"normalize_turned<{kind}, MVN>" for kind in ("float", "__half", "__nv_bfloat16")]
     for architecture in nvrtc.ARCHITECTURES:
         cubin = nvrtc.compile_file("normalization.cu", architecture, [*rows, *columns])
         for name, lowered in cubin.lowered.items():
