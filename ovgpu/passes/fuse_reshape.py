@@ -1,7 +1,8 @@
-"""Reshapes between elementwise layers move before them, so that the layers meet and fuse.
+"""Reshapes and Transposes between elementwise layers move before them, so that the layers meet and fuse.
 
 ``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``: the Reshape of a tensor that lies
-dense costs nothing, and an operand that is broadcast along all but the last axis does not notice it.
+dense costs nothing, and an operand that is broadcast along all but the last axis does not notice it. Nor does a
+Transpose cost anything before a layer that reads its operands by their strides, as it was read behind it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import equal
 from ovgpu.ops.graph import Constant
-from ovgpu.passes._graph import is_fusable, users_of
+from ovgpu.ops.movement import Transpose, permutation
+from ovgpu.passes._graph import constant_of, is_fusable, users_of
 from ovgpu.symbolic import Int, Spec
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
@@ -37,8 +41,9 @@ def reshape_early(model: Model) -> None:
 
 
 def _swap(reshape: Node, users: dict[int, list[Node]], hosted: set[int]) -> list[Node]:
-    """Makes a Reshape of an elementwise layer that layer, of operands that are reshaped by the nodes returned."""
-    source = reshape.inputs[0] if reshape.op.name in RESHAPES else None
+    """Makes a Reshape of an elementwise layer that layer, of operands that are reshaped by the nodes returned; or a
+    Transpose."""
+    source = reshape.inputs[0] if reshape.op.name in (*RESHAPES, "Transpose") else None
     if source is None or not is_fusable(source.node, hosted) or users[id(source)] != [reshape]:
         return []
     spec = reshape.outputs[0].spec
@@ -63,19 +68,41 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
     """The node that gives an operand of the reshaped layer; None if there is none that costs nothing."""
     shape, old, new = port.spec.shape or (), before.shape or (), after.shape or ()
     op: Any = port.node.op
+    if isinstance(reshape.op, Transpose):
+        return _transposed(port, reshape)
     if isinstance(op, Constant):
         kept = _kept(shape, old, new)
-        if kept is None:
-            return None
-        constant = Constant(element_type=op.element_type, value=op.value.reshape(shape[len(shape) - kept :]))
-        node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
-        node.outputs[0].spec = constant.infer()[0]
-        return node
+        return None if kept is None else _constant(port, op.value.reshape(shape[len(shape) - kept :]))
     if len(shape) != len(old) or not all(map(equal, shape, old)) or not _is_dense(port):
         return None
     node = Node(reshape.op, [port, *reshape.inputs[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
     node.model = reshape.model
     node.outputs[0].spec = Spec(port.spec.type, after.shape)
+    return node
+
+
+def _transposed(port: Output, transpose: Node) -> Node | None:
+    """The same for a Transpose."""
+    order, shape, rank = constant_of(transpose.inputs[1]), port.spec.shape or (), transpose.outputs[0].spec.rank or 0
+    if order is None:
+        return None
+    axes, value = permutation(order.tolist(), rank), constant_of(port)
+    if value is not None:
+        wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
+        return _constant(port, value if value.size == 1 else np.ascontiguousarray(wide.transpose(axes)))
+    if len(shape) != rank:
+        return None
+    node = Node(transpose.op, [port, transpose.inputs[1]], name=transpose.friendly_name, layer_id=transpose.layer_id)
+    node.model = transpose.model
+    node.outputs[0].spec = Spec(port.spec.type, tuple(shape[i] for i in axes))
+    return node
+
+
+def _constant(port: Output, value: Any) -> Node:
+    """The constant with another value."""
+    constant = Constant(element_type=port.spec.type, value=value)
+    node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
+    node.outputs[0].spec = constant.infer()[0]
     return node
 
 

@@ -1,4 +1,4 @@
-"""Reshapes between elementwise layers move before them where that costs nothing."""
+"""Reshapes and Transposes between elementwise layers move before them where that costs nothing."""
 
 from __future__ import annotations
 
@@ -47,6 +47,38 @@ def test_numbers_do_not_mind() -> None:
     net = Maker()
     y = net.op("twice", "Multiply", net.op("s", "Softmax", net.x(6, 4), axis=1), net.const([[2.0]], "f32"))
     assert net.done(net.op("a", "Abs", reshape(net, y, 24))) == ["Softmax(s)", "Reshape(reshape)", "Fused(twice, a)"]
+
+
+@pytest.mark.parametrize("extent", [6, -1])
+def test_channels_that_come_last_and_first(extent: int, device: str) -> None:
+    """A bias, a scale and a residual meet on either side of a Transpose, as ConvNeXt has it."""
+    net = Maker()
+    x = net.parameter("f32", (2, extent, 5, 4))
+    y = net.op("product", "MatMul", x, net.const(np.eye(4, 8, dtype="f4")))
+    y = net.op("bias", "Add", y, net.const(np.arange(8, dtype="f4")))
+    y = net.op("scale", "Multiply", net.const(np.arange(12, 20, dtype="f4").reshape(1, 1, 1, 8)), y)
+    y = net.op("shift", "Add", y, net.const(np.arange(5, dtype="f4").reshape(5, 1)))
+    y = net.op("gate", "Multiply", y, net.op("mean", "ReduceMean", x, net.const(np.array([1, 3])), keep_dims=True))
+    y = net.op("turn", "Transpose", y, net.const(np.array([0, 3, 1, 2])))
+    found = net.done(net.op("sum", "Add", net.x(2, 8, extent, 5), y))
+    assert found[0] == "MatMul(product)" and found[-1] == "Fused(bias, scale, shift, gate, sum)", found
+    core = ov.Core()
+    a, b = np.random.default_rng(0).random((2, 6, 5, 4), "f4"), np.ones((2, 8, 6, 5), "f4")
+    wanted = np.pad(a, ((0, 0),) * 3 + ((0, 4),)) + np.arange(8, dtype="f4")
+    wanted = wanted * np.arange(12, 20, dtype="f4") + np.arange(5, dtype="f4")[:, None]
+    wanted = (wanted * a.mean((1, 3), keepdims=True)).transpose(0, 3, 1, 2) + b
+    np.testing.assert_allclose(core.compile_model(core.read_model(*net.build()), device)([a, b])[0], wanted, 1e-5)
+
+
+def test_transposes_that_stay() -> None:
+    """Of an operand with fewer axes, or in an order that is not known."""
+    net = Maker()
+    order = net.const(np.array([1, 0, 2]))
+    y = net.op("a", "Add", net.x(2, 3, 8), net.x(8))
+    assert net.done(net.op("b", "Exp", net.op("t", "Transpose", y, order)))[-1] == "Exp(b)"
+    net = Maker()
+    y = net.op("t", "Transpose", net.op("a", "Abs", net.x(2, 3, 8)), net.parameter("i64", (3,)))
+    assert net.done(net.op("b", "Exp", y))[-1] == "Exp(b)"
 
 
 @pytest.mark.parametrize("reason", ["the last axis changes", "no elementwise user", "another user", "strided"])
