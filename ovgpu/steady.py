@@ -78,6 +78,7 @@ class SteadySteps:
         self._feeds = [Mirror(backend, True) for _ in programs.parts.feeds]
         self._host: dict[int, Executor] = {}
         self._on_host: Constants = {}
+        self._last: tuple[Shapes, list[Array], int] | None = None  # what `_room` said last, and for how many rows
 
     @cached_property
     def _lengths(self) -> Pair:
@@ -92,7 +93,7 @@ class SteadySteps:
         wholes = self._room([x.shape for x in hosts])
         if wholes is None:
             return None
-        found = self._computed(hosts)
+        found = self._computed(hosts, wholes)
         parts = self.programs.parts
         fed, in_order = found[: len(parts.feeds)], found[len(parts.feeds) :]
         keys = int(self._lengths.host[1])
@@ -104,28 +105,42 @@ class SteadySteps:
 
     def _room(self, shapes: Shapes) -> list[Array] | None:
         """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
-        caches, wanted = self.programs.parts.caches, self.programs.shapes(shapes)
-        first, current = caches[0].axis, self._variables[0].current
-        if current is None or not current.shape[first] or not 0 < wanted[0][first] <= MOST:
+        wanted, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
+        rows, had = wanted[0][first], int(self._lengths.host[1])
+        if self._last is None or self._last[0] != wanted or any(v.extended != had for v in self._variables):
+            had = self._rows()
+            self._last = self._look(wanted, had, rows) if had and 0 < rows <= MOST else None
+        if self._last is None or had + rows > self._last[2]:
+            self._last = None
             return None
-        had, wholes = current.shape[first], list[Array]()
-        total = had + wanted[0][first]
-        for variable, cache, shape in zip(self._variables, caches, wanted):
+        self._lengths.host[:] = had, had + rows
+        return self._last[1]
+
+    def _rows(self) -> int:
+        """Of the first cache."""
+        current = self._variables[0].current
+        return 0 if current is None else current.shape[self.programs.parts.caches[0].axis]
+
+    def _look(self, wanted: Shapes, had: int, rows: int) -> tuple[Shapes, list[Array], int] | None:
+        """At all caches, whether they are alike and can take ``rows`` more: they whole, and how many rows they can
+        have."""
+        wholes, most = list[Array](), set[int]()
+        for variable, cache, shape in zip(self._variables, self.programs.parts.caches, wanted):
             axis, now, whole = cache.axis, variable.current, variable.whole()
-            if (now is None or whole is None or shape[axis] != total - had or whole.shape[axis] < total
+            if (now is None or whole is None or shape[axis] != rows
                     or now.shape != (*shape[:axis], had, *shape[axis + 1 :])
-                    or not variable.admits((*shape[:axis], total, *shape[axis + 1 :]))):
+                    or not variable.admits((*shape[:axis], had + rows, *shape[axis + 1 :]))):
                 return None
             wholes.append(whole)
-        if len({whole.shape[cache.axis] for whole, cache in zip(wholes, caches)}) > 1:
-            return None
-        self._lengths.host[:] = had, total
-        return wholes
+            most.add(whole.shape[axis])
+        bounds = [variable.most(cache.axis) for variable, cache in zip(self._variables, self.programs.parts.caches)]
+        return (wanted, wholes, min(*most, *bounds)) if len(most) == 1 else None
 
-    def _computed(self, hosts: Sequence[Array]) -> list[Array]:
+    def _computed(self, hosts: Sequence[Array], wholes: Sequence[Array]) -> list[Array]:
         """The results of the host's part."""
         parts = self.programs.parts
-        inputs = [*hosts, *(_shaped(v.current, cache) for v, cache in zip(self._variables, parts.caches))]
+        had = int(self._lengths.host[0])
+        inputs = [*hosts, *(_shaped(wholes[i].shape, had, parts.caches[i]) for i in parts.asks)]
         program = program_for(parts.host, inputs, self.programs.hosts)
         executor = self._host.get(id(program))
         if executor is None:
@@ -148,6 +163,6 @@ class SteadySteps:
 HOST = CpuBackend()
 
 
-def _shaped(value: Any, cache: Cache) -> Array:
-    """An array of the shape of a cache, of which nothing else is read."""
-    return np.broadcast_to(np.zeros((), cache.type.storage), value.shape)
+def _shaped(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
+    """An array of the shape of a cache with so many rows, of which nothing else is read."""
+    return np.broadcast_to(np.zeros((), cache.type.storage), (*whole[: cache.axis], rows, *whole[cache.axis + 1 :]))

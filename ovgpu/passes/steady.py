@@ -21,7 +21,7 @@ from ovgpu.ops.growth import Append, Place, Reorder
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
-from ovgpu.passes.subgraph import subgraph
+from ovgpu.passes.subgraph import needed, subgraph
 from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
 
@@ -52,13 +52,14 @@ class Feed:
 @dataclass(frozen=True)
 class Steady:
     """``device`` takes the model's inputs, the feeds, the lengths [2] and the caches; ``host`` takes the model's inputs
-    and the caches, of which it reads the shapes only. The host's results are the feeds, then for each way of reordering
+    and the caches that it ``asks``, by number, for their shapes only. The host's results are the feeds, then for each way of reordering
     caches whether that leaves them as they are: only then is the device's part what the model does."""
 
     device: Model
     host: Model
     caches: tuple[Cache, ...]
     feeds: tuple[Feed, ...]
+    asks: tuple[int, ...]
 
     def specs(self, table: Table) -> list[Spec]:
         """Of the device's parameters: what is known of extents that are alike stays so. All caches have room for the
@@ -202,9 +203,12 @@ class _Split:
         if not self._cut():
             return None
         feeds = tuple(self.feeds.values())
-        host = subgraph(self.model, [*self.model.inputs, *self.found.reads],
-                        [*(f.port for f in feeds), *self.found.flags.values()])
-        return Steady(self._device(feeds, caches), host, caches, feeds)
+        reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags.values()]
+        wanted = needed([*self.model.inputs, *reads], results)
+        taken = {id(s) for node in self.model.ops if id(node) in wanted for s in node.inputs}
+        asks = tuple(number for number, read in enumerate(reads) if id(read) in taken)
+        host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in asks)], results)
+        return Steady(self._device(feeds, caches), host, caches, feeds, asks)
 
     def _described(self) -> tuple[Cache, ...] | None:
         found = []

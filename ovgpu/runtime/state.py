@@ -7,6 +7,7 @@ current value, which takes it in when the inference has succeeded; the other buf
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -37,14 +38,35 @@ class Variable:
 
     def __init__(self, info: VariableInfo, backend: Backend) -> None:
         self.info, self.backend = info, backend
-        self.current: Array | None = None
+        self.extended = 0  # rows that the current value has by `extend`, if nobody has asked for it since
+        self._current: Array | None = None
         self.blocks: list[Any] = [None, None]
         self.sizes = [0, 0]
-        self.spare: list[Array | None] = [None, None]  # the array last placed in either block
+        self._spare: list[Array | None] = [None, None]  # see `spare`
         self.parity = 0  # the block that `current` is in; the other one is written next
         self.appended: Array | None = None  # in the current block: the current value, and what is written behind it
         self._whole: tuple[Any, Array] | None = None  # see `whole`, and the block that it is of
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
+
+    @property
+    def current(self) -> Array | None:
+        self._settle()
+        return self._current
+
+    @current.setter
+    def current(self, value: Array | None) -> None:
+        self._settle()
+        self._current = value
+
+    @property
+    def spare(self) -> list[Array | None]:
+        """The array last placed in either block."""
+        self._settle()
+        return self._spare
+
+    @property
+    def is_set(self) -> bool:
+        return self._current is not None
 
     def type_of(self, value: Array) -> Type:
         """The declared type, or that of a value if any is allowed."""
@@ -65,6 +87,11 @@ class Variable:
             if n < low or n > high >= 0:
                 return False
         return len(shape) == len(self._extents)
+
+    def most(self, axis: int) -> int:
+        """The largest extent that the declared shape allows."""
+        high = -1 if self._extents is None else self._extents[axis][1]
+        return sys.maxsize if high < 0 else high
 
     def write(self, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         """An array for the new value, of a variable that grows with these strides in bytes. Error if the variable
@@ -94,11 +121,16 @@ class Variable:
 
     def extend(self, rows: int) -> None:
         """Has the current value take in what was written behind it: ``rows`` in all, which must be admitted."""
-        now, axis = self.spare[self.parity], self.info.axis
-        assert now is not None
-        shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
-        self.current = self.spare[self.parity] = self.backend.place(
-            self.blocks[self.parity], 0, shape, now.strides, Type.of(now.dtype))
+        self.extended = rows
+
+    def _settle(self) -> None:
+        """Places the array of what `extend` has said: in most steps of a decoder nobody looks at it."""
+        rows, self.extended = self.extended, 0
+        now, axis = self._current, self.info.axis
+        if rows and now is not None:
+            shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
+            self._current = self._spare[self.parity] = self.backend.place(
+                self.blocks[self.parity], 0, shape, now.strides, Type.of(now.dtype))
 
     def begin(self, value: Array) -> Array:
         """An initial value in the current block, where a later value of its shape would lie: steps that are bound
@@ -189,7 +221,7 @@ class Variables:
     @property
     def grown(self) -> bool:
         """Whether a variable that grows has a value."""
-        return any(v.info.axis and v.current is not None for v in self.all.values())
+        return any(v.info.axis and v.is_set for v in self.all.values())
 
     @property
     def key(self) -> tuple[int, ...]:
