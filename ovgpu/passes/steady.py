@@ -52,8 +52,8 @@ class Feed:
 @dataclass(frozen=True)
 class Steady:
     """``device`` takes the model's inputs, the feeds, the lengths [2] and the caches; ``host`` takes the model's inputs
-    and the caches that it ``asks``, by number, for their shapes only. The host's results are the feeds, then for each way of reordering
-    caches whether that leaves them as they are: only then is the device's part what the model does."""
+    and those caches, by number, that it ``asks`` for their shapes. The host's results are the feeds, then for each way
+    of reordering caches whether that leaves them as they are: only then is the device's part what the model does."""
 
     device: Model
     host: Model
