@@ -21,7 +21,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields, is_dataclass, replace
-from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
@@ -288,12 +287,9 @@ def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
 def _annotation(cls: type[Op], name: str) -> Any:
     """Of an attribute; `typing.get_type_hints` would evaluate those of everything else in `Op` for every class."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
-    return _evaluated(inspect.get_annotations(owner)[name], owner.__module__)
-
-
-@cache
-def _evaluated(text: str, module: str) -> Any:
-    return eval(text, vars(sys.modules[module]))
+    found = inspect.get_annotations(owner)[name]
+    module = sys.modules.get(owner.__module__)
+    return eval(found, {} if module is None else vars(module), vars(owner)) if isinstance(found, str) else found
 
 
 def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -129,3 +131,40 @@ def test_planned_form_is_used() -> None:
     net = Net("user")
     net.result(net.layer("Double", "user_ops", [net.parameter("f32", (2,), "x")]))
     assert compiled(ov, net.build())(np.ones(2, "f4"))[0].tolist() == [2, 2] and not evaluated
+
+
+WRITTEN_AS_TYPES = """
+from typing import Literal
+import ovgpu as ov
+
+Mode = Literal["up", "down"{more}]
+
+@ov.op("Sign", "user_ops")
+class Sign(ov.Op):
+    mode: Mode = "up"
+    times: float
+
+    def infer(self, x):
+        return (x,)
+
+    def evaluate(self, xp, x):
+        return (x * self.times * (1 if self.mode == "up" else -1),)
+"""
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
+def test_annotations_may_be_types_or_text(future: str) -> None:
+    """As in a module with or without the future import, which may be run again after a change, as in a notebook."""
+    net = Net("user")
+    net.result(net.layer("Sign", "user_ops", [net.parameter("f32", (2,), "x")], {"mode": "sideways", "times": 2.5}))
+    module = types.ModuleType("signs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "signs", module)
+        for more, known in (("", False), (', "sideways"', True)):
+            source = compile(future + WRITTEN_AS_TYPES.format(more=more), "signs", "exec", dont_inherit=True)
+            exec(source, vars(module))
+            if not known:
+                with pytest.raises(ov.OpError, match="sideways"):
+                    compiled(ov, net.build())
+            else:
+                assert compiled(ov, net.build())(np.ones(2, "f4"))[0].tolist() == [-2.5, -2.5]
