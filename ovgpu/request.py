@@ -324,10 +324,10 @@ class InferRequest(RequestTensors):
         return self._profiler.spans()
 
     def plan(self) -> Plan:
-        """What the last inference ran. RuntimeError if there was none."""
+        """What the last inference ran. RuntimeError if there was none, or its memory was released."""
         self._check_idle()
         if self._last is None:
-            raise RuntimeError("there is no plan before the first inference")
+            raise RuntimeError("there is no plan before the first inference, nor after memory was released")
         return plan_of(self._last)
 
     def _planned(self, shapes: Any) -> Plan:
@@ -354,6 +354,9 @@ class InferRequest(RequestTensors):
         """Frees the memory of intermediate results; the next inference takes it anew."""
         self._check_idle()
         self._executors.clear()
+        self._initial.release_memory()
+        self.__dict__.pop("_steady", None)
+        self._last = None
 
     def get_compiled_model(self) -> CompiledModel:
         """The compiled model, as a new object without the private request of the one that made this request."""

@@ -104,6 +104,10 @@ class InitialValues:
                 found.update(self._run(stage, [*inputs, *read], None if hosts is None else [*hosts, *read]))
         return lambda name: found[name] if name in found else self._zeros(name)
 
+    def release_memory(self) -> None:
+        """Frees the memory of intermediate results."""
+        self._executors.clear()
+
     def _value(self, name: str, found: dict[str, Array]) -> Array:
         """Its value, dense: one that grows has room in it."""
         value = self._variables.all[name].current
@@ -178,7 +182,7 @@ class VariableState:
     def reset(self) -> None:
         """Has the variable begin anew with its initial value."""
         self._check_idle()
-        self._variable.current = None
+        self._variable.reset()
 
     def __repr__(self) -> str:
         return f"<VariableState: '{self.name}'>"

@@ -1,8 +1,10 @@
 """Decoder steps that append in place: one binding, and one captured graph, for all lengths up to the capacity."""
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -204,3 +206,21 @@ def test_the_plan_moves_what_is_new(emulated: str) -> None:
     assert sum(s.bytes_written for s in plan.steps if s.op == "Place") == 2 * row
     (attention,) = [s for s in plan.steps if s.op == "CachedAttention"]
     assert attention.bytes_read == row + 2 * 4 * row + 2 * 4 * 4 + 16  # q, 4 rows of keys and values, mask, lengths
+
+
+def test_release_memory(device: str) -> None:
+    """Nothing is left of what inferences were bound to, their steps and initial values included, but the caches are."""
+    twins = Twins(attending(), device)
+    twins.feed(3), twins.feed(1)
+    request = twins.found
+    parts = [*request._executors.values(), *request._initial._executors.values()]
+    parts += [request._steady.executor, *request._steady._host.values()] if request._steady is not None else []
+    alive = [ref(executor) for executor in parts]
+    assert len(alive) == (2 if device == "CPU" else 4)
+    del parts
+    request._release_memory()
+    gc.collect()
+    assert not any(executor() for executor in alive)
+    with pytest.raises(RuntimeError, match="there is no plan"):
+        request.plan()
+    assert [twins.feed(1), twins.feed(1)] == [device != "CPU"] * 2
