@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from math import e, log2, prod, sqrt
+from math import e, log, log2, prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +28,7 @@ SCORES = 1 << 18  # elements: up to so many scores of all heads are worked on at
 BLOCK = 1 << 20  # scores of one head that are, if there are more: BLAS likes many rows more than scores in L2
 STEP = 1 << 15  # scores of a decoder's step up to which it is one call
 MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
-# Where NumPy has AVX-512, exp2 takes half the time of exp; elsewhere several times that.
+# Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
 EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
 BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
 
@@ -150,7 +150,7 @@ class ScaledDotProductAttention(Op):
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
             k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
             return None
-        exp = np.exp2 if EXP2 and sink is None and (mask is None or mask.dtype == bool) else np.exp
+        exp = np.exp2 if EXP2 and mask is None and sink is None and not self.causal else np.exp
         k(np.multiply, q, factor, scaled)
         if exp is np.exp2:
             k(np.multiply, scaled, log2(e), scaled)
@@ -296,7 +296,7 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
       limit, exp)
     if sink is not None:
         k(np.subtract, sink, highest, highest)
-        k(exp, highest, highest)
+        k(np.exp, highest, highest)
         k(np.add, total, highest, total)
     result = _dense(out, q)
     k(np.matmul, scores, v, result)
@@ -306,7 +306,8 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
 
 
 def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any, exp: Any) -> None:
-    """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums."""
+    """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums; ``exp`` as of
+    `attend`."""
     if limit[0] < BOUND:
         bound.fill(0)
         exp(x, x)
@@ -317,7 +318,9 @@ def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any
         rows = slice(start, start + block)
         part = x[rows]
         shift_rows(part, part, bound[rows], index[: len(part)])
-        exp(part, part)
+        if exp is np.exp2:
+            np.multiply(part, log(2), part)
+        np.exp(part, part)
         np.matmul(part, column, total[rows])
 
 
