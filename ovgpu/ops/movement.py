@@ -227,8 +227,18 @@ class Roll(Op):
             k(np.copyto, target, source)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        for source, target in self.moves(inputs[0], outputs[0], *inputs[1:]):
-            k.copy(source, target)
+        (x, *given), out = inputs, outputs[0]
+        shifts = self.shifts(x.shape, *given)
+        apart = Axes.collapse(x.shape, strides_of(x), strides_of(out), [int(n > 0) for n in shifts])
+        axes = Axes(apart.extents, apart.strides[:2])
+        if not any(shifts) or not out.size or not axes.rank:
+            for source, target in self.moves(x, out, *given):
+                k.copy(source, target)
+            return
+        moved = iter([n for n in shifts if n])
+        by = [0] * (axes.rank - len(axes.extents)) + [next(moved) if kept else 0 for kept in apart.strides[2]]
+        k.kernel("reverse.cu", f"roll<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
+                 (THREADS,), (x, out, axes.packed(), np.array(axes.numbers(*by)), *axes.numbers(out.size)))
 
 
 @op("Concat", "opset1")

@@ -242,6 +242,12 @@ class Pad(Op):
                 x = xp.take(x, xp.asarray(self.sources(x.shape[axis], b, e)), axis=axis)
         return (x,)
 
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        """The data itself, if nothing is padded."""
+        pads = [None if s is None else s.constant for s in specs[1:3]]
+        return None if any(p is None or p.any() for p in pads) or inputs[0] is None else [inputs[0]]
+
     def sources(self, extent: int, begin: int, end: int) -> np.ndarray[Any, Any]:
         """Where each element of a padded axis comes from."""
         i = np.arange(-begin, max(extent + end, -begin))

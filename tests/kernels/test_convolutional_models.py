@@ -169,3 +169,8 @@ def test_convnext(emulated: str) -> None:
     """Layer norms of channels that come first are one kernel, and so are biases, scales and residuals that are on
     either side of a Transpose."""
     assert kernels((DATA / "convnext" / "model.xml",), emulated, 2, 3, 32, 44) == 45
+
+
+def test_swin(emulated: str) -> None:
+    """Windows of images move round, and back, by a kernel each."""
+    assert kernels((DATA / "swin" / "model.xml",), emulated, 2, 3, 32, 32) == 75

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.ops._strided import Axes
 from ovgpu.ops.replication import Pad, Pad12
 from tests.emulator import nvrtc
+from tests.harness.ir import Net
 from tests.kernels.recorded import draws, run_op
 
 MODES: tuple[Any, ...] = ("constant", "edge", "reflect", "symmetric")
@@ -42,6 +44,19 @@ def test_axes_that_are_not_padded_are_joined(backend: CudaBackend) -> None:
     inputs = [draws((2, 3, 2, 3, 2), np.float32), *pads((0, 1, 0, 0, 0), (0, 1, 0, 0, 0))]
     assert run_op(backend, Pad(pad_mode="constant"), inputs) == ["pad<unsigned int, CONSTANT, int, 2>"]
     assert run_op(backend, Pad(pad_mode="edge"), inputs) == ["pad<unsigned int, EDGE, int, 4>"]
+
+
+@pytest.mark.parametrize("amount", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_to_pad_costs_nothing(mode: str, amount: int, emulated: str) -> None:
+    net = Net()
+    x = net.layer("Exp", "opset1", [net.parameter("f32", (2, 5))])
+    given = [net.const(np.array(v)) for v in ([0, 0], [0, amount])]
+    x = net.layer("Pad", "opset12", [x, *given], {"pad_mode": mode})
+    net.result(net.layer("SoftMax", "opset8", [x], {"axis": 1}))
+    request = ov.Core().compile_model(ov.Core().read_model(*net.build()), emulated).create_infer_request()
+    found = request.infer([np.zeros((2, 5), np.float32)])[0]
+    assert found.shape == (2, 5 + amount) and request.plan().kernels == 2 + amount
 
 
 def test_nothing_to_take_from(backend: CudaBackend) -> None:
