@@ -1,8 +1,9 @@
-"""Norms that models spell out become one layer: an MVN over any axes, or an RMS norm over the last ones.
+"""Norms that models spell out become one layer: an MVN over any axes, an RMS norm over the last ones, or NormalizeL2.
 
 Of the maths there are these forms, with squares, roots and quotients written in any way::
 
     (x - ReduceMean(x)) / Sqrt(ReduceMean(Power(x - ReduceMean(x), 2)) + eps)      x / Sqrt(ReduceMean(x * x) + eps)
+    x / Sqrt(ReduceSum(x * x) + eps)      x / ReduceL2(x)
     x * r + (b - ReduceMean(x) * r), where r = s * Power(ReduceMean(SquaredDifference(x, ReduceMean(x))) + eps, -0.5)
 
 ``eps`` may be added to the root instead. The last form, for which TensorFlow has functions, becomes ``MVN(x) * s + b``.
@@ -18,8 +19,8 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import op_of
 from ovgpu.ops.arithmetic import Add, Divide, Multiply, Negative, Power, Sqrt, SquaredDifference, Subtract
-from ovgpu.ops.normalization import MVN6, ScaledMVN, ScaledRMS
-from ovgpu.ops.reduction import ReduceMean
+from ovgpu.ops.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
+from ovgpu.ops.reduction import ReduceL2, ReduceMean, ReduceSum, Reduction
 from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite
 from ovgpu.symbolic import Sym
 
@@ -47,7 +48,7 @@ def join_norms(model: Model) -> None:
 def _join(node: Node) -> bool:
     if not node.outputs or not node.outputs[0].spec.type.is_real():
         return False
-    return _quotient(node) or _moments(node)
+    return _quotient(node) or _moments(node) or _euclidean(node)
 
 
 def _quotient(node: Node) -> bool:
@@ -75,6 +76,21 @@ def _moments(node: Node) -> bool:
                 for shift in _shifts(node, rest, over, factor):
                     _scale(node, over, root, scale, shift)
                     return True
+    return False
+
+
+def _euclidean(node: Node) -> bool:
+    """Makes a node that divides by a length the layer for that, if it is one."""
+    for x, length in operands(node, Divide, ordered=True):
+        square = _power(length, 0.5)
+        found = [(_reduced(length, ReduceL2), 0.0)]
+        if square is not None:
+            found += [(_sum_of_squares(a), eps) for a, eps in ((square, 0.0), *_sums(square))]
+        for over, eps in found:
+            if over is not None and over.x is x and over.axes and eps >= 0:
+                attributes: Any = {"eps": eps, "eps_mode": "add"}
+                node.op, node.inputs = NormalizeL2(**attributes), [x, Graph(node).constant(over.axes)]
+                return True
     return False
 
 
@@ -193,10 +209,21 @@ def _mean_square(port: Output) -> Over | None:
     return None if mean is None or x is None else Over(x, mean.axes)
 
 
+def _sum_of_squares(port: Output) -> Over | None:
+    """x and the axes, if the port is the sum of its squares over them."""
+    total = _reduced(port, ReduceSum)
+    x = None if total is None else _power(total.x, 2)
+    return None if total is None or x is None else Over(x, total.axes)
+
+
 def _mean(port: Output) -> Over | None:
-    """What the port is the mean of, with the axes kept."""
+    return _reduced(port, ReduceMean)
+
+
+def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
+    """What the port is the mean, or another reduction, of, with the axes kept."""
     op: Any = port.node.op
-    if not isinstance(op, ReduceMean) or not op.keep_dims:
+    if type(port.node.op) is not kind or not op.keep_dims:
         return None
     x, axes = port.node.inputs[0], constant_of(port.node.inputs[1])
     if x is None or axes is None or x.spec.rank is None:

@@ -12,7 +12,7 @@ from ovgpu.ops.normalization import ScaledMVN
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
-from .test_norm import SHAPE, norms, prepared, random, term
+from .test_norm import SHAPE, prepared, random, term
 
 
 class Spelled(Net):
@@ -76,8 +76,24 @@ def _square_less_square(net: Spelled, x: Port) -> Port:
     return net.op("Divide", net.op("Subtract", x, mean), net.op("Sqrt", net.plus_eps(variance)))
 
 
-SPELLINGS = {"torch": (_torch, "MVN"), "tensorflow": (_tensorflow, "MVN"), "reciprocal": (_reciprocal, "MVN"),
-             "outside": (_outside, "MVN"), "square-less-square": (_square_less_square, "MVN"),
+def _length(net: Spelled, x: Port) -> Port:
+    total = net.op("ReduceSum", net.op("Power", x, net.number(2)), net.const(np.array([1])))
+    return net.op("Divide", x, net.op("Power", total, net.number(0.5)))
+
+
+def _length_and_eps(net: Spelled, x: Port) -> Port:
+    total = net.op("ReduceSum", net.op("Multiply", x, x), net.const(np.array([-1])))
+    return net.op("Divide", x, net.op("Sqrt", net.plus_eps(total)))
+
+
+def _l2(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", x, net.layer("ReduceL2", "opset4", [x, net.const(np.array([2, 3]))], {"keep_dims": True}))
+
+
+SPELLINGS = {"length": (_length, "NormalizeL2"), "length-and-eps": (_length_and_eps, "NormalizeL2"),
+             "l2": (_l2, "NormalizeL2"), "torch": (_torch, "MVN"), "tensorflow": (_tensorflow, "MVN"),
+             "reciprocal": (_reciprocal, "MVN"), "outside": (_outside, "MVN"),
+             "square-less-square": (_square_less_square, "MVN"),
              "rms": (_rms, "RMS"), "rms-of-two-axes": (_rms_of_two_axes, "RMS")}
 
 
@@ -89,7 +105,7 @@ def test_spelled_out(name: str, device: str, scaled: bool) -> None:
     y = spell(net, net.parameter("f32", (-1, 3, 4, 8), "x"))
     net.result(term(net, term(net, y, random(8)), random(8, seed=2), "Add") if scaled else y)
     found = [n.op.name for n in prepared(net).ops if n.op.name not in ("Parameter", "Result", "Constant")]
-    assert found == [op]
+    assert found == [op, *(["Multiply", "Add"] if scaled and op == "NormalizeL2" else [])]
     agree(net, device, 2, 600, 0)
 
 
@@ -165,16 +181,26 @@ def _reciprocal_below(net: Spelled, x: Port) -> Port:
     return net.op("Divide", x, net.op("Power", square, net.number(-0.5)))
 
 
+def _sum_of_cubes(net: Spelled, x: Port) -> Port:
+    total = net.op("ReduceSum", net.op("Power", x, net.number(3)), net.const(np.array([1])))
+    return net.op("Divide", x, net.op("Sqrt", total))
+
+
+def _length_of_another(net: Spelled, x: Port) -> Port:
+    return net.op("Divide", net.op("Exp", x), net.layer("ReduceL2", "opset4", [x, net.const(np.array([3]))],
+                                                        {"keep_dims": True}))
+
+
 def _no_root(net: Spelled, x: Port) -> Port:
     return net.op("Divide", x, net.plus_eps(net.mean(net.op("Power", x, net.number(2)))))
 
 
-@pytest.mark.parametrize("spell", [_other_value, _cube, _upside_down, _channels, _reciprocal_below,
-                                   _no_root], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("spell", [_other_value, _cube, _upside_down, _channels, _reciprocal_below, _no_root,
+                                   _sum_of_cubes, _length_of_another], ids=lambda f: f.__name__)
 def test_what_is_no_norm_stays(spell: Any) -> None:
     net = Spelled("norm")
     net.result(spell(net, net.parameter("f32", SHAPE, "x")))
-    assert norms(net) == []
+    assert {n.op.name for n in prepared(net).ops}.isdisjoint(("MVN", "RMS", "NormalizeL2"))
 
 
 def test_less_another_mean_it_is_an_rms_norm_of_that() -> None:
