@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -214,31 +214,26 @@ class Roll(Op):
     def evaluate(self, xp: Any, x: Any, shift: Any, axes: Any) -> tuple[Any, ...]:
         return (xp.roll(x, self.shifts(x.shape, shift, axes), axis=tuple(range(x.ndim))),)
 
-    def moves(self, x: Any, out: Any, shift: Any, axes: Any) -> Iterator[tuple[Any, Any]]:
-        """The parts of data and output that belong together: two for each axis that is shifted."""
-        ends = [[(slice(None), slice(None))] if n == 0 else
-                [(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))]
-                for n in self.shifts(x.shape, shift, axes)]
-        for chosen in itertools.product(*ends):
-            yield x[tuple(source for source, _ in chosen)], out[tuple(target for _, target in chosen)]
-
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        for source, target in self.moves(inputs[0], outputs[0], *inputs[1:]):
-            k(np.copyto, target, source)
+        (x, *given), out = inputs, outputs[0]
+        ends = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
+                [(slice(None), slice(None))] for n in self.shifts(x.shape, *given)]
+        for chosen in itertools.product(*ends):
+            k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, *given), out = inputs, outputs[0]
         shifts = self.shifts(x.shape, *given)
+        if not any(shifts) or not out.size:
+            return k.copy(x, out)
         apart = Axes.collapse(x.shape, strides_of(x), strides_of(out), [int(n > 0) for n in shifts])
-        axes = Axes(apart.extents, apart.strides[:2])
-        if not any(shifts) or not out.size or not axes.rank:
-            for source, target in self.moves(x, out, *given):
-                k.copy(source, target)
-            return
-        moved = iter([n for n in shifts if n])
+        axes, moved = Axes(apart.extents, apart.strides[:2]), iter([n for n in shifts if n])
+        if not axes.rank:
+            return NotImplemented
         by = [0] * (axes.rank - len(axes.extents)) + [next(moved) if kept else 0 for kept in apart.strides[2]]
         k.kernel("reverse.cu", f"roll<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
                  (THREADS,), (x, out, axes.packed(), np.array(axes.numbers(*by)), *axes.numbers(out.size)))
+        return None
 
 
 @op("Concat", "opset1")
