@@ -11,6 +11,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._op import SMALL, Op, is_own, op_of
 from ovgpu.ops._view import equal
+from ovgpu.ops.arithmetic import Multiply, Negative
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.slicing import Slice
 from ovgpu.symbolic import Sym, product
@@ -89,6 +90,13 @@ def number_of(port: Output | None) -> float | None:
     """The value of a constant of one element, None for anything else."""
     value = constant_of(port)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
+
+
+def negated(node: Node) -> Output | None:
+    """What the node gives the negative of, None if it computes anything else."""
+    if isinstance(node.op, Negative):
+        return node.inputs[0]
+    return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
 
 
 def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = False) -> None:

@@ -17,12 +17,12 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Unary
 from ovgpu.ops._op import Op, is_own, op_of
 from ovgpu.ops._view import View, dense_strides, equal
-from ovgpu.ops.arithmetic import Add, Multiply, Negative, Subtract
+from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.movement import Concat
 from ovgpu.ops.reshape import Reshape, Unsqueeze
 from ovgpu.ops.rotary import Rotary
-from ovgpu.passes._graph import Graph, number_of, operands, rewrite
+from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Int, Sym, product
 
 WIDEST = 1024  # elements of a row
@@ -180,18 +180,11 @@ def _sources(port: Output) -> Iterator[Output]:
     for _ in range(STEPS):
         if port.spec.shape and _extent(port.spec.shape):
             yield port
-        negated = _negated(port.node)
-        source = port.node.inputs[0] if negated is None and port.node.inputs else negated
+        opposite = negated(port.node)
+        source = port.node.inputs[0] if opposite is None and port.node.inputs else opposite
         if source is None:
             return
         port = source
-
-
-def _negated(node: Node) -> Output | None:
-    """What the node gives the negative of."""
-    if isinstance(node.op, Negative):
-        return node.inputs[0]
-    return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
 
 
 class _Row:
@@ -216,10 +209,10 @@ class _Row:
         if port is self.row:
             return np.arange(1, 1 + _extent(port.spec.shape or (0,)))
         self.seen += 1
-        negated = _negated(port.node)
-        if negated is None:
+        opposite = negated(port.node)
+        if opposite is None:
             return self._moved(port, self.elements)
-        found = self.elements(negated)
+        found = self.elements(opposite)
         return None if found is None else -found
 
     def terms(self, port: Output) -> Array | None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import op_of
-from ovgpu.ops.arithmetic import Add, Divide, Multiply, Negative, Power, Sqrt, SquaredDifference, Subtract
+from ovgpu.ops.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDifference, Subtract
 from ovgpu.ops.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
 from ovgpu.ops.reduction import ReduceL2, ReduceMean, ReduceSum, Reduction
-from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite
+from ovgpu.passes._graph import Graph, constant_of, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Sym
 
 
@@ -162,10 +162,10 @@ def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Ou
         return any(b is factor and _mean(a) == mean for a, b in operands(port.node, Multiply))
 
     def is_negative(port: Output) -> bool:
-        of = _negated(port)
+        of = negated(port.node)
         products = operands(port.node, Multiply)
         return (of is not None and is_product(of)) or any(
-            b is factor and (m := _negated(a)) is not None and _mean(m) == mean for a, b in products)
+            b is factor and (m := negated(a.node)) is not None and _mean(m) == mean for a, b in products)
 
     if isinstance(node.op, Subtract):
         yield from [None] if is_product(rest) else []
@@ -251,13 +251,6 @@ def _sums(port: Output) -> Iterator[tuple[Output, float]]:
         number = number_of(b)
         if number is not None and a.spec.rank == port.spec.rank:
             yield a, number
-
-
-def _negated(port: Output) -> Output | None:
-    """x, where the port is -x."""
-    if isinstance(port.node.op, Negative):
-        return port.node.inputs[0]
-    return next((a for a, b in operands(port.node, Multiply) if number_of(b) == -1), None)
 
 
 def last_extents(x: Output, axes: Sequence[int]) -> list[int]:

@@ -300,6 +300,16 @@ def test_no_handle(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ready.infer(ones(4))
 
 
+def test_another_thread_takes_the_last_handle(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(list[Any]):
+        def __bool__(self) -> bool:
+            return True  # as it was when it was asked
+
+    key = id(rt.cudnn()), rt.cupy().cuda.Device().id
+    monkeypatch.setattr(cudnn, "_idle", {key: Taken()})
+    assert cudnn.Dnn(backend.stream).handle
+
+
 # ---- where it is not installed
 
 def imports(error: Exception) -> Callable[[str], Any]:

@@ -129,7 +129,10 @@ class Dnn:
         cudnn = rt.cudnn()
         idle = _idle.setdefault((id(cudnn), rt.cupy().cuda.Device().id), [])
         with translated():
-            handle = idle.pop() if idle else cudnn.create_handle()
+            try:
+                handle = idle.pop()
+            except IndexError:
+                handle = cudnn.create_handle()
             finalize(self, idle.append, handle).atexit = False
             cudnn.set_stream(handle, self.stream.ptr)
         return handle
