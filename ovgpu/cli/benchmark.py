@@ -221,8 +221,15 @@ class _Benchmark:
         count = max(map(len, data.values()), default=1)
         files = self._files()
         return [{i: files[i].shape if i in files else
-                 static_shape(port, data[i][n % len(data[i])] if i in data else None, "-data_shape")
+                 static_shape(port, data[i][n % len(data[i])] if i in data else self._token(port), "-data_shape")
                  for i, port in enumerate(ports)} for n in range(count)]
+
+    def _token(self, port: Output) -> PartialShape | None:
+        """The shape of one token of one sequence, as they follow a prompt; None if there is none."""
+        declared = port.partial_shape
+        if not self.args.prompt or declared.rank.is_dynamic:
+            return None
+        return PartialShape([1 if d.is_dynamic else d for d in declared])
 
     def _files(self) -> dict[int, Array]:
         ports, found = self.compiled.inputs, {}

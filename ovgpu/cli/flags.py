@@ -61,7 +61,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("-json_stats", "--json_stats", nargs="?", const=True, default=False, type=_boolean, metavar="BOOL",
         help="reports as JSON instead of CSV")
     add("--prompt", type=_positive, default=0, metavar="N",
-        help="sequences begin with N tokens, and go on one by one; both are reported, in tokens per second")
+        help="sequences begin with N tokens, and go on one by one: one sequence, unless -data_shape says otherwise; "
+             "both are reported, in tokens per second")
     add("-latency_percentile", "--latency_percentile", type=_percentile, default=50, metavar="P",
         help="which percentile to report instead of the median")
     add("--trace", default="", metavar="FILE.json",

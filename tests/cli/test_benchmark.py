@@ -188,8 +188,8 @@ def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixtur
 
 
 def test_prompts_of_a_stateful_decoder(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE + 5), "-data_shape", "[1,1]", "--prompt", "7",
-                     "-report_folder", str(tmp_path), "-json_stats")
+    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE + 5), "--prompt", "7", "-report_folder",
+                     str(tmp_path), "-json_stats")
     results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
     assert results["total number of iterations"] == str(SEQUENCE + 5)
     for name, title, tokens in (("prefill", "Prefill", 7), ("decode", "Decode", 1)):
