@@ -37,6 +37,7 @@ def test_an_installed_wheel_finds_its_kernels_inside(built: Path, tmp_path: Path
         archive.extractall(tmp_path)
     assert found_by(tmp_path) == (tmp_path / "ovgpu" / "cuda_kernels").resolve()
     assert sorted(p.name for p in (tmp_path / "ovgpu" / "cuda_kernels").iterdir()) == KERNELS
+    assert (tmp_path / "ovgpu" / "py.typed").exists()
     assert not (tmp_path / "tests").exists()
 
 
