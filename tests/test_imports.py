@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"errors", "types", "symbolic", "properties"},
+    {"errors", "types", "symbolic", "properties", "replacement"},
     {"tensor"},
     {"model"},
     {"ops"},

@@ -30,7 +30,7 @@ class Blobs:
 
     def write(self, chunks: Iterable[Array], alignment: int) -> tuple[int, int]:
         """Writes flat uint8 arrays as one constant; its offset and size."""
-        import hashlib  # this and tempfile take time to import that readers do not have to wait for
+        import hashlib  # takes time to import that readers do not have to wait for
 
         start = -(-self._end // alignment) * alignment
         self._file.seek(start)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._blobs import Blobs, constant_bytes, f16_bytes, fits_f16
@@ -19,6 +19,7 @@ from ovgpu.model.rt_info import text as rt_text
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
 from ovgpu.ops.graph import Constant
+from ovgpu.replacement import Replacement
 from ovgpu.types import PartialShape, Type
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
@@ -83,36 +84,6 @@ def _write(model: Model, xml_path: Any, bin_path: Any, version: int, compress: b
                 file.complete = True
     except OSError as e:
         raise ModelError(f"the model cannot be written: {e.filename or xml}: {e.strerror or e}") from None
-
-
-@dataclass
-class Replacement:
-    """A temporary file that replaces ``path`` on leaving, once it is complete, and else disappears."""
-
-    path: Path
-    complete: bool = False
-
-    def __enter__(self) -> Self:
-        from tempfile import NamedTemporaryFile
-
-        name, folder = f".{self.path.name}.", self.path.parent
-        self.file: IO[bytes] = NamedTemporaryFile(dir=folder, prefix=name, delete=False)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-        temporary = Path(self.file.name)
-        if self.complete:
-            temporary.chmod(0o666 & ~_umask())
-            temporary.replace(self.path)
-        else:
-            temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # ---- graphs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu.backends.cuda import rt
-from ovgpu.ir.write import Replacement
+from ovgpu.replacement import Replacement
 
 DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written
 
