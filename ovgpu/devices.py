@@ -6,6 +6,7 @@ Cards are looked for when a device is asked for, never by importing ovgpu. One c
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 
@@ -41,7 +42,7 @@ def open_backend(device: str, folder: str = "") -> Backend:
     """A backend for one compiled model. ``device`` is a name that `resolve` gave, ``folder`` the CACHE_DIR."""
     if device in _backends:
         return _backends[device]()
-    return CudaBackend(card_number(device), folder)
+    return CudaBackend(card_number(device), folder and os.path.abspath(folder))  # kernels are compiled later on
 
 
 def card_number(device: str) -> int:

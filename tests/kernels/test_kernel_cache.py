@@ -63,6 +63,18 @@ def test_kernels_are_kept_and_found(fresh: None, tmp_path: Path) -> None:
     assert files(tmp_path / "another").keys() == before.keys()
 
 
+def test_a_folder_is_where_it_was_when_the_model_was_compiled(fresh: None, tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    net = Net()
+    net.result(net.layer("SoftMax", "opset8", [net.parameter("f32", (-1, 32))], {"axis": 1}))
+    compiled = ov.Core().compile_model(ov.Core().read_model(*net.build()), "NVIDIA", {"CACHE_DIR": "kernels"})
+    os.chdir("elsewhere")
+    compiled([X])
+    assert files(tmp_path / "kernels") and not files(tmp_path / "elsewhere")
+
+
 def test_of_the_core_or_the_model(fresh: None, tmp_path: Path) -> None:
     core = ov.Core()
     core.set_property({ov.properties.cache_dir: tmp_path / "core"})
