@@ -10,7 +10,8 @@ the next product:
 - bodies of loops and branches, as a whole.
 
 Finite values become finite ones: beyond the range of f16 they are the largest of it. Compressed weights stay as they
-are.
+are. Residual streams are of 16 bits up to the last product; OpenVINO's plugin keeps those in f32 that reach a result
+through sums and norms alone.
 """
 
 from __future__ import annotations
