@@ -16,7 +16,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Elementwise, same_layout
-from ovgpu.ops._op import Op, evaluate
+from ovgpu.ops._op import Op, evaluate, unregistered
 from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type
 
@@ -66,7 +66,7 @@ class Layer:
     place: str
 
 
-@dataclass(frozen=True, eq=False)
+@unregistered
 class Fused(Op):
     """A chain of elementwise layers as one op; its inputs broadcast to its output from the last axis on.
 

@@ -4,13 +4,14 @@ went past the layers before, which often goes on past those behind as well."""
 from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._fused import Chain, Fused, Layer
+from ovgpu.ops._fused import Fused
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops.add_norm import TERMS, AddNorm
 from ovgpu.ops.arithmetic import Add
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import is_fusable, is_number, users_of
+from ovgpu.passes.fuse_elementwise import alone
 
 
 def add_norms(model: Model) -> None:
@@ -35,7 +36,7 @@ def _sum(node: Node, hosted: set[int]) -> Fused | None:
     """The chain that the node is, if that is a sum of a few tensors."""
     op = op_of(node)
     if isinstance(op, Add) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
-        op = Fused(Chain.of(op, 2), (), (Layer(op, node.friendly_name, node.place),))
+        op = alone(node)
     if not isinstance(op, Fused) or op.literals or any(type(part.op) is not Add for part in op.chain.parts):
         return None
     terms, parts = op.chain.inputs, op.chain.parts

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._fused import Chain, Fused, Layer
+from ovgpu.ops._fused import Fused
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops._view import equal
@@ -21,6 +21,7 @@ from ovgpu.ops.finished_product import Activation, FinishedMatMul
 from ovgpu.ops.matmul import MatMul
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
+from ovgpu.passes.fuse_elementwise import alone
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym, product
 
@@ -51,7 +52,7 @@ def _layers(node: Node, hosted: set[int]) -> Fused | None:
     """The chain that the node is, if it may follow a product."""
     op = op_of(node)
     if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
-        return Fused(Chain.of(op, len(node.inputs)), (), (Layer(op, node.friendly_name, node.place),))
+        return alone(node)
     return op if isinstance(op, Fused) and not op.literals else None
 
 

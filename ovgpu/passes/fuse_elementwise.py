@@ -113,4 +113,11 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
     layers = tuple(Layer(op_of(node), node.friendly_name, node.place) for node in nodes)  # type: ignore[arg-type]
-    return Fused(chain, tuple(v.ndim for v in values), layers), inputs
+    return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=layers), inputs
+
+
+def alone(node: Node) -> Fused:
+    """The op that computes an elementwise node, whose inputs it takes as they are."""
+    op: Any = op_of(node)
+    layer = Layer(op, node.friendly_name, node.place)
+    return Fused(chain=Chain.of(op, len(node.inputs)), ranks=(), layers=(layer,))

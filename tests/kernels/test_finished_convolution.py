@@ -37,7 +37,8 @@ def chain(others: int, *layers: Elementwise) -> Chain:
 
 def finished(op: Any, others: int, *layers: Elementwise) -> FinishedConvolution:
     named = tuple(Layer(layer, layer.name, "") for layer in layers)
-    return FinishedConvolution(convolution=op, fused=Fused(chain(others, *layers), (), named), device=True)
+    fused = Fused(chain=chain(others, *layers), ranks=(), layers=named)
+    return FinishedConvolution(convolution=op, fused=fused, device=True)
 
 
 def per_channel(out: Shape) -> Shape:

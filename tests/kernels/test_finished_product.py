@@ -48,7 +48,8 @@ def finished(activation: Activation, bias: int, residual: int, transpose_a: bool
     for layer, more in [*[(Add(), n) for n in range(1, others + 1)], *[(layer, 0) for layer in LAYERS[activation]]]:
         parts.append(Part(layer, (last, more) if more else (last,)))
         last = others + len(parts)
-    fused = Fused(Chain(1 + others, (), tuple(parts)), (), tuple(Layer(p.op, p.op.name, "") for p in parts))
+    fused = Fused(chain=Chain(1 + others, (), tuple(parts)), ranks=(),
+                  layers=tuple(Layer(p.op, p.op.name, "") for p in parts))
     product = MatMul(transpose_a=transpose_a, transpose_b=True)
     return FinishedMatMul(product=product, fused=fused, bias=bias, residual=residual, activation=activation)
 

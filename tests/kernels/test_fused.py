@@ -40,7 +40,7 @@ F32, F16, BF16 = np.dtype("f4"), np.dtype("f2"), np.dtype(ml_dtypes.bfloat16)
 def chain(inputs: int, *parts: tuple[Any, ...], literals: tuple[Any, ...] = ()) -> Fused:
     steps = tuple(Part(op, tuple(operands)) for op, *operands in parts)
     layers = tuple(Layer(part.op, part.op.name, "") for part in steps)
-    return Fused(Chain(inputs, literals, steps), (0,) * len(literals), layers)
+    return Fused(chain=Chain(inputs, literals, steps), ranks=(0,) * len(literals), layers=layers)
 
 
 SUM = chain(2, (Add(), 0, 1), (Relu(), 2))
