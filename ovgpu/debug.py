@@ -28,15 +28,13 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.model import Model
-from ovgpu.ops._finished import Finished
-from ovgpu.ops._fused import Fused
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
 from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.executor import Executor, Memory
-from ovgpu.runtime.plan import plan_of
+from ovgpu.runtime.plan import layers_of, plan_of
 from ovgpu.runtime.profile import Profiler
 from ovgpu.runtime.program import Program, Step
 
@@ -290,7 +288,7 @@ def _find(program: Program, layer: str) -> _Target | None:
             if any(_has(body.model, layer) for body in step.bodies):
                 return _Target(number, position, (), step)
     for step in program.steps:
-        if isinstance(step.op, (Fused, Finished)) and any(part.name == layer for part in step.op.layers):
+        if any(part.name == layer for part in layers_of(step.op)):
             raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
                         "set OVGPU_STOP_AT before the model is compiled, and they are apart")
     if program.rest is not None and _has(program.rest.model, layer):

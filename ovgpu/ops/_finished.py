@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from ovgpu.errors import OpError
 from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._op import Array, Op, evaluate, unregistered
-from ovgpu.symbolic import Spec
+from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type
 
 
 @unregistered
 class Finished(Op):
     """An op of the first inputs, and what ``fused`` makes of its result and of the others, which has the same type and
-    shape."""
+    shape. ``layer`` is where the op comes from."""
 
+    layer: Layer
     fused: Fused
 
     version: ClassVar[str] = "ovgpu"
@@ -31,10 +33,10 @@ class Finished(Op):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        return self.fused.layers
+        return (self.layer, *self.fused.layers)
 
     def attributes(self) -> dict[str, Any]:
-        return self.first.attributes() | self.fused.attributes()
+        return self.first.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
     def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The op's inputs, and those of the layers."""
@@ -43,7 +45,15 @@ class Finished(Op):
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         given, others = self.split(inputs)
-        return self.fused.infer(*self.first.infer(*given), *others)
+        table = active()
+        outside, table.place = table.place, self.layer
+        try:
+            found = self.first.infer(*given)
+        except OpError as e:
+            raise e.at(self.first.name, self.layer.place) from None
+        finally:
+            table.place = outside
+        return self.fused.infer(*found, *others)
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
         given, others = self.split(inputs)

@@ -59,9 +59,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Where a part of a chain comes from: what an error or a check says of it."""
+    """Where an op comes from that is part of another one, as a part of a chain: what an error or a check says of it."""
 
-    op: Elementwise
+    op: Op
     name: str
     place: str
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import same_layout
-from ovgpu.ops._fused import Fused
+from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._op import Array, Op, evaluate, unregistered
 from ovgpu.ops.normalization import EPSILON, ScaledMVN
 from ovgpu.symbolic import Spec
@@ -24,10 +24,12 @@ class AddNorm(Op):
     """``scale [n], shift [n], x, y[, z] -> norm [...][, sum [...]]``: of ``(x + y) + z``, or as `Fused` adds them.
 
     All sums are rounded, as they are in layers of their own. ``keep``: whether there are users of the sum itself.
+    ``layer`` is where the norm comes from.
     """
 
     added: Fused
     norm: ScaledMVN
+    layer: Layer
     keep: bool
 
     name: ClassVar[str] = "AddNorm"
@@ -35,8 +37,12 @@ class AddNorm(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
     exact = True  # its parts decode and encode
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return (*self.added.layers, self.layer)
+
     def attributes(self) -> dict[str, Any]:
-        return {**self.added.attributes(), "norm": self.norm.name, **self.norm.attributes()}
+        return {"layers": tuple(layer.name for layer in self.layers), "norm": self.norm.name, **self.norm.attributes()}
 
     def infer(self, scale: Spec | None, shift: Spec | None, *terms: Spec) -> tuple[Spec, ...]:
         (total,) = self.added.infer(*terms)

@@ -11,7 +11,7 @@ from ovgpu.ops.add_norm import TERMS, AddNorm
 from ovgpu.ops.arithmetic import Add
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import is_fusable, is_number, users_of
-from ovgpu.passes.fuse_elementwise import alone
+from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 
 def add_norms(model: Model) -> None:
@@ -49,7 +49,8 @@ def _rewrite(node: Node, port: Output, added: Fused, keep: bool) -> Output:
     for, which the norm has as well."""
     op, (_, scale, shift) = op_of(node), node.inputs
     assert isinstance(op, ScaledMVN)
-    node.op, node.inputs = AddNorm(added=added, norm=op, keep=keep), [scale, shift, *port.node.inputs]
+    node.op = AddNorm(added=added, norm=op, layer=layer_of(node), keep=keep)
+    node.inputs = [scale, shift, *port.node.inputs]
     if not keep:
         return node.outputs[0]
     total = Output(node, 1)

@@ -16,7 +16,7 @@ from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.finished_convolution import FinishedConvolution
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
-from ovgpu.passes.fuse_elementwise import PARTS, fused
+from ovgpu.passes.fuse_elementwise import PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 
@@ -40,7 +40,7 @@ def finish_convolutions(model: Model, device: bool = False) -> None:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]
             op, (_, *others) = fused(layers, result, is_literal)
-            last.op = FinishedConvolution(convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
+            last.op = FinishedConvolution(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
             last.inputs = [*node.inputs, *others]
     model.changed()
 

@@ -12,7 +12,7 @@ from ovgpu.ops.channel_normalization import OTHERS, FinishedGroupNorm, GroupNorm
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
 from ovgpu.passes.finish_convolution import is_literal, region
-from ovgpu.passes.fuse_elementwise import fused
+from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 
 def finish_group_norms(model: Model) -> None:
@@ -30,7 +30,7 @@ def finish_group_norms(model: Model) -> None:
         if layers:
             others |= {id(layer.outputs[0]) for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)
-            layers[-1].op = FinishedGroupNorm(norm=node.op, fused=op)
+            layers[-1].op = FinishedGroupNorm(layer=layer_of(node), norm=node.op, fused=op)
             layers[-1].inputs = [*node.inputs, *operands]
     model.changed()
 

@@ -9,6 +9,7 @@ tensor less to write, of five that are read and written, if the product makes it
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._fused import Fused
@@ -21,7 +22,7 @@ from ovgpu.ops.finished_product import Activation, FinishedMatMul
 from ovgpu.ops.matmul import MatMul
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
-from ovgpu.passes.fuse_elementwise import alone
+from ovgpu.passes.fuse_elementwise import alone, layer_of
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym, product
 
@@ -101,7 +102,9 @@ def _finish(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place:
     if tail is None or node.outputs[0].spec.type != result.spec.type:
         return False
     bias, residual, activation = tail
-    op = FinishedMatMul(product=op_of(matmul), fused=fused, bias=bias, residual=residual, activation=activation)  # type: ignore[arg-type]
+    product: Any = op_of(matmul)
+    op = FinishedMatMul(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
+                        activation=activation)
     given = [*matmul.inputs, *inputs[1:]]
     if reshape is None:
         if not alike(node.outputs[0], result):

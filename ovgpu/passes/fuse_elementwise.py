@@ -112,12 +112,15 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
     parts = tuple(Part(op_of(node), tuple(numbers[id(s)] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
     values: list[np.ndarray[Any, Any]] = [s.node.op.value for s in literals]  # type: ignore[attr-defined]
     chain = Chain(len(inputs), tuple((s.spec.type, v.tobytes()) for s, v in zip(literals, values)), parts)
-    layers = tuple(Layer(op_of(node), node.friendly_name, node.place) for node in nodes)  # type: ignore[arg-type]
-    return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=layers), inputs
+    return Fused(chain=chain, ranks=tuple(v.ndim for v in values), layers=tuple(map(layer_of, nodes))), inputs
 
 
 def alone(node: Node) -> Fused:
     """The op that computes an elementwise node, whose inputs it takes as they are."""
     op: Any = op_of(node)
-    layer = Layer(op, node.friendly_name, node.place)
-    return Fused(chain=Chain.of(op, len(node.inputs)), ranks=(), layers=(layer,))
+    return Fused(chain=Chain.of(op, len(node.inputs)), ranks=(), layers=(layer_of(node),))
+
+
+def layer_of(node: Node) -> Layer:
+    """Where the op of a node comes from that becomes part of another one."""
+    return Layer(op_of(node), node.friendly_name, node.place)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ovgpu.ops._finished import Finished
-from ovgpu.ops._fused import Fused
+from ovgpu.ops._fused import Fused, Layer
+from ovgpu.ops._op import Op
+from ovgpu.ops.add_norm import AddNorm
 from ovgpu.ops.attention import CachedAttention
 from ovgpu.ops.control_flow import If
 from ovgpu.runtime import control
@@ -223,6 +225,11 @@ def _joined(plan: Plan, rest: Plan) -> Plan:
                    counts=plan.counts + rest.counts)
 
 
+def layers_of(op: Op) -> tuple[Layer, ...]:
+    """The layers that an op computes, if there are several."""
+    return op.layers if isinstance(op, (Fused, Finished, AddNorm)) else ()
+
+
 class _Planner:
     def __init__(self, program: Program, slots: Slots, executor: Executor | None) -> None:
         self.program, self.slots, self.executor = program, slots, executor
@@ -262,8 +269,7 @@ class _Planner:
 
     def _step(self, number: int, position: int, step: Step) -> PlanStep:
         segment = self.program.segments[number]
-        layers = step.op.layers if isinstance(step.op, (Fused, Finished)) else ()
-        fused = tuple(layer.name for layer in layers)
+        fused = tuple(layer.name for layer in layers_of(step.op))
         inputs = tuple(self._operand(i) if i >= 0 else None for i in step.inputs)
         outputs = tuple(self._operand(i) for i in step.outputs)
         bodies = tuple(self._bodies(number, position, step))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.model import Model, Node
+from ovgpu.ops._finished import Finished
 from ovgpu.ops._op import Op
 from ovgpu.ops._view import View
 from ovgpu.symbolic import Int, Sym
@@ -90,6 +91,9 @@ class Step:
 
     @property
     def place(self) -> str:
+        """Where the op comes from that gives the step its name."""
+        if isinstance(self.op, Finished):
+            return self.op.layer.place
         return self.node.place if self.node is not None else ""
 
 

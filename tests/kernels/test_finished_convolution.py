@@ -38,7 +38,7 @@ def chain(others: int, *layers: Elementwise) -> Chain:
 def finished(op: Any, others: int, *layers: Elementwise) -> FinishedConvolution:
     named = tuple(Layer(layer, layer.name, "") for layer in layers)
     fused = Fused(chain=chain(others, *layers), ranks=(), layers=named)
-    return FinishedConvolution(convolution=op, fused=fused, device=True)
+    return FinishedConvolution(layer=Layer(op, "convolution", ""), convolution=op, fused=fused, device=True)
 
 
 def per_channel(out: Shape) -> Shape:

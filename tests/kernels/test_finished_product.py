@@ -51,7 +51,8 @@ def finished(activation: Activation, bias: int, residual: int, transpose_a: bool
     fused = Fused(chain=Chain(1 + others, (), tuple(parts)), ranks=(),
                   layers=tuple(Layer(p.op, p.op.name, "") for p in parts))
     product = MatMul(transpose_a=transpose_a, transpose_b=True)
-    return FinishedMatMul(product=product, fused=fused, bias=bias, residual=residual, activation=activation)
+    return FinishedMatMul(layer=Layer(product, "product", ""), product=product, fused=fused, bias=bias,
+                          residual=residual, activation=activation)
 
 
 def multiply(backend: CudaBackend, op: FinishedMatMul, kind: Any = np.float32, x: tuple[int, ...] = X,

@@ -112,4 +112,4 @@ def test_a_result_that_is_used_twice_stays() -> None:
 
 def test_the_plan_tells_the_layers() -> None:
     plan = ov.Core().compile_model(ov.Core().read_model(*network(BIAS, RELU).build()), "CPU").plan()
-    assert [len(s.fused) for s in plan.steps if s.op == "Convolution"] == [2]
+    assert [len(s.fused) for s in plan.steps if s.op == "Convolution"] == [3]
