@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if time.monotonic() - _set > EACH:
         _set = time.monotonic()
         faulthandler.dump_traceback_later(HANGS, file=item.config.stash.get(fault_handler_stderr_fd_key, 2))
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the tens of thousands of tests, which outlive all that it is to find."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -132,6 +132,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if _unlisted() and not config.getoption("--instances"):
         terminalreporter.section(f"{len(_unlisted())} {HINT}")
+        for file, name in _unlisted():
+            terminalreporter.line(f"{file}: {name}")
         for fault in _faults:
             terminalreporter.line(fault, red=True)
 
