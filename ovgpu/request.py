@@ -48,6 +48,7 @@ class InferRequest(RequestTensors):
                                       compilation.lock)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
+        self._moved = False  # whether variables have left memory since then
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
         self._busy = threading.Lock()  # held while an inference is running
         self._future: Future[None] | None = None
@@ -206,6 +207,8 @@ class InferRequest(RequestTensors):
         self._latency = (time.perf_counter() - start) * 1000
 
     def _infer(self) -> None:
+        if self._moved:
+            self._forget()
         arrays, key = self._read_inputs(), self._variables.key
         pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
         steady = self._steady if self._variables.grown else None
@@ -231,7 +234,7 @@ class InferRequest(RequestTensors):
         for slot, result in zip(self._outputs, results):
             slot.keep(result)
         if states or executor.program.assigns or executor.program.rest is not None:
-            self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
+            self._moved = self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
         if steady is not None:
             steady.commit()
 
@@ -353,10 +356,14 @@ class InferRequest(RequestTensors):
     def _release_memory(self) -> None:
         """Frees the memory of intermediate results; the next inference takes it anew."""
         self._check_idle()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Lets go of all that is bound: it holds the memory that it is bound to, also what variables have outgrown."""
         self._executors.clear()
         self._initial.release_memory()
         self.__dict__.pop("_steady", None)
-        self._last = None
+        self._last, self._moved = None, False
 
     def get_compiled_model(self) -> CompiledModel:
         """The compiled model, as a new object without the private request of the one that made this request."""

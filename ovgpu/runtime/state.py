@@ -44,6 +44,7 @@ class Variable:
         self.sizes = [0, 0]
         self._spare: list[Array | None] = [None, None]  # see `spare`
         self.parity = 0  # the block that `current` is in; the other one is written next
+        self.moved = False  # whether there is memory that it has left, since somebody asked
         self.appended: Array | None = None  # in the current block: the current value, and what is written behind it
         self._whole: tuple[Any, Array] | None = None  # see `whole`, and the block that it is of
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
@@ -165,6 +166,7 @@ class Variable:
         if self.blocks[block] is None or self.sizes[block] < nbytes:
             grown = self.blocks[block] is not None and not self.info.axis  # and will grow again
             size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
+            self.moved |= self.blocks[block] is not None
             self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
         array = self.spare[block] = (self.backend.place(self.blocks[block], 0, shape, strides, kind) if self.info.axis
                                      else self.backend.dense(self.blocks[block], shape, kind))
@@ -192,6 +194,7 @@ class Variable:
             other = 1 - self.parity
             if self.info.axis and self.sizes[other] < self.sizes[self.parity]:  # it is outgrown
                 self.blocks[other], self.sizes[other], self.spare[other] = None, 0, None
+                self._whole, self.moved = None, True
         self.current, self.appended = staged, None
 
     def set(self, value: Array) -> None:
@@ -228,11 +231,15 @@ class Variables:
         """Which of their two buffers the variables are in: bindings differ by it."""
         return tuple([v.parity for v in self.all.values()])
 
-    def commit(self, values: dict[str, Array]) -> None:
-        """Makes all new values current at once, after everything that may fail."""
+    def commit(self, values: dict[str, Array]) -> bool:
+        """Makes all new values current at once, after everything that may fail; whether any variable has moved."""
         staged = {name: self.all[name].stage(value) for name, value in values.items()}
+        moved = False
         for name, value in staged.items():
-            self.all[name].commit(value)
+            variable = self.all[name]
+            variable.commit(value)
+            moved, variable.moved = moved or variable.moved, False
+        return moved
 
     def reset(self) -> None:
         for variable in self.all.values():

@@ -224,3 +224,18 @@ def test_release_memory(device: str) -> None:
     with pytest.raises(RuntimeError, match="there is no plan"):
         request.plan()
     assert [twins.feed(1), twins.feed(1)] == [device != "CPU"] * 2
+
+
+def test_memory_that_is_outgrown(device: str) -> None:
+    """Nothing that is bound to it keeps it."""
+    twins = Twins(attending(), device)
+    blocks: list[Any] = []
+    for _ in range(70):  # room for 16, 32, 64 and 128 rows
+        twins.feed(1)
+        now = [block for variable in twins.found._variables.all.values() for block in variable.blocks]
+        now = [getattr(block, "mem", block) for block in now if block is not None]
+        blocks += [ref(block) for block in now if all(known() is not block for known in blocks)]
+    del now
+    gc.collect()
+    assert len(blocks) >= 8
+    assert [block() is not None for block in blocks] == [False] * (len(blocks) - 2) + [True] * 2
