@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,18 +25,20 @@ class Mirror:
     """Memory for one tensor on either side, which grows together: a copy between them is bound to both."""
 
     def __init__(self, backend: Backend, dynamic: bool) -> None:
-        self._backend = backend
-        self._block = Block(self._allocate, self._dense, dynamic)
+        # Not by methods: they would hold the mirror, and all would wait for the collector.
+        self._block = Block(partial(_allocate, backend), partial(_dense, backend), dynamic)
 
     def pair(self, shape: tuple[int, ...], kind: Type) -> Pair:
         """The arrays of this shape and type."""
         return self._block.array(shape, kind)
 
-    def _allocate(self, nbytes: int) -> tuple[Any, Any]:
-        return self._backend.pinned(nbytes), self._backend.allocate(nbytes)
 
-    def _dense(self, memory: tuple[Any, Any], shape: tuple[int, ...], kind: Type) -> Pair:
-        return Pair(np.ndarray(shape, kind.storage, memory[0]), self._backend.dense(memory[1], shape, kind))
+def _allocate(backend: Backend, nbytes: int) -> tuple[Any, Any]:
+    return backend.pinned(nbytes), backend.allocate(nbytes)
+
+
+def _dense(backend: Backend, memory: tuple[Any, Any], shape: tuple[int, ...], kind: Type) -> Pair:
+    return Pair(np.ndarray(shape, kind.storage, memory[0]), backend.dense(memory[1], shape, kind))
 
 
 class MirroredTensor(Tensor):

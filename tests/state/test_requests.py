@@ -1,8 +1,10 @@
 """Variables through the API: whose they are, how they are read and set, and what a failed inference leaves."""
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -506,3 +508,21 @@ def _first_inferences_at_once(device: str) -> None:
         for thread in threads:
             thread.join()
         assert not failures, (attempt, failures)
+
+
+def test_a_request_takes_its_memory_along(device: str) -> None:
+    """At once, without the garbage collector."""
+    model = compiled(accumulator(), device)
+    request = model.create_infer_request()
+    for n in range(3):
+        request.infer({"x": X[n]})
+    mine = [weakref.ref(part) for part in (request, *request._executors.values())]
+    if request._backend is not model._compilation.backend:
+        mine.append(weakref.ref(request._backend))
+    gc.disable()
+    try:
+        del request
+        assert [part() for part in mine] == [None] * len(mine)
+    finally:
+        gc.enable()
+    assert len(mine) == (2 if device == "CPU" else 3)
