@@ -15,6 +15,7 @@ import numpy as np
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops.control_flow import If, Loop, TensorIterator, part
+from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.program import Program, Step
 from ovgpu.types import Type
@@ -27,20 +28,21 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
     """The results of a control step. They stay as they are until it runs again."""
     stepwise = executor.stepwise.get(id(step))
     if stepwise is None:
-        stepwise = executor.stepwise[id(step)] = Stepwise(executor, step)
-    return stepwise.branch(inputs) if isinstance(step.op, If) else stepwise.iterate(inputs)
+        stepwise = executor.stepwise[id(step)] = Stepwise(executor.backend, step)
+    run_bodies = stepwise.branch if isinstance(step.op, If) else stepwise.iterate
+    return run_bodies(executor, inputs)
 
 
 class Stepwise:
-    """Runs the bodies of one step for one executor; `executor.Memory` of their programs."""
+    """Runs the bodies of one step for one executor, which owns it; `executor.Memory` of their programs."""
 
-    def __init__(self, executor: Executor, step: Step) -> None:
-        self.executor, self.backend, self.step = executor, executor.backend, step
+    def __init__(self, backend: Backend, step: Step) -> None:
+        self.backend, self.step = backend, step
         self.blocks: dict[tuple[Any, int], Block[Array]] = {}
         self.held: dict[int, tuple[Any, int]] = {}  # parameter -> the block that its value is in
         self.written: dict[int, tuple[Any, int]] = {}  # result -> the block that it is written to
 
-    def branch(self, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    def branch(self, executor: Executor, inputs: Sequence[Array | None]) -> Sequence[Array]:
         op: Any = self.step.op
         taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
         body, into, out = ((op.then_body, op.then_inputs, op.then_outputs) if taken
@@ -48,11 +50,11 @@ class Stepwise:
         given: list[Any] = [None] * len(body.parameters)
         for m in into:
             given[m.parameter] = self._dense(inputs[m.port], ("in", m.port))
-        results = self._run(body, given)
+        results = self._run(executor, body, given)
         outputs = {m.port: results[m.result] for m in out}
         return tuple(outputs[i] for i in sorted(outputs))
 
-    def iterate(self, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    def iterate(self, executor: Executor, inputs: Sequence[Array | None]) -> Sequence[Array]:
         op: Any = self.step.op
         assert isinstance(op, (TensorIterator, Loop))
         limit, counter, condition = _bounds(op, inputs)
@@ -72,7 +74,7 @@ class Stepwise:
                 else:
                     given[p] = (whole[entry.port] if entry.axis is None
                                 else self._copied(part(inputs[entry.port], entry, i), ("part", p)))
-            results = self._run(op.body, given, counter, i)
+            results = self._run(executor, op.body, given, counter, i)
             carried = self._carry(results)
             for m in op.outputs:
                 if m.axis is not None:
@@ -85,13 +87,14 @@ class Stepwise:
         collected: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
         return collected
 
-    def _run(self, model: Model, given: list[Any], counter: int | None = None, i: int = 0) -> Sequence[Array]:
+    def _run(self, executor: Executor, model: Model, given: list[Any], counter: int | None = None,
+             i: int = 0) -> Sequence[Array]:
         """The results of a body. A counter is given as iteration ``i``, on the host and, if it is used, beside it."""
         number = None
         if counter is not None:
             op: Any = model.parameters[counter].op
             given[counter] = number = np.full((1,) if len(op.shape) else (), i, op.element_type.storage)
-        program, child = self._child(model, given)
+        program, child = self._child(executor, model, given)
         if counter is not None:
             child.hosts = list(given)
             if _is_read(program, program.inputs[counter]):
@@ -101,12 +104,12 @@ class Stepwise:
         self.written = {}
         return child.run(given, {}, self, tuple(sorted(self.held.items())))
 
-    def _child(self, model: Model, given: Sequence[Any]) -> tuple[Program, Executor]:
+    def _child(self, executor: Executor, model: Model, given: Sequence[Any]) -> tuple[Program, Executor]:
         from ovgpu.runtime.control import program_for
 
         branch = next(n for n, body in enumerate(self.step.bodies) if body.model is model)
-        program = program_for(model, given, self.executor.body_programs.setdefault(id(model), {}))
-        return program, self.executor.child((id(self.step), branch, id(program)), program)
+        program = program_for(model, given, executor.body_programs.setdefault(id(model), {}))
+        return program, executor.child((id(self.step), branch, id(program)), program)
 
     def _carry(self, results: Sequence[Array]) -> dict[int, Array]:
         """The values of the next iteration's parameters, in blocks of this step."""

@@ -510,15 +510,30 @@ def _first_inferences_at_once(device: str) -> None:
         assert not failures, (attempt, failures)
 
 
-def test_a_request_takes_its_memory_along(device: str) -> None:
+def either() -> Net:
+    """A branch by a computed condition, with results of a shape that only running tells."""
+    net, branches = Net(), (Net(), Net())
+    x = net.parameter("f32", (2, 3), "x")
+    inner = [branch.parameter("f32", (2, 3)) for branch in branches]
+    results = [branches[0].result(reshape(branches[0], inner[0], [-1])), branches[1].result(inner[1])]
+    more = net.layer("Greater", "opset1", [gather(net, reshape(net, x, [-1]), i64(net, 0)), scalar(net, 0)])
+    net.result(net.if_(more, *branches, [(x, *inner)], [tuple(results)]))
+    return net
+
+
+@pytest.mark.parametrize("make", [accumulator, either])
+def test_a_request_takes_its_memory_along(make: Callable[[], Net], device: str) -> None:
     """At once, without the garbage collector."""
-    model = compiled(accumulator(), device)
+    model = compiled(make(), device)
     request = model.create_infer_request()
     for n in range(3):
         request.infer({"x": X[n]})
-    mine = [weakref.ref(part) for part in (request, *request._executors.values())]
+    executors = list(request._executors.values())
+    assert any(executor.stepwise for executor in executors) == (make is either)
+    mine = [weakref.ref(part) for part in (request, *executors)]
     if request._backend is not model._compilation.backend:
         mine.append(weakref.ref(request._backend))
+    del executors
     gc.disable()
     try:
         del request
