@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops._fused import Layer
 from ovgpu.ops._op import evaluate
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.add_norm import AddNorm
@@ -30,7 +31,8 @@ def device(emulated: str) -> str:
 
 
 def op(added: Any = THREE, cls: type[ScaledMVN] = ScaledMVN, keep: bool = True, rank: int = 1) -> AddNorm:
-    return AddNorm(added=added, norm=cls(rank=rank, eps=1e-3, inside=True), keep=keep)
+    norm = cls(rank=rank, eps=1e-3, inside=True)
+    return AddNorm(layer=Layer(norm, norm.name, ""), added=added, norm=norm, keep=keep)
 
 
 def run(op: AddNorm, scale: Any, shift: Any, terms: Sequence[Any], inplace: int | None = None) -> tuple[int, list[Any]]:
