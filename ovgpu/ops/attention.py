@@ -150,7 +150,8 @@ class ScaledDotProductAttention(Op):
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
             k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
             return None
-        exp = np.exp2 if EXP2 and mask is None and sink is None and not self.causal else np.exp
+        many = out.shape[-2] >= MANY
+        exp = np.exp2 if EXP2 and many and mask is None and sink is None and not self.causal else np.exp
         k(np.multiply, q, factor, scaled)
         if exp is np.exp2:
             k(np.multiply, scaled, log2(e), scaled)
@@ -161,10 +162,10 @@ class ScaledDotProductAttention(Op):
         if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
             scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
         column, limit = ones(keys, q.dtype), workspace[5]
-        if out.shape[-2] < MANY:
-            limit = np.full(1, np.inf, q.dtype)
-        else:
+        if many:
             k(bound_scores, scaled, key, mask, sink, limit)
+        else:
+            limit = np.full(1, np.inf, q.dtype)
         if rows * keys <= SCORES:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)

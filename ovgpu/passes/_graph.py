@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ovgpu.ops._view import equal
 from ovgpu.ops.arithmetic import Multiply, Negative
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.slicing import Slice
-from ovgpu.symbolic import Sym, product
+from ovgpu.symbolic import Int, Sym, product
 from ovgpu.types import Type
 
 HALVES = (Type.f16, Type.bf16)
@@ -67,7 +67,12 @@ def is_number(port: Output | None) -> bool:
 def alike(a: Output, b: Output) -> bool:
     """Whether two tensors provably have the same extents."""
     x, y = a.spec.shape, b.spec.shape
-    return x is not None and y is not None and len(x) == len(y) and all(map(equal, x, y))
+    return x is not None and y is not None and alike_shapes(x, y)
+
+
+def alike_shapes(a: Sequence[Int], b: Sequence[Int]) -> bool:
+    """Whether two shapes are provably the same."""
+    return len(a) == len(b) and all(map(equal, a, b))
 
 
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:

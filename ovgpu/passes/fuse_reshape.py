@@ -15,10 +15,9 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._view import equal
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.movement import Transpose, permutation
-from ovgpu.passes._graph import constant_of, is_fusable, users_of
+from ovgpu.passes._graph import alike_shapes, constant_of, is_fusable, users_of
 from ovgpu.symbolic import Int, Spec
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
@@ -73,7 +72,7 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
     if isinstance(op, Constant):
         kept = _kept(shape, old, new)
         return None if kept is None else _constant(port, op.value.reshape(shape[len(shape) - kept :]))
-    if len(shape) != len(old) or not all(map(equal, shape, old)) or not _is_dense(port):
+    if not alike_shapes(shape, old) or not _is_dense(port):
         return None
     node = Node(reshape.op, [port, *reshape.inputs[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
     node.model = reshape.model

@@ -22,7 +22,7 @@ from ovgpu.ops._view import equal
 from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.channel_normalization import GroupNorm
 from ovgpu.ops.normalization import ScaledRMS
-from ovgpu.passes._graph import Graph, constant_of, users_of
+from ovgpu.passes._graph import Graph, alike_shapes, constant_of, users_of
 from ovgpu.passes.norm import normalised
 from ovgpu.passes.spelled_norm import Over
 from ovgpu.symbolic import Int, Sym, product
@@ -94,7 +94,8 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
             break
         if user.op.name not in RESHAPES:
             position = int(user.inputs[0] is port)  # of the other operand
-            value = constant_of(user.inputs[position]) if len(user.inputs) == 2 and _alike(shape, result) else None
+            same = len(user.inputs) == 2 and alike_shapes(shape, result)
+            value = constant_of(user.inputs[position]) if same else None
             numbers = None if value is None else _per_channel(value, shape, images, channels)
             if value is None or numbers is None:
                 break
@@ -110,7 +111,7 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
         elif user.inputs[0] is not port:
             break
         port = user.outputs[0]
-        if changed and _alike(result, data.spec.shape):
+        if changed and alike_shapes(result, data.spec.shape):
             found = user, scale, shift
     return found
 
@@ -131,8 +132,3 @@ def _per_channel(value: Any, shape: Sequence[Int], images: Int, channels: int) -
         return None
     value = np.broadcast_to(value.reshape(value.shape[axes]), shape[axes])
     return np.repeat(value.reshape(-1), channels // count)
-
-
-def _alike(a: Sequence[Int], b: Sequence[Int]) -> bool:
-    """Whether two shapes are provably the same."""
-    return len(a) == len(b) and all(map(equal, a, b))

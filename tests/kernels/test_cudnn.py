@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import CudaBackend, cudnn, device, rt
+from ovgpu.backends.cuda import CudaBackend, cudnn, device, handles, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
@@ -294,7 +294,7 @@ def test_errors(step: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_handle(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = request(emulated, 4, 4)
-    monkeypatch.setattr(cudnn, "_idle", {})
+    monkeypatch.setattr(handles, "_idle", {})
     monkeypatch.setattr(cudnn_emu, "create_handle", refuses(RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")))
     with pytest.raises(ov.OpError, match=r"^\[Convolution\] cuDNN refused: CUDNN_STATUS_NOT_INITIALIZED \(layer '"):
         ready.infer(ones(4))
@@ -306,7 +306,7 @@ def test_another_thread_takes_the_last_handle(backend: CudaBackend, monkeypatch:
             return True  # as it was when it was asked
 
     key = id(rt.cudnn()), rt.cupy().cuda.Device().id
-    monkeypatch.setattr(cudnn, "_idle", {key: Taken()})
+    monkeypatch.setattr(handles, "_idle", {key: Taken()})
     assert cudnn.Dnn(backend.stream).handle
 
 

@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
-from weakref import finalize
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blaslt import Lt
 from ovgpu.backends.cuda.gemm import TYPES, Batches, Gemm, sums_of
+from ovgpu.backends.cuda.handles import lent
 from ovgpu.ops._op import Array
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
-
-# Handles of requests that are gone, by device: destroying one would wait for the device, and spoil a capture.
-_idle: dict[tuple[int, int], list[Any]] = {}
 
 
 class Blas:
@@ -29,12 +26,7 @@ class Blas:
     @cached_property
     def handle(self) -> Any:
         """Made when a product is recorded: not every model has one."""
-        idle = _idle.setdefault((id(self.cublas), rt.cupy().cuda.Device().id), [])
-        try:
-            handle = idle.pop()
-        except IndexError:
-            handle = self.cublas.create()
-        finalize(self, idle.append, handle).atexit = False
+        handle = lent(self, self.cublas, self.cublas.create)
         self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
         self.cublas.set_stream(handle, self.stream.ptr)
         self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
-from weakref import finalize
 
 from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda.handles import lent
 from ovgpu.errors import OpError
 from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._op import Array
@@ -23,9 +23,6 @@ PLANS = 256  # that a request keeps
 ALIGNMENT = 16  # bytes: cuDNN may read so many at once
 X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # how plans name their tensors
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
-
-# Handles of requests that are gone, by device, as those of cuBLAS.
-_idle: dict[tuple[int, int], list[Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +124,8 @@ class Dnn:
     def handle(self) -> Any:
         """Made when a convolution is recorded: not every model has one."""
         cudnn = rt.cudnn()
-        idle = _idle.setdefault((id(cudnn), rt.cupy().cuda.Device().id), [])
         with translated():
-            try:
-                handle = idle.pop()
-            except IndexError:
-                handle = cudnn.create_handle()
-            finalize(self, idle.append, handle).atexit = False
+            handle = lent(self, cudnn, lambda: cudnn.create_handle())
             cudnn.set_stream(handle, self.stream.ptr)
         return handle
 
