@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
-from ovgpu.passes.subgraph import needed, subgraph
+from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
@@ -54,31 +54,16 @@ class InitialPrograms:
         self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
         inputs, levels = set(map(id, model.parameters)), dict[str, int]()
         for name, port in initial.items():  # those that others read come first
-            sources = [levels.get(reads[id(p)], 0) for p in _read([port], reads)]
+            sources = [levels.get(reads[id(p)], 0) for p in reached([port], reads)]
             fixed = not sources and not inputs & needed([], [port])
             levels[name] = 0 if fixed else 1 + max(sources, default=0)
         self.stages = []
         for level in range(max(levels.values(), default=0) + 1):
             names = tuple(name for name in initial if levels[name] == level)
-            ports = _read([initial[name] for name in names], reads)
+            ports = reached([initial[name] for name in names], reads)
             given = [*(model.inputs if level else ()), *ports]
             part = subgraph(model, given, [initial[name] for name in names])
             self.stages.append(Stage(names, tuple(reads[id(port)] for port in ports), part, {}))
-
-
-def _read(ports: Iterable[Output], reads: dict[int, str]) -> list[Output]:
-    """The ports of variables that ``ports`` are computed from, in the order of ``reads``."""
-    found: dict[int, Output] = {}
-    seen: set[int] = set()
-    stack = list(ports)
-    while stack:
-        port = stack.pop()
-        if id(port) in reads:
-            found[id(port)] = port
-        elif id(port.node) not in seen:
-            seen.add(id(port.node))
-            stack += [source for source in port.node.inputs if source is not None]
-    return [found[key] for key in reads if key in found]
 
 
 class InitialValues:

@@ -21,7 +21,7 @@ from ovgpu.ops.growth import Append, Place, Reorder
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
-from ovgpu.passes.subgraph import needed, subgraph
+from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
 
@@ -204,9 +204,8 @@ class _Split:
             return None
         feeds = tuple(self.feeds.values())
         reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags.values()]
-        wanted = needed([*self.model.inputs, *reads], results)
-        taken = {id(s) for node in self.model.ops if id(node) in wanted for s in node.inputs}
-        asks = tuple(number for number, read in enumerate(reads) if id(read) in taken)
+        numbers = {id(read): number for number, read in enumerate(reads)}
+        asks = tuple(numbers[id(port)] for port in reached(results, numbers))
         host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in asks)], results)
         return Steady(self._device(feeds, caches), host, caches, feeds, asks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
@@ -39,6 +39,21 @@ def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[int]:
             wanted.add(id(node))
             stack += [s for s in node.inputs if s is not None and id(s) not in given]
     return wanted
+
+
+def reached(outputs: Iterable[Output], inputs: Collection[int]) -> list[Output]:
+    """The ports among ``inputs``, which are ids, that ``outputs`` are computed from, in that order."""
+    found: dict[int, Output] = {}
+    seen: set[int] = set()
+    stack = list(outputs)
+    while stack:
+        port = stack.pop()
+        if id(port) in inputs:
+            found[id(port)] = port
+        elif id(port.node) not in seen:
+            seen.add(id(port.node))
+            stack += [source for source in port.node.inputs if source is not None]
+    return [found[key] for key in inputs if key in found]
 
 
 def clone(node: Node, twins: dict[int, Output]) -> Node:
