@@ -45,10 +45,6 @@ class Ovgpu:
         self.position = 0
         self.timer: Timer = HostClock()
         self.flush: Callable[[], object] | None = None
-        if device != "CPU":
-            cupy, stream = rt.cupy(), self.request._backend.stream
-            self.timer = Events(cupy, stream)
-            self.flush = Flush(cupy, stream) if workload.bandwidth else None
         if workload.prompt is None:
             outputs = self.infer()
             if device == "CPU":
@@ -60,6 +56,10 @@ class Ovgpu:
                 self.call()
         else:
             self.begin()
+        if device != "CPU":  # the clock stands on the stream of the request that `launch` repeats
+            cupy, stream = rt.cupy(), self.resident._backend.stream
+            self.timer = Events(cupy, stream)
+            self.flush = Flush(cupy, stream) if workload.bandwidth else None
 
     def _keep_on_device(self, outputs: Sequence[Array]) -> None:
         cupy = rt.cupy()

@@ -1,0 +1,140 @@
+"""Runs whole models on a card, each in a process of its own: the first look at a machine.
+
+    python -m bench.gpu_smoke --out FOLDER [--seconds 90] [--jobs 14] [--models NAME ...] [--device NVIDIA]
+
+Each of the test suite's models answers its recorded calls several times over, so that captured graphs are replayed,
+in f32 against the recorded answers and in f16 against its own answers in f32. ``smoke.json`` has, for each, errors
+relative to the largest value, seconds to the first answer, launches, and the trace of what it raised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.models.drive import DATA, Expected, relative_error, replay
+
+PASSES = 4  # over the calls of a model: graphs are captured in the second
+HALF = 3e-2  # of the largest value: what f16 may differ from f32
+
+
+@contextmanager
+def device_of(name: str) -> Any:
+    """The device to compile for; "EMULATED" is the emulator's."""
+    if name != "EMULATED":
+        yield name
+        return
+    from tests.harness.cuda import registered
+
+    with registered("emulator") as found:
+        yield found
+
+
+def check(model: str, device: str, half: bool) -> dict[str, Any]:
+    """What running one model gave."""
+    import ovgpu
+
+    expected = Expected.load(DATA / model / "expected.npz")
+    start = time.perf_counter()
+    config = {"INFERENCE_PRECISION_HINT": "f16" if half else "f32"}
+    compiled = ovgpu.Core().compile_model(DATA / model / "model.xml", device, config)
+    found: dict[str, Any] = {"compile_s": time.perf_counter() - start}
+    errors = []
+    for number in range(PASSES):
+        for call, outputs in zip(expected.calls, replay(compiled, expected.calls), strict=True):
+            found.setdefault("first_s", time.perf_counter() - start)
+            shapes = [(a.shape, a.dtype) for a in outputs], [(a.shape, a.dtype) for a in call.outputs]
+            if shapes[0] != shapes[1]:
+                raise AssertionError(f"pass {number}: shapes {shapes[0]}, not {shapes[1]}")
+            if not all(np.isfinite(a).all() for a in outputs if a.dtype.kind == "f"):
+                raise AssertionError(f"pass {number}: values are not finite")
+            errors.append(max(map(relative_error, outputs, call.outputs), default=0.0))
+    limit = HALF if half else expected.tolerance
+    found |= {"error": max(errors), "limit": limit, "right": max(errors) <= limit}
+    request = compiled.create_infer_request()
+    for _ in range(3):
+        for call in expected.calls[:1]:
+            request.infer(call.inputs)
+    plan = request.plan()
+    return found | {"launches": plan.launches, "kernels": plan.kernels}
+
+
+def run_one(model: str, device: str, half: bool, results: Any) -> None:
+    """`check` in a process of its own; the last words of one that dies are on its standard error."""
+    try:
+        with device_of(device) as name:
+            results.send(check(model, name, half))
+    except BaseException as error:
+        results.send({"raised": f"{type(error).__name__}: {error}"[:1500], "trace": traceback.format_exc()[-3000:]})
+    results.close()
+    os._exit(0)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """All models in both precisions, several at a time."""
+    waiting = [(name, half) for half in (False, True) for name in options.models]
+    context, found, running = multiprocessing.get_context("fork"), dict[str, Any](), list[Any]()
+    until = time.perf_counter() + options.seconds
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            name, half = waiting.pop(0)
+            receive, send = context.Pipe(duplex=False)
+            process = context.Process(target=run_one, args=(name, options.device, half, send))
+            process.start()
+            send.close()
+            running.append((f"{name} {'f16' if half else 'f32'}", process, receive))
+        for item in list(running):
+            key, process, receive = item
+            late = time.perf_counter() > until
+            try:
+                done = receive.poll(0.02)
+                if done:
+                    found[key] = receive.recv()
+            except (EOFError, OSError):
+                done, found[key] = True, {"raised": "the process died"}
+            if done or late:
+                process.join(1)
+                if process.is_alive():
+                    process.kill()
+                found.setdefault(key, {"raised": "stopped: too late"})
+                running.remove(item)
+        if time.perf_counter() > until:
+            found |= {f"{name} {'f16' if half else 'f32'}": {"raised": "not begun"} for name, half in waiting}
+            waiting.clear()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "smoke.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    names = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", nargs="*", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--device", default="NVIDIA")
+    options = parser.parse_args(arguments)
+    found = run(options)
+    wrong = {key: row for key, row in found.items() if not row.get("right")}
+    for key, row in sorted(found.items(), key=lambda item: item[1].get("right", False)):
+        said = row.get("raised") or (f"error {row['error']:.1e} of {row['limit']:.0e}, first answer {row['first_s']:.1f} s, "
+                                     f"{row['launches']} launches, {row['kernels']} kernels")
+        print(f"{'ok   ' if key not in wrong else 'WRONG'} {key}: {said[:300]}")
+    print(f"{len(found) - len(wrong)} of {len(found)} right")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

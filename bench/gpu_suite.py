@@ -1,0 +1,251 @@
+"""Runs the tests of the CUDA backend on a card: parts of test files, each in a process of its own.
+
+    python -m bench.gpu_suite --expectations FILE --out FOLDER --seconds 400 [--jobs 14] [--failed FILE] [PATH ...]
+
+A fault that spoils a CUDA context (an illegal address, say) ends no more than one part. Processes are forked from one
+that has loaded OpenVINO's answers and the modules, but has not touched CUDA. ``suite.json`` is rewritten while the run
+goes on, so that a run that is cut short leaves what it has found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
+           "tests/ops", "tests/api")
+PART = 120  # tests of a part
+PART_SECONDS = 150  # after which a part is stopped
+OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "faulthandler_timeout=0"]
+REPORT = 20  # groups of failures that are printed
+
+
+@dataclass
+class Found:
+    """Outcomes of tests: counts by outcome, and of each failure where it was, what was raised, and the trace."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # of slow tests
+
+
+class Collector:
+    """Pytest plugin: lists the tests that run on a card."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.names = [item.nodeid for item in items if on_card(item)]
+
+
+class Recorder:
+    """Pytest plugin: runs the named tests alone, and records their outcomes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.found, self.current = set(names), Found(), ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid in self.names]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.current = nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.duration > 5:
+            self.found.seconds[report.nodeid] = report.duration
+        if report.when == "call" or not report.passed:
+            self.found.counts[report.outcome] += 1
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.found.failures.append({"test": report.nodeid, "raised": crash.message if crash else "",
+                                        "trace": report.longreprtext[-3000:]})
+
+
+def on_card(item: pytest.Item) -> bool:
+    """Whether a test asks for the emulated device, or for the card in its place, and is not skipped there."""
+    used = "emulated" in getattr(item, "fixturenames", ()) or "EMULATED" in item.nodeid
+    return used and item.get_closest_marker("skip") is None
+
+
+def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
+    """The tests by file."""
+    plugin = Collector()
+    with redirect_stdout(io.StringIO()) as said:
+        pytest.main([*OPTIONS, "--collect-only", "--continue-on-collection-errors", "--device", device, *paths],
+                    [plugin])
+    print("\n".join(line for line in said.getvalue().splitlines() if line.startswith("ERROR ")))  # without openvino
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in plugin.names:
+        found[name.partition("::")[0]].append(name)
+    return found
+
+
+def parts(tests: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Runs of neighbouring tests of a file; neighbours share kernels."""
+    return [(file, names[begin : begin + PART]) for file, names in tests.items()
+            for begin in range(0, len(names), PART)]
+
+
+def run_part(file: str, names: Sequence[str], device: str, results: Any) -> None:
+    """Runs a part in this process, and sends what it found: after each failure, and at the end."""
+    recorder = Recorder(names)
+    results.send(("began", recorder.found))
+    usual = recorder.pytest_runtest_logreport
+
+    def told(report: pytest.TestReport) -> None:
+        usual(report)
+        if report.failed:
+            results.send(("going on", recorder.found))
+
+    recorder.pytest_runtest_logreport = told  # type: ignore[method-assign]
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        status = pytest.main([*OPTIONS, "--device", device, file], [recorder])
+    results.send((f"ended with {int(status)}", recorder.found))
+    results.close()
+    os._exit(0)  # nothing is worth waiting for
+
+
+@dataclass
+class Part:
+    """A part that runs."""
+
+    file: str
+    names: list[str]
+    process: Any
+    results: Any
+    began: float
+    state: str = "began"
+    found: Found = field(default_factory=Found)
+
+    def read(self) -> None:
+        while True:
+            try:
+                if not self.results.poll():
+                    return
+                self.state, self.found = self.results.recv()
+            except (EOFError, OSError):
+                return
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """All parts, several at a time, until the time is up."""
+    start = time.perf_counter()
+    if options.expectations:
+        from tests.harness.recall import load
+
+        load(options.expectations)
+    tests = collect(options.paths, options.device)
+    if options.failed:
+        wanted = {failure["test"] for failure in json.loads(options.failed.read_text())["failures"]}
+        tests = {file: kept for file, names in tests.items() if (kept := [n for n in names if n in wanted])}
+    waiting = parts(tests)
+    total = sum(len(names) for _, names in waiting)
+    print(f"{total} tests in {len(waiting)} parts, collected in {time.perf_counter() - start:.0f} s", flush=True)
+    result: dict[str, Any] = {"tests": total, "counts": Counter(), "failures": [], "slow": {}, "lost": [], "parts": {}}
+    context, running = multiprocessing.get_context("fork"), list[Part]()
+    until = start + options.seconds
+    while running or (waiting and time.perf_counter() < until):
+        while waiting and len(running) < options.jobs and time.perf_counter() < until:
+            file, names = waiting.pop(0)
+            receive, send = context.Pipe(duplex=False)
+            process = context.Process(target=run_part, args=(file, names, options.device, send))
+            process.start()
+            send.close()
+            running.append(Part(file, names, process, receive, time.perf_counter()))
+        wait([part.process.sentinel for part in running] + [part.results for part in running], timeout=0.5)
+        now = time.perf_counter()
+        for part in list(running):
+            part.read()
+            late = now - part.began > PART_SECONDS or now > until
+            if part.process.is_alive() and not late:
+                continue
+            part.read()
+            if part.process.is_alive():
+                part.process.kill()
+                part.state = "stopped: too late"
+            part.process.join()
+            if not part.state.startswith(("ended", "stopped")):
+                part.state = f"died with exit status {part.process.exitcode}"
+            running.remove(part)
+            add(result, part, now - part.began)
+            save(options.out, result)
+    result["unfinished"] = sum(len(names) for _, names in waiting)
+    result["seconds"] = time.perf_counter() - start
+    save(options.out, result)
+    return result
+
+
+def add(result: dict[str, Any], part: Part, seconds: float) -> None:
+    """Adds what a part found."""
+    result["counts"].update(part.found.counts)
+    result["failures"] += part.found.failures
+    result["slow"] |= part.found.seconds
+    name = f"{part.file} from {part.names[0].partition('::')[2]}"
+    result["parts"][name] = {"seconds": round(seconds, 1), "state": part.state, **part.found.counts}
+    if part.state not in ("ended with 0", "ended with 1"):
+        result["lost"].append(f"{name}: {part.state}")
+
+
+def save(folder: Path, result: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "suite.json").write_text(json.dumps(result, indent=0))
+
+
+def groups(failures: Sequence[dict[str, str]]) -> list[tuple[str, list[dict[str, str]]]]:
+    """Failures of one kind together, the most frequent first: messages without their numbers."""
+    found: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for failure in failures:
+        line = next(iter(failure["raised"].strip().splitlines()), "")
+        found[re.sub(r"0x[0-9a-f]+|\d[\d.e+-]*|'[^']*'", "#", line)[:120]].append(failure)
+    return sorted(found.items(), key=lambda group: -len(group[1]))
+
+
+def report(result: dict[str, Any]) -> Iterator[str]:
+    """Lines of the summary, the most frequent failures first."""
+    yield (f"{dict(result['counts'])} of {result['tests']} in {result['seconds']:.0f} s, "
+           f"{result['unfinished']} not begun")
+    for group, failures in groups(result["failures"])[:REPORT]:
+        files = Counter(failure["test"].partition("::")[0].rpartition("/")[2] for failure in failures)
+        yield f"{len(failures)} x {group}"
+        yield f"    {dict(files.most_common(6))}; {failures[0]['test'][:150]}"
+        yield f"    {failures[0]['raised'].strip()[:250]!r}"
+    yield from result["lost"][:REPORT]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", default=[*FOLDERS])
+    parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=400)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--failed", type=Path, help="a suite.json: its failures alone are run again")
+    parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
+    options = parser.parse_args(arguments)
+    result = run(options)
+    print("\n".join(report(result)))
+    return int(bool(result["failures"] or result["lost"] or result["unfinished"]))
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main())
