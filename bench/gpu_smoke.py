@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = run(options)
     wrong = {key: row for key, row in found.items() if not row.get("right")}
     for key, row in sorted(found.items(), key=lambda item: item[1].get("right", False)):
-        said = row.get("raised") or (f"error {row['error']:.1e} of {row['limit']:.0e}, first answer {row['first_s']:.1f} s, "
-                                     f"{row['launches']} launches, {row['kernels']} kernels")
+        text = "error {error:.1e} of {limit:.0e}, first answer {first_s:.1f} s, {launches} launches, {kernels} kernels"
+        said = row.get("raised") or text.format(**row)
         print(f"{'ok   ' if key not in wrong else 'WRONG'} {key}: {said[:300]}")
     print(f"{len(found) - len(wrong)} of {len(found)} right")
     return int(bool(wrong))

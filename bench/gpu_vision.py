@@ -101,7 +101,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.start = time.perf_counter()
-        self.result: dict[str, Any] = {"options": {k: str(v) for k, v in vars(options).items()}, "items": {}}
+        self.result: dict[str, Any] = {"rounds": options.rounds, "seconds_each": options.seconds, "items": {}}
         self.cuda = options.torch == "cuda"
 
     def over(self) -> bool:
