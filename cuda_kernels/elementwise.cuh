@@ -33,6 +33,18 @@ __device__ __forceinline__ void store(const T (&from)[V], int n, T* to) {
   }
 }
 
+// An integer to an integral power, which wraps as products do; a negative power is truncated: 0, but for 1 and -1.
+template <typename T>
+__device__ __forceinline__ T integer_power(T base, T exponent) {
+  if (exponent < T(0)) return base == T(1) ? base : base == T(-1) ? (exponent % T(2) == T(0) ? T(1) : base) : T(0);
+  unsigned long long power = 1, square = static_cast<unsigned long long>(base);
+  for (T left = exponent; left != T(0); left = left / T(2)) {
+    if (left % T(2) != T(0)) power *= square;
+    square *= square;
+  }
+  return static_cast<T>(power);
+}
+
 // The nearest number with so many bits after the point, a half to the even one, whose exponent is no less than `least`;
 // at most `largest`. Rounded to f16 before.
 __device__ __forceinline__ float nearest_f8(float x, float largest, int bits, int least) {

@@ -41,6 +41,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--device") == "cuda":
+        for item in items:
+            if item.path.name.startswith(("test_broken", "test_failures")):
+                item.add_marker(pytest.mark.skip(reason="faults are injected into the emulator alone"))
+            elif item.get_closest_marker("emulator"):
+                item.add_marker(pytest.mark.skip(reason="looks into the emulator"))
+
+
 HANGS = 360  # seconds without a new test: more than the timeout, which cannot interrupt everything
 EACH = 20  # seconds after which the alarm is set anew; to do it for every test takes as long as short tests do
 _set = -float(EACH)

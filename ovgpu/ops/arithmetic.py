@@ -160,8 +160,8 @@ class Power(Arithmetic):
         return xp.where(b < 0, units, xp.power(a, xp.maximum(b, 0)))
 
     def cuda_expression(self, kind: Type) -> str:
-        # pow of doubles is exact for what fits 53 bits, and truncates to what the integers give
-        return "pow(a, b)" if kind.is_real() else "a == 0 && b < 0 ? T(0) : T(pow(double(a), double(b)))"
+        # pow of doubles would not do: on a card it may fall just short of an integer, which is then cut off to one less
+        return "pow(a, b)" if kind.is_real() else "integer_power(a, b)"
 
 
 # ---- one tensor

@@ -53,7 +53,9 @@ class Convert(Unary):
         target = self.destination_type
         if target == Type.boolean:
             return "x != 0"
-        return "int(x)" if kind.is_real() and target.is_integral() and target.bitwidth < 32 else "x"
+        if kind.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits; 0 of what no int holds
+            return "x >= T(-2147483648.0) && x < T(2147483648.0) ? int(x) : 0"
+        return "x"
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, y = inputs[0], outputs[0]

@@ -31,7 +31,7 @@ from .stream import (
 
 __all__ = [
     "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream",
-    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "cufft", "driver", "get_current_stream",
+    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "cufft", "driver", "function", "get_current_stream",
     "get_device_id", "get_elapsed_time", "is_available", "memory", "nvrtc", "nvtx", "profiler", "runtime",
     "set_allocator", "stream", "using_allocator",
 ]  # fmt: skip
@@ -108,23 +108,6 @@ class CompileException(Exception):
     """cupy.cuda.compiler.CompileException: the message is the compiler's log."""
 
 
-class NoKernelCache:
-    """Keeps no kernels: those of the emulator lie in its own `cache_directory`."""
-
-    def load(self, name: str) -> bytes | None:
-        return None
-
-    def save(self, name: str, payload: bytes, source: str) -> None:
-        pass
-
-
-class _Compiler(SimpleNamespace):
-    """cupy.cuda.compiler. What is asked before a kernel is compiled, and told after, may be replaced."""
-
-    def _set_kernel_cache_backend(self, backend: Any) -> None:
-        self._kernel_cache_backend = backend
-
-
 class CUDADriverError(RuntimeError):
     """cupy.cuda.driver.CUDADriverError: what launching a kernel or loading a module raises."""
 
@@ -140,5 +123,12 @@ def _ignore(*_: object, **__: object) -> None:
 nvtx = SimpleNamespace(RangePush=_ignore, RangePop=_ignore, RangePushC=_ignore, Mark=_ignore, MarkC=_ignore)
 profiler = SimpleNamespace(start=_ignore, stop=_ignore)
 nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
-compiler = _Compiler(CompileException=CompileException, _kernel_cache_backend=NoKernelCache())
-driver = SimpleNamespace(CUDADriverError=CUDADriverError)
+SHARED_SIZE_BYTES, MAX_DYNAMIC_SHARED_SIZE_BYTES = 1, 8  # CUfunction_attribute
+# kernel.py adds what compiles, loads and asks for kernels. Those of the emulator lie in its own `cache_directory`.
+compiler = SimpleNamespace(CompileException=CompileException, get_cache_dir=lambda: "")
+function = SimpleNamespace()
+driver = SimpleNamespace(
+    CUDADriverError=CUDADriverError,
+    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES=SHARED_SIZE_BYTES,
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=MAX_DYNAMIC_SHARED_SIZE_BYTES,
+)

@@ -33,6 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 is_emulated = True
+# cupy._core.core: what tells NVRTC where CUDA's headers are.
+_core = SimpleNamespace(core=SimpleNamespace(assemble_cupy_compiler_options=lambda options: options))
 
 
 is_available = cuda.is_available

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import pickle
 import re
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -194,19 +198,7 @@ class RawModule:
         self._bounds = {name: bound or MAX_THREADS for name, bound in launch_bounds(text).items()}
         exports = dict.fromkeys([*extern_c_kernels(text), *self.name_expressions, *self._exports, *more])
         self._exports = list(exports)
-        self._library = self._compiled(with_launchers(self.code, self._exports))
-
-    def _compiled(self, code: str) -> ctypes.CDLL:
-        """The library. As CuPy does, asks the cache of kernels for it first, by a name that tells what it is."""
-        cache = cuda.compiler._kernel_cache_backend
-        name = hashlib.sha256(repr((code, self.options)).encode()).hexdigest() + ".cubin"
-        kept = cache.load(name)
-        library = compile_library(code, self.options)  # which has a cache of its own
-        if kept is None:
-            cache.save(name, name.encode(), code)
-        elif kept != name.encode():
-            raise EmulatorError(f"the cache of kernels has {kept[:80]!r} for {name}")
-        return library
+        self._library = compile_library(with_launchers(self.code, self._exports), self.options)
 
     def _describe(self, name: str) -> Function:
         index = self._exports.index(name)
@@ -277,6 +269,105 @@ class RawKernel:
         launch(self.function, grid, block, args, shared_mem, self.max_dynamic_shared_size_bytes, stream)
 
 
+class Module:
+    """cupy.cuda.function.Module: `load` takes what `compile_using_nvrtc` gives."""
+
+    def __init__(self) -> None:
+        self._module: RawModule | None = None
+        self._names: dict[str, str] = {}  # by symbol
+
+    def load(self, cubin: bytes) -> None:
+        if cubin not in _modules:
+            if not cubin.startswith(MAGIC):
+                raise cuda.CUDADriverError(200, "CUDA_ERROR_INVALID_IMAGE: device kernel image is invalid")
+            code, options, names = pickle.loads(zlib.decompress(cubin[len(MAGIC) :]))
+            _modules[cubin] = RawModule(code, options=options, name_expressions=names)
+        self._module = _modules[cubin]
+        self._names = {_symbol(name): name for name in self._module.name_expressions}
+
+    def get_function(self, name: str) -> LoadedFunction:
+        if self._module is None:
+            raise EmulatorError("nothing has been loaded into this module")
+        return LoadedFunction(self._module._function(self._names.get(name, name)))
+
+
+class LoadedFunction:
+    """cupy.cuda.function.Function: `function(grid, block, args, shared_mem, stream, enable_cooperative_groups)`."""
+
+    def __init__(self, function: Function) -> None:
+        self.function, self.together = function, replace(function, cooperative=True)
+        self.max_shared = 0
+        self.ptr = next(_pointers)
+        _loaded[self.ptr] = self
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+        stream: Stream | None = None,
+        enable_cooperative_groups: bool = False,
+    ) -> None:
+        function = self.together if enable_cooperative_groups else self.function
+        launch(function, grid, block, args, shared_mem, self.max_shared, stream)
+
+
+MAGIC = b"\x7fEMU"
+_modules: dict[bytes, RawModule] = {}
+_loaded: WeakValueDictionary[int, LoadedFunction] = WeakValueDictionary()
+_pointers = count(1)
+
+
+def compile_using_nvrtc(
+    source: str,
+    options: tuple[str, ...] = (),
+    arch: str | None = None,
+    filename: str = "kern.cu",
+    name_expressions: Sequence[str] | None = None,
+    log_stream: object = None,
+    cache_in_memory: bool = False,
+    jitify: bool | None = None,
+    method: str | None = None,
+) -> tuple[bytes, dict[str, str] | None]:
+    """cupy.cuda.compiler.compile_using_nvrtc: machine code, and the symbol of each name expression."""
+    names = list(name_expressions or ())
+    code = MAGIC + zlib.compress(pickle.dumps((source, options, names)), 1)
+    if code not in _modules:
+        module = RawModule(source, options=options, name_expressions=names)
+        module.compile()
+        _modules[code] = module
+    return code, {name: _symbol(name) for name in names} if names else None
+
+
+def _symbol(name: str) -> str:
+    """Stands for the mangled name."""
+    return "_Z" + hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def set_attribute(function: int, attribute: int, value: int) -> None:
+    """cupy.cuda.driver.funcSetAttribute, of the size of dynamic shared memory."""
+    if attribute != cuda.MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        raise EmulatorError(f"funcSetAttribute: attribute {attribute} is not emulated")
+    if value > SHARED_LIMIT:
+        raise cuda.CUDADriverError(state.INVALID_VALUE, f"{value} bytes of shared memory exceed 227 KB")
+    _loaded[function].max_shared = value
+
+
+def get_attribute(attribute: int, function: int) -> int:
+    """cupy.cuda.driver.funcGetAttribute, of sizes of shared memory."""
+    if attribute == cuda.MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        return _loaded[function].max_shared
+    if attribute != cuda.SHARED_SIZE_BYTES:
+        raise EmulatorError(f"funcGetAttribute: attribute {attribute} is not emulated")
+    return 0  # the compiler of the host does not tell it
+
+
+cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
+cuda.function.Module = Module
+cuda.driver.funcSetAttribute, cuda.driver.funcGetAttribute = set_attribute, get_attribute
+
+
 def launch(
     function: Function,
     grid: Sequence[int],
@@ -292,7 +383,7 @@ def launch(
         raise CUDARuntimeError(
             state.INVALID_VALUE,
             f"{function.name}: {shared} bytes of dynamic shared memory exceed 48 KB; "
-            "set max_dynamic_shared_size_bytes",
+            "set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
         )
     if len(args) != len(function.parameters):
         raise TypeError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ovgpu.backends.cuda import rt, sources
+from ovgpu.backends.cuda import kernels, rt, sources
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.isolation import Outcome, call
 from tests.emulator.state import CUDARuntimeError
@@ -40,7 +40,8 @@ def evidence(fault: Fault) -> list[str]:
                 text = text.replace(fault.sound, fault.broken)
             (Path(folder) / source.name).write_text(text)
         patch.setattr(sources, "folder", lambda: Path(folder))
-        patch.setattr(sources, "_functions", {})
+        kernels.of_file.cache_clear()
+        sources.headers.cache_clear()
         rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
         for order in ORDERS:
             with cupy_emu.thread_order(order):

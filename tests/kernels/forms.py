@@ -8,12 +8,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ovgpu.backends.cuda import rt, sources
+from ovgpu.backends.cuda import kernels, rt, sources
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op, evaluate
 from ovgpu.ops._xp import NUMPY
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
+
+from .recorded import settle
 
 Array = np.ndarray[Any, Any]
 View = Callable[[Any], Any]
@@ -30,12 +32,17 @@ def whole(x: Any) -> Any:
 
 
 def preload(file: str, *expressions: str) -> None:
-    """Compiles kernels of a file together, in less time than one by one."""
+    """Compiles kernels of a file together, in less time than one by one; not on a card, which keeps them on disk."""
+    cupy = rt.cupy()
+    if not getattr(cupy, "is_emulated", False):
+        return
     options = ("-std=c++17", f"-I{sources.folder()}")
-    module = rt.cupy().RawModule(code=(sources.folder() / file).read_text(), options=options,
-                                 name_expressions=expressions)
+    code, symbols = cupy.cuda.compiler.compile_using_nvrtc(sources.source(file), options, None, file, expressions)
+    module = cupy.cuda.function.Module()
+    module.load(code)
     for expression in expressions:
-        sources._functions[id(rt.cupy()), file, expression, False, ""] = module.get_function(expression)
+        kernel = kernels.of_file(file, expression)
+        kernel._functions[id(cupy), cupy.cuda.get_device_id()] = module.get_function(symbols[expression])
 
 
 def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> Launcher:
@@ -64,10 +71,12 @@ def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, vie
     launcher = launches(op, x, values, outputs)
 
     def compare(draws: int) -> None:
+        settle()
         expected = evaluate(op, NUMPY, [view(draw(draws)), *values], types or [Type.of(drawn.dtype)])
         for found, right in zip(outputs, expected, strict=True):
             same(found.get(), right, tol)
 
+    settle()
     for call in launcher.calls:
         call()
     compare(0)
@@ -78,6 +87,7 @@ def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, vie
     graph = stream.end_capture()
     for draws in (1, 2):
         memory.set(draw(draws))
+        settle()
         graph.launch(stream)
         compare(draws)
     assert graph.node_count == len(launcher.calls)

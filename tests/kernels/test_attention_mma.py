@@ -71,6 +71,7 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
     np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(("capability", "kind"), [("75", HALF), ("80", np.float32), ("120", HALF)])
 def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", capability)

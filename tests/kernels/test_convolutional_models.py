@@ -12,6 +12,7 @@ from ovgpu import passes
 from ovgpu.backends.cuda import rt
 from ovgpu.ops import _convolution
 from tests.emulator import cudnn_emu
+from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.models.drive import DATA
 from tests.passes.test_finish_convolution import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
@@ -21,12 +22,19 @@ from .recorded import counted
 IR = tuple[bytes, bytes]
 
 
+@pytest.fixture(autouse=True)
+def without_cudnn(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card's machine may have it."""
+    monkeypatch.setattr(rt, "_cudnn", False)
+
+
 @pytest.fixture(params=[False, True], ids=["own", "cuDNN"])
-def cudnn(request: pytest.FixtureRequest, emulated: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether cuDNN is installed, for which an emulation stands in."""
+def cudnn(request: pytest.FixtureRequest, without_cudnn: None, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether cuDNN is installed: on a card what `import` finds, else an emulation."""
     if request.param:
-        request.applymarker(pytest.mark.emulator)
-        monkeypatch.setattr(rt, "_cudnn", cudnn_emu)
+        monkeypatch.setattr(rt, "_cudnn", cudnn_emu if cp.is_emulated else None)
+        if rt.cudnn() is None:
+            pytest.skip("cuDNN is not installed")
     return bool(request.param)
 
 

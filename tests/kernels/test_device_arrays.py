@@ -44,7 +44,12 @@ class ByInterface:
         return {**self.memory.__cuda_array_interface__, "stream": self.stream.ptr}
 
 
-PRODUCERS: list[Any] = [cp.asarray, ByDlpack, ByInterface]
+def cupys(values: Any) -> Any:
+    """An array of CuPy, which on a card is not the emulator."""
+    return cp.asarray(values)
+
+
+PRODUCERS: list[Any] = [cupys, ByDlpack, ByInterface]
 
 
 def memory_of(array: Any) -> Any:
@@ -66,6 +71,7 @@ def test_given_to_infer(producer: Any, share: bool, compiled: Any) -> None:
     assert len([s for s in request.plan().steps if s.calls]) == 2  # no upload
 
 
+@pytest.mark.emulator
 def test_the_memory_of_arrays_that_are_lent_is_not_kept(compiled: Any) -> None:
     """Arrays come from new places every time; what they took is free again."""
     request = compiled(nets.one()).create_infer_request()
@@ -112,6 +118,7 @@ def test_the_requests_stream_waits_for_the_producers(compiled: Any) -> None:
     assert array.streams[-1] == stream
 
 
+@pytest.mark.emulator
 def test_the_requests_stream_waits_for_the_stream_of_an_interface(compiled: Any,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     request = compiled(nets.one()).create_infer_request()
@@ -348,6 +355,7 @@ def test_copying_between_host_and_device(emulated: str) -> None:
         remote.copy_from(X.astype(np.float64))
 
 
+@pytest.mark.emulator
 def test_context(emulated: str) -> None:
     core = ov.Core()
     context = core.get_default_context(emulated)
@@ -401,6 +409,7 @@ def test_what_its_library_does_not_hand_out(compiled: Any) -> None:
         compiled(nets.one()).create_infer_request().infer([Withheld(X)])
 
 
+@pytest.mark.emulator
 def test_another_device(compiled: Any) -> None:
     request = compiled(nets.one()).create_infer_request()
     with cp.devices(2):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import elementwise, sources
+from ovgpu.backends.cuda import elementwise, kernels
 from tests.api import nets
 from tests.emulator import blas_emu, cupy_emu, kernel
 from tests.emulator.device import memory_limit
@@ -202,17 +202,12 @@ def test_a_product_that_is_refused(emulated: str, monkeypatch: pytest.MonkeyPatc
 # ---- kernels that do not compile
 
 
-def broken(log: str) -> type:
-    class RawModule:
-        """Does not compile."""
+def broken(log: str) -> Any:
+    """A compiler that finds something wrong."""
+    def compile(*_: Any, **__: Any) -> Any:
+        raise cupy_emu.cuda.compiler.CompileException(log)
 
-        def __init__(self, **_: Any) -> None:
-            pass
-
-        def get_function(self, _: str) -> Any:
-            raise cupy_emu.cuda.compiler.CompileException(log)
-
-    return RawModule
+    return compile
 
 
 LOG = "\n\n".join(f"softmax.cu({n}): error: no" for n in range(20))
@@ -220,8 +215,8 @@ LOG = "\n\n".join(f"softmax.cu({n}): error: no" for n in range(20))
 
 def test_a_kernel_that_does_not_compile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     request = compiled(emulated, softmax()).create_infer_request()
-    monkeypatch.setattr(sources, "_functions", {})
-    monkeypatch.setattr(cupy_emu, "RawModule", broken(LOG))
+    kernels.of_file.cache_clear()
+    monkeypatch.setattr(cupy_emu.cuda.compiler, "compile_using_nvrtc", broken(LOG))
     with pytest.raises(ov.OpError) as raised:
         request.infer(X)
     first, *lines = str(raised.value).splitlines()
@@ -236,7 +231,8 @@ def test_a_generated_kernel_that_does_not_compile(emulated: str, monkeypatch: py
     request = compiled(emulated, nets.one((-1, 3))).create_infer_request()
     elementwise._planned.cache_clear()
     elementwise._kernel.cache_clear()
-    monkeypatch.setattr(cupy_emu, "RawModule", broken('kernel.cu(1): cannot open source file "cuda_fp16.h"'))
+    log = 'kernel.cu(1): cannot open source file "cuda_fp16.h"'
+    monkeypatch.setattr(cupy_emu.cuda.compiler, "compile_using_nvrtc", broken(log))
     with pytest.raises(ov.OpError, match=r'^\[Abs\] the generated kernel \w+ does not compile:\nkernel.cu\(1\): .*\n'
                                          r'If it is one of CUDA\'s headers: pip install "ovgpu\[cuda13\]" .* \(layer'):
         request.infer(X)

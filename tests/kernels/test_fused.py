@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import ovgpu as ov
 from ovgpu import devices
 from ovgpu.backends.cuda import CudaBackend, elementwise
-from ovgpu.backends.cuda.elementwise import Form, Kernel, source
+from ovgpu.backends.cuda.elementwise import Form, Generated, source
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.debug import Stopped, generated_code
 from ovgpu.ops._fused import Chain, Fused, Layer, Part
@@ -356,7 +356,7 @@ def test_layers_share_kernels(emulated: str) -> None:
         model = core.compile_model(core.read_model(*bert(1, sizes, (2, 9)).ir), emulated)
         model([np.zeros((2, 9), np.int64), np.ones((2, 9), np.int64), np.zeros((2, 9), np.int64)])
         calls = [call for kept in model._request()._last.bindings for b in kept.values() for call in b.flat]
-        kernels.append({id(c.func) for c in calls if isinstance(getattr(c, "func", None), Kernel)})
+        kernels.append({id(c.func) for c in calls if isinstance(getattr(c, "func", None), Generated)})
     assert kernels[0] and len(kernels[1]) == len(kernels[0])
 
 

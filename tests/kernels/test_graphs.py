@@ -113,6 +113,7 @@ def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: st
     assert infer(request, draw(2)) == CALLS and not request._backend.stream.is_capturing()
 
 
+@pytest.mark.emulator
 def test_an_invalidated_capture_is_left(emulated: str, beside: Any) -> None:
     """Something used the null stream: the driver tells only at the end of the capture."""
     request = request_of(net(), emulated)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import kernel_cache, sources
+from ovgpu.backends.cuda import kernel_cache, kernels, sources
 from tests.emulator import cupy_emu
 from tests.harness.cuda import bound
 from tests.harness.ir import Net
@@ -25,18 +25,17 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An emulated card on which nothing is compiled yet."""
-    monkeypatch.setattr(sources, "_functions", {})
-    compiler = cupy_emu.cuda.compiler
-    monkeypatch.setattr(compiler, "_kernel_cache_backend", compiler._kernel_cache_backend)
+    kernels.of_file.cache_clear()
+    monkeypatch.setattr(cupy_emu.cuda.compiler, "get_cache_dir", lambda: str(tmp_path / "usual"))
     with bound("emulator"):
         yield
 
 
 def run(folder: Any, core: ov.Core | None = None, **config: Any) -> None:
     """Two inferences with kernels of a file."""
-    sources._functions.clear()
+    kernels.of_file.cache_clear()
     net = Net()
     net.result(net.layer("SoftMax", "opset8", [net.parameter("f32", (-1, 32))], {"axis": 1}))
     core = core or ov.Core()
@@ -84,23 +83,36 @@ def test_of_the_core_or_the_model(fresh: None, tmp_path: Path) -> None:
     assert files(tmp_path / "model").keys() == files(tmp_path / "core").keys()
 
 
-def test_others_keep_theirs_where_they_did(fresh: None, tmp_path: Path) -> None:
-    told: list[str] = []
+def test_without_a_folder(fresh: None, tmp_path: Path) -> None:
+    """Kernels are kept beside those of CuPy."""
+    run(tmp_path / "chosen")
+    assert not (tmp_path / "usual").exists()
+    run(None)
+    assert files(tmp_path / "usual" / "ovgpu").keys() == files(tmp_path / "chosen").keys()
 
-    class Own:
-        def load(self, name: str) -> None:
-            told.append(name)
 
-        def save(self, name: str, payload: bytes, source: str) -> None:
-            told.append(name)
+def test_nowhere_to_keep_them(fresh: None, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Nobody asked for it: no warning."""
+    (tmp_path / "usual").write_bytes(b"")
+    run(None)
+    assert not list(recwarn)
 
-    cupy_emu.cuda.compiler._set_kernel_cache_backend(Own())
+
+def test_a_kernel_that_is_kept_is_not_compiled(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where headers nor where kernel files lie matters."""
     run(tmp_path)
-    assert not told
-    run("")
-    assert set(told) == files(tmp_path).keys() and len(told) == 2 * len(set(told))
+    text = sources.source("softmax.cu")
+    monkeypatch.setattr(sources, "source", lambda file: text)
+    monkeypatch.setattr(sources, "folder", lambda: Path("elsewhere"))
+    monkeypatch.delattr(cupy_emu.cuda.compiler, "compile_using_nvrtc")
     run(tmp_path)
-    assert len(told) == 2 * len(set(told))
+
+
+def test_what_a_key_tells_apart() -> None:
+    keys = {kernel_cache.key(*parts) for parts in (
+        ("text", "name", (), "90"), ("text", "name", ("flag",), "90"), ("text", "name", (), "80"),
+        ("text", "nam", ("e",), "90"), ("other", "name", (), "90"))}
+    assert len(keys) == 5
 
 
 @pytest.mark.parametrize("damage", [
@@ -143,13 +155,6 @@ def test_a_folder_that_takes_nothing(kind: str, fresh: None, tmp_path: Path, mon
     assert folder.is_file() or not files(folder)
 
 
-def test_an_older_cupy(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(type(cupy_emu.cuda.compiler), "_set_kernel_cache_backend")
-    with pytest.warns(RuntimeWarning, match="CUPY_CACHE_DIR"):
-        run(tmp_path)
-    assert not files(tmp_path)
-
-
 WRITER = """
 import sys
 from pathlib import Path
@@ -178,37 +183,40 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 REAL = """
 import sys
 from pathlib import Path
-from ovgpu.backends.cuda import kernel_cache
+from ovgpu.backends.cuda import kernel_cache, kernels, rt
 from cupy.cuda import compiler
 
-class Module:  # needs no driver
+class Device:  # there is no driver to ask
+    compute_capability = "90"
+
+class Module:
     def load(self, cubin):
-        said.append("loads" if cubin[:4] == b"\\x7fELF" else cubin[:20])
-    def _set_mapping(self, names):
-        self.mapping = names
-        said.extend(names)
+        said.append("loads" if cubin[:4] == b"\\x7fELF" else str(cubin[:20]))
+    def get_function(self, symbol):
+        said.append(symbol)
 
 def watched(*args, **kwargs):
     said.append("compiles")
     return compile(*args, **kwargs)
 
-compiler.function = type("function", (), {"Module": Module})
-compile, compiler._compile_using_nvrtc_no_warning = compiler._compile_using_nvrtc_no_warning, watched
+cuda = rt.cupy().cuda
+cuda.Device, cuda.get_device_id, cuda.function.Module = Device, lambda: 0, Module
+compile, compiler.compile_using_nvrtc = compiler.compile_using_nvrtc, watched
 compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_90", "cubin")
-code = "template <class T> __global__ void twice(T* x) { *x *= 2; }"
-kernel_cache.install()
-kernel_cache.enter(sys.argv[1])
-for turn in range(3):
-    if turn == 2:
-        (file,) = Path(sys.argv[1]).iterdir()
-        file.write_bytes(file.read_bytes()[:-9])
-    said = []
-    compiler._compile_module_with_cache(code, ("-std=c++17",), arch="90", name_expressions=("twice<float>",))
-    print(*said)
+for name, text, exported in (("twice<float>", "template <class T> __global__ void twice(T* x) { *x *= 2; }", False),
+                             ("thrice", 'extern "C" __global__ void thrice(float* x) { *x *= 3; }', True)):
+    kernel_cache.enter(str(Path(sys.argv[1], name[:3])))
+    for turn in range(3):
+        if turn == 2:
+            (file,) = Path(sys.argv[1], name[:3]).iterdir()
+            file.write_bytes(file.read_bytes()[:-9])
+        said = []
+        kernels.Kernel(name, text, name, exported=exported, exact=True).function()
+        print(*said)
 """
 
 
-def test_cupy_itself_asks_and_tells(tmp_path: Path) -> None:
+def test_with_cupy_itself(tmp_path: Path) -> None:
     """CuPy and NVRTC as they are, but for loading what they compile into a GPU, which is not there."""
     if find_spec("cupy") is None or find_spec("nvidia") is None:
         pytest.skip("CuPy is not installed")
@@ -216,6 +224,8 @@ def test_cupy_itself_asks_and_tells(tmp_path: Path) -> None:
     command = [sys.executable, "-c", REAL, str(tmp_path / "kernels")]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    compiled, found = "compiles twice<float> loads", "loads twice<float>"
-    assert done.stdout.split("\n")[:-1] == [compiled, found, compiled]
-    assert len(list((tmp_path / "kernels").iterdir())) == 1 and not list((tmp_path / "own").iterdir())
+    wanted = []
+    for symbol in ("_Z5twiceIfEvPT_", "thrice"):
+        wanted += [f"compiles loads {symbol}", f"loads {symbol}", f"compiles loads {symbol}"]
+    assert done.stdout.split("\n")[:-1] == wanted
+    assert not list((tmp_path / "own").rglob("*.cubin"))

@@ -43,6 +43,7 @@ def test_segments_around_a_data_dependent_result(emulated: str) -> None:
     assert len({c.launches for c in found[1:]}) == 1
 
 
+@pytest.mark.emulator
 def test_sizes_that_come_again_are_captured_once(emulated: str, captures: list[Any]) -> None:
     """Four sizes in turn: every one has a graph, and keeps it."""
     run = Run(indices(), emulated)
@@ -53,6 +54,7 @@ def test_sizes_that_come_again_are_captured_once(emulated: str, captures: list[A
     assert all(c.graph_launches == 2 for c in found) and len(captures) == 1 + 4
 
 
+@pytest.mark.emulator
 def test_sizes_that_never_come_again_are_not_captured(emulated: str, captures: list[Any]) -> None:
     net, run = indices(), None
     run = Run(net, emulated)
@@ -79,6 +81,7 @@ def _trips(x: Any) -> int:
     return trips
 
 
+@pytest.mark.emulator
 def test_changing_numbers_of_iterations_capture_nothing_new(emulated: str, captures: list[Any]) -> None:
     """Bodies are bound for the first iteration, the odd and the even ones."""
     run = Run(looped(until(1e4), [ONES], [(0, None)], trips=-1), emulated)

@@ -278,6 +278,7 @@ def test_what_goes_before_a_result_of_unknown_shape_is_a_graph(compiled: Any) ->
         assert counters.graph_launches == (0 if n < 2 else 2)
 
 
+@pytest.mark.emulator
 def test_memory_goes_with_the_request(compiled: Any) -> None:
     model = compiled(nets.one((-1, 3)))
     gc.collect()

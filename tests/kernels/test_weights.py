@@ -47,6 +47,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield sizes
 
 
+@pytest.mark.emulator
 def test_compiling_uploads_them_once(emulated: str, uploads: list[int]) -> None:
     core = ov.Core()
     model = core.read_model(*mlp().build())
@@ -66,6 +67,7 @@ def test_compiling_uploads_them_once(emulated: str, uploads: list[int]) -> None:
     assert all((array.data.ptr - array.data.mem.ptr) % 256 == 0 for array in constants)
 
 
+@pytest.mark.emulator
 def test_those_of_bodies_as_well(emulated: str, uploads: list[int]) -> None:
     core = ov.Core()
     compiled = core.compile_model(core.read_model(*spec_tensor_iterator(3)), emulated)
@@ -77,6 +79,7 @@ def test_those_of_bodies_as_well(emulated: str, uploads: list[int]) -> None:
     assert sorted(uploads[at_compile:]) == sorted([x.nbytes for x in inputs] * 2)
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("chunk", [64, 100, 256, 1000, 1 << 20])
 def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch, uploads: list[int]) -> None:
     monkeypatch.setattr(transfer, "CHUNK", chunk)
@@ -90,12 +93,14 @@ def test_chunks(chunk: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatc
     assert max(uploads) <= chunk
 
 
+@pytest.mark.emulator
 def test_no_constants(backend: CudaBackend, uploads: list[int]) -> None:
     assert list(backend.constants([])) == [] and not uploads
     (empty,) = backend.constants([np.zeros((2, 0), np.float32)])
     assert empty.shape == (2, 0) and not uploads
 
 
+@pytest.mark.emulator
 def test_a_mapped_file_is_read_where_it_lies(emulated: str, tmp_path: Path, uploads: list[int]) -> None:
     xml, weights = mlp().build()
     (tmp_path / "m.xml").write_bytes(xml)
@@ -108,6 +113,7 @@ def test_a_mapped_file_is_read_where_it_lies(emulated: str, tmp_path: Path, uplo
     assert len(uploads) == 2
 
 
+@pytest.mark.emulator
 def test_the_slab_goes_with_the_model(emulated: str) -> None:
     core = ov.Core()
     gc.collect()

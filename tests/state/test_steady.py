@@ -237,6 +237,7 @@ def test_release_memory(device: str) -> None:
     assert [twins.feed(1), twins.feed(1)] == [device != "CPU"] * 2
 
 
+@pytest.mark.emulator
 def test_memory_that_is_outgrown(device: str) -> None:
     """Nothing that is bound to it keeps it."""
     twins = Twins(attending(), device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import errors, kernel_cache, rt
+from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn
 from ovgpu.backends.cuda.cufft import Fft
@@ -39,8 +39,6 @@ class CudaBackend:
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        if folder:
-            kernel_cache.install()
         self._active = errors.Active(self.device, self.stream, folder)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream), Fft()
         self.graphs = Graphs(self.stream)

@@ -3,7 +3,7 @@
 A kernel walks the output in vectors of V neighbouring elements, which are 16 bytes wherever memory allows it, over the
 fewest axes that serve all operands; what is broadcast along the last axis is loaded once per vector. Extents and
 strides are arguments, so that a kernel serves every shape of its kind. Values on the way are rounded to their own
-types, as they would be in memory; but NVRTC may join a product and a sum that follows it into one operation.
+types, as they would be in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ovgpu.backends.cuda import errors, rt, sources
+from ovgpu.backends.cuda import sources
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops._elementwise import cuda_body
 from ovgpu.ops._fused import Chain, cuda_literal
 from ovgpu.ops._op import Array
@@ -52,23 +53,13 @@ class Form:
     broadcast: tuple[bool, ...]
 
 
-class Kernel:
-    """A generated kernel, compiled once; `name`, `source` and `form` are for those who look."""
+class Generated(Kernel):
+    """A generated kernel; `form` is for those who look. Its operations are rounded one by one, as they would be in
+    memory."""
 
     def __init__(self, name: str, source: str, form: Form) -> None:
-        self.name, self.source, self.form = name, source, form
-        self._compiled: dict[int, Any] = {}
-
-    def compile(self) -> Any:
-        cupy = rt.cupy()
-        if id(cupy) not in self._compiled:
-            with errors.compiling(f"the generated kernel {self.name}"):
-                module = cupy.RawModule(code=self.source, options=("-std=c++17", f"-I{sources.folder()}"))
-                self._compiled[id(cupy)] = module.get_function(self.name)
-        return self._compiled[id(cupy)]
-
-    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], **named: Any) -> None:
-        self.compile()(grid, block, args, **named)
+        super().__init__(name, source, f"the generated kernel {name}", exported=True, exact=True)
+        self.form = form
 
 
 class Laid(NamedTuple):
@@ -85,7 +76,6 @@ def launch(chain: Chain, inputs: Sequence[Array], output: Array) -> Launch:
     arrays = (*inputs, output)
     laid = tuple([Laid(x.shape, x.strides, x.dtype, x.data.ptr % 16) for x in arrays])
     kernel, grid, numbers = _planned(chain, laid)
-    kernel.compile()  # so that an error is one of this step
     return kernel, grid, (THREADS,), (*arrays, *numbers)
 
 
@@ -132,9 +122,9 @@ def _vector(axes: Axes, arrays: Sequence[Laid]) -> int:
 
 
 @cache
-def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any], form: Form) -> Kernel:
+def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any], form: Form) -> Generated:
     name = "_".join(["ovgpu", *dict.fromkeys(part.op.name.lower() for part in chain.parts)])[:80]
-    return Kernel(name, source(name, chain, inputs, output, form), form)
+    return Generated(name, source(name, chain, inputs, output, form), form)
 
 
 def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:

@@ -1,20 +1,30 @@
-"""Where compiled kernels are kept: in the folder that CACHE_DIR names, or where CuPy keeps them by itself.
+"""Compiled kernels on disk: in the folder that CACHE_DIR names, or where CuPy keeps its own.
 
-CuPy names every kernel by what it is compiled from, with which options and compiler, and for which architecture; it
-asks for what is kept by that name before it compiles. Several processes may share a folder.
+The key of a kernel is its source with all headers, its name, the compiler's flags and the card's compute capability.
+Paths and the compiler's version do not count: a folder may be made on one machine and used on another. Several
+processes may share a folder.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ovgpu.backends.cuda import rt
 from ovgpu.replacement import Replacement
 
 DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code (a cubin) with one kernel, and the kernel's name in it, which C++ has mangled."""
+
+    symbol: str
+    code: bytes
 
 
 class Folders(threading.local):
@@ -28,7 +38,7 @@ _folders = Folders()
 
 
 def enter(folder: str) -> None:
-    """From here on, this thread keeps kernels in a folder; `install` has been called if there is one."""
+    """From here on, this thread keeps kernels in a folder."""
     _folders.entered.append(folder)
 
 
@@ -37,32 +47,39 @@ def leave() -> None:
     _folders.entered.pop()
 
 
-def install() -> None:
-    """Has CuPy ask and tell `Kernels`."""
-    compiler = rt.cupy().cuda.compiler
-    if not hasattr(compiler, "_set_kernel_cache_backend"):
-        warnings.warn("this CuPy cannot be told where to keep kernels: instead of CACHE_DIR, set the environment "
-                      "variable CUPY_CACHE_DIR", RuntimeWarning, 3)
-    elif not isinstance(compiler._kernel_cache_backend, Kernels):
-        compiler._set_kernel_cache_backend(Kernels(compiler._kernel_cache_backend))
+def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
+    """The name of the file for a kernel."""
+    return _digest("\0".join((text, name, *flags, capability)).encode()).hex() + ".cubin"
 
 
-class Kernels:
-    """What CuPy asks and tells; ``other`` is its own cache."""
+def load(key: str) -> Binary | None:
+    """The kernel of this key; None if it is not kept, or damaged."""
+    folder = _folder()
+    payload = None if folder is None else read(folder / key)
+    if payload is None:
+        return None
+    symbol, _, code = payload.partition(b"\0")
+    return Binary(symbol.decode(), code)
 
-    def __init__(self, other: Any) -> None:
-        self.other = other
 
-    def load(self, name: str) -> bytes | None:
-        folder = _folders.entered[-1]
-        return read(Path(folder, name)) if folder else self.other.load(name)
+def save(key: str, binary: Binary) -> None:
+    """Keep a kernel. A warning where CACHE_DIR cannot be written: the kernel is compiled again in the next process."""
+    folder = _folder()
+    if folder is None:
+        return
+    try:
+        write(folder / key, binary.symbol.encode() + b"\0" + binary.code)
+    except OSError as e:
+        if _folders.entered[-1]:
+            warnings.warn(f"CACHE_DIR {str(folder)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
 
-    def save(self, name: str, payload: bytes, source: str) -> None:
-        folder = _folders.entered[-1]
-        if folder:
-            write(Path(folder, name), payload)
-        else:
-            self.other.save(name, payload, source)
+
+def _folder() -> Path | None:
+    folder = _folders.entered[-1]
+    if folder:
+        return Path(folder)
+    usual = rt.cupy().cuda.compiler.get_cache_dir()
+    return Path(usual, "ovgpu") if usual else None
 
 
 def read(path: Path) -> bytes | None:
@@ -76,15 +93,11 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, payload: bytes) -> None:
-    """Keeps bytes in a file, which others see once it is complete. A warning where that is not possible: then they are
-    compiled again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with Replacement(path) as new:
-            new.file.write(_digest(payload) + payload)
-            new.complete = True
-    except OSError as e:
-        warnings.warn(f"CACHE_DIR {str(path.parent)!r} does not keep kernels: {e.strerror or e}", RuntimeWarning, 2)
+    """Keep bytes in a file, which others see once it is complete. OSError where that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Replacement(path) as new:
+        new.file.write(_digest(payload) + payload)
+        new.complete = True
 
 
 def _digest(payload: bytes) -> bytes:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cuda import copy, elementwise, rt, sources
+from ovgpu.backends.cuda import copy, elementwise, kernels, rt
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import c_type
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._fused import Chain
@@ -18,8 +19,6 @@ from ovgpu.ops._op import Array
 from ovgpu.ops.convert import Convert
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
-
-SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 
 
 class Launcher:
@@ -37,14 +36,13 @@ class Launcher:
         """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types, and host arrays are
         structs passed by value. All blocks of a cooperative launch run at the same time. ``prelude`` is generated
         source that stands before the file's."""
-        self._launch(sources.function(file, expression, cooperative, prelude), grid, block, args, shared)
+        self._launch(kernels.of_file(file, expression, cooperative, prelude), grid, block, args, shared)
 
-    def _launch(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
+    def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                 shared: int = 0) -> None:
         given = tuple([_struct(x) if isinstance(x, np.ndarray) else x for x in args])
-        if shared > SHARED:
-            function.max_dynamic_shared_size_bytes = shared
-        self.calls.append(partial(function, grid, block, given, shared_mem=shared, stream=self.stream))
+        kernel.prepare(shared)  # so that an error is one of this step
+        self.calls.append(partial(kernel, grid, block, given, shared_mem=shared, stream=self.stream))
 
     @property
     def multiprocessors(self) -> int:

@@ -1,12 +1,9 @@
-"""Where the kernel files are, and the modules compiled from them."""
+"""The kernel files: where they are, and their text."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from ovgpu.backends.cuda import errors, rt
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
@@ -21,8 +18,8 @@ def folder() -> Path:
 
 
 def source(file: str) -> str:
-    """The text of a kernel file. It ends with a digest of the headers: CuPy finds compiled kernels again by text and
-    options alone."""
+    """The text of a kernel file. It ends with a digest of the headers, so that kernels compiled with others are not
+    taken for it."""
     return f"{(folder() / file).read_text()}\n// headers: {headers()}\n"
 
 
@@ -35,19 +32,3 @@ def headers() -> str:
     for header in sorted(folder().glob("*.cuh")):
         digest.update(header.read_bytes())
     return digest.hexdigest()
-
-
-_functions: dict[tuple[int, str, str, bool, str], Any] = {}
-
-
-def function(file: str, expression: str, cooperative: bool = False, prelude: str = "") -> Any:
-    """The kernel ``expression`` (``softmax_rows<float, false, 4, 1>``) of a file behind a prelude, compiled on first
-    use."""
-    cupy = rt.cupy()
-    key = (id(cupy), file, expression, cooperative, prelude)
-    if key not in _functions:
-        with errors.compiling(f"cuda_kernels/{file}, {expression},"):
-            module = cupy.RawModule(code=prelude + source(file), options=("-std=c++17", f"-I{folder()}"),
-                                    name_expressions=[expression], enable_cooperative_groups=cooperative)
-            _functions[key] = module.get_function(expression)
-    return _functions[key]

@@ -1,0 +1,92 @@
+"""CUDA kernels: compiled by NVRTC at first use, kept on disk by `kernel_cache`, loaded once per device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ovgpu.backends.cuda import errors, kernel_cache, rt, sources
+from ovgpu.backends.cuda.kernel_cache import Binary
+
+SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that a block has without asking for more
+# NVRTC may join a product and the sum that follows it into one operation, which rounds once. It is told not to where
+# the last bit decides (which element is meant, which box overlaps): results must be those of other implementations.
+SEPARATE = "--fmad=false"
+EXACT = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu", "regions.cu",
+                   "roi_pooling.cu"})
+CACHED = 1 << 12  # kernels of files, with and without a prelude
+
+
+class Kernel:
+    """A ``__global__`` function, called with grid, block and arguments.
+
+    name      a C++ name expression (``softmax_rows<float, false, 4, 1>``), or the name of an ``extern "C"`` function
+    where     which kernel it is, for messages
+    exported  whether it is an ``extern "C"`` function
+    exact     whether products and sums are rounded one by one
+    """
+
+    def __init__(self, name: str, source: str, where: str, *, exported: bool = False, exact: bool = False,
+                 cooperative: bool = False) -> None:
+        self.name, self.source, self.where = name, source, where
+        self.exported, self.exact, self.cooperative = exported, exact, cooperative
+        self._functions: dict[tuple[int, int], Any] = {}  # by the module that is CuPy, and the device
+        self._allowed: dict[tuple[int, int], int] = {}  # bytes of dynamic shared memory
+
+    def function(self) -> Any:
+        """CuPy's function on the current device. OpError if the kernel does not compile."""
+        cupy = rt.cupy()
+        key = (id(cupy), cupy.cuda.get_device_id())
+        found = self._functions.get(key)
+        if found is None:
+            with errors.compiling(self.where):
+                binary = self._binary(cupy)
+            module = cupy.cuda.function.Module()
+            module.load(binary.code)
+            found = self._functions[key] = module.get_function(binary.symbol)
+        return found
+
+    def _binary(self, cupy: Any) -> Binary:
+        flags = ("-std=c++17", SEPARATE) if self.exact else ("-std=c++17",)
+        key = kernel_cache.key(self.source, self.name, flags, cupy.cuda.Device().compute_capability)
+        found = kernel_cache.load(key)
+        if found is None:
+            found = compile(self.source, self.name, flags, self.exported)
+            kernel_cache.save(key, found)
+        return found
+
+    def prepare(self, shared: int) -> None:
+        """Load the kernel, and allow so many bytes of dynamic shared memory: never fewer than were allowed before."""
+        function, cuda = self.function(), rt.cupy().cuda
+        key = (id(rt.cupy()), cuda.get_device_id())
+        if shared > self._allowed.get(key, 0):
+            driver = cuda.driver
+            static = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
+            if static + shared > SHARED:
+                driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            self._allowed[key] = shared
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
+                 stream: Any = None) -> None:
+        self.function()(grid, block, args, shared_mem, stream, self.cooperative)
+
+
+@lru_cache(CACHED)
+def of_file(file: str, expression: str, cooperative: bool = False, prelude: str = "") -> Kernel:
+    """The kernel ``expression`` of a file of ``cuda_kernels`` behind a prelude."""
+    return Kernel(expression, prelude + sources.source(file), f"cuda_kernels/{file}, {expression},",
+                  exact=file in EXACT, cooperative=cooperative)
+
+
+def compile(source: str, name: str, flags: tuple[str, ...], exported: bool) -> Binary:
+    """Compile a kernel for the current device. CuPy's CompileException with NVRTC's log if it is wrong.
+
+    CuPy knows where CUDA's headers are. Its own way to compile, `RawModule`, flushes denormal numbers to zero; OpenVINO
+    keeps them.
+    """
+    cupy = rt.cupy()
+    options = cupy._core.core.assemble_cupy_compiler_options((*flags, f"-I{sources.folder()}"))
+    code, symbols = cupy.cuda.compiler.compile_using_nvrtc(
+        source, options, None, "kernel.cu", None if exported else (name,), cache_in_memory=True)
+    return Binary(name if exported else symbols[name], code)
