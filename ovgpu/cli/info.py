@@ -61,6 +61,7 @@ def _print_card(out: Console, name: str, number: int) -> None:
               soft_wrap=True)
     try:
         device.check(number)
+        device.check_compiler(number)
     except DeviceError as e:
         out.print("    cannot be used:", Text(str(e)), soft_wrap=True)
 

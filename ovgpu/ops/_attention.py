@@ -78,7 +78,7 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
     if splits > 1:
         parts = k.scratch((blocks, together, splits, lanes * each + 2), sums)
         arrived = k.scratch((blocks,), np.dtype(np.uint32))
-        arrived.set(np.zeros(blocks, np.uint32), stream=k.stream)
+        arrived.data.memset_async(0, arrived.nbytes, k.stream)
     k.kernel("attention.cu", f"attend_split<{kernel}, {vector}, {each}, {together}, {axes.index}, {axes.rank}>",
              (blocks, splits), (WARPS * 32,), (*args, parts, arrived))
     return None

@@ -250,11 +250,13 @@ def _tiles(k: Any, c: Convolved) -> None:
     parts = max(1, -(-depth // max(per_part, 1)))
     window, kind, scalar = c.window(parts * c.out.size)
     finish, source, finishing = _finishing(k, c, scalar)
+    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {finish}{_weights(k, c)}>"
+    if parts > 1 and not k.fits(FILE, name, (*tiles, c.groups * parts), (THREADS,), prelude=source):
+        parts, per_part = 1, -(-depth // DEPTH) * DEPTH
     scratch = gates = None
     if parts > 1:
         scratch, gates = k.scratch((parts, c.out.size), sums), k.scratch((blocks, 2), np.dtype(np.uint32))
         gates.data.memset_async(0, gates.nbytes, k.stream)
-    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {finish}{_weights(k, c)}>"
     k.kernel(FILE, name, (*tiles, c.groups * parts), (THREADS,),
              (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *finishing),
              cooperative=parts > 1, prelude=source)

@@ -33,17 +33,20 @@ class Launches:
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool) -> Launches:
-        """For so many turns; whether the kernel ``keeps`` rows of R in registers if they fit."""
+    def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool,
+           together: bool = True) -> Launches:
+        """For so many turns; whether the kernel ``keeps`` rows of R in registers if they fit; whether blocks may be
+        ``together`` in one launch."""
         across = -(-hidden // UNITS)
         blocks = across * directions
         spread = max(1, multiprocessors // blocks)
         registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
-        if turns > 1 and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
+        several = turns > 1 and together
+        if several and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
             return Launches(True, registers, 1, UNITS, (across, directions, min(batch, spread)))
         sequences = TOGETHER if batch > 1 else 1
         groups = -(-batch // sequences)
-        if turns > 1 and blocks <= multiprocessors * resident(0, sequences):
+        if several and blocks <= multiprocessors * resident(0, sequences):
             return Launches(True, 0, sequences, UNITS, (across, directions, min(groups, spread)))
         units = UNITS
         while units > 2 and blocks * (UNITS // units) * groups < multiprocessors:  # weights come faster to more of them
@@ -84,16 +87,20 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     if isinstance(op, GRU):
         cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
     turns = steps * (2 if cell == "GRU" else 1)
-    plan = Launches.of(hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8)
+    counts = "int" if lengths is None else k.c_type(lengths.dtype)
+    kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
+    given = hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8
+    plan = Launches.of(*given)
+    if plan.together and not k.fits("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid,
+                                    (32, plan.units)):
+        plan = Launches.of(*given, together=False)
     state, kept = (k.scratch((2, directions, batch, hidden), sums) if turns > 1 else None for _ in range(2))
     arrived = _counter(k) if plan.together else None
     of_x = _strides(x, w is None, y, states, finals)
     backwards = sum(d << i for i, d in enumerate(reverses))
-    counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {plan.registers}, {plan.sequences}>"
     for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
         size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last, coupled, *order], np.int32)
-        k.kernel("recurrent.cu", kernel, plan.grid, (32, plan.units),
+        k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
                  (x, w, r, b, p, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,
                   arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
     return None

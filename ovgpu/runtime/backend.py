@@ -64,6 +64,7 @@ class Recording(Protocol):
 
     runs: int
     graph: Any
+    reason: str  # why it cannot be captured, where that has been tried
     number: int  # the call in `flat` that is being run, or that stands first in what is being run
 
 

@@ -67,6 +67,7 @@ class Binding:
     flat: list[Call] = field(default_factory=list)
     runs: int = 0
     graph: Any = None
+    reason: str = ""
     number: int = 0
 
 
@@ -343,6 +344,7 @@ class Executor:
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
             reason = self._failed(e.__cause__, culprit(steps, recording.calls, recording.number))
+            recording.reason = str(reason)
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
             raise self._failed(e, culprit(steps, recording.calls, recording.number)) from e

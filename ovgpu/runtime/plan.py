@@ -96,8 +96,8 @@ class Plan:
     """The rows in order of execution, and the memory behind them.
 
     ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, those of bodies included; ``slots``:
-    (expression, number) per segment; ``captured``: whether a segment is replayed as graphs; ``counts``: what one run
-    of a segment's calls launches, nothing where it was not reached.
+    (expression, number) per segment; ``captured``: whether a segment is replayed as graphs; ``uncaptured``: why one of
+    them cannot be; ``counts``: what one run of a segment's calls launches, nothing where it was not reached.
     """
 
     device: str
@@ -109,6 +109,7 @@ class Plan:
     slots: tuple[tuple[tuple[str, int | None], ...], ...]
     captured: tuple[bool, ...]
     counts: tuple[Counts, ...]
+    uncaptured: tuple[str, ...] = ()
 
     def all_steps(self) -> Iterator[PlanStep]:
         """The rows of this plan and of its bodies, each once."""
@@ -222,7 +223,7 @@ def _joined(plan: Plan, rest: Plan) -> Plan:
              for s in rest.steps]
     return replace(plan, steps=(*plan.steps, *later), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
                    constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
-                   counts=plan.counts + rest.counts)
+                   counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured)
 
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
@@ -263,6 +264,7 @@ class _Planner:
                         for segment, known in zip(program.segments, self.slots)),
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
             counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
+            uncaptured=tuple(b.reason for b in bindings if b is not None and b.reason),
         )
 
     # ---- rows

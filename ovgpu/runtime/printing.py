@@ -103,4 +103,5 @@ def _summary(plan: Plan) -> Text:
               f"arena {bytes_text(plan.arena) if None not in plan.arenas else '?'}",
               f"constants {bytes_text(plan.constants)}", f"state {bytes_text(plan.state)}",
               counted(sum(map(len, plan.slots)), "slot"), f"{bytes_text(plan.bytes_moved)} moved per inference"]
+    parts += [f"runs call by call: {reason}" for reason in plan.uncaptured]
     return Text("; ".join(parts), "bold")

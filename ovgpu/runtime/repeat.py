@@ -45,6 +45,7 @@ class Cycle:
     calls: list[Calls]
     runs: int = 0
     graph: Any = None
+    reason: str = ""
     number: int = 0
 
     @property

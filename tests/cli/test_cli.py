@@ -133,6 +133,15 @@ def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             monkeypatch.setattr(blas_emu, "get_property", lambda part: 1 // 0)
             text = words(output(capsys, "info"))
             assert "cannot be used: cuBLAS cannot be loaded: ZeroDivisionError" in text and "NVRTC 13.0" in text
+            monkeypatch.undo()
+
+            def no_headers(*_: object, **__: object) -> None:
+                raise cupy_emu.cuda.compiler.CompileException('cannot open source file "cuda_fp16.h"')
+
+            monkeypatch.setattr(cupy_emu.cuda.compiler, "compile_using_nvrtc", no_headers)
+            text = words(output(capsys, "info"))
+            assert "cannot be used: a kernel that does nothing does not compile" in text
+            assert 'one of CUDA\'s headers: pip install "ovgpu[cuda13]"' in text
         with emulated_devices(0):
             text = words(output(capsys, "info"))
             assert text.startswith(f"ovgpu {ovgpu.__version__}") and "\nCPU" in output(capsys, "info")

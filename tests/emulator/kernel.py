@@ -25,7 +25,8 @@ from .toolchain import compile_library, include_folders, included_text, runtime
 STATIC_SHARED_LIMIT = 48 << 10
 SHARED_LIMIT = 227 << 10
 MAX_THREADS = 1024
-MAX_COOPERATIVE_BLOCKS = 264  # two on every multiprocessor
+MULTIPROCESSORS = 132
+MAX_COOPERATIVE_BLOCKS = 2 * MULTIPROCESSORS
 
 
 class _Config(ctypes.Structure):
@@ -363,6 +364,13 @@ def get_attribute(attribute: int, function: int) -> int:
     return 0  # the compiler of the host does not tell it
 
 
+def resident_blocks(function: int, threads: int, shared: int) -> int:
+    """cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor."""
+    assert _loaded[function].function.max_threads >= threads
+    return MAX_COOPERATIVE_BLOCKS // MULTIPROCESSORS
+
+
+cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor = resident_blocks
 cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
 cuda.function.Module = Module
 cuda.driver.funcSetAttribute, cuda.driver.funcGetAttribute = set_attribute, get_attribute

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import _convolution
 from ovgpu.ops._op import Op, evaluate
@@ -81,6 +82,17 @@ def test_sums_are_split_where_tiles_are_few(kind: Any, backend: CudaBackend, mon
     monkeypatch.setattr(Launcher, "kernel", watched)
     names = convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), kind, room=0)
     assert (names, launched) == (["convolve_tiles"], [(1, 1, 4)])
+
+
+def test_parts_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card says so: one block has the whole sum."""
+    monkeypatch.setattr(Kernel, "resident", lambda self, threads, shared: 3)
+    launched: list[Any] = []
+    launch = Launcher.kernel
+    monkeypatch.setattr(Launcher, "kernel", lambda self, *args, **named: (
+        launched.append((args[2], named["cooperative"])), launch(self, *args, **named)))
+    convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), room=0)
+    assert launched == [((1, 1, 1), False)]
 
 
 def test_tiles_of_several_images(backend: CudaBackend) -> None:

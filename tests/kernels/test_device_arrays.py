@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.backends.cuda import interop
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net
@@ -407,6 +408,19 @@ def test_what_its_library_does_not_hand_out(compiled: Any) -> None:
 
     with pytest.raises(RuntimeError, match="Withheld cannot be used: it requires gradients"):
         compiled(nets.one()).create_infer_request().infer([Withheld(X)])
+
+
+@pytest.mark.emulator
+def test_arrays_of_several_devices(emulated: str) -> None:
+    """Each is adopted on its device: a stream of one cannot wait on another."""
+    with cp.devices(2):
+        for device in (0, 1, 0, 1):
+            with cp.cuda.Device(device):
+                array = ByDlpack(device + X)
+            adopted = interop.adopt(array)
+            assert adopted.data.device_id == device
+            with cp.cuda.Device(device):
+                np.testing.assert_array_equal(adopted.get(), device + X)
 
 
 @pytest.mark.emulator

@@ -113,6 +113,43 @@ def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: st
     assert infer(request, draw(2)) == CALLS and not request._backend.stream.is_capturing()
 
 
+def test_a_capture_that_is_spoilt_once_is_tried_again(emulated: str, beside: Any) -> None:
+    """By another thread, say: there is no warning, and the second attempt holds."""
+    request, spoilt = request_of(net(), emulated), list[bool]()
+    infer(request, draw(0))
+
+    def spoil() -> None:
+        if not spoilt and request._backend.stream.is_capturing():
+            spoilt.append(True)
+            raise RuntimeError("spoilt")
+
+    beside(spoil)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [infer(request, draw(n)) for n in range(3)] == [(1, 0)] * 3
+    plan = request.plan()
+    assert spoilt and plan.captured == (True,) and not plan.uncaptured
+
+
+def test_the_plan_says_why_there_is_no_graph(emulated: str, beside: Any) -> None:
+    request = request_of(net(), emulated)
+    beside(lambda: cp.empty(4, np.float32))
+    infer(request, draw(0))
+    with pytest.warns(RuntimeWarning):
+        infer(request, draw(1))
+    (reason,) = request.plan().uncaptured
+    assert "[Doubled]" in reason and "16 bytes are allocated while capturing" in reason
+    assert "call by call: [Doubled]" in " ".join(str(request.plan()).split())
+
+
+def test_the_garbage_collector_waits_for_a_capture(emulated: str, beside: Any) -> None:
+    request, enabled = request_of(net(), emulated), dict[bool, bool]()
+    beside(lambda: enabled.update({request._backend.stream.is_capturing(): gc.isenabled()}))
+    for n in range(3):
+        infer(request, draw(n))
+    assert enabled == {False: True, True: False} and gc.isenabled()
+
+
 @pytest.mark.emulator
 def test_an_invalidated_capture_is_left(emulated: str, beside: Any) -> None:
     """Something used the null stream: the driver tells only at the end of the capture."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import _recurrence
 from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent
@@ -175,6 +176,13 @@ def test_one_multiprocessor(sequence: Any, batch: int, hidden: int, launches: in
     op = sequence(direction="bidirectional")
     calls = run(backend, op, sequence_inputs(op, batch, 3, 5, hidden), steps=3)
     assert kernels(calls) == (launches or (6 if sequence is GRUSequence else 3))
+
+
+def test_blocks_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card says so: there is a launch for each turn."""
+    monkeypatch.setattr(Kernel, "resident", lambda self, threads, shared: 1)
+    op = LSTMSequence()
+    assert kernels(run(backend, op, sequence_inputs(op, 2, 3, 5, 40), steps=3)) == 3
 
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence, RNNSequence])

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu.backends.cuda import errors, rt
-from ovgpu.errors import DeviceError
+from ovgpu.backends.cuda.kernels import Kernel
+from ovgpu.errors import DeviceError, OpError
 
 # Compute capability of the oldest card per version of CUDA: 13 compiles for no older one; before 7.0 the threads of
 # a warp do not run independently.
@@ -80,6 +81,17 @@ def check(number: int) -> None:
             found.name, *found.capability, version, *oldest) + ('; pip install "ovgpu[cuda12]"' if older else ""))
     nvrtc_version()
     cublas_version()
+
+
+def check_compiler(number: int) -> None:
+    """Raises DeviceError that says why if kernels do not compile for the card of this number: CuPy may be installed
+    without CUDA's headers."""
+    text = '#include "common.cuh"\nextern "C" __global__ void nothing() {}'
+    try:
+        with errors.translated(), rt.cupy().cuda.Device(number):
+            Kernel("nothing", text, "a kernel that does nothing", exported=True).function()
+    except OpError as e:
+        raise DeviceError(str(e)) from e
 
 
 def uuid(number: int) -> str:

@@ -15,10 +15,12 @@ from itertools import count, groupby
 from typing import Any
 from weakref import WeakSet
 
+from ovgpu import collector
 from ovgpu.backends.cuda import rt
 from ovgpu.runtime.backend import Call, Eager, Recording, Uncaptured
 
 BUDGET = 1 << 16  # nodes per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
+ATTEMPTS = 2  # to capture a recording
 NEVER = -(1 << 62)  # runs of a recording that is not captured again
 _capturing = threading.Lock()  # one capture at a time in this process
 
@@ -82,27 +84,35 @@ class Graphs:
             number += len(run)
 
     def _capture(self, recording: Recording, calls: Sequence[Call], first: int) -> Call:
-        """The launch of a graph of these calls. Other threads may launch and allocate meanwhile, on their streams."""
+        """The launch of a graph of these calls. What another thread does may spoil a capture: it is tried again."""
+        for attempt in reversed(range(ATTEMPTS)):
+            try:
+                graph = self._captured_once(recording, calls, first)
+            except Exception as e:
+                if not attempt:
+                    recording.runs = NEVER
+                    raise Uncaptured(e) from e
+            else:
+                return partial(graph.launch, self.stream)
+        raise AssertionError("unreachable")
+
+    def _captured_once(self, recording: Recording, calls: Sequence[Call], first: int) -> Any:
+        """The graph of these calls. Other threads may launch and allocate meanwhile, on their streams.
+
+        The garbage collector waits: it might destroy what unloads a module or frees memory, which ends a capture.
+        """
         recording.number = first
         cuda = rt.cupy().cuda
-        with _capturing, cuda.using_allocator(_refuse):
+        with _capturing, collector.paused(), cuda.using_allocator(_refuse):
             self.stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
             try:
                 for call in calls:
                     call()
                     recording.number += 1
-            except BaseException as e:
+            except BaseException:
                 self._abandon()
-                if isinstance(e, Exception):
-                    recording.runs = NEVER
-                    raise Uncaptured(e) from e
                 raise
-            try:
-                graph = self.stream.end_capture()
-            except Exception as e:
-                recording.runs = NEVER
-                raise Uncaptured(e) from e
-        return partial(graph.launch, self.stream)
+            return self.stream.end_capture()
 
     def _abandon(self) -> None:
         """Ends a capture that has failed: the stream is as it was before."""

@@ -27,7 +27,8 @@ def adopt(owner: Any) -> Array:
         return owner
     try:
         if hasattr(owner, "__dlpack__"):
-            with _waiting(cupy):
+            number = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else cupy.cuda.get_device_id()
+            with cupy.cuda.Device(number), _waiting(cupy, number):
                 return cupy.from_dlpack(owner)
         given = owner.__cuda_array_interface__
         shape, dtype = tuple(given["shape"]), np.dtype(given["typestr"])
@@ -37,9 +38,9 @@ def adopt(owner: Any) -> Array:
 
 
 @cache
-def _waiting(cupy: Any) -> Any:
-    """A stream that no work is given: `from_dlpack` has the current one wait for the owner's, and that would be the
-    default stream, on which everything waits."""
+def _waiting(cupy: Any, device: int) -> Any:
+    """A stream of the current device, whose number is ``device``, that no work is given: `from_dlpack` has the current
+    one wait for the owner's, and that would be the default stream, on which everything waits."""
     return cupy.cuda.Stream(non_blocking=True)
 
 

@@ -67,6 +67,13 @@ class Kernel:
                 driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             self._allowed[key] = shared
 
+    def resident(self, threads: int, shared: int) -> int:
+        """How many blocks of so many threads run at the same time on the current device, which nothing else uses."""
+        self.prepare(shared)
+        cuda = rt.cupy().cuda
+        each = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(self.function().ptr, threads, shared)
+        return int(each * cuda.Device().attributes["MultiProcessorCount"])
+
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int = 0,
                  stream: Any = None) -> None:
         self.function()(grid, block, args, shared_mem, stream, self.cooperative)

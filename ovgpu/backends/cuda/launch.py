@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,14 @@ class Launcher:
     def kernel(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...],
                args: Sequence[Any], shared: int = 0, cooperative: bool = False, prelude: str = "") -> None:
         """Launches ``expression`` of ``cuda_kernels/file``; scalars in ``args`` have NumPy types, and host arrays are
-        structs passed by value. All blocks of a cooperative launch run at the same time. ``prelude`` is generated
-        source that stands before the file's."""
+        structs passed by value. All blocks of a cooperative launch run at the same time, see `fits`. ``prelude`` is
+        generated source that stands before the file's."""
         self._launch(kernels.of_file(file, expression, cooperative, prelude), grid, block, args, shared)
+
+    def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
+             prelude: str = "") -> bool:
+        """Whether all blocks of a cooperative launch run at the same time."""
+        return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],
                 shared: int = 0) -> None:
@@ -81,6 +87,7 @@ class Launcher:
         """Numbers on the device that the step's launches look up; uploaded once, while they are recorded."""
         array = self.scratch(values.shape, values.dtype)
         array.set(values, stream=self.stream)
+        self.stream.synchronize()  # the host's memory may be read until then
         return array
 
     def gemm(self, a: Array, b: Array, out: Array) -> bool:
