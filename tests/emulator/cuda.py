@@ -125,7 +125,7 @@ profiler = SimpleNamespace(start=_ignore, stop=_ignore)
 nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
 SHARED_SIZE_BYTES, MAX_DYNAMIC_SHARED_SIZE_BYTES = 1, 8  # CUfunction_attribute
 # kernel.py adds what compiles, loads and asks for kernels. Those of the emulator lie in its own `cache_directory`.
-compiler = SimpleNamespace(CompileException=CompileException, get_cache_dir=lambda: "")
+compiler = SimpleNamespace(CompileException=CompileException)
 function = SimpleNamespace()
 driver = SimpleNamespace(
     CUDADriverError=CUDADriverError,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import kernel_cache, kernels, sources
+from ovgpu.backends.cuda import kernel_cache, kernels, rt, sources
 from tests.emulator import cupy_emu
 from tests.harness.cuda import bound
 from tests.harness.ir import Net
@@ -28,8 +28,9 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An emulated card on which nothing is compiled yet."""
     kernels.of_file.cache_clear()
-    monkeypatch.setattr(cupy_emu.cuda.compiler, "get_cache_dir", lambda: str(tmp_path / "usual"))
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "usual"))
     with bound("emulator"):
+        monkeypatch.setattr(rt, "_replaced", False)
         yield
 
 
@@ -199,10 +200,13 @@ def watched(*args, **kwargs):
     said.append("compiles")
     return compile(*args, **kwargs)
 
+said = []
 cuda = rt.cupy().cuda
 cuda.Device, cuda.get_device_id, cuda.function.Module = Device, lambda: 0, Module
 compile, compiler.compile_using_nvrtc = compiler.compile_using_nvrtc, watched
 compiler._get_arch_for_options_for_nvrtc = lambda arch=None: ("-arch=sm_90", "cubin")
+kernels.Kernel("once", 'extern "C" __global__ void once() {}', "once", exported=True).function()
+print(*said, len(list(Path(sys.argv[2], "ovgpu").iterdir())))
 for name, text, exported in (("twice<float>", "template <class T> __global__ void twice(T* x) { *x *= 2; }", False),
                              ("thrice", 'extern "C" __global__ void thrice(float* x) { *x *= 3; }', True)):
     kernel_cache.enter(str(Path(sys.argv[1], name[:3])))
@@ -221,11 +225,11 @@ def test_with_cupy_itself(tmp_path: Path) -> None:
     if find_spec("cupy") is None or find_spec("nvidia") is None:
         pytest.skip("CuPy is not installed")
     environment = {**os.environ, "CUPY_CACHE_DIR": str(tmp_path / "own"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", REAL, str(tmp_path / "kernels")]
+    command = [sys.executable, "-c", REAL, str(tmp_path / "kernels"), str(tmp_path / "own")]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    wanted = []
+    wanted = ["compiles loads once 1"]
     for symbol in ("_Z5twiceIfEvPT_", "thrice"):
         wanted += [f"compiles loads {symbol}", f"loads {symbol}", f"compiles loads {symbol}"]
     assert done.stdout.split("\n")[:-1] == wanted
-    assert not list((tmp_path / "own").rglob("*.cubin"))
+    assert [path.parent.name for path in (tmp_path / "own").rglob("*.cubin")] == ["ovgpu"]

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: in the folder that CACHE_DIR names, or where CuPy keeps its own.
+"""Compiled kernels on disk: in the folder that CACHE_DIR names, or beside CuPy's own, which CUPY_CACHE_DIR names.
 
 The key of a kernel is its source with all headers, its name, the compiler's flags and the card's compute capability.
 Paths and the compiler's version do not count: a folder may be made on one machine and used on another. Several
@@ -7,6 +7,7 @@ processes may share a folder.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from ovgpu.backends.cuda import rt
 from ovgpu.replacement import Replacement
 
+USUAL = os.path.expanduser("~/.cupy/kernel_cache")
 DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written
 
 
@@ -78,8 +80,7 @@ def _folder() -> Path | None:
     folder = _folders.entered[-1]
     if folder:
         return Path(folder)
-    usual = rt.cupy().cuda.compiler.get_cache_dir()
-    return Path(usual, "ovgpu") if usual else None
+    return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or USUAL, "ovgpu")
 
 
 def read(path: Path) -> bytes | None:

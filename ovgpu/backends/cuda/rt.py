@@ -15,12 +15,19 @@ _cupy: Any = None
 _cublas: Any = None
 _cublaslt: Any = None
 _cudnn: Any = None
+_replaced = False
 
 
 def bind(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> None:
     """Uses these modules from now on; None for what `import` finds, False for a cuDNN or cuBLASLt that is not there."""
-    global _cupy, _cublas, _cublaslt, _cudnn
+    global _cupy, _cublas, _cublaslt, _cudnn, _replaced
     _cupy, _cublas, _cublaslt, _cudnn = cupy, cublas, cublaslt, cudnn
+    _replaced = cupy is not None
+
+
+def replaced() -> bool:
+    """Whether another module stands in for CuPy: what it compiles is nothing for a card."""
+    return _replaced
 
 
 def cupy() -> Any:
