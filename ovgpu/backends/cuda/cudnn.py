@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -124,9 +125,8 @@ class Dnn:
     def handle(self) -> Any:
         """Made when a convolution is recorded: not every model has one."""
         cudnn = rt.cudnn()
-        with translated():
-            handle = lent(self, cudnn, lambda: cudnn.create_handle())
-            cudnn.set_stream(handle, self.stream.ptr)
+        handle = lent(self, cudnn, lambda: cudnn.create_handle())
+        cudnn.set_stream(handle, self.stream.ptr)
         return handle
 
     def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
@@ -145,8 +145,21 @@ class Dnn:
         if problem not in self._plans:
             if len(self._plans) >= PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[problem] = build(problem, self.handle)
+            self._plans[problem] = self._built(problem)
         return self._plans[problem]
+
+    def _built(self, problem: Problem) -> Plan | None:
+        """A plan; None where cuDNN has none, or fails to build it for reasons that differ by version: ovgpu's own
+        kernels are always there."""
+        try:
+            return build(problem, self.handle)
+        except Exception as e:
+            # Of layers after a convolution, engines say in several ways that they do not compute them.
+            expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
+            if not expected and problem.tail is None:
+                warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
+                              f"{type(e).__name__}: {e}", RuntimeWarning, 2)
+            return None
 
     def _scratch(self, nbytes: int) -> Any:
         """The workspace of all plans, which run one after the other. What has been recorded keeps the one it has."""
@@ -168,40 +181,32 @@ class Plan:
             self.graph.execute(addresses, int(workspace.ptr), self.handle)
 
 
-def build(problem: Problem, handle: Any) -> Plan | None:
-    """The plan that cuDNN thinks best of those that sum in f32, in the same order every time; None if it has none."""
+def build(problem: Problem, handle: Any) -> Plan:
+    """The plan that cuDNN thinks best of those that sum in f32, in the same order every time. Exceptions of cuDNN's
+    bindings, of several kinds, if it has none."""
     cudnn = rt.cudnn()
     kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
     notes = cudnn.numerical_note
     unwanted = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
     if problem.kind == "float32":
         unwanted.append(notes.TENSOR_CORE)  # they would round to TF32
-    with translated():
-        try:
-            graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
-            x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
-            kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
-            record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
-            out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
-                         dilation=problem.dilations, compute_data_type=sums)
-            if problem.tail is not None:
-                out = _finished(graph, problem, out, kind)
-            out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-            graph.deselect_numeric_notes(unwanted)
-            graph.deselect_workspace_greater_than(WORKSPACE)
-            graph.check_support()
-            graph.build_plans()
-            return Plan(graph, handle)
-        except cudnn.cudnnGraphNotSupportedError:
-            return None
-        except RuntimeError as e:
-            # As the library says of a part of the graph; one that it does not know may be wrong for other reasons.
-            if "NOT_SUPPORTED" in str(e) or problem.tail is not None:
-                return None
-            raise
+    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
+    x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
+    kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
+    record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
+    out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
+                 dilation=problem.dilations, compute_data_type=sums)
+    if problem.tail is not None:
+        out = _finished(graph, problem, out, kind)
+    out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.deselect_numeric_notes(unwanted)
+    graph.deselect_workspace_greater_than(WORKSPACE)
+    graph.check_support()
+    graph.build_plans()
+    return Plan(graph, handle)
 
 
 def _finished(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
