@@ -1,205 +1,141 @@
-"""Tests and times ovgpu on a machine with a GPU, in one command:
+"""Puts ovgpu on a card, in stages of falling worth; see bench/README.md for when to run which.
 
-    python -m bench.gpu                        everything; results go to bench/results
-    python -m bench.gpu --only bert_base gpt2_decode --no-suite
-    python -m bench.gpu --emulated --tiny      a trial without a GPU, in less than a minute
+    python -m bench.gpu --stage 0 --out FOLDER [--budget SECONDS] [--expectations FILE]
+    python -m bench.gpu --emulated --tiny --out FOLDER      a trial of all stages without a GPU
 
-First the whole test suite with real CuPy in the emulator's place; then the bandwidth of a copy; then each
-workload in ovgpu, torch eager, torch.compile and CUDA graphs of both (where torch is there), results compared
-before times count; then what CuPy's and cuBLAS's calls cost. It needs numpy, lxml, ml_dtypes, rich, pytest,
-pytest-timeout, hypothesis, CuPy and nvmath-python; OpenVINO's judgements come from a file where openvino is not
-installed (`python -m tests.harness.store FILE` writes it elsewhere; give it as --expectations FILE).
+0  smoke: whole models, against recorded answers
+1  the test suite on the card, in parallel processes
+2  workloads against torch: transformers, recurrent networks, vision, a Llama decoder
+3  kernels: device time of the workloads by kernel, and the host's time by function
+4  compute-sanitizer over tests of kernels
+5  what the calls of libraries cost
 
-Three times per engine: on the device, between events around many launches of one inference's work (in a graph,
-one launch each; the cache is emptied before each where bandwidth is measured); of a call, inputs and outputs on
-the device, with its wait; and wall-clock, host arrays in to host arrays out. Ratios are to the fastest other
-engine: below 1, ovgpu is faster.
+Each part is a process of its own: one that fails or dies does not end the others. A part gets its share of what is left
+of the budget, writes its files as it goes on, and is stopped in time. The ends of what the parts say are printed last,
+the worst part first.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import shlex
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-
-from bench import engines, gpu_measure, gpu_questions, gpu_run
-from bench.gpu_torch import MODES
-from bench.gpu_workloads import TINY, WORKLOADS
-from ovgpu import devices
-from ovgpu.backends.cuda import CudaBackend, rt
-
-COPY, COPY_TINY = 2 << 30, 1 << 16  # bytes that a copy moves, each way
-UNFINISHED = "gpu-unfinished.json"
-SUITE_TINY = ("tests/kernels/test_range.py",)
-TIMES = {"device": "Device", "call": "Call", "wall": "Host to host"}
-COLUMNS = ["Workload", "Engine", *(f"{title} (us)" for title in TIMES.values()), "Ratios", "GB/s", "% of copy"]
+ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = (90, 330, 400, 180, 240, 60)  # seconds, by stage
+SUMMARY = 10_000  # characters that are printed in the end
+GRACE = 5  # seconds between a part's own budget and when it is stopped
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All of it; what could be measured is reported even if something else failed."""
-    device = "EMULATED" if options.emulated else "NVIDIA"
-    if options.emulated:
-        from tests.emulator import blas_emu, blaslt_emu, cupy_emu
+@dataclass
+class Part:
+    """A command of a stage: a module of `bench` and its arguments, and its share of the stage's time."""
 
-        rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-        devices.register_backend(device, CudaBackend)
-    try:
-        return _measure(options, device)
-    finally:
-        if options.emulated:
-            devices.unregister_backend(device)
-            rt.bind(None, None)
+    module: str
+    arguments: list[str]
+    share: float = 1.0
+    said: str = ""
+    status: int | str = field(default="not begun")
 
-
-def _measure(options: argparse.Namespace, device: str) -> dict[str, Any]:
-    cupy = rt.cupy()
-    result: dict[str, Any] = {"device": gpu_measure.describe(cupy), "rounds": options.rounds,
-                              "clocks_before": gpu_measure.clocks(), "torch": _torch_version(options.torch)}
-    if options.suite:
-        result["suite"] = suite(options)
-        _progress(options, result, f"suite: {result['suite']['counts']}")
-    stream = cupy.cuda.Stream(non_blocking=True)
-    size = COPY_TINY if options.tiny else COPY
-    result["copy_bytes_per_second"] = gpu_measure.copy_bandwidth(cupy, stream, size, options.seconds)
-    if options.questions:
-        result["questions"] = gpu_questions.answer(device, options.tiny, result["copy_bytes_per_second"])
-        _progress(options, result, "calls")
-    settings = gpu_run.Settings(device, options.torch, options.modes, options.rounds, options.seconds, options.steps,
-                                1 if options.tiny else 5)
-    result["workloads"] = {}
-    for name in options.only:
-        found = gpu_run.compare((TINY if options.tiny else WORKLOADS)[name], settings)
-        result["workloads"][name] = found
-        times = {engine: round(row["device"]["us"], 2) if "device" in row else None
-                 for engine, row in found["engines"].items()}
-        _progress(options, result, f"{name}: {times}")
-        _free(cupy)
-    result["clocks_after"] = gpu_measure.clocks()
-    return result
+    @property
+    def name(self) -> str:
+        return f"{self.module} {' '.join(self.arguments[:4])}"
 
 
-def _progress(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Says what is done, and keeps it should the rest be cut short."""
-    Console(stderr=True).print(text, markup=False, highlight=False)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / UNFINISHED).write_text(json.dumps(result, indent=1) + "\n")
+def parts(stage: int, options: argparse.Namespace) -> list[Part]:
+    """The parts of a stage; `{budget}` in arguments stands for the seconds that a part has."""
+    out, trial = options.out, ["--emulated", "--tiny"] if options.emulated else []
+    judged = ["--expectations", str(options.expectations)] if options.expectations else []
+    emulated: bool = options.emulated
+    if stage == 0:
+        some = ["--device", "EMULATED", "--models", "lstm_state"] if emulated else []
+        return [Part("gpu_smoke", ["--out", str(out), "--seconds", "{budget}", *some])]
+    if stage == 1:
+        some = ["--device", "emulator", "tests/kernels/test_range.py"] if emulated else []
+        return [Part("gpu_suite", ["--out", str(out), "--seconds", "{budget}", *judged, *some])]
+    if stage == 2:
+        alone = ["--torch", "none"] if emulated else []
+        return [
+            Part("gpu_llama", ["--out", str(out / "llama.json"), "--budget", "{budget}", *trial, *(
+                ["--variant", "int4", "--contexts", "16", "--prefill", "0"] if emulated else [])], 0.4),
+            Part("gpu_vision", ["--out", str(out / "vision.json"), "--budget", "{budget}", *trial, *alone, *(
+                ["--only", "lstm_state", "resnet50"] if emulated else ["--modes", "graph", "compile+graph"])], 0.35),
+            Part("gpu_peers", ["--out", str(out), "--budget", "{budget}", "--no-questions", *trial, *alone,
+                               "--rounds", "3", "--seconds", "0.15", "--modes", "graph", "compile+graph"], 0.25),
+        ]
+    if stage == 3:
+        return [Part("gpu_profile", ["--out", str(out), "--budget", "{budget}", *trial])]
+    if stage == 4:
+        return [Part("gpu_sanitize", ["--out", str(out), "--budget", "{budget}", *trial])]
+    return [Part("gpu_peers", ["--out", str(out / "calls"), "--only", *trial, "--torch", "none"])]
 
 
-def suite(options: argparse.Namespace) -> dict[str, Any]:
-    """Runs the tests in a process of their own; the counts that pytest gives, and the end of its output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider"]
-    command += ["--device", "emulator" if options.emulated else "cuda"]
-    command += ["--expectations", str(options.expectations)] if options.expectations else []
-    command += SUITE_TINY if options.tiny else shlex.split(options.suite_args)
-    start = time.perf_counter()
-    done = subprocess.run(command, cwd=engines.ROOT, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", lines[-1] if lines else "")}
-    return {"command": command[1:], "status": done.returncode, "seconds": time.perf_counter() - start,
-            "counts": counts, "output": "\n".join(lines[-400:]), "errors": done.stderr[-4000:]}
+def run(part: Part, seconds: float, log: Path) -> None:
+    """Runs a part for at most so many seconds; what it says is kept in a file and, its end, in the part."""
+    arguments = [a.replace("{budget}", f"{max(seconds - GRACE, 1):.0f}") for a in part.arguments]
+    with log.open("a") as file:
+        file.write(f"== {part.module} {' '.join(arguments)}\n")
+        file.flush()
+        began = file.tell()
+        command = [sys.executable, "-u", "-m", f"bench.{part.module}", *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            part.status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            part.status = "stopped: out of time"
+            _stop(process)
+    with log.open(errors="replace") as file:
+        file.seek(began)
+        part.said = file.read()
 
 
-def rows(result: dict[str, Any]) -> list[list[str]]:
-    """The table's rows, one per workload and engine."""
-    found = []
-    for workload in result["workloads"].values():
-        for name, row in workload["engines"].items():
-            cells = [workload["title"], name]
-            if "device" not in row:
-                said = row.get("failed") or f"wrong: error {row['error']:.1e}"
-                found.append([*cells, said.splitlines()[0][:60], "", "", "", "", ""])
-                continue
-            rate = workload["least_bytes"] / row["device"]["us"] * 1e6
-            times = [f"{row[what]['us']:.2f}" if what in row else "" for what in TIMES]
-            ratios = [f"{row[what]['ratio']:.2f}" for what in TIMES if "ratio" in row.get(what, {})]
-            found.append([*cells, *times, " / ".join(ratios), f"{rate / 1e9:.1f}",
-                          f"{100 * rate / result['copy_bytes_per_second']:.1f}"])
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_stage(stage: int, options: argparse.Namespace, budget: float) -> list[Part]:
+    """Runs all parts of a stage, within the budget."""
+    found, until = parts(stage, options), time.perf_counter() + budget
+    for number, part in enumerate(found):
+        left = until - time.perf_counter()
+        share = part.share / sum(later.share for later in found[number:])
+        if left > 2:
+            run(part, left * share, options.out / f"stage{stage}.log")
     return found
 
 
-def _free(cupy: Any) -> None:
-    """Gives memory back between workloads."""
-    import gc
-
-    gc.collect()
-    cupy.get_default_memory_pool().free_all_blocks()
-
-
-def _torch_version(device: str | None) -> str | None:
-    if device is None:
-        return None
-    import torch
-
-    return str(torch.__version__)
-
-
-def _torch_device() -> str | None:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return "cuda" if torch.cuda.is_available() else None
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=[*WORKLOADS], metavar="NAME",
-                        help=f"workloads: {', '.join(WORKLOADS)}")
-    parser.add_argument("--no-suite", dest="suite", action="store_false")
-    parser.add_argument("--suite-args", default="tests", help='what pytest is given, as in "tests -n 8"')
-    parser.add_argument("--expectations", type=Path, help="OpenVINO's judgements, see tests/harness/store.py")
-    parser.add_argument("--no-questions", dest="questions", action="store_false")
-    parser.add_argument("--torch", choices=("cuda", "cpu", "none"), help="torch's device; default: cuda if usable")
-    parser.add_argument("--modes", nargs="*", choices=MODES, default=MODES, help="torch's ways to run; compiling takes "
-                        "up to a minute for each workload")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, help="per measurement")
-    parser.add_argument("--steps", type=int, help="tokens of a decoder that are timed in a round")
-    parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument("--out", type=Path, help="folder; default: bench/results, nowhere for a trial")
-    options = parser.parse_args(arguments)
-    options.torch = {None: _torch_device(), "none": None}.get(options.torch, options.torch)
-    if options.out is None and not options.emulated and not options.tiny:
-        options.out = engines.ROOT / "bench" / "results"
-    for name, usual, tiny in (("rounds", 5, 1), ("seconds", 0.5, 0.01), ("steps", 64, 3)):
-        if getattr(options, name) is None:
-            setattr(options, name, tiny if options.tiny else usual)
-    return options
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if the suite failed, or ovgpu failed or was wrong on a workload."""
-    options = parse(arguments)
-    result = run(options)
-    device = result["device"]["name"]
-    title = f"ovgpu on {device}: copies at {result['copy_bytes_per_second'] / 1e12:.3g} TB/s"
-    slug = "gpu-" + re.sub(r"\W+", "-", device.lower()).strip("-")
-    answers = result.pop("questions", None)
-    if answers is not None:
-        table = gpu_questions.rows(answers)
-        engines.report(options.out, f"{slug}-calls", f"Calls on {device}", ["Question", "Case", "Answer"], table,
-                       {"rounds": options.rounds, "answers": answers}, how="one question after the other")
-    engines.report(options.out, slug, title, COLUMNS, rows(result), result, how="the engines taking turns")
-    if options.out is not None:
-        (options.out / UNFINISHED).unlink(missing_ok=True)
-    if "suite" in result:
-        print(f"suite: {json.dumps(result['suite']['counts'])}")
-    failed = "suite" in result and result["suite"]["status"] != 0
-    wrong = [name for name, w in result["workloads"].items() if "device" not in w["engines"]["ovgpu"]]
-    if wrong:
-        print(f"failed or wrong: {', '.join(wrong)}")
-    return int(failed or bool(wrong))
+    """Exit status 1 if a part failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", type=int, choices=range(len(BUDGETS)), help="default: all")
+    parser.add_argument("--budget", type=float, help="seconds for all that is run")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results, at most four files a stage")
+    parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
+    parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes; with --emulated alone")
+    options = parser.parse_args(arguments)
+    if options.emulated != options.tiny:
+        parser.error("--emulated and --tiny go together")
+    options.out = options.out.resolve()
+    options.out.mkdir(parents=True, exist_ok=True)
+    done: list[Part] = []
+    stages = range(len(BUDGETS)) if options.stage is None else [options.stage]
+    for stage in stages:
+        budget = BUDGETS[stage] if options.budget is None else options.budget / len(stages)
+        done += run_stage(stage, options, budget)
+    done.sort(key=lambda part: part.status == 0)
+    for part in done:
+        print(f"==== {part.name}: {'done' if part.status == 0 else part.status}")
+        print(part.said[-SUMMARY // len(done) :])
+    return int(any(part.status != 0 for part in done))
 
 
 if __name__ == "__main__":

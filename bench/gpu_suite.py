@@ -27,6 +27,8 @@ from typing import Any
 
 import pytest
 
+from bench import gpu_recorded
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
            "tests/ops", "tests/api")
@@ -149,6 +151,8 @@ class Part:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All parts, several at a time, until the time is up."""
     start = time.perf_counter()
+    if options.record:
+        gpu_recorded.begin(options.record)
     if options.expectations:
         from tests.harness.recall import load
 
@@ -239,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--failed", type=Path, help="a suite.json: its failures alone are run again")
+    parser.add_argument("--record", type=Path, help="keep what the emulator compiles in this folder, see gpu_recorded")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     options = parser.parse_args(arguments)
     result = run(options)

@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,11 @@ class Run:
             self.options.out.write_text(json.dumps(self.result, indent=1) + "\n")
 
     def all(self) -> None:
-        import torch
+        if self.options.torch != "none":
+            import torch
 
-        cudnn: Any = torch.backends.cudnn
-        self.result |= {"torch": str(torch.__version__), "torch_cudnn": cudnn.version()}
+            cudnn: Any = torch.backends.cudnn
+            self.result |= {"torch": str(torch.__version__), "torch_cudnn": cudnn.version()}
         if self.options.device != "CPU":
             self.result["device"] = gpu_measure.describe(rt.cupy())
             self.result["clocks"] = gpu_measure.clocks()
@@ -144,6 +146,12 @@ class Run:
         item: dict[str, Any] = {"title": workload.title, "least_bytes": workload.nbytes, "engines": {},
                                 "build_seconds": time.perf_counter() - start}
         self.result["items"][name] = item
+        if self.options.torch == "none":
+            wanted = results(Ovgpu(replace(workload, config={}), "CPU"), workload)
+            row = self.engine(partial(Ovgpu, workload, self.options.device), workload, wanted, workload.tolerance)
+            item["engines"]["ovgpu"] = row
+            print(f"{name:18} {'ovgpu':20} {_line(row)}", flush=True)
+            return
         peer = partial(gpu_vision_torch.Peer, workload, device=self.options.torch, module=workload.module())
         wanted = results(peer("eager"), workload)
         item["reference_seconds"] = time.perf_counter() - start - item["build_seconds"]
@@ -244,7 +252,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="*", choices=MODES, default=["eager", "graph", "compile+graph"])
     parser.add_argument("--out", type=Path, help="JSON file, rewritten after each engine")
     parser.add_argument("--device", default="NVIDIA", help="of ovgpu; CPU for NumPy")
-    parser.add_argument("--torch", choices=("cuda", "cpu"), help="default: cuda, cpu for a trial")
+    parser.add_argument("--torch", choices=("cuda", "cpu", "none"), help="default: cuda, cpu for a trial; without it, "
+                        "results are compared with those of the CPU")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
     parser.add_argument("--check", action="store_true", help="compare results, measure nothing")

@@ -1,0 +1,53 @@
+"""Kernels that an emulated run asks for, and their machine code for a card, as `ovgpu.backends.cuda.kernel_cache` keeps
+it.
+
+The emulator compiles for the host, but asks for kernels by the same keys as a card of its compute capability. What it
+keeps in a folder has the source; `compile_all` puts NVRTC's machine code in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from ovgpu.backends.cuda import kernel_cache, rt
+from tests.emulator import nvrtc
+from tests.emulator.kernel import MAGIC
+
+CAPABILITY = "90"  # the emulator's
+
+
+def begin(folder: Path) -> None:
+    """Has this process and those forked from it keep what the emulator compiles."""
+    os.environ["CUPY_CACHE_DIR"] = str(folder.resolve())
+    rt.replaced = lambda: False
+
+
+def compile_all(folder: Path) -> tuple[int, list[str]]:
+    """Replaces what was recorded by machine code; how many kernels there are, and what does not compile."""
+    files = sorted((folder / "ovgpu").glob("*.cubin"))
+    with ProcessPoolExecutor() as pool:
+        wrong = [line for line in pool.map(compile_file, files, chunksize=8) if line]
+    return len(files), wrong
+
+
+def compile_file(path: Path) -> str:
+    """Replaces what a file has; "" if it compiles, or has been."""
+    payload = kernel_cache.read(path)
+    assert payload is not None
+    symbol, _, recorded = payload.partition(b"\0")
+    if not recorded.startswith(MAGIC):
+        return ""
+    source, options, names = pickle.loads(zlib.decompress(recorded[len(MAGIC) :]))
+    flags = [option for option in options if not option.startswith(("-I", "-std"))]
+    try:
+        cubin = nvrtc.compile_source(source, f"sm_{CAPABILITY}", names, flags)
+    except nvrtc.NvrtcError as e:
+        path.unlink()
+        return f"{names or symbol.decode()}: {str(e).splitlines()[0]}"
+    real = cubin.lowered[names[0]] if names else symbol.decode()
+    kernel_cache.write(path, real.encode() + b"\0" + cubin.code)
+    return ""

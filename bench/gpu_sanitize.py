@@ -1,0 +1,113 @@
+"""Runs tests of kernels on a card under NVIDIA's compute-sanitizer: stray accesses (memcheck) and races in shared
+memory (racecheck).
+
+    python -m bench.gpu_sanitize --out FOLDER [--budget SECONDS] [--tools memcheck racecheck] [FILE ...]
+
+Each file of tests is a process of its own, several at a time. ``sanitize.json`` has, for each, the errors that the tool
+counted and the first of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+EACH = 100  # seconds of a file's tests
+FILES = tuple(f"tests/kernels/test_{name}.py" for name in (
+    "attention", "attention_mma", "compressed", "compressed_mma", "convolution", "recurrent", "reduction",
+    "normalization", "softmax", "channel_normalization", "scatter", "gather", "sort", "segments", "copy", "movement",
+    "matmul", "rotary", "add_norm", "pooling", "roi_pooling", "detectron", "embedding", "fused", "interpolate", "ctc"))
+FAULT = re.compile(r"Invalid|hazard|Misaligned|out of bounds")
+ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
+
+
+def command(tool: str, file: str, emulated: bool) -> list[str]:
+    """Tests of a file under a tool; without one on the emulator, which has checks of its own."""
+    tests = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist",
+             "--device", "emulator" if emulated else "cuda", "-k", "not compile", file]
+    if emulated:
+        return tests
+    return ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--print-limit", "5", *tests]
+
+
+def read(said: str, status: int | None) -> dict[str, Any]:
+    """What a run found: the errors counted, and where the first one was."""
+    counts = [int(a or b) for a, b in ERRORS.findall(said)]
+    lines = said.splitlines()
+    first = next((i for i, line in enumerate(lines) if FAULT.search(line)), None)
+    tests = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed)", line)), "")
+    return {"errors": sum(counts) if counts else None, "status": status, "tests": tests.strip("= "),
+            "first": "\n".join(lines[first : first + 12]) if first is not None else ""}
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """All files under all tools, until the time is up."""
+    until = time.perf_counter() + options.budget
+    waiting = [(tool, file) for tool in options.tools for file in options.files if (ROOT / file).exists()]
+    running: list[tuple[str, float, subprocess.Popen[str]]] = []
+    found: dict[str, Any] = {}
+    while waiting or running:
+        now = time.perf_counter()
+        while waiting and len(running) < options.jobs and now < until:
+            tool, file = waiting.pop(0)
+            process = subprocess.Popen(command(tool, file, options.emulated), cwd=ROOT, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            running.append((f"{tool} {file}", now, process))
+        for item in list(running):
+            name, began, process = item
+            late = now > until or now - began > EACH
+            try:
+                said, _ = process.communicate(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                if not late:
+                    continue
+                process.kill()
+                said, _ = process.communicate()
+            found[name] = read(said, None if late else process.returncode)
+            running.remove(item)
+            (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
+        if now > until:
+            found |= {f"{tool} {file}": {"errors": None, "status": None, "tests": "not begun", "first": ""}
+                      for tool, file in waiting}
+            waiting.clear()
+    (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 if a tool counted errors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", default=[*FILES])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=240)
+    parser.add_argument("--tools", nargs="*", default=["memcheck", "racecheck"])
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--emulated", action="store_true", help="a trial without a GPU and without the tool")
+    parser.add_argument("--tiny", action="store_true", help="one file")
+    options = parser.parse_args(arguments)
+    if options.tiny:
+        options.files, options.tools = ["tests/kernels/test_range.py"], options.tools[:1]
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not options.emulated and shutil.which("compute-sanitizer") is None:
+        print("compute-sanitizer is not installed")
+        return 0
+    found = run(options)
+    wrong = {name: row for name, row in found.items() if row["errors"] or row["status"]}
+    for name, row in sorted(found.items(), key=lambda item: item[0] not in wrong):
+        print(f"{'WRONG' if name in wrong else 'ok   '} {name}: {row['errors']} errors; {row['tests'] or 'not done'}")
+        if row["first"]:
+            print(row["first"])
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
