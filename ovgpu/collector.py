@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from looking through a model again and again while it is being made."""
+"""Pauses of Python's garbage collector: while a model is made, and while a CUDA graph is captured."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _enabled = False
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """The block runs without the collector, in all threads: almost all that it makes stays, and collecting takes up to
-    a third of its time."""
+    """Run the block without the collector, in all threads. Almost all that compiling a model makes stays, and collecting
+    takes up to a third of its time; and what the collector destroys may end a capture."""
     global _inside, _enabled
     with _lock:
         if not _inside:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"errors", "types", "symbolic", "properties", "replacement"},
+    {"collector", "errors", "types", "symbolic", "properties", "replacement"},
     {"tensor"},
     {"model"},
     {"ops"},
@@ -22,7 +22,7 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"collector", "core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
+    {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
      "queue", "remote", "request", "request_tensors", "results", "settings", "states", "steady", "transfers", "version",
      "debug"},
     {"cli", "integrations", "__init__", "__main__"},
