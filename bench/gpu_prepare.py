@@ -34,12 +34,13 @@ PROCEDURE = """#!/usr/bin/env bash
 # bash {folder}/run.sh STAGE [OUT]: one stage of bench.gpu, from the root of the project; see bench/README.md.
 set -u
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
-python3 -m pip install -q --no-index --no-deps --target /tmp/ovgpu-site --upgrade "$here"/wheels/*.whl
-mkdir -p /tmp/ovgpu-kernels && tar xf "$here"/kernels.tar.xz -C /tmp/ovgpu-kernels --skip-old-files
-export PYTHONPATH=/tmp/ovgpu-site CUPY_CACHE_DIR=/tmp/ovgpu-kernels OPENBLAS_NUM_THREADS=1
-before=$(ls /tmp/ovgpu-kernels/ovgpu | wc -l)
-python3 -m bench.gpu --stage "$1" --out "${{2:-/tmp/ovgpu-results}}" --expectations "$here"/expectations.xz
-echo "$(($(ls /tmp/ovgpu-kernels/ovgpu | wc -l) - before)) kernels were compiled, $before were there"
+work=${{TMPDIR:-/tmp}}/ovgpu-card
+python3 -m pip install -q --no-index --no-deps --target "$work"/site --upgrade "$here"/wheels/*.whl
+mkdir -p "$work"/kernels && tar xf "$here"/kernels.tar.xz -C "$work"/kernels --skip-old-files
+export PYTHONPATH=$work/site CUPY_CACHE_DIR=$work/kernels OPENBLAS_NUM_THREADS=1
+before=$(ls "$work"/kernels/ovgpu | wc -l)
+python3 -m bench.gpu --stage "$1" --out "${{2:-$work/results}}" --expectations "$here"/expectations.xz
+echo "$(($(ls "$work"/kernels/ovgpu | wc -l) - before)) kernels were compiled, $before were there"
 """
 
 

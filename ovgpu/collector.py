@@ -14,8 +14,8 @@ _enabled = False
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Run the block without the collector, in all threads. Almost all that compiling a model makes stays, and collecting
-    takes up to a third of its time; and what the collector destroys may end a capture."""
+    """Run the block without the collector, in all threads. Almost all that compiling a model makes stays, while
+    collecting takes up to a third of its time; and what the collector destroys may end a capture."""
     global _inside, _enabled
     with _lock:
         if not _inside:
