@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,8 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "cuda"), default="emulator",
                      help="what tests of the CUDA backend run on: the emulator, or a card through CuPy")
+    parser.addoption("--fma", action="store_true", help="emulated kernels join products and the sums that follow, as "
+                     "NVRTC's do unless it is told not to")
     parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
@@ -73,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """A worker that dies ends the run: xdist may wait for ever for the tests of one that it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
+    if config.getoption("--fma"):
+        os.environ["OVGPU_EMU_FMA"] = "1"  # of worker processes, too
     config.addinivalue_line("markers", "emulator: looks into the emulator, which does not run with --device cuda")
     if config.getoption("--expectations"):
         load(config.getoption("--expectations"))

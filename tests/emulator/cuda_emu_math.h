@@ -199,12 +199,18 @@ inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __frsqrt_rn(float x) { return 1.0f / std::sqrt(x); }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
+// g++ joins no operation with one behind this, however it is told to contract.
+template <class T>
+inline T rounded(T x) {
+  asm("" : "+x"(x));
+  return x;
+}
+inline float __fmul_rn(float x, float y) { return rounded(x * y); }
+inline float __fadd_rn(float x, float y) { return rounded(rounded(x) + rounded(y)); }
+inline float __fsub_rn(float x, float y) { return rounded(rounded(x) - rounded(y)); }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return rounded(x * y); }
+inline double __dadd_rn(double x, double y) { return rounded(rounded(x) + rounded(y)); }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 // Winitzki's approximation, then Newton's method.
 inline double erfinv(double x) {

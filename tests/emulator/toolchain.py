@@ -18,10 +18,13 @@ HEADERS = ("cuda_emu.h", "cuda_emu_types.h", "cuda_emu_math.h", "cuda_emu_ptx.h"
 
 # Integer overflow wraps and `char` is signed as on a device; an index outside an array of known bounds traps.
 FLAGS = (
-    "-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-fwrapv", "-fsigned-char",
+    "-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fwrapv", "-fsigned-char",
     "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique",
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
+# Products and the sums that follow them: rounded one by one, or joined as on a device (`OVGPU_EMU_FMA`, pytest --fma),
+# unless NVRTC is told not to.
+SEPARATE, JOINED = ("-ffp-contract=off",), ("-ffp-contract=fast", "-mfma")
 # The runtime has brought the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
 RUNTIME_FLAGS = (
@@ -109,13 +112,18 @@ def runtime() -> ctypes.CDLL:
     return library
 
 
+def rounding(options: Sequence[str]) -> tuple[str, ...]:
+    """g++'s flags for how a kernel with these options of NVRTC rounds."""
+    return JOINED if os.environ.get("OVGPU_EMU_FMA") and "--fmad=false" not in options else SEPARATE
+
+
 @functools.cache
-def _precompiled_header() -> Path:
+def _precompiled_header(flags: tuple[str, ...]) -> Path:
     """A folder holding cuda_emu_cupy.h.gch: it takes most of the time out of compiling a small kernel."""
-    folder = cache_directory() / f"header-{_hash('header')}"
+    folder = cache_directory() / f"header-{_hash('header', flags)}"
     folder.mkdir(exist_ok=True)
     source = HERE / "cuda_emu_cupy.h"
-    _build(folder / "prelude.h.gch", [compiler(), *FLAGS, f"-I{HERE}", "-x", "c++-header", str(source)])
+    _build(folder / "prelude.h.gch", [compiler(), *flags, f"-I{HERE}", "-x", "c++-header", str(source)])
     return folder
 
 
@@ -154,15 +162,16 @@ def compile_library(code: str, options: Sequence[str] = ()) -> ctypes.CDLL:
     runtime()
     folders = include_folders(options)
     defines = [option for option in options if option.startswith(("-D", "-U"))]
-    key = _hash("kernel", included_text(code, folders), defines)
+    flags = (*FLAGS, *rounding(options))
+    key = _hash("kernel", included_text(code, folders), defines, flags)
     target = cache_directory() / f"{key}.so"
     if not target.exists():
         source = cache_directory() / f"{key}.{os.getpid()}.{os.urandom(4).hex()}.cc"
         source.write_text(code)
-        header = ["-I" + str(_precompiled_header()), f"-I{HERE}", "-include", "prelude.h"]
+        header = ["-I" + str(_precompiled_header(flags)), f"-I{HERE}", "-include", "prelude.h"]
         paths = [f"-I{folder}" for folder in folders]
         try:
-            _build(target, [compiler(), *FLAGS, *header, *paths, *defines, str(source), *LINK_FLAGS])
+            _build(target, [compiler(), *flags, *header, *paths, *defines, str(source), *LINK_FLAGS])
         finally:
             source.unlink(missing_ok=True)
     try:
