@@ -27,7 +27,7 @@ from tests.models.drive import DATA, Expected, relative_error, replay
 
 PASSES = 4  # over the calls of a model: graphs are captured in the second
 HALF = 3e-2  # of the largest value: what f16 may differ from f32
-# Models that amplify roundings, and FakeQuantize's levels that they flip: the emulator has the same errors, to two digits.
+# Models that amplify roundings, or flip levels of FakeQuantize by them: the emulator has the same errors to two digits.
 AMPLIFYING = {"t5_encoder": 5e-2, "t5_decoder": 5e-2, "resnet_int8": 0.15}
 
 
