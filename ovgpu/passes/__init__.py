@@ -20,6 +20,7 @@ from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.group_norm import group_norms
 from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.growth import growing_variables
+from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.norm import scale_norms
 from ovgpu.passes.precision import narrow
@@ -65,6 +66,7 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     group_norms(model)
     scale_norms(model)
     scale_channels(model)
+    merge_masks(model)
     narrow(model, half, kept)
     if fuse:
         merge_products(model)
