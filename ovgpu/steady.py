@@ -8,6 +8,7 @@ among them, run the model's own program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +19,12 @@ from ovgpu.mirror import Mirror, Pair
 from ovgpu.ops._op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
-from ovgpu.passes.steady import Cache, Steady, steady
+from ovgpu.passes.steady import Cache, Feed, Steady, steady
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.build import build
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Constants, Executor
+from ovgpu.runtime.intervals import Intervals, Unknown
 from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variables
 from ovgpu.symbolic import HELPERS, Int, Lane, Table
@@ -69,16 +71,17 @@ def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
 
 
 class SteadySteps:
-    """Those of one request."""
+    """Decode steps of one request, bound once per capacity of the caches."""
 
     def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants) -> None:
         self.programs, self._backend = programs, backend
         self._variables = [variables.all[cache.name] for cache in programs.parts.caches]
         self.executor = Executor(programs.device, backend, constants)
-        self._feeds = [Mirror(backend, True) for _ in programs.parts.feeds]
-        self._host: dict[int, Executor] = {}
+        self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
+        self._host: dict[Any, _HostPart] = {}
         self._on_host: Constants = {}
         self._last: tuple[Shapes, list[Array], int] | None = None  # what `_room` said last, and for how many rows
+        self._tail: tuple[list[Array], list[Pair]] | None = None  # the caches, and the arguments made of them
 
     @cached_property
     def _lengths(self) -> Pair:
@@ -88,20 +91,41 @@ class SteadySteps:
         """What the executor is to be run with, from the model's inputs; None if the inference is none of these. After
         it has succeeded, `commit`."""
         hosts = [pair.host for pair in pairs]
-        if any(not isinstance(x, np.ndarray) or x.dtype == object for x in hosts):
-            return None
+        for x in hosts:
+            if not isinstance(x, np.ndarray) or x.dtype == object:
+                return None
         wholes = self._room([x.shape for x in hosts])
         if wholes is None:
             return None
-        found = self._computed(hosts, wholes)
         parts = self.programs.parts
-        fed, in_order = found[: len(parts.feeds)], found[len(parts.feeds) :]
-        keys = int(self._lengths.host[1])
-        if not all(map(bool, in_order)) or any(f.grows and x.shape[-1] != keys for f, x in zip(parts.feeds, fed)):
-            return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
-        given = [self._fill(feed, mirror, value, wholes[0].shape[parts.caches[0].axis])
-                 for feed, mirror, value in zip(parts.feeds, self._feeds, fed)]
-        return [*pairs, *given, self._lengths, *(Pair(whole, whole) for whole in wholes)]
+        had, keys = self._lengths.host.tolist()
+        inputs = [*hosts, *[_shaped(wholes[i].shape, had, parts.caches[i]) for i in parts.asks]]
+        part, capacity = self._part(inputs), wholes[0].shape[parts.caches[0].axis]
+        count = len(parts.feeds)
+        uniform = part.uniform(inputs)
+        if uniform is not None:
+            if (not all([value for _, value in uniform[count:]])
+                    or any([f.grows and x[0][-1] != keys for f, x in zip(parts.feeds, uniform)])):
+                return None
+            given = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
+        else:
+            found = part.executor.run(inputs, {}, Fresh(HOST))
+            if not all(map(bool, found[count:])) or any(f.grows and x.shape[-1] != keys
+                                                        for f, x in zip(parts.feeds, found)):
+                return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
+            given = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
+        if self._tail is None or self._tail[0] is not wholes:
+            self._tail = wholes, [self._lengths, *(Pair(whole, whole) for whole in wholes)]
+        return [*pairs, *given, *self._tail[1]]
+
+    def _part(self, inputs: Sequence[Array]) -> _HostPart:
+        """The host's part for inputs of these ranks and types."""
+        key = tuple([(x.ndim, x.dtype) for x in inputs])
+        found = self._host.get(key)
+        if found is None:
+            program = program_for(self.programs.parts.host, inputs, self.programs.hosts)
+            found = self._host[key] = _HostPart(Executor(program, HOST, self._on_host))
+        return found
 
     def _room(self, shapes: Shapes) -> list[Array] | None:
         """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
@@ -136,23 +160,6 @@ class SteadySteps:
         bounds = [variable.most(cache.axis) for variable, cache in zip(self._variables, self.programs.parts.caches)]
         return (wanted, wholes, min(*most, *bounds)) if len(most) == 1 else None
 
-    def _computed(self, hosts: Sequence[Array], wholes: Sequence[Array]) -> list[Array]:
-        """The results of the host's part."""
-        parts = self.programs.parts
-        had = int(self._lengths.host[0])
-        inputs = [*hosts, *(_shaped(wholes[i].shape, had, parts.caches[i]) for i in parts.asks)]
-        program = program_for(parts.host, inputs, self.programs.hosts)
-        executor = self._host.get(id(program))
-        if executor is None:
-            executor = self._host[id(program)] = Executor(program, HOST, self._on_host)
-        return executor.run(inputs, {}, Fresh(HOST))
-
-    def _fill(self, feed: Any, mirror: Mirror, value: Array, rows: int) -> Pair:
-        shape = (*value.shape[:-1], rows) if feed.grows else value.shape
-        pair = mirror.pair(shape, feed.port.spec.type)
-        np.copyto(pair.host[..., : value.shape[-1]] if feed.grows else pair.host, value)
-        return pair
-
     def commit(self) -> None:
         """Has the caches take in what was appended."""
         rows = int(self._lengths.host[1])
@@ -160,9 +167,60 @@ class SteadySteps:
             variable.extend(rows)
 
 
+class _HostPart:
+    """What the host computes for the device: as one number for each result where intervals tell it, else in full."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self._intervals: Intervals | None = None
+        with suppress(Unknown):
+            self._intervals = Intervals(executor.program)
+
+    def uniform(self, inputs: Sequence[Array]) -> list[tuple[tuple[int, ...], Any]] | None:
+        """The shape of each result and the number that all its elements are, None if one has several."""
+        if self._intervals is None:
+            return None
+        self.executor.take(inputs, {})
+        slots, _ = self.executor.program.segments[0].lane(self.executor.arrays)
+        return self._intervals.uniform(slots, inputs)
+
+
+class _FeedMemory:
+    """Memory of one feed on either side. Where the last axis grows, it has room for as many columns as the caches have
+    rows, and the device reads those that there are keys for."""
+
+    def __init__(self, backend: Backend, feed: Feed) -> None:
+        self._mirror, self._grows, self._type = Mirror(backend, True), feed.grows, feed.port.spec.type
+        self._filled: tuple[Pair, Any, int] | None = None  # the array, the number it is full of, and up to which column
+
+    def copy(self, value: Array, capacity: int) -> Pair:
+        """The feed with these elements."""
+        pair, self._filled = self._pair(value.shape, capacity), None
+        np.copyto(pair.host[..., : value.shape[-1]] if self._grows else pair.host, value)
+        return pair
+
+    def fill(self, shape: tuple[int, ...], number: Any, capacity: int) -> Pair:
+        """The feed full of one number; written where it is not already."""
+        pair, columns = self._pair(shape, capacity), shape[-1] if self._grows else 0
+        filled, begin = self._filled, 0
+        if filled is not None and filled[0] is pair and filled[1] == number:
+            begin = filled[2]
+            if begin >= columns:
+                return pair
+        self._filled = None
+        (pair.host[..., begin:columns] if self._grows else pair.host).fill(number)
+        self._filled = pair, number, columns
+        return pair
+
+    def _pair(self, shape: tuple[int, ...], capacity: int) -> Pair:
+        return self._mirror.pair((*shape[:-1], capacity) if self._grows else shape, self._type)
+
+
 HOST = CpuBackend()
 
 
 def _shaped(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
     """An array of the shape of a cache with so many rows, of which nothing else is read."""
-    return np.broadcast_to(np.zeros((), cache.type.storage), (*whole[: cache.axis], rows, *whole[cache.axis + 1 :]))
+    dtype = cache.type.storage
+    shape = (*whole[: cache.axis], rows, *whole[cache.axis + 1 :])
+    return np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))

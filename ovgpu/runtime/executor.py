@@ -104,7 +104,7 @@ class Executor:
         Afterwards `assigned` gives the variables' new values.
         """
         A = self.arrays
-        self._take(inputs, states)
+        self.take(inputs, states)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
                 binding = self._bound(number, segment, memory, key)
@@ -117,11 +117,12 @@ class Executor:
 
     def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory) -> None:
         """Binds the first segment as `run` would, without running anything."""
-        self._take(inputs, states)
+        self.take(inputs, states)
         if self.program.segments:
             self._bound(0, self.program.segments[0], memory, None)
 
-    def _take(self, inputs: Sequence[Array], states: dict[str, Array]) -> None:
+    def take(self, inputs: Sequence[Array], states: dict[str, Array]) -> None:
+        """Has the lanes and steps read these inputs and states."""
         A = self.arrays
         for i, array in zip(self.program.inputs, inputs, strict=True):
             A[i] = array
@@ -149,7 +150,7 @@ class Executor:
     def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None) -> Binding:
         """A binding of a program of one segment to given arrays; derived from ``base``, kept by the caller."""
         A = self.arrays
-        self._take(inputs, {})
+        self.take(inputs, {})
         segment = self.program.segments[0]
         for i in segment.given:  # the lane reads the strides of a part of the caller's tensor
             value = self.program.values[i]

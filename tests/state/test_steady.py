@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
 from tests.emulator import cupy_emu
 from tests.harness.ir import Net, Port
 from tests.harness.layers import add, broadcast, concat, extent, gather, i64, mul, numbers, scalar, transpose, unsqueeze
-from tests.models.drive import DATA, Decoder
+from tests.models.drive import DATA, Decoder, decoder_inputs
 from tests.models.test_decoding import prompt, wanted
 
 HEADS, WIDTH = 2, 64  # room for 16 rows at first
@@ -100,6 +101,43 @@ def test_one_graph_for_five_hundred_steps(emulated: str, monkeypatch: pytest.Mon
             assert (counts.graph_launches, counts.launches, counts.allocs) == (1, 0, 0), step
     assert bindings == [1, 124, 125, 252, 253]  # two of them move the caches to where there is room for twice as many
     np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted("gpt2", prompt(5), 500))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is bound or computed on the host in a step whose mask is one number throughout, whatever the length."""
+    calls = [0]
+    for method in ("bind", "place"):
+        plain = getattr(CpuBackend, method)
+        monkeypatch.setattr(CpuBackend, method,
+                            lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1])
+    decoder = Decoder(ov.Core().compile_model(DATA / name / "model.xml", emulated))
+    tokens = [decoder.start(prompt(5))]
+    for _ in range(4):
+        tokens.append(decoder.step(tokens[-1]))
+    calls[0] = 0
+    for _ in range(6):
+        cupy_emu.counters.reset()
+        tokens.append(decoder.step(tokens[-1]))
+        assert cupy_emu.counters.graph_launches == 1
+    assert calls[0] == 0
+    np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted(name, prompt(5), 11))
+
+
+def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
+    """What is left of one in the memory of the feed is not taken for the other."""
+    core = ov.Core()
+    requests = [core.compile_model(DATA / "llama" / "model.xml", device).create_infer_request()
+                for device in (emulated, "CPU")]
+    random, length = np.random.default_rng(5), 0
+    for number, rows in enumerate((5, 1, 1, 1, 2, 1, 1, 1, 3, 1, 1, 1, 1)):
+        length += rows
+        mask = np.ones((1, length), np.int64)
+        if number % 3 == 2:
+            mask[0, : 1 + number // 3] = 0
+        inputs = decoder_inputs(random.integers(0, 100, (1, rows)), mask)
+        found, want = ([np.array(x) for x in request.infer(inputs).to_tuple()] for request in requests)
+        np.testing.assert_allclose(found[0], want[0], 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -225,7 +263,8 @@ def test_release_memory(device: str) -> None:
     twins.feed(3), twins.feed(1)
     request = twins.found
     parts = [*request._executors.values(), *request._initial._executors.values()]
-    parts += [request._steady.executor, *request._steady._host.values()] if request._steady is not None else []
+    if request._steady is not None:
+        parts += [request._steady.executor, *(part.executor for part in request._steady._host.values())]
     alive = [ref(executor) for executor in parts]
     assert len(alive) == (2 if device == "CPU" else 4)
     del parts

@@ -1,0 +1,325 @@
+"""Bounds of a program's values from bounds of its inputs, without computing the values.
+
+In most steps of a decoder an attention mask hides nothing: the additive mask is one number throughout. Intervals tell
+so in a few microseconds, however many keys there are, where the values themselves take several passes over them. Each
+tensor has the interval that all its elements lie in; an interval of one number is exact. A program with other layers
+than those known here, or bounds that are too wide, tell nothing: then the values are computed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops._elementwise import Elementwise
+from ovgpu.ops._op import evaluate, is_own
+from ovgpu.ops._shapes import normalize_axis
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.indexing import Gather
+from ovgpu.runtime.program import HostInput, Program, Segment, Step
+from ovgpu.symbolic import Int, Sym
+from ovgpu.types import Type
+
+Interval = tuple[Any, Any]
+Known = dict[int, Interval]  # by the id of a root
+Rule = Callable[[Known, Sequence[int]], Interval | None]
+"""From what is known and the slots to a step's bounds; None where they are too wide."""
+
+MOVING = frozenset("Copy Broadcast Reshape Unsqueeze Squeeze Transpose Slice StridedSlice Tile Identity".split())
+EXACT = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Narrow Select Clamp LogicalNot
+    LogicalAnd LogicalOr LogicalXor BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Less LessEqual Greater GreaterEqual Equal
+    NotEqual""".split())
+"""Elementwise ops whose result for one number is exact, whether computed alone or among others."""
+
+MEMORY = 64  # results for single numbers that a step remembers
+INTEGERS = frozenset({Type.i8, Type.i16, Type.i32, Type.i64, Type.u8, Type.u16, Type.u32})
+PLAIN = INTEGERS | {Type.boolean, Type.f16, Type.f32, Type.f64}
+
+
+class Unknown(Exception):
+    """A program in which intervals tell nothing."""
+
+
+class Intervals:
+    """The rules of one program."""
+
+    def __init__(self, program: Program) -> None:
+        """Raises Unknown for a program that intervals do not describe."""
+        if (len(program.segments) != 1 or program.rest is not None or program.states or program.assigns):
+            raise Unknown
+        self._values = program.values
+        self._segment = segment = program.segments[0]
+        if segment.told or segment.host_nodes:
+            raise Unknown
+        self._fixed: Known = {}
+        inputs = {value: number for number, value in enumerate(program.inputs)}
+        self.inputs: dict[int, int] = {}
+        """The root of each input whose elements are read, by the input's number."""
+        self._ordered: dict[int, int] = {}  # likewise, for inputs of which is only asked whether they count up
+        self._rules: list[tuple[int, Rule]] = []
+        for step in segment.steps:
+            if len(step.outputs) != 1 or step.kind not in ("bound", "copy"):
+                raise Unknown
+            for i in (*(i for i in step.inputs if i >= 0), *step.outputs):
+                self._admit(i)
+            output = self._values[step.outputs[0]].root
+            if step.op.name == "InOrder":
+                number = inputs.get(step.inputs[0], -1)
+                if number < 0:
+                    raise Unknown
+                self._ordered[output] = number
+                continue
+            for i in step.inputs:
+                root = self._values[i].root if i >= 0 else -1
+                if root in inputs:
+                    self.inputs[inputs[root]] = root
+            self._rules.append((output, self._rule(step)))
+        self._results = []
+        for i in program.results:
+            root = self._values[i].root
+            if root not in segment.given or (i != root and i not in segment.values):
+                raise Unknown
+            geometry = segment.given[i] if i == root else segment.places[segment.values.index(i)][0]
+            self._results.append((root, geometry))
+
+    def uniform(self, slots: Sequence[int],
+                inputs: Sequence[np.ndarray[Any, Any]]) -> list[tuple[tuple[int, ...], Any]] | None:
+        """The shape of each result and the number that all its elements are, None if one has several."""
+        known = dict(self._fixed)
+        for number, root in self.inputs.items():
+            x = inputs[number]
+            if not x.size:
+                return None
+            low, high = known[root] = (x.min().item(), x.max().item()) if x.size > 1 else (x.item(),) * 2
+            if low != low or high != high:
+                return None
+        for root, number in self._ordered.items():
+            known[root] = (_counts_up(inputs[number]),) * 2
+        for root, rule in self._rules:
+            found = rule(known, slots)
+            if found is None:
+                return None
+            before = known.get(root)  # of another part of it
+            known[root] = found if before is None else _hull(before, found)
+        results = []
+        for root, geometry in self._results:
+            low, high = known[root]
+            if low != high:
+                return None
+            results.append((geometry(slots)[0], low))
+        return results
+
+    def _admit(self, i: int) -> None:
+        """Raises Unknown for a value whose elements are not those of its root, or are no plain numbers."""
+        value = self._values[i]
+        root = self._values[value.root]
+        if value.type is not root.type or value.type not in PLAIN:
+            raise Unknown
+        if root.memory == "constant" and value.root not in self._fixed:
+            self._fixed[value.root] = _bounds(root.source)
+        elif root.memory not in ("constant", "input", "buffer", "output"):
+            raise Unknown
+
+    # ---- rules
+
+    def _rule(self, step: Step) -> Rule:
+        op: Any = step.op
+        if not is_own(type(op)) and op.name != "Copy":
+            raise Unknown
+        if op.name in MOVING:
+            return self._source(step, 0)
+        if op.name == "Concat":
+            sources = [self._source(step, i) for i in range(len(step.inputs))]
+            return lambda known, slots: _union([source(known, slots) for source in sources])
+        if op.name == "Range" and self._type(step) in INTEGERS:
+            numbers = [self._number(step, i) for i in range(3)]
+            return lambda known, slots: _range(*(number(slots) for number in numbers))
+        if isinstance(op, Gather) and len(step.inputs) == 3:
+            return self._gather(step)
+        if isinstance(op, Elementwise) and op.name in EXACT and getattr(op, "auto_broadcast", "") != "pdpd":
+            return self._elementwise(step)
+        raise Unknown
+
+    def _type(self, step: Step) -> Type:
+        return self._values[step.outputs[0]].type
+
+    def _source(self, step: Step, number: int) -> Rule:
+        """The bounds of an input."""
+        if number in step.host:
+            given = step.host[number]
+            if given.ints is not None:
+                ints = [self._resolved(d) for d in given.ints]
+                return lambda known, slots: _bounds_of([get(slots) for get in ints])
+            if given.constant is None:
+                raise Unknown
+            found = _bounds(given.constant)
+            return lambda known, slots: found
+        if step.inputs[number] < 0:
+            raise Unknown
+        root = self._values[step.inputs[number]].root
+        return lambda known, slots: known[root]
+
+    def _number(self, step: Step, number: int) -> Callable[[Sequence[int]], int]:
+        """A single integer that the step takes on the host."""
+        given = step.host.get(number, HostInput())
+        if given.ints is not None and len(given.ints) == 1:
+            return self._resolved(given.ints[0])
+        if given.constant is not None and given.constant.size == 1 and given.constant.dtype.kind in "iu":
+            known = int(given.constant.item())
+            return lambda slots: known
+        raise Unknown
+
+    def _resolved(self, number: Int) -> Callable[[Sequence[int]], int]:
+        if not isinstance(number, Sym):
+            return lambda slots: number
+        index = _slot(self._segment, number)
+        return lambda slots: slots[index]
+
+    def _gather(self, step: Step) -> Rule:
+        """The bounds of the data, for indices that are all in range: others give zeros."""
+        data, indices, axis = self._source(step, 0), self._source(step, 1), self._number(step, 2)
+        if step.inputs[0] < 0:
+            raise Unknown
+        shape = self._values[step.inputs[0]].view.shape
+        extent = self._resolved(shape[normalize_axis(axis(()), len(shape))])
+
+        def bounds(known: Known, slots: Sequence[int]) -> Interval | None:
+            found = indices(known, slots)
+            inside = found is not None and found[0] >= 0 and found[1] < extent(slots)
+            return data(known, slots) if inside else None
+
+        return bounds
+
+    def _elementwise(self, step: Step) -> Rule:
+        sources = [self._source(step, i) for i in range(len(step.inputs))]
+        kinds = [self._values[i].type if i >= 0 else step.host[n].type for n, i in enumerate(step.inputs)]
+        kind = self._type(step)
+        single = _single(step, kinds, kind)
+        rule = _truth if step.op.name == "Convert" and kind == Type.boolean else _RULES.get(step.op.name)
+        if rule is None or _limits(kind) is None or None in map(_limits, kinds):
+            return lambda known, slots: single([source(known, slots) for source in sources])
+        least, most = _limits(kind)  # type: ignore[misc]
+
+        def bounds(known: Known, slots: Sequence[int]) -> Interval | None:
+            given = [source(known, slots) for source in sources]
+            if None in given:
+                return None
+            low, high = rule(*given)  # type: ignore[arg-type]
+            return (low, high) if least <= low and high <= most else None
+
+        return bounds
+
+
+def _slot(segment: Segment, number: Sym) -> int:
+    if number.index not in segment.index:
+        raise Unknown
+    return segment.index[number.index]
+
+
+def _single(step: Step, kinds: Sequence[Type], kind: Type) -> Callable[[Sequence[Interval | None]], Interval | None]:
+    """The result of an op for single numbers, as the op itself computes it."""
+    found: dict[tuple[Interval | None, ...], Interval | None] = {}
+    types = [k.storage for k in kinds]
+
+    def bounds(given: Sequence[Interval | None]) -> Interval | None:
+        if any(x is None or x[0] != x[1] for x in given):
+            return _chosen(given) if step.op.name == "Select" else None
+        key = tuple(given)
+        if key not in found:
+            if len(found) >= MEMORY:
+                found.clear()
+            numbers = [np.asarray(x[0], dtype) for x, dtype in zip(given, types)]  # type: ignore[index]
+            number = evaluate(step.op, NUMPY, numbers, [kind])[0].item()
+            found[key] = (number, number) if number == number else None
+        return found[key]
+
+    return bounds
+
+
+def _chosen(given: Sequence[Interval | None]) -> Interval | None:
+    """The bounds of a Select."""
+    condition, a, b = given
+    if condition is None:
+        return None
+    if condition[0] == condition[1]:
+        return a if condition[0] else b
+    return _union((a, b))
+
+
+def _hull(*given: Interval) -> Interval:
+    return min(low for low, _ in given), max(high for _, high in given)
+
+
+def _union(given: Sequence[Interval | None]) -> Interval | None:
+    found = [x for x in given if x is not None]
+    return _hull(*found) if len(found) == len(given) else None
+
+
+def _bounds_of(numbers: Sequence[int]) -> Interval | None:
+    return (min(numbers), max(numbers)) if numbers else None
+
+
+def _bounds(x: np.ndarray[Any, Any]) -> Interval:
+    if not x.size or (low := x.min().item()) != low:  # empty, or not all are numbers
+        raise Unknown
+    return low, x.max().item()
+
+
+def _counts_up(x: np.ndarray[Any, Any]) -> bool:
+    """Whether the elements are 0, 1, 2 and so on."""
+    return x[0] == 0 if len(x) == 1 else bool((x == np.arange(len(x))).all())
+
+
+def _range(start: int, stop: int, step: int) -> Interval | None:
+    numbers = range(start, stop, step) if step else ()
+    return (min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])) if numbers else None
+
+
+def _limits(kind: Type) -> Interval | None:
+    """The least and the largest number of an integer type."""
+    if kind == Type.boolean:
+        return 0, 1
+    if kind not in INTEGERS:
+        return None
+    info = np.iinfo(kind.storage)
+    return int(info.min), int(info.max)
+
+
+# ---- integers
+
+def _comparison(holds: Callable[[Any, Any], bool], *, high_first: bool) -> Callable[[Interval, Interval], Interval]:
+    """An order: it holds for all numbers if it does for the worst ones, and for none if it does not for the best."""
+    def bounds(a: Interval, b: Interval) -> Interval:
+        worst, best = (a[1], b[0]), (a[0], b[1])
+        if not high_first:
+            worst, best = best, worst
+        return int(holds(*worst)), int(holds(*best))
+
+    return bounds
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    ends = [x * y for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def _truth(x: Interval) -> Interval:
+    """Of Convert to boolean."""
+    return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
+
+
+_RULES: dict[str, Callable[..., Interval]] = {
+    "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "Subtract": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "Multiply": _product,
+    "Minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "Maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "Less": _comparison(operator.lt, high_first=True),
+    "LessEqual": _comparison(operator.le, high_first=True),
+    "Greater": _comparison(operator.gt, high_first=False),
+    "GreaterEqual": _comparison(operator.ge, high_first=False),
+    "Convert": lambda x: x,
+}
