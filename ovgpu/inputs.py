@@ -174,6 +174,11 @@ class InputSlot:
     # ---- reading
 
     @property
+    def own(self) -> Tensor | None:
+        """The slot's own tensor, if it has one yet."""
+        return self._own
+
+    @property
     def tensor(self) -> Tensor:
         """The tensor that is read. One of the slot's own at first: zeros, and empty where the shape is dynamic."""
         if self._tensor is None:
@@ -211,8 +216,9 @@ class InputSlot:
         self._check(array.shape)
         return array
 
-    def order(self) -> None:
-        """Has inferences wait for what the owner of an array on a device has enqueued."""
+    def producer(self) -> Any:
+        """The owner of an array on a device, whose enqueued work inferences wait for; None if there is none."""
+        return None
 
     def pair(self, array: Array) -> Pair:
         """What `read` gave as the lane reads it, and as steps read it."""

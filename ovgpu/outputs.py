@@ -18,6 +18,7 @@ from ovgpu.types import PartialShape, Type
 class OutputSlot:
     """One output of a request; an inference writes its tensor's memory directly."""
 
+    _lent = None  # as that of an input: an array that is no tensor
     address: tuple[int, ...] = ()
     """Where on a device results are written, if the caller has decided that."""
 
@@ -106,8 +107,15 @@ class OutputSlot:
         kind = self.port.element_type
         return Type.of(result.dtype) if kind.is_dynamic() else kind
 
-    def order(self) -> None:
-        """Has inferences wait for those who still read the last result on a device."""
+    @property
+    def own(self) -> Tensor | None:
+        """The tensor, if it is the slot's own."""
+        return None if self.bound else self._tensor
+
+    def producer(self) -> Any:
+        """The owner of the tensor on a device, for whose readers of the last result inferences wait; None if there is
+        none."""
+        return None
 
     def overlaps(self, array: Array) -> bool:
         """Whether an inference that reads the array might write over it."""

@@ -149,11 +149,9 @@ class RemoteInput(InputSlot):
             self._tensor = RemoteTensor.of(self._lent, Type.of(self._lent.dtype), producer=self._producer)
         return super().tensor
 
-    def order(self) -> None:
-        if isinstance(self._tensor, RemoteTensor) and self._tensor.remote:
-            interop.order(self._tensor.producer, self._backend.stream)
-        elif self._producer is not None:
-            interop.order(self._producer, self._backend.stream)
+    def producer(self) -> Any:
+        tensor = self._tensor
+        return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else self._producer
 
     def read(self) -> Array:
         """The input as an array, on the host or on the device. Raises as `InputSlot.read`."""
@@ -233,9 +231,9 @@ class RemoteOutput(OutputSlot):
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
         return (self._tensor._array.data.ptr,) if self._tensor is not None and self._tensor.remote else ()
 
-    def order(self) -> None:
-        if isinstance(self._tensor, RemoteTensor) and self._tensor.remote:
-            interop.order(self._tensor.producer, self._backend.stream)
+    def producer(self) -> Any:
+        tensor = self._tensor
+        return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else None
 
     def place(self, shape: tuple[int, ...], kind: Type) -> Array:
         self._host = None

@@ -22,8 +22,8 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports",
-     "queue", "remote", "request", "request_tensors", "results", "settings", "states", "steady", "transfers", "version",
+    {"core", "compilation", "compiled", "devices", "inputs", "mirror", "outputs", "ports", "queue", "remote", "replays",
+     "request", "request_tensors", "results", "settings", "states", "steady", "transfers", "version",
      "debug"},
     {"cli", "integrations", "__init__", "__main__"},
 ]

@@ -175,6 +175,10 @@ class Backend(Protocol):
     def clock(self) -> Clock:
         """What tells when the work given to the backend is done."""
 
+    def order(self, owners: Sequence[Any]) -> None:
+        """Has the work given from now on wait for what the owners of arrays on the device have enqueued, from this
+        thread."""
+
     def abandon(self) -> None:
         """Waits likewise after an error, and raises no other: then nothing uses the inference's memory any more."""
 

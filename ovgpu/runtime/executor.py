@@ -11,7 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, compress, count
 from math import prod
 from operator import length_hint, ne
@@ -96,6 +96,7 @@ class Executor:
         self.loops: dict[int, Known] = {}  # by the id of their steps
         self.stepwise: dict[int, stepwise.Stepwise] = {}  # likewise
         self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
+        self.bound: tuple[Any, Binding]  # of the first segment: the last binding that was run, and what it is kept by
         self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
 
     def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
@@ -179,7 +180,31 @@ class Executor:
         else:
             self._publish(segment, binding)
         kept.move_to_end(full_key)
+        if not number:
+            self.bound = full_key, binding
         return binding
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether what is run depends on shapes alone, and on where inputs, outputs and states lie."""
+        program = self.program
+        return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
+                and not program.segments[0].told and not program.segments[0].host_nodes
+                and not (program.steps and program.steps[-1].kind == "eager"))
+
+    @property
+    def captured(self) -> bool:
+        """Whether the binding that was run last is a graph now."""
+        return bool(self.bound[1].graph)
+
+    def holds(self, key: Any, binding: Binding) -> bool:
+        """Whether a binding of the first segment is kept still; it counts as used then."""
+        kept = self.bindings[0]
+        if kept.get(key) is not binding:
+            return False
+        kept.move_to_end(key)
+        self.bound = key, binding
+        return True
 
     def _publish(self, segment: Segment, binding: Binding) -> None:
         A = self.arrays

@@ -197,6 +197,23 @@ class Variable:
                 self._whole, self.moved = None, True
         self.current, self.appended = staged, None
 
+    @property
+    def placed(self) -> Array | None:
+        """The current value, if it is the array last placed in its block."""
+        value = self.current
+        return value if value is self._spare[self.parity] else None
+
+    def alternates(self, before: Array, after: Array) -> bool:
+        """Whether ``before`` is the current value, and the next one would be placed in ``after``."""
+        return (self._current is before and not self.extended
+                and (after is before or self._spare[1 - self.parity] is after))
+
+    def alternate(self, after: Array) -> None:
+        """Makes ``after`` current, see `alternates`."""
+        if after is not self._current:
+            self.parity = 1 - self.parity
+            self._current = after
+
     def set(self, value: Array) -> None:
         """Sets the value from outside, in the current block: what is bound to it holds on. Error if type or shape are
         not the variable's."""

@@ -130,6 +130,9 @@ class CpuBackend:
     def synchronize(self) -> None:
         pass
 
+    def order(self, owners: Sequence[Any]) -> None:
+        pass
+
     def abandon(self) -> None:
         pass
 

@@ -13,6 +13,7 @@ from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.graphs import Graphs
+from ovgpu.backends.cuda.interop import Waiting
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import PARTS, Slicing
@@ -42,6 +43,7 @@ class CudaBackend:
         self._active = errors.Active(self.device, self.stream, folder)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream), Fft()
         self.graphs = Graphs(self.stream)
+        self.waiting = Waiting(self.stream, number)
 
     def active(self) -> AbstractContextManager[Any]:
         return self._active
@@ -149,6 +151,9 @@ class CudaBackend:
 
     def clock(self) -> Clock:
         return EventClock(self.stream)
+
+    def order(self, owners: Sequence[Any]) -> None:
+        self.waiting.order(owners)
 
     def synchronize(self) -> None:
         self.stream.synchronize()

@@ -72,8 +72,13 @@ class Active:
         self.device, self.stream, self.folder = device, stream, folder
 
     def __enter__(self) -> Self:
-        with translated():
+        try:
             self.device.__enter__()
+        except Exception as e:
+            found = _translation(e)
+            if found is None:
+                raise
+            raise found from e
         self.stream.__enter__()
         kernel_cache.enter(self.folder)
         return self
@@ -82,9 +87,12 @@ class Active:
                  trace: TracebackType | None) -> None:
         kernel_cache.leave()
         self.stream.__exit__(kind, error, trace)
-        with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):  # the first error counts
+        if error is None:
             self.device.__exit__(kind, error, trace)
-        found = None if error is None else _translation(error)
+            return
+        with contextlib.suppress(Exception):  # the first error counts
+            self.device.__exit__(kind, error, trace)
+        found = _translation(error)
         if found is not None:
             raise found from error
 

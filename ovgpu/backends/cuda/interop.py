@@ -3,7 +3,7 @@ interface. They are used where they are, after the work that their owner has enq
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import prod
@@ -79,6 +79,28 @@ def order(owner: Any, stream: Any) -> None:
         owner.__dlpack__(stream=stream.ptr)
     elif (number := owner.__cuda_array_interface__.get("stream")) is not None:
         stream.wait_event(cupy.cuda.Stream.from_external(_Stream(number)).record())
+
+
+class Waiting:
+    """Has one stream wait for others, by one event after the other."""
+
+    def __init__(self, stream: Any, device: int) -> None:
+        self._stream, self._device = stream, device
+        self._event: Any = None
+
+    def order(self, owners: Sequence[Any]) -> None:
+        """As `order` for several arrays: arrays of CuPy on the stream's device have one current stream."""
+        cupy, waits = rt.cupy(), False
+        for owner in owners:
+            if not isinstance(owner, cupy.ndarray) or owner.data.device_id != self._device:
+                order(owner, self._stream)
+            elif not waits:
+                waits = True
+                if self._event is None:
+                    with cupy.cuda.Device(self._device):
+                        self._event = cupy.cuda.Event(disable_timing=True)
+                self._event.record(cupy.cuda.get_current_stream(self._device))
+                self._stream.wait_event(self._event)
 
 
 @contextmanager

@@ -1,0 +1,102 @@
+"""Inferences that are run again as they are: by the graph of the last one like them.
+
+An inference depends on where its tensors and states lie, and on nothing else, if no shape and no value is computed on
+the host. Comparing those places takes a few microseconds; finding the binding for them, and all that it needs, takes
+ten times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.inputs import InputSlot
+from ovgpu.mirror import MirroredTensor, Pair
+from ovgpu.ops._op import Array
+from ovgpu.outputs import OutputSlot
+from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.state import Variable, Variables
+
+KEPT = 4  # per request: the states of two are in the other buffers
+
+Place = tuple[Any, Any, int, Any, Any]
+"""Of a slot's tensor: the slot, the request's own array or None, then the address, shape and strides of another one."""
+State = tuple[Variable, int, Array, Array]
+"""A variable, its parity and value before an inference, and the value after it."""
+
+
+class Replay:
+    """An inference that succeeded, of which only states and the contents of tensors may change."""
+
+    def __init__(self, executor: Executor, places: Sequence[Place], states: Sequence[State]) -> None:
+        self.executor = executor
+        self._key, self._binding = executor.bound
+        self._places, self._states = places, states
+
+    @staticmethod
+    def of(executor: Executor, pairs: Sequence[Pair], inputs: Sequence[InputSlot], outputs: Sequence[OutputSlot],
+           results: Sequence[Array], variables: Variables, parities: Sequence[int],
+           states: dict[str, Array]) -> Replay | None:
+        """The inference just run; None if it depends on more than `matches` compares, or is not captured yet.
+        ``parities`` and ``states`` are those before it."""
+        if not executor.fixed or not executor.captured:
+            return None
+        places = [_place(slot) for slot in (*inputs, *outputs)]
+        if None in places:
+            return None
+        for slot, pair in zip(inputs, pairs):
+            if pair.device is getattr(slot, "_received", None):
+                return None  # a copy
+        if any(result is not slot._array for slot, result in zip(outputs, results)):
+            return None
+        found, assigned = [], executor.assigned()
+        for (name, variable), parity in zip(variables.all.items(), parities):
+            before, after = states.get(name), variable.placed
+            if before is None or after is None or variable.info.axis or (
+                    name in assigned and assigned[name] is not after):
+                return None
+            found.append((variable, parity, before, after))
+        return Replay(executor, places, found)  # type: ignore[arg-type]
+
+    def matches(self) -> bool:
+        """Whether another inference is the same: the tensors and states lie where they did."""
+        for slot, own, address, shape, strides in self._places:
+            tensor = slot._tensor
+            if tensor is None or slot._lent is not None:
+                return False
+            array = tensor._array
+            if own is not None:
+                if array is not own:
+                    return False
+            elif (isinstance(array, np.ndarray) or array.data.ptr != address or array.shape != shape
+                  or array.strides != strides):
+                return False
+        for variable, parity, before, after in self._states:
+            if variable.parity != parity or not variable.alternates(before, after):
+                return False
+        return self.executor.holds(self._key, self._binding)
+
+    def run(self) -> None:
+        """Enqueues the inference."""
+        with np.errstate(all="ignore"):
+            self.executor.replay(self.executor.program.segments[0].steps, self._binding)
+
+    def commit(self) -> None:
+        """Makes the new states current, once the inference has succeeded."""
+        for variable, _, _, after in self._states:
+            variable.alternate(after)
+
+
+def _place(slot: Any) -> Place | None:
+    """Where the slot's tensor lies; None for one that is copied from or to where it lies."""
+    tensor = slot._tensor
+    if tensor is None or slot._lent is not None:
+        return None
+    if isinstance(tensor, MirroredTensor) and tensor is slot.own:
+        return slot, tensor._array, 0, None, None
+    array = tensor._array
+    if not tensor.remote or not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():
+        return None
+    return slot, None, array.data.ptr, array.shape, array.strides

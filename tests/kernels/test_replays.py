@@ -1,0 +1,182 @@
+"""Inferences like one before: nothing is looked for or bound, and what they depend on is compared each time."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.runtime.executor import Executor
+from tests.api import nets
+from tests.emulator import cupy_emu as cp
+from tests.harness.ir import Net
+from tests.harness.layers import add, scalar
+
+X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+Looked = Callable[[], int]
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
+    """How often bindings were looked for since the last call."""
+    found, bound = [0], Executor._bound
+
+    def count(*args: Any) -> Any:
+        found[0] += 1
+        return bound(*args)
+
+    def take() -> int:
+        count, found[0] = found[0], 0
+        return count
+
+    monkeypatch.setattr(Executor, "_bound", count)
+    return take
+
+
+def resident(array: Any) -> Any:
+    return ov.Tensor(cp.asarray(array), shared_memory=True)
+
+
+def running(names: int = 2) -> Any:
+    """Sums of all inputs so far, of several variables."""
+    net = Net()
+    x = net.parameter("f32", (2, 3), "x")
+    for name in map(str, range(names)):
+        after = add(net, net.read_value(name, "f32", (2, 3), net.const(np.zeros((2, 3), np.float32))), x)
+        net.assign(name, after)
+        net.result(add(net, after, scalar(net, float(name))))
+    return net.build()
+
+
+def test_tensors_on_the_device(compiled: Any, looked: Looked) -> None:
+    request = compiled(nets.one()).create_infer_request()
+    request.set_input_tensor(resident(X)), request.set_output_tensor(resident(0 * X))
+    for n in range(6):
+        request.get_input_tensor().device_array[...] = cp.asarray(n * X)
+        cp.counters.reset()
+        found = request.infer()[0]
+        np.testing.assert_array_equal(found.get(), np.abs(n * X))
+        if n > 1:
+            assert not looked() and (cp.counters.graph_launches, cp.counters.launches, cp.counters.allocs) == (1, 0, 0)
+        else:
+            assert looked()
+
+
+def test_tensors_on_the_host(compiled: Any, looked: Looked) -> None:
+    """The request's own; those of others are copied."""
+    request = compiled(nets.one()).create_infer_request()
+    for n in range(6):
+        np.testing.assert_array_equal(request.infer([n * X])[0], np.abs(n * X))
+        assert (looked() == 0) == (n > 1)
+    request.set_input_tensor(ov.Tensor(X))
+    for n in range(4):
+        np.testing.assert_array_equal(request.infer()[0], np.abs(X))
+        assert looked(), n
+
+
+def test_other_places(compiled: Any, looked: Looked) -> None:
+    """Each has a graph of its own; the last few are told apart."""
+    request = compiled(nets.one()).create_infer_request()
+    inputs, outputs = [resident(n * X) for n in range(3)], [resident(0 * X) for _ in range(2)]
+    for n in range(30):
+        request.set_input_tensor(inputs[n % 3]), request.set_output_tensor(outputs[n % 2])
+        np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n % 3 * X))
+    looked()
+    for n in range(8):
+        request.set_input_tensor(inputs[n % 2]), request.set_output_tensor(outputs[n % 2])
+        np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n % 2 * X))
+        count = looked()
+        assert n < 2 or not count
+
+
+def test_other_shapes(compiled: Any) -> None:
+    request = compiled(nets.one((-1, 3))).create_infer_request()
+    for n in range(24):
+        x = np.tile(X, (1 + n // 4 % 3, 1)) * n
+        if n % 8 < 4:
+            found = request.infer([x])[0]
+        else:
+            request.set_input_tensor(resident(x))
+            found = request.infer()[0]
+        np.testing.assert_array_equal(found, np.abs(x))
+
+
+def test_memory_that_is_bound_no_more(compiled: Any) -> None:
+    """Is not kept."""
+    request = compiled(nets.one()).create_infer_request()
+    used = []
+    for n in range(20):
+        request.set_input_tensor(resident(n * X)), request.set_output_tensor(resident(0 * X))
+        for _ in range(4):
+            np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n * X))
+        used.append(cp.cuda.memory.used_bytes())
+    assert used[-1] == used[10]
+
+
+def test_states(compiled: Any, looked: Looked) -> None:
+    request = compiled(running()).create_infer_request()
+    request.set_input_tensor(resident(X))
+    total = 0 * X
+
+    def check(times: int) -> None:
+        nonlocal total
+        for _ in range(times):
+            total = total + X
+            for number, found in enumerate(request.infer().to_tuple()):
+                np.testing.assert_array_equal(found, total + number)
+        np.testing.assert_array_equal(request.query_state()[0].state.data, total)
+
+    check(8)
+    looked()
+    check(5)
+    assert not looked()
+    request.reset_state()
+    total = 0 * X
+    check(5)
+    total = np.full_like(X, 9)
+    for state in request.query_state():
+        state.state = ov.Tensor(total)
+    looked()
+    check(3)
+    assert not looked()
+    request._release_memory()
+    check(5)
+
+
+def test_failures(compiled: Any, looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave states as they are, and the request usable."""
+    request = compiled(running()).create_infer_request()
+    request.set_input_tensor(resident(X))
+    for _ in range(7):
+        request.infer()
+    looked()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(request._backend, "synchronize", fail)
+        with pytest.raises(ValueError, match="no"):
+            request.infer()
+    np.testing.assert_array_equal(request.query_state()[1].state.data, 7 * X)
+    np.testing.assert_array_equal(request.infer()[0], 8 * X)
+    assert not looked()
+
+
+def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(nets.two()).create_infer_request()
+    for number, array in enumerate((X, np.arange(4))):
+        request.set_input_tensor(number, resident(array))
+    for _ in range(3):
+        request.infer()
+    waited, wait = [0], cp.cuda.Stream.wait_event
+
+    def count(*args: Any) -> None:
+        waited[0] += 1
+        wait(*args)
+
+    monkeypatch.setattr(cp.cuda.Stream, "wait_event", count)
+    request.infer()
+    assert waited[0] == 1
