@@ -3,11 +3,6 @@
 #include "accumulator.cuh"
 #include "attention.cuh"
 
-__device__ __forceinline__ float exponential(float x) { return __expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
-__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
-
 constexpr int TILE = 64;   // queries per block, and keys per step
 constexpr int DEPTH = 32;  // of q and k that are staged at a time
 constexpr int PITCH = TILE + 4;
@@ -165,7 +160,7 @@ __device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lan
 // Parts of a row that saw different keys: `count` records of sums, then maximum and total. Returns column `c` of their
 // unnormalised sum, whose maximum and total it adds to.
 template <class A>
-__device__ __forceinline__ A merge(const volatile A* parts, int count, int pitch, int n, int c, A& maximum, A& total) {
+__device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, int c, A& maximum, A& total) {
   A highest = maximum, sum = 0;
   for (int i = 0; i < count; i++) highest = larger(highest, parts[i * pitch + n]);
   total *= exponential(maximum - subtrahend(highest));
@@ -178,9 +173,8 @@ __device__ __forceinline__ A merge(const volatile A* parts, int count, int pitch
   return sum;
 }
 
-// Few queries, and any number in f64: each block takes Q of them and a part of the keys (gridDim.y parts); LANES lanes
-// take a key, each P elements of it. The last block of a batch to finish merges the parts. `arrived` is zero before and
-// after.
+// Few queries, and any number in f64: each block takes Q of them and a part of the keys (at most gridDim.y parts); LANES
+// lanes take a key, each P elements of it. The last block of a batch to finish merges the parts.
 template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -188,10 +182,14 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
                  const long long* length, A* parts, unsigned* arrived) {
   constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time
   constexpr int N = LANES * P, RECORD = N + 2;
+  static_assert(WARPS * RECORD >= MOST_SPLITS, "shared memory holds a weight per split");
   OVGPU_SHARED(A, shared, [WARPS * Q * RECORD]);
   OVGPU_SHARED(bool, last, [1]);
   const I chunks = (queries + Q - 1) / Q, first = static_cast<I>(blockIdx.x) % chunks * Q;
-  const int splits = gridDim.y;
+  if (length) keys = static_cast<I>(*length);
+  I begin, end;
+  const int splits = split_keys<4 * GROUPS>(keys, begin, end);
+  if (static_cast<int>(blockIdx.y) >= splits) return;
   I mask_at, sink_at;
   enter(batch, static_cast<I>(blockIdx.x) / chunks, q, k, v, mask_at, sink_at, out);
   if (scale) factor = A(*scale);
@@ -203,9 +201,6 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     load_row<V>(q + (first + i) * stride.q, depth, first + i < queries, lane, query[i]);
     maximum[i] = minus_infinity();
   }
-  if (length) keys = static_cast<I>(*length);
-  const I each = (keys + splits - 1) / splits, begin = each * static_cast<I>(blockIdx.y);
-  const I end = begin + each < keys ? begin + each : keys;
   for (I start = begin; start < end; start += GROUPS) {
     const I key = start + group;
     A x[P], y[P];
@@ -246,30 +241,28 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     if (threadIdx.x % 32 == 0) record[N] = highest, record[N + 1] = total[i];
   }
   __syncthreads();
-  A* record = parts + static_cast<long long>(blockIdx.x) * splits * Q * RECORD;
-  if (splits > 1) {
-    for (int i = 0; i < Q; i++) {
-      for (int c = threadIdx.x; c < N; c += WARPS * 32) {
-        A highest = minus_infinity(), all = 0;
-        A* part = record + (static_cast<long long>(i) * splits + blockIdx.y) * RECORD;
-        part[c] = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
-        if (c == 0) part[N] = highest, part[N + 1] = all;
+  const int rows = static_cast<int>(queries - first < Q ? queries - first : Q);
+  sink = sink ? sink + sink_at + first * stride.sink : nullptr;
+  out += first * stride.out;
+  if (splits == 1) {
+    for (int i = 0; i < rows; i++) {
+      for (int c = threadIdx.x; c < width; c += WARPS * 32) {
+        A highest = sink ? A(sink[i * stride.sink]) : minus_infinity(), all = sink ? 1 : 0;
+        const A result = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
+        out[i * stride.out + c] = T(result / all);
       }
     }
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last[0] = atomicInc(arrived + blockIdx.x, splits - 1) == splits - 1;
-    __syncthreads();
-    if (!last[0]) return;
-    __threadfence();
+    return;
   }
-  for (int i = 0; i < Q && first + i < queries; i++) {
-    for (int c = threadIdx.x; c < width; c += WARPS * 32) {
-      A highest = sink ? A(sink[sink_at + (first + i) * stride.sink]) : minus_infinity(), all = sink ? 1 : 0;
-      const A result = splits > 1 ? merge(record + static_cast<long long>(i) * splits * RECORD, splits, RECORD, N, c,
-                                          highest, all)
-                                  : merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
-      out[(first + i) * stride.out + c] = T(result / all);
+  parts += static_cast<long long>(blockIdx.x) * gridDim.y * Q * RECORD;
+  for (int i = 0; i < Q; i++) {
+    for (int c = threadIdx.x; c < N; c += WARPS * 32) {
+      A highest = minus_infinity(), all = 0;
+      A* part = parts + (blockIdx.y * Q + i) * RECORD;
+      part[c] = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
+      if (c == 0) part[N] = highest, part[N + 1] = all;
     }
   }
+  if (!arrives_last(arrived + blockIdx.x, splits, last)) return;
+  merge_splits<Q, N>(parts, splits, RECORD, shared, sink, stride.sink, out, stride.out, rows, static_cast<int>(width));
 }

@@ -2,6 +2,7 @@
 // With `length`, that is the number of keys, of which `keys` is a bound.
 #pragma once
 
+#include "ptx.cuh"
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
@@ -40,4 +41,96 @@ __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I ke
   if (MASK == BOOLEAN) return static_cast<const bool*>(mask)[at] ? score : minus_infinity();
   if (MASK == CAUSAL) return key <= row ? score : minus_infinity();
   return score;
+}
+
+__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+
+constexpr int MOST_SPLITS = 128;
+
+// Splits `keys` into at most gridDim.y ranges whose length is a multiple of STEP. Returns how many have keys; this
+// block's range is [begin, end).
+template <int STEP, class I>
+__device__ __forceinline__ int split_keys(I keys, I& begin, I& end) {
+  const I splits = gridDim.y;
+  const I each = ((keys + splits - 1) / splits + STEP - 1) / STEP * STEP;
+  begin = each * static_cast<I>(blockIdx.y);
+  end = begin + each < keys ? begin + each : keys;
+  return splits == 1 || !each ? 1 : static_cast<int>((keys + each - 1) / each);
+}
+
+// Whether this block is the last of `splits` to call it; what the others wrote before can then be read past L1.
+// `arrived` is zero before and after; `last` is in shared memory.
+__device__ __forceinline__ bool arrives_last(unsigned* arrived, unsigned splits, bool* last) {
+  __syncthreads();
+  if (threadIdx.x == 0) *last = increment_acquire_release(arrived, splits - 1) == splits - 1;
+  __syncthreads();
+  return *last;
+}
+
+// Merges parts of rows that saw different keys: [splits][Q][pitch] with sums, and at N maximum and total.
+// `weight` [rows][splits] is in shared memory. Loads of a thread do not wait for each other.
+template <int Q, int N, class T, class A, class I>
+__device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
+                                             I sink_stride, T* out, I out_stride, int rows, int width) {
+  constexpr int EACH = MOST_SPLITS / 32, AHEAD = 16;
+  const int lane = threadIdx.x % 32;
+  for (int row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
+    const A sunk = sink ? A(sink[row * sink_stride]) : A(minus_infinity());
+    A highest = sunk, total = 0, peak[EACH], whole[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      const int s = lane + i * 32;
+      const A* part = parts + (s * Q + row) * pitch + N;
+      peak[i] = s < splits ? __ldcg(part) : A(minus_infinity());
+      whole[i] = s < splits ? __ldcg(part + 1) : A(0);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) highest = larger(highest, peak[i]);
+    for (int step = 16; step > 0; step /= 2) highest = larger(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+    const A shift = subtrahend(highest);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      peak[i] = exponential(peak[i] - shift);
+      total += peak[i] * whole[i];
+    }
+    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+    if (sink) total += exponential(sunk - shift);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+      if (lane + i * 32 < splits) weight[row * splits + lane + i * 32] = peak[i] / total;
+    }
+  }
+  __syncthreads();
+  const int count = rows * width;
+  for (int first = threadIdx.x; first < count; first += 2 * blockDim.x) {
+    int row[2], column[2];
+    A sum[2] = {};
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+      const int at = first + n * static_cast<int>(blockDim.x) < count ? first + n * static_cast<int>(blockDim.x) : first;
+      row[n] = at / width, column[n] = at % width;
+    }
+    for (int begin = 0; begin < splits; begin += AHEAD) {
+      A part[2][AHEAD];
+#pragma unroll
+      for (int s = 0; s < AHEAD; s++) {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+          part[n][s] = begin + s < splits ? __ldcg(parts + ((begin + s) * Q + row[n]) * pitch + column[n]) : A(0);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < AHEAD; s++) {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+          if (begin + s < splits) sum[n] += weight[row[n] * splits + begin + s] * part[n][s];
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) out[row[n] * out_stride + column[n]] = T(sum[n]);
+  }
 }

@@ -1,34 +1,13 @@
 // Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao, 2023): queries times keys and weights
 // times values are products of 16-bit matrices with sums in f32; scores and weights stay in registers.
-#include "attention.cuh"
-#include "ptx.cuh"
+#include "attention_mma.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr int CHUNK = 8;    // elements in 16 bytes
 constexpr int PAD = CHUNK;  // after each staged row: eight rows that are read together lie in different banks
 constexpr float LOG2E = 1.44269504f;
 
-// e^x
-__device__ __forceinline__ float exponential(float x) { return exp2_approximate(x * LOG2E); }
-
-// x and y as neighbours in a register.
-template <class T>
-__device__ unsigned rounded(float x, float y);
-template <>
-__device__ __forceinline__ unsigned rounded<__half>(float x, float y) {
-  const __half2 both = __floats2half2_rn(x, y);
-  unsigned bits;
-  memcpy(&bits, &both, sizeof(bits));
-  return bits;
-}
-template <>
-__device__ __forceinline__ unsigned rounded<__nv_bfloat16>(float x, float y) {
-  const __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
-  unsigned bits;
-  memcpy(&bits, &both, sizeof(bits));
-  return bits;
-}
+__device__ __forceinline__ float power(float x) { return exp2_approximate(x * LOG2E); }
 
 // Stages N columns of ROWS rows, zeros outside of the array: eight threads take eight chunks of a row. Chunks of V
 // elements, one or CHUNK, are aligned; they have arrived after wait_copies.
@@ -107,17 +86,6 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
   }
 }
 
-// The fold over the four lanes that have a row.
-__device__ __forceinline__ float row_maximum(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-__device__ __forceinline__ float row_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 // More than a few queries: each warp computes TILES times 16 rows of the output, KEYS keys per step. DEPTH and WIDTH
 // are depth and width rounded up to multiples of 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and of
 // every 8 columns 2 (lane % 4) and the next. blockIdx.x counts batches and blocks of queries. Values arrive while
@@ -191,13 +159,13 @@ __global__ void __launch_bounds__(THREADS, 2)
           highest = fmaxf(highest, s);
         }
         highest = row_maximum(highest);
-        const float shift = subtrahend(highest), shrink = exponential(maximum[m][h] - shift);
+        const float shift = subtrahend(highest), shrink = power(maximum[m][h] - shift);
         maximum[m][h] = highest;
         total[m][h] *= shrink;
 #pragma unroll
         for (int n = 0; n < KEYS / 4; n++) {
           float& s = score[m][n / 2][2 * h + n % 2];
-          s = exponential(s - shift);
+          s = power(s - shift);
           total[m][h] += s;
         }
 #pragma unroll

@@ -1,5 +1,5 @@
-// PTX instructions, each behind a function, for compute capability 8.0 and up. Their twins for the host are in
-// tests/emulator/cuda_emu_ptx.h.
+// PTX instructions, each behind a function, for compute capability 8.0 and up unless they say otherwise. Their twins for
+// the host are in tests/emulator/cuda_emu_ptx.h.
 #pragma once
 
 #include "common.cuh"
@@ -11,6 +11,20 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// atomicInc by one thread of a block: what the block wrote before a barrier is visible to those who see the result, and
+// what others wrote before theirs is visible to the block after a barrier. Cheaper than fences of all threads.
+__device__ __forceinline__ unsigned increment_acquire_release(unsigned* at, unsigned limit) {
+  unsigned before;
+#if __CUDA_ARCH__ >= 700
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(limit) : "memory");
+#else
+  __threadfence();
+  before = atomicInc(at, limit);
+  __threadfence();
+#endif
+  return before;
 }
 
 __device__ __forceinline__ unsigned shared_address(const void* at) {

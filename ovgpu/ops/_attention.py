@@ -1,7 +1,8 @@
 """Attention on the device: which kernel computes it, and how.
 
-`cuda_kernels/attention.cu` has one for few queries, which splits the keys, and one for many; `attention_mma.cu` one for
-many queries of f16 and bf16, on tensor cores, where weights are rounded to the type of the values.
+`cuda_kernels/attention.cu` has one for few queries, which splits the keys, and one for many. Two more compute f16 and
+bf16 on tensor cores, where weights are rounded to the type of the values: `attention_stream.cu`, which splits the keys,
+for few queries or small batches, and `attention_mma.cu` for the rest.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ TILE = 64  # queries per block where there are many, or twice as many
 FEW = 8  # queries up to which the keys are split instead
 WARPS = 4  # per block
 WIDEST = 256  # elements of a row
-BLOCKS = 4  # per multiprocessor, that splitting aims at
+BLOCKS = 4  # per multiprocessor, that splitting aims at; half as many on tensor cores
 KEYS = 64  # at least, of each part
+MOST_SPLITS = 128  # parts of the keys
+STREAMED_ROWS = 32  # queries up to which `attention_stream.cu` is used whatever the batch
+STREAMED_WIDTH = 128  # elements of a row up to which it has registers
 TENSOR_CORES = 80  # compute capability of the first cards whose tensor cores `attention_mma.cu` is for
 PAD = 8  # elements after each row in its shared memory
 
@@ -60,6 +64,10 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
             sums.type(1 / sqrt(max(depth, 1))), length)
     kernel = f"{k.c_type(kind)}, {form}"
     vector = _vector((q, key, v), (depth, width), operands[:3])
+    if kind.itemsize == 2 and k.capability >= TENSOR_CORES and vector > 1 and max(depth, width) <= STREAMED_WIDTH and (
+            queries <= STREAMED_ROWS or axes.size * -(-queries // TILE) < k.multiprocessors):
+        _attend_stream(k, kernel, axes, (queries, keys, depth, width), args)
+        return None
     if queries > FEW and kind.itemsize == 2 and k.capability >= TENSOR_CORES:
         vector = min(vector, _vector((out,), (), operands[5:]))
         _attend_mma(k, kernel, axes, (queries, depth, width), vector, args)
@@ -73,15 +81,36 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
     each = next(p for p in (8, 16, 32) if p * lanes >= max(depth, width))
     together = 1 if queries == 1 or each > 16 or kind == np.float64 else 4
     blocks = axes.size * -(-queries // together)
-    splits = max(1, min(-(-BLOCKS * k.multiprocessors // blocks), keys // KEYS))
-    parts = arrived = None
-    if splits > 1:
-        parts = k.scratch((blocks, together, splits, lanes * each + 2), sums)
-        arrived = k.scratch((blocks,), np.dtype(np.uint32))
-        arrived.data.memset_async(0, arrived.nbytes, k.stream)
+    splits, *scratch = _split(k, blocks, BLOCKS, keys // KEYS, (together, lanes * each + 2), sums)
     k.kernel("attention.cu", f"attend_split<{kernel}, {vector}, {each}, {together}, {axes.index}, {axes.rank}>",
-             (blocks, splits), (WARPS * 32,), (*args, parts, arrived))
+             (blocks, splits), (WARPS * 32,), (*args, *scratch))
     return None
+
+
+def _split(k: Any, blocks: int, aim: int, most: int, part: tuple[int, int],
+           sums: np.dtype[Any]) -> tuple[int, Array | None, Array | None]:
+    """Number of splits of the keys, at most ``most``, for ``aim`` blocks per multiprocessor; memory for their parts
+    and for the number of blocks that have arrived."""
+    splits = max(1, min(-(-aim * k.multiprocessors // blocks), most, MOST_SPLITS))
+    if splits == 1:
+        return 1, None, None
+    arrived = k.scratch((blocks,), np.dtype(np.uint32))
+    arrived.data.memset_async(0, arrived.nbytes, k.stream)
+    return splits, k.scratch((blocks, splits, *part), sums), arrived
+
+
+def _attend_stream(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int, int], args: Sequence[Any]) -> None:
+    """Launch the kernel that streams keys through registers; ``extents`` are queries, keys, depth and width."""
+    queries, keys = extents[:2]
+    depth, width = -(-extents[2] // 32) * 32, -(-extents[3] // 64) * 64
+    step = 32 if max(depth, width) <= 64 else 16  # keys of a warp at a time
+    most = keys // (WARPS * step)
+    fills = axes.size * -(-queries // 32) * max(1, most) >= k.multiprocessors
+    rows = 8 if queries <= 8 else 32 if queries > 16 and step == 32 and fills else 16
+    blocks = axes.size * -(-queries // rows)
+    splits, *scratch = _split(k, blocks, BLOCKS // 2, most, (rows, width + 4), np.dtype(np.float32))
+    k.kernel("attention_stream.cu", f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {axes.index}, "
+             f"{axes.rank}>", (blocks, splits), (WARPS * 32,), (*args, *scratch), 4 * WARPS * rows * (width + 4))
 
 
 def _attend_mma(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,

@@ -61,6 +61,7 @@ inline float exp2_approximate(float x) {
   const float y = std::exp2(x);
   return y < 1.17549435e-38f ? 0.0f : y;
 }
+inline unsigned increment_acquire_release(unsigned* at, unsigned limit) { return atomicInc(at, limit); }
 inline void load_matrices(const void* row, unsigned (&to)[4]) { emu::load_matrices<false>(row, to, __LINE__); }
 inline void load_transposed(const void* row, unsigned (&to)[4]) { emu::load_matrices<true>(row, to, __LINE__); }
 template <class T>

@@ -10,6 +10,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops import _attention
 from ovgpu.ops._strided import Axes
 from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
@@ -21,6 +22,12 @@ Array = np.ndarray[Any, Any]
 HALF, BF16 = np.float16, ml_dtypes.bfloat16
 GROUPED = {"q": (1, 2, 3, 20, 16), "key": (1, 2, 1, 70, 16), "v": (1, 2, 1, 70, 32), "mask": (1, 1, 1, 20, 70)}
 FORMS = [(case, HALF) for case in (*MANY, GROUPED)] + [(case, BF16) for case in (MANY[3], MANY[5], GROUPED)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`attention_stream.cu` takes small batches otherwise."""
+    monkeypatch.setattr(_attention, "STREAMED_WIDTH", 0)
 
 
 @pytest.mark.parametrize(("case", "kind"), FORMS)

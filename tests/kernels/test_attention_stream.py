@@ -1,0 +1,134 @@
+"""Attention that streams keys through registers, of f16 and bf16, on the emulated device against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.backends.cuda.launch import Launcher
+from ovgpu.ops import _attention
+from ovgpu.ops._strided import Axes
+from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.attention import ScaledDotProductAttention
+from tests.emulator import cupy_emu, nvrtc
+
+from .recorded import kernel_name, replay
+from .test_attention import attend
+
+Array = np.ndarray[Any, Any]
+HALF, BF16 = np.float16, ml_dtypes.bfloat16
+FORMS: list[dict[str, Any]] = [
+    {"q": (2, 3, 1, 64), "key": (2, 3, 300, 64), "v": (2, 3, 300, 64)},
+    {"q": (1, 2, 4, 1, 64), "key": (1, 2, 1, 264, 64), "v": (1, 2, 1, 264, 64), "mask": (1, 1, 1, 1, 264)},
+    {"q": (1, 2, 4, 1, 64), "key": (1, 2, 1, 263, 64), "v": (1, 2, 1, 263, 64), "mask": (1, 1, 1, 1, 263)},
+    {"q": (1, 2, 12, 1, 64), "key": (1, 2, 1, 264, 64), "v": (1, 2, 1, 264, 64), "mask": (1, 1, 1, 1, 264),
+     "hidden": True, "sink": (1, 2, 12, 1, 1), "scale": True},
+    {"q": (1, 2, 5, 64), "key": (1, 2, 300, 64), "v": (1, 2, 300, 64), "causal": True, "sink": (1, 2, 1, 1)},
+    {"q": (2, 70, 40), "key": (2, 140, 40), "v": (2, 140, 56), "mask": (2, 70, 140), "hidden": True},
+    {"q": (1, 33, 16), "key": (1, 270, 16), "v": (1, 270, 16), "causal": True},
+    {"q": (1, 20, 8), "key": (1, 40, 8), "v": (1, 40, 8), "mask": (20, 1)},
+    {"q": (2, 10, 3, 24), "key": (2, 12, 3, 24), "v": (2, 12, 3, 24), "swapped": True, "mask": (1, 1, 1, 12)},
+    {"q": (1, 3, 128), "key": (1, 200, 128), "v": (1, 200, 72), "mask": (3, 200), "hidden": True},
+]
+
+
+@pytest.mark.parametrize("kind", [HALF, BF16])
+@pytest.mark.parametrize("case", FORMS)
+def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
+    calls = attend(backend, **case, kind=kind)
+    assert len(calls) == 1 and "attend_stream<" in kernel_name(calls[0])
+
+
+@pytest.mark.parametrize(("size", "queries", "form"), [
+    (64, 1, "64, 64, 8, 32"), (32, 9, "32, 64, 16, 32"), (64, 64, "64, 64, 32, 32"), (80, 40, "96, 128, 16, 16"),
+    (128, 4, "128, 128, 8, 16")])
+def test_sizes_of_heads(size: int, queries: int, form: str, backend: CudaBackend) -> None:
+    heads = backend.cupy.cuda.Device().attributes["MultiProcessorCount"] // 2
+    (call,) = attend(backend, (heads, queries, size), (heads, 140, size), (heads, 140, size), kind=HALF)
+    assert kernel_name(call) == f"attend_stream<__half, NONE, {form}, int, 2>"
+
+
+def test_splits_of_long_keys(backend: CudaBackend) -> None:
+    """As many as fill the device, of 128 keys at least."""
+    case = {"q": (1, 4, 1, 64), "key": (1, 1, 520, 64), "v": (1, 1, 520, 64)}
+    (call,) = attend(backend, **case, kind=HALF)
+    assert call.args[0] == (1, 4)
+
+
+@pytest.mark.parametrize("keys", [1, 100, 128, 129, 600])
+def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
+    """One launch serves all lengths up to the capacity; what lies behind them is not read."""
+    draws = [[np.random.default_rng(i + n).standard_normal(s).astype(HALF) for n in range(3)]
+             for i, s in enumerate([(1, 2, 4, 1, 16), (1, 2, 1, 640, 16), (1, 2, 1, 640, 16), (1, 1, 1, 1, 640)])]
+    for values in draws[1:3]:
+        for x in values:
+            x[..., keys:, :] = np.nan
+    device = [cupy_emu.empty(d[0].shape, d[0].dtype) for d in draws]
+    length, out = cupy_emu.asarray(np.array([keys])), cupy_emu.empty((1, 2, 4, 1, 16), HALF)
+    op = ScaledDotProductAttention()
+
+    def record() -> list[Any]:
+        launcher = Launcher(backend.stream, backend.blas)
+        assert _attention.attend(launcher, (*device, None, None), out, False, length) is None
+        return launcher.calls
+
+    def wanted(n: int) -> list[Array]:
+        q, k, v, mask = (d[n].astype(np.float64) for d in draws)
+        return list(op.evaluate(NUMPY, q, k[..., :keys, :], v[..., :keys, :], mask[..., :keys]))
+
+    replay(backend, record, list(zip(device, draws)), [out], wanted, 2e-3)
+
+
+def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2**31 elements, had they as many."""
+    monkeypatch.setattr(Axes, "index", "long long")
+    (call,) = attend(backend, (2, 30, 24), (2, 40, 24), (2, 40, 8), (2, 30, 40), kind=BF16)
+    assert kernel_name(call) == "attend_stream<__nv_bfloat16, ADDED, 32, 64, 16, 32, long long, 2>"
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", 7])
+def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
+    with cupy_emu.thread_order(order):
+        for case in FORMS[3], FORMS[5]:
+            attend(backend, **case, kind=HALF)
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
+    """NaN of a boolean mask; of the lowest of numbers, in which scores vanish, the mean of the values."""
+    q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(BF16) for i, n in enumerate((9, 270, 270)))
+    hidden = np.full((9, 270), ml_dtypes.finfo(BF16).min) if lowest else np.zeros((9, 270), bool)
+    out = cupy_emu.empty((9, 8), q.dtype)
+    launcher = Launcher(backend.stream, backend.blas)
+    inputs = [cupy_emu.asarray(x) for x in (q, key, v, hidden)]
+    assert ScaledDotProductAttention().cuda(launcher, inputs, [out], ()) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
+    np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
+
+
+def test_which_arrays_have_it(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 16 bytes, on cards with the instructions."""
+    (call,) = attend(backend, (1, 3, 12), (1, 40, 12), (1, 40, 12), kind=HALF)
+    assert "attend_split<" in kernel_name(call)
+    (call,) = attend(backend, (1, 3, 136), (1, 40, 136), (1, 40, 136), kind=HALF)
+    assert "attend_split<" in kernel_name(call)
+    monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", "75")
+    (call,) = attend(backend, (1, 3, 16), (1, 40, 16), (1, 40, 16), kind=HALF)
+    assert "attend_split<" in kernel_name(call)
+
+
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_kernels_compile_without_spills(architecture: str) -> None:
+    expressions = [f"attend_stream<{kernel}>" for kernel in (
+        "__half, ADDED, 64, 64, 8, 32, int, 2", "__half, ADDED, 64, 64, 32, 32, int, 2",
+        "__nv_bfloat16, BOOLEAN, 64, 64, 32, 32, int, 8", "__nv_bfloat16, ADDED, 128, 128, 16, 16, long long, 8")]
+    usage = nvrtc.compile_file("attention_stream.cu", architecture, expressions).usage
+    assert len(usage) == len(expressions)
+    assert not any(u.spill_stores or u.spill_loads for u in usage.values())
