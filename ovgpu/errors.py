@@ -35,3 +35,13 @@ class UnsupportedOpError(Error):
 
 class DeviceError(Error):
     """A device does not exist, is not usable, or ran out of memory."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says, or was caused by one that says, that there is not enough memory."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or str(cause).partition("] ")[2].startswith("out of memory"):
+            return True
+        cause = cause.__cause__
+    return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -31,8 +32,10 @@ class Replay:
     """An inference that succeeded, of which only states and the contents of tensors may change."""
 
     def __init__(self, executor: Executor, places: Sequence[Place], states: Sequence[State]) -> None:
+        assert executor.bound is not None
         self.executor = executor
-        self._key, self._binding = executor.bound
+        self._key, binding = executor.bound
+        self._binding = ref(binding)  # which holds memory, and goes when the executor drops it
         self._places, self._states = places, states
 
     @staticmethod
@@ -76,12 +79,14 @@ class Replay:
         for variable, parity, before, after in self._states:
             if variable.parity != parity or not variable.alternates(before, after):
                 return False
-        return self.executor.holds(self._key, self._binding)
+        return self.executor.holds(self._key, self._binding())
 
     def run(self) -> None:
         """Enqueues the inference."""
         with np.errstate(all="ignore"):
-            self.executor.replay(self.executor.program.segments[0].steps, self._binding)
+            binding = self._binding()
+            assert binding is not None  # it was there when it matched
+            self.executor.replay(self.executor.program.segments[0].steps, binding)
 
     def commit(self) -> None:
         """Makes the new states current, once the inference has succeeded."""

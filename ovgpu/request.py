@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
+from ovgpu.errors import is_out_of_memory
 from ovgpu.inputs import numbered
 from ovgpu.ops._op import Array
 from ovgpu.outputs import RequestMemory
@@ -204,11 +205,24 @@ class InferRequest(RequestTensors):
         else:
             with self._backend.active():
                 try:
-                    self._infer()
+                    self._infer_in_memory()
                 except BaseException:
                     self._backend.abandon()
                     raise
         self._latency = (time.perf_counter() - start) * 1000
+
+    def _infer_in_memory(self) -> None:
+        """Infer; where the device's memory does not suffice, once more without what earlier inferences have bound."""
+        try:
+            self._infer()
+        except Exception as e:
+            if not self._executors or not is_out_of_memory(e):
+                raise
+            self._backend.abandon()
+        else:
+            return
+        self._forget()  # outside of the handler: the error holds what was bound when it was raised
+        self._infer()
 
     def _infer(self) -> None:
         if self._moved:

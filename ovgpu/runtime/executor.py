@@ -54,7 +54,7 @@ class Memory(Protocol):
     def host(self, number: int) -> Array | None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Binding:
     """A segment for given slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
 
@@ -96,7 +96,8 @@ class Executor:
         self.loops: dict[int, Known] = {}  # by the id of their steps
         self.stepwise: dict[int, stepwise.Stepwise] = {}  # likewise
         self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
-        self.bound: tuple[Any, Binding]  # of the first segment: the last binding that was run, and what it is kept by
+        # Of the first segment: the last binding that was run, and what it is kept by.
+        self.bound: tuple[Any, Binding] | None = None
         self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
 
     def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
@@ -195,12 +196,12 @@ class Executor:
     @property
     def captured(self) -> bool:
         """Whether the binding that was run last is a graph now."""
-        return bool(self.bound[1].graph)
+        return self.bound is not None and bool(self.bound[1].graph)
 
-    def holds(self, key: Any, binding: Binding) -> bool:
+    def holds(self, key: Any, binding: Binding | None) -> bool:
         """Whether a binding of the first segment is kept still; it counts as used then."""
         kept = self.bindings[0]
-        if kept.get(key) is not binding:
+        if binding is None or kept.get(key) is not binding:
             return False
         kept.move_to_end(key)
         self.bound = key, binding
@@ -303,6 +304,7 @@ class Executor:
                 wanted = lay_out(segment.buffers, sizes, dynamic)
             self.layouts[number] = self.arenas[number] = None  # the old one goes first, also if there is no new one
             self.bindings[number].clear()
+            self.bound = None
             self.arenas[number], size = reserve(self.backend.allocate, wanted.nbytes, needed.nbytes)
             layout = self.layouts[number] = wanted if size == wanted.nbytes else needed
         return layout

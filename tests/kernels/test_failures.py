@@ -70,7 +70,8 @@ def test_no_memory_for_a_result(emulated: str) -> None:
         with little_memory(1 << 20), pytest.raises(ov.OpError) as raised:
             request.infer([ONES, [200_000, 1]])
         assert re.match(r"\[\w+\] out of memory: a result of shape \[200000, 64\] takes 51200000 bytes; [\d,]+ bytes "
-                        r"were asked for, [\d,]+ of the device's [\d,]+ are free \(layer '", str(raised.value))
+                        r"were asked for, [\d,]+ of the device's [\d,]+ are free, [\d,]+ are held by this process "
+                        r"\(layer '", str(raised.value))
     for n in range(3, 6):
         assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
     assert (request.infer([ONES, [3000, 1]])[0] == 6 + 3000).all()
@@ -87,12 +88,27 @@ def test_room_to_grow_is_given_up_for_a_result(emulated: str) -> None:
         assert (request.infer([ONES, [4000, 1]])[0] == 3 + 4000).all()
 
 
+def test_what_earlier_inferences_have_bound_is_given_up(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of other shapes, once; the state is as it should be."""
+    request = compiled(emulated, counting()).create_infer_request()
+    forgotten = []
+    forget = type(request)._forget
+    monkeypatch.setattr(type(request), "_forget", lambda self: (forgotten.append(True), forget(self)))
+    for _ in range(3):
+        request.infer([ONES, [4000, 1]])
+    held = 2 * 4000 * 64 * 4
+    with little_memory(held // 2):
+        assert (request.infer([ONES, [4400, 1]])[0] == 3 + 4400).all()
+    assert forgotten == [True]
+    assert (request.infer([ONES, [2, 1]])[0] == 4 + 2).all()
+
+
 def test_no_memory_for_an_input(emulated: str) -> None:
     request = compiled(emulated, nets.one((-1, 64))).create_infer_request()
     request.infer(-ONES)
     for _ in range(2):
         with little_memory(1 << 20), pytest.raises(ov.OpError, match=(
-                r"\[Parameter\] out of memory: 10,240,000 bytes were asked for, .* are free \(layer 'x'")):
+                r"\[Parameter\] out of memory: 10,240,000 bytes were asked for, .* this process \(layer 'x'")):
             request.infer(np.ones((40_000, 64), np.float32))
         np.testing.assert_array_equal(request.infer(-ONES)[0], ONES)
 

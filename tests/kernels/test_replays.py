@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -180,3 +181,20 @@ def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.M
     monkeypatch.setattr(cp.cuda.Stream, "wait_event", count)
     request.infer()
     assert waited[0] == 1
+
+
+def test_the_memory_of_smaller_shapes_goes_when_it_has_to_grow(emulated: str) -> None:
+    """What is kept to run inferences again holds no arena that another one has taken the place of."""
+    net = Net()
+    x = net.parameter("f32", (-1, 64), "x")
+    y = net.layer("SoftMax", "opset8", [net.layer("SoftMax", "opset8", [x], {"axis": 0})], {"axis": 1})
+    net.result(y)
+    core = ov.Core()
+    request = core.compile_model(core.read_model(*net.build()), emulated).create_infer_request()
+    for _ in range(4):
+        request.infer([np.ones((500, 64), np.float32)])
+    (binding,) = request._last.bindings[0].values()
+    old = ref(binding)
+    del binding
+    request.infer([np.ones((5000, 64), np.float32)])
+    assert old() is None

@@ -50,10 +50,18 @@ def translated() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        found = _translation(e)
-        if found is None:
-            raise
-        raise found from e
+        _raise_translated(e)
+        raise
+
+
+def _raise_translated(error: BaseException) -> None:
+    """Raise the `_translation` of an error, if it has one."""
+    found = _translation(error)
+    try:
+        if found is not None:
+            raise found from error
+    finally:
+        del found, error  # this frame is in the traceback: it would keep the error, and that what was bound
 
 
 def _translation(error: BaseException) -> DeviceError | None:
@@ -75,10 +83,8 @@ class Active:
         try:
             self.device.__enter__()
         except Exception as e:
-            found = _translation(e)
-            if found is None:
-                raise
-            raise found from e
+            _raise_translated(e)
+            raise
         self.stream.__enter__()
         kernel_cache.enter(self.folder)
         return self
@@ -92,9 +98,7 @@ class Active:
             return
         with contextlib.suppress(Exception):  # the first error counts
             self.device.__exit__(kind, error, trace)
-        found = _translation(error)
-        if found is not None:
-            raise found from error
+        _raise_translated(error)
 
 
 @contextlib.contextmanager
@@ -120,5 +124,6 @@ def _out_of_memory(message: str) -> str:
     text = f"{asked[1]} bytes were asked for" if asked else message
     with contextlib.suppress(Exception):
         free, total = rt.cupy().cuda.runtime.memGetInfo()
-        text += f", {free:,} of the device's {total:,} are free"
+        held = rt.cupy().get_default_memory_pool().total_bytes()
+        text += f", {free:,} of the device's {total:,} are free, {held:,} are held by this process"
     return f"out of memory: {text}"
