@@ -11,12 +11,14 @@ from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.runtime.backend import Backend, Fresh
+from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variable, VariableInfo, Variables
 from ovgpu.tensor import Tensor
 from ovgpu.transfers import arrived, snapshot
+from ovgpu.types import Type
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class InitialValues:
                  lock: Any) -> None:
         self._programs, self._variables, self._backend = programs, variables, backend
         self._constants, self._lock = constants, lock
-        self._executors: dict[int, Executor] = {}
+        self._executors: dict[int, tuple[Executor, _Results]] = {}
         self._fixed: dict[str, Array] | None = None
 
     def find(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
@@ -110,17 +112,35 @@ class InitialValues:
             return {}
         with self._lock:
             program = program_for(stage.model, inputs, stage.programs, uploads=self._backend.remote)
-        executor = self._executors.get(id(program))
-        if executor is None:
-            executor = self._executors[id(program)] = Executor(program, self._backend, self._constants)
+        found = self._executors.get(id(program))
+        if found is None:
+            found = self._executors[id(program)] = (Executor(program, self._backend, self._constants),
+                                                    _Results(self._backend))
+        executor, memory = found
         executor.hosts = hosts
-        return dict(zip(stage.names, executor.run(inputs, {}, Fresh(self._backend))))
+        return dict(zip(stage.names, executor.run(inputs, {}, memory)))
 
     def _zeros(self, name: str) -> Array:
         info = self._programs.infos[name]
         shape = [d.get_length() if d.is_static else 0 for d in info.shape] if info.shape.rank.is_static else []
         zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
         return zeros
+
+
+class _Results(Fresh):
+    """`executor.Memory` of initial values, which are copied before the next ones are computed: those of the same shapes
+    lie where the last ones did."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._blocks: dict[int, Block[Array]] = {}
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
+        if kind is Type.string:
+            return super().output(number, shape, kind)
+        if number not in self._blocks:
+            self._blocks[number] = Block(self.backend.allocate, self.backend.dense, True)
+        return self._blocks[number].array(shape, kind)
 
 
 class VariableState:

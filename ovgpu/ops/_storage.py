@@ -28,6 +28,7 @@ def is_float(kind: Type) -> bool:
     return kind.is_real() or kind is Type.nf4
 
 
+@cache
 def is_plain(dtype: np.dtype[Any]) -> bool:
     """Whether CUDA C++ computes with such elements; types of fewer bits, f8 and strings it only moves."""
     return dtype.name == "bfloat16" or dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize > 1)

@@ -13,6 +13,7 @@ from ovgpu.ops._op import Array
 
 RANKS = (2, 4, 8)  # that kernels are instantiated for
 THREADS, ITEMS = 256, 4  # of a block; elements that each thread takes
+_INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
 
@@ -78,8 +79,13 @@ class Axes:
     @property
     def span(self) -> int:
         """What the largest offset or number is below."""
-        reach = [sum(abs(s) * (d - 1) for d, s in zip(self.extents, steps)) for steps in self.strides]
-        return max(self.size, self.reach + max(reach, default=0) + 1)
+        most = 0
+        for steps in self.strides:
+            reach = 0
+            for d, s in zip(self.extents, steps):
+                reach += abs(s) * (d - 1)
+            most = max(most, reach)
+        return max(self.size, self.reach + most + 1)
 
     @property
     def index(self) -> str:
@@ -88,11 +94,12 @@ class Axes:
 
     def numbers(self, *values: int) -> list[Any]:
         """Scalar arguments of the index type."""
-        return [self._dtype.type(v) for v in values]
+        kind = self._dtype.type
+        return [kind(v) for v in values]
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.int32 if self.index == "int" else np.int64)
+        return _INT if self.index == "int" else _LONG
 
     def packed(self, rank: int = 0) -> np.ndarray[Any, Any]:
         """The struct Axes<index, rank, operands>, for this rank if it is none of `RANKS`."""

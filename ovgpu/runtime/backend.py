@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -193,11 +192,11 @@ def explain(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
 class Fresh:
     """`executor.Memory` that allocates: for programs whose results outlive their next run."""
 
-    backend: Backend
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         return self.backend.xp.empty(shape, kind.storage)

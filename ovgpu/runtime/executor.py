@@ -33,6 +33,7 @@ from ovgpu.symbolic import Sym, atoms
 from ovgpu.types import Type
 
 KEPT = 8  # bindings per segment
+OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
 Constants = dict[int, tuple[Any, Array]]
 """A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
 
@@ -69,6 +70,7 @@ class Binding:
     graph: Any = None
     reason: str = ""
     number: int = 0
+    started: bool = False  # whether its calls have run once already, as they were bound
 
 
 class Executor:
@@ -109,8 +111,11 @@ class Executor:
         self.take(inputs, states)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
-                binding = self._bound(number, segment, memory, key)
-                self._run_calls(segment, binding)
+                binding = self._bound(number, segment, memory, key, self.observe is None and self.backend.replays)
+                if binding.started:
+                    binding.started = False
+                else:
+                    self._run_calls(segment, binding)
                 if segment.steps and segment.steps[-1].kind == "eager":
                     self._run_eager(segment.steps[-1], binding)
         if self.program.rest is not None:
@@ -163,7 +168,8 @@ class Executor:
         self._publish(segment, binding)
         return binding
 
-    def _bound(self, number: int, segment: Segment, memory: Memory, key: Any) -> Binding:
+    def _bound(self, number: int, segment: Segment, memory: Memory, key: Any, start: bool = False) -> Binding:
+        """The segment's binding for what the arrays are now. With ``start`` a new one runs while it is bound."""
         slots, hosts = segment.lane(self.arrays)
         kept = self.bindings[number]
         full_key = (slots, key, *(hosts[i].tobytes() for i in segment.told))
@@ -171,7 +177,7 @@ class Executor:
         if base is None:
             base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
         try:
-            binding = self._derive(number, segment, slots, hosts, memory, base)
+            binding = self._derive(number, segment, slots, hosts, memory, base, start)
         except MemoryError as e:
             raise self._exhausted(segment, slots, e) from None
         if binding is not base:
@@ -213,7 +219,7 @@ class Executor:
             A[i] = array
 
     def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: Memory,
-                base: Binding | None) -> Binding:
+                base: Binding | None, start: bool = False) -> Binding:
         A, values = self.arrays, self.program.values
         for i, geometry in segment.given.items():
             value = values[i]
@@ -248,10 +254,26 @@ class Executor:
             arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
                                 else place(arena, offsets[buffer] + offset, shape, strides, kind))
         self._publish(segment, binding)
-        for position in todo_steps:
-            binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts, memory)
+        if start and len(todo_steps) >= OVERLAPPED:
+            self._start(segment, binding, set(todo_steps), memory)
+        else:
+            for position in todo_steps:
+                binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts,
+                                                          memory)
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
+
+    def _start(self, segment: Segment, binding: Binding, todo: set[int], memory: Memory) -> None:
+        """Binds steps, and has each run as soon as it is bound: the device works while the host binds the next ones."""
+        for position, step in enumerate(segment.steps):
+            if position in todo:
+                binding.calls[position] = self._bind_step(segment, step, binding.slots, binding.hosts, memory)
+            try:
+                for call in binding.calls[position]:
+                    call()
+            except Exception as e:
+                raise self._failed(e, step) from e
+        binding.runs, binding.started = 1, True
 
     def _appends(self, segment: Segment, variable: str, slots: tuple[int, ...], hosts: list[Any]) -> bool:
         """Whether a variable's new value begins with the old one."""

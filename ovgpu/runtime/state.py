@@ -21,6 +21,8 @@ from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.symbolic import room
 from ovgpu.types import PartialShape, Type
 
+KEPT = 4  # arrays in a block
+
 
 @dataclass(frozen=True)
 class VariableInfo:
@@ -41,6 +43,7 @@ class Variable:
         self.extended = 0  # rows that the current value has by `extend`, if nobody has asked for it since
         self._current: Array | None = None
         self.blocks: list[Any] = [None, None]
+        self._arrays: list[dict[Any, Array]] = [{}, {}]  # see `_array`
         self.sizes = [0, 0]
         self._spare: list[Array | None] = [None, None]  # see `spare`
         self.parity = 0  # the block that `current` is in; the other one is written next
@@ -102,7 +105,7 @@ class Variable:
         if append and now is not None and now.strides == strides and now.dtype == kind.storage and now.size and (
                 now.shape[: self.info.axis] == shape[: self.info.axis]):
             self._check(shape, "[Assign] the new value")
-            self.appended = self.backend.place(self.blocks[self.parity], 0, shape, strides, kind)
+            self.appended = self._array(self.parity, shape, strides, kind)
             return self.appended
         return self._place(1 - self.parity, shape, kind, "[Assign] the new value", strides)
 
@@ -164,13 +167,25 @@ class Variable:
         nbytes = (prod(shape[: self.info.axis]) * strides[self.info.axis - 1] if self.info.axis
                   else prod(shape) * kind.storage.itemsize)
         if self.blocks[block] is None or self.sizes[block] < nbytes:
+            self._arrays[block] = {}
             grown = self.blocks[block] is not None and not self.info.axis  # and will grow again
             size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
             self.moved |= self.blocks[block] is not None
             self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
-        array = self.spare[block] = (self.backend.place(self.blocks[block], 0, shape, strides, kind) if self.info.axis
-                                     else self.backend.dense(self.blocks[block], shape, kind))
+        array = self.spare[block] = self._array(block, shape, strides, kind)
         return array
+
+    def _array(self, block: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+        """The array at the beginning of a block: the same one as before for one of the last few shapes, as steps are
+        bound to arrays."""
+        known, key = self._arrays[block], (shape, strides, kind)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = (self.backend.place(self.blocks[block], 0, shape, strides, kind) if self.info.axis
+                                  else self.backend.dense(self.blocks[block], shape, kind))
+            if len(known) > KEPT:
+                del known[next(iter(known))]
+        return found
 
     def _strides(self, block: int, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
         """Strides in bytes for a value from outside, with the room that the block has already."""
@@ -194,6 +209,7 @@ class Variable:
             other = 1 - self.parity
             if self.info.axis and self.sizes[other] < self.sizes[self.parity]:  # it is outgrown
                 self.blocks[other], self.sizes[other], self.spare[other] = None, 0, None
+                self._arrays[other] = {}
                 self._whole, self.moved = None, True
         self.current, self.appended = staged, None
 

@@ -37,7 +37,8 @@ class Watch:
 
     def infer(self, request: Any, infer: Callable[[], Result], *, settled: bool = True) -> Result:
         """Makes an inference. Unless it needs anything else, the kernels launched are those of the plan, all of them
-        in graphs; just after a change of the state (not ``settled``) that may take copies."""
+        in graphs; just after a change of the state (not ``settled``) that may take copies, and graphs of initial
+        values."""
         from tests.emulator.state import counters
 
         counters.reset()
@@ -51,7 +52,8 @@ class Watch:
         if len(self.seen) > before:
             return infer()
         plan = request.plan()
-        assert (counters.graph_launches, counters.graph_kernels) == (plan.launches, plan.kernels), counters
+        found, planned = (counters.graph_launches, counters.graph_kernels), (plan.launches, plan.kernels)
+        assert found == planned or (not settled and all(map(int.__ge__, found, planned))), counters
         assert not settled or (counters.launches, counters.allocs) == (0, 0), f"beside the graphs: {counters}"
         return result
 

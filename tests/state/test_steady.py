@@ -124,6 +124,36 @@ def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.M
     np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted(name, prompt(5), 11))
 
 
+def test_prompts_of_one_length(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reset the states lie where they lay before: nothing is bound anew, in either of their buffers."""
+    bound = [0]
+    bind = CudaBackend.bind
+    monkeypatch.setattr(CudaBackend, "bind", lambda *args: (bound.__setitem__(0, bound[0] + 1), bind(*args))[1])
+    decoder, counts = Decoder(ov.Core().compile_model(DATA / "llama" / "model.xml", emulated)), cupy_emu.counters
+    tokens = decoder.start(prompt(5))
+    for number in range(8):
+        bound[0] = 0
+        counts.reset()
+        np.testing.assert_array_equal(decoder.start(prompt(5)), tokens)
+        if number > 3:
+            assert (bound[0], counts.graph_launches, counts.launches, counts.allocs) == (0, 1, 0, 0)
+    np.testing.assert_array_equal(decoder.start(prompt(7)), wanted("llama", prompt(7), 1))
+
+
+def test_the_device_works_while_the_host_binds(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first inference of a new length runs each step before the next one is bound."""
+    launched: list[int] = []
+    bind = CudaBackend.bind
+    monkeypatch.setattr(CudaBackend, "bind",
+                        lambda *args: (launched.append(cupy_emu.counters.launches), bind(*args))[1])
+    decoder = Decoder(ov.Core().compile_model(DATA / "llama" / "model.xml", emulated))
+    decoder.start(prompt(5))
+    launched.clear()
+    cupy_emu.counters.reset()
+    decoder.start(prompt(7))
+    assert len(launched) > 20 and len(set(launched)) > len(launched) // 2
+
+
 def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
     """What is left of one in the memory of the feed is not taken for the other."""
     core = ov.Core()
@@ -262,7 +292,7 @@ def test_release_memory(device: str) -> None:
     twins = Twins(attending(), device)
     twins.feed(3), twins.feed(1)
     request = twins.found
-    parts = [*request._executors.values(), *request._initial._executors.values()]
+    parts = [*request._executors.values(), *(executor for executor, _ in request._initial._executors.values())]
     if request._steady is not None:
         parts += [request._steady.executor, *(part.executor for part in request._steady._host.values())]
     alive = [ref(executor) for executor in parts]
