@@ -18,7 +18,7 @@ from ovgpu.mirror import MirroredTensor, Pair
 from ovgpu.ops._op import Array
 from ovgpu.outputs import OutputSlot
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.state import Variable, Variables
+from ovgpu.runtime.state import Variable
 
 KEPT = 4  # per request: the states of two are in the other buffers
 
@@ -40,7 +40,7 @@ class Replay:
 
     @staticmethod
     def of(executor: Executor, pairs: Sequence[Pair], inputs: Sequence[InputSlot], outputs: Sequence[OutputSlot],
-           results: Sequence[Array], variables: Variables, parities: Sequence[int],
+           results: Sequence[Array], variables: dict[str, Variable], parities: Sequence[int],
            states: dict[str, Array]) -> Replay | None:
         """The inference just run; None if it depends on more than `matches` compares, or is not captured yet.
         ``parities`` and ``states`` are those before it."""
@@ -55,7 +55,7 @@ class Replay:
         if any(result is not slot._array for slot, result in zip(outputs, results)):
             return None
         found, assigned = [], executor.assigned()
-        for (name, variable), parity in zip(variables.all.items(), parities):
+        for (name, variable), parity in zip(variables.items(), parities):
             before, after = states.get(name), variable.placed
             if before is None or after is None or variable.info.axis or (
                     name in assigned and assigned[name] is not after):

@@ -230,13 +230,21 @@ class InferRequest(RequestTensors):
         watched = self._profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value
         for replay in () if watched else self._replays:
             if replay.matches():
-                return self._replay(replay)
+                self._replay(replay)
+                if self._replays[-1] is not replay:  # the others come first the next time
+                    self._replays.remove(replay)
+                    self._replays.append(replay)
+                return None
         arrays, key = self._read_inputs(), self._variables.key
         parities = key
         pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
         steady = self._steady if self._variables.grown else None
         appending = None if steady is None else steady.take(pairs)
         if steady is not None and appending is not None:
+            known = None if watched else steady.replay(appending)
+            if known is not None:
+                self._replay(known)
+                return steady.commit()
             executor, pairs = steady.executor, appending
             read = [pairs[i] for i in steady.programs.read]
         else:
@@ -260,8 +268,11 @@ class InferRequest(RequestTensors):
             self._moved = self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
         if steady is not None:
             steady.commit()
+            if not watched:
+                steady.keep(pairs, Replay.of(executor, (), (), self._outputs, results, {}, (), {}))
         elif self._backend.replays and not watched:
-            found = Replay.of(executor, pairs, self._inputs, self._outputs, results, self._variables, parities, states)
+            found = Replay.of(executor, pairs, self._inputs, self._outputs, results, self._variables.all, parities,
+                              states)
             if found is not None:
                 self._replays.append(found)
 
@@ -271,9 +282,6 @@ class InferRequest(RequestTensors):
         replay.run()
         self._backend.synchronize()
         replay.commit()
-        if len(self._replays) > 1 and self._replays[-1] is not replay:  # the others come first the next time
-            self._replays.remove(replay)
-            self._replays.append(replay)
 
     @cached_property
     def _steady(self) -> SteadySteps | None:

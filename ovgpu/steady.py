@@ -20,6 +20,7 @@ from ovgpu.ops._op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
 from ovgpu.passes.steady import Cache, Feed, Steady, steady
+from ovgpu.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.build import build
 from ovgpu.runtime.control import program_for
@@ -37,7 +38,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 class SteadyPrograms:
     """The programs of the two parts of a model, shared by its requests. ``read`` are the numbers of the inputs that the
-    device reads."""
+    device reads, ``seen`` of those and the ones whose shapes matter to what it runs."""
 
     def __init__(self, parts: Steady, backend: Backend) -> None:
         self.parts = parts
@@ -51,6 +52,9 @@ class SteadyPrograms:
         self.hosts: dict[tuple[Any, ...], Program] = {}
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
         self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
+        lanes = " ".join(segment.lane_source for segment in self.device.segments)
+        self.seen = [number for number, value in enumerate(self.device.inputs)
+                     if number in self.read or f"A[{value}]" in lanes]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
@@ -80,6 +84,7 @@ class SteadySteps:
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
         self._host: dict[Any, _HostPart] = {}
         self._on_host: Constants = {}
+        self._kept: tuple[list[Array], Replay] | None = None
         self._last: tuple[Shapes, list[Array], int] | None = None  # what `_room` said last, and for how many rows
         self._tail: tuple[list[Array], list[Pair]] | None = None  # the caches, and the arguments made of them
 
@@ -159,6 +164,23 @@ class SteadySteps:
             most.add(whole.shape[axis])
         bounds = [variable.most(cache.axis) for variable, cache in zip(self._variables, self.programs.parts.caches)]
         return (wanted, wholes, min(*most, *bounds)) if len(most) == 1 else None
+
+    def replay(self, pairs: Sequence[Pair]) -> Replay | None:
+        """The last step, if the one that `take` has told of is to be run with the same arrays."""
+        if self._kept is None:
+            return None
+        arrays, replay = self._kept
+        for number, array in zip(self.programs.seen, arrays):
+            if pairs[number].device is not array:
+                return None
+        return replay if replay.matches() else None
+
+    def keep(self, pairs: Sequence[Pair], replay: Replay | None) -> None:
+        """Remembers the step just run, if it can be run again."""
+        program = self.executor.program
+        self._kept = None
+        if replay is not None and not program.states and not program.assigns:
+            self._kept = [pairs[number].device for number in self.programs.seen], replay
 
     def commit(self) -> None:
         """Has the caches take in what was appended."""
