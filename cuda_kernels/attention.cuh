@@ -71,21 +71,36 @@ __device__ __forceinline__ bool arrives_last(unsigned* arrived, unsigned splits,
 }
 
 // Merges parts of rows that saw different keys: [splits][Q][pitch] with sums, and at N maximum and total.
-// `weight` [rows][splits] is in shared memory. Loads of a thread do not wait for each other.
+// `weight` [rows][splits] is in shared memory. All loads are on their way before the first is waited for.
 template <int Q, int N, class T, class A, class I>
 __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
                                              I sink_stride, T* out, I out_stride, int rows, int width) {
-  constexpr int EACH = MOST_SPLITS / 32, AHEAD = 16;
-  const int lane = threadIdx.x % 32;
-  for (int row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
-    const A sunk = sink ? A(sink[row * sink_stride]) : A(minus_infinity());
+  constexpr int EACH = MOST_SPLITS / 32, AHEAD = sizeof(A) == 4 ? 32 : 8;
+  const int lane = threadIdx.x % 32, threads = static_cast<int>(blockDim.x), count = rows * width;
+  int row[2], column[2];
+  A part[2][AHEAD];
+  const auto fetch = [&](int first, int begin) {  // two elements of the output
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+      const int at = first + n * threads < count ? first + n * threads : first;
+      row[n] = at / width, column[n] = at % width;
+#pragma unroll
+      for (int s = 0; s < AHEAD; s++) {
+        const bool there = at < count && begin + s < splits;
+        part[n][s] = there ? __ldcg(parts + ((begin + s) * Q + row[n]) * pitch + column[n]) : A(0);
+      }
+    }
+  };
+  fetch(threadIdx.x, 0);
+  for (int r = threadIdx.x / 32; r < rows; r += threads / 32) {
+    const A sunk = sink ? A(sink[r * sink_stride]) : A(minus_infinity());
     A highest = sunk, total = 0, peak[EACH], whole[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       const int s = lane + i * 32;
-      const A* part = parts + (s * Q + row) * pitch + N;
-      peak[i] = s < splits ? __ldcg(part) : A(minus_infinity());
-      whole[i] = s < splits ? __ldcg(part + 1) : A(0);
+      const A* found = parts + (s * Q + r) * pitch + N;
+      peak[i] = s < splits ? __ldcg(found) : A(minus_infinity());
+      whole[i] = s < splits ? __ldcg(found + 1) : A(0);
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++) highest = larger(highest, peak[i]);
@@ -100,28 +115,14 @@ __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pit
     if (sink) total += exponential(sunk - shift);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-      if (lane + i * 32 < splits) weight[row * splits + lane + i * 32] = peak[i] / total;
+      if (lane + i * 32 < splits) weight[r * splits + lane + i * 32] = peak[i] / total;
     }
   }
   __syncthreads();
-  const int count = rows * width;
-  for (int first = threadIdx.x; first < count; first += 2 * blockDim.x) {
-    int row[2], column[2];
+  for (int first = threadIdx.x; first < count; first += 2 * threads) {
     A sum[2] = {};
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-      const int at = first + n * static_cast<int>(blockDim.x) < count ? first + n * static_cast<int>(blockDim.x) : first;
-      row[n] = at / width, column[n] = at % width;
-    }
     for (int begin = 0; begin < splits; begin += AHEAD) {
-      A part[2][AHEAD];
-#pragma unroll
-      for (int s = 0; s < AHEAD; s++) {
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-          part[n][s] = begin + s < splits ? __ldcg(parts + ((begin + s) * Q + row[n]) * pitch + column[n]) : A(0);
-        }
-      }
+      if (first >= threads || begin > 0) fetch(first, begin);
 #pragma unroll
       for (int s = 0; s < AHEAD; s++) {
 #pragma unroll

@@ -7,7 +7,21 @@ constexpr int WARPS = 4, THREADS = WARPS * 32;
 constexpr int PAD = CHUNK;  // after each staged row: eight rows that are read together lie in different banks
 constexpr float LOG2E = 1.44269504f;
 
-__device__ __forceinline__ float power(float x) { return exp2_approximate(x * LOG2E); }
+constexpr int STRIP = 16, BAND = 64;  // queries and keys of a tile of the mask that mark_tiles looks at
+
+// Tiles of a mask: nothing is added, scores are, or none of its keys counts.
+enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
+
+// Exported decoders hide scores by the lowest number of f16 instead of -inf. A tile below LOWEST is hidden if all its
+// rows have a key above VISIBLE: scores of 16 bits are far from the 16384 between them.
+constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
+
+// A mask's number as it is added to scores in units of log 2. The lowest of bf16 must not become -inf, which hides.
+__device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
+__device__ __forceinline__ float in_log2(__nv_bfloat16 x) {
+  const float given = float(x);
+  return given == minus_infinity() ? given : fmaxf(given * LOG2E, -3.4e38f);
+}
 
 // Stages N columns of ROWS rows, zeros outside of the array: eight threads take eight chunks of a row. Chunks of V
 // elements, one or CHUNK, are aligned; they have arrived after wait_copies.
@@ -86,31 +100,244 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
   }
 }
 
+// Marks the tiles of masks [planes, queries, keys], whose rows can be read 8 elements at a time: marks
+// [planes][tiles of keys][strips], where strips are padded to gridDim.x, a multiple of 8. Blocks take a strip each.
+template <class T, Mask MASK>
+__global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries, int keys, unsigned char* marks) {
+  using Element = MaskElement<T, MASK>;
+  using Chunk = Packed<Element, 8>;
+  constexpr int MARKERS = 512 / 32;
+  OVGPU_DYN_SHARED(unsigned char, found);
+  OVGPU_SHARED(float, peak, [MARKERS][STRIP]);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + BAND - 1) / BAND;
+  const Element* rows = static_cast<const Element*>(mask) + static_cast<long long>(blockIdx.y) * queries * keys;
+  float row_peak[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) row_peak[i] = minus_infinity();
+#pragma unroll 2
+  for (int tile = warp; tile < tiles; tile += MARKERS) {
+    const int key = tile * BAND + lane % 8 * 8;
+    Chunk chunk[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int row = blockIdx.x * STRIP + i * 4 + lane / 8;
+      if (row < queries && key < keys) {
+        chunk[i] = *reinterpret_cast<const Chunk*>(rows + static_cast<long long>(row) * keys + key);
+      }
+    }
+    float highest = minus_infinity(), lowest = -minus_infinity();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int row = blockIdx.x * STRIP + i * 4 + lane / 8;
+      if (row >= queries || key >= keys) continue;
+      float top = minus_infinity();
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        const float x = MASK == BOOLEAN ? (chunk[i].at[j] ? 0.f : minus_infinity()) : float(chunk[i].at[j]);
+        top = fmaxf(top, x);
+        lowest = x == 0.f ? fminf(lowest, 0.f) : minus_infinity();
+      }
+      row_peak[i] = fmaxf(row_peak[i], top);
+      highest = fmaxf(highest, top);
+    }
+    const bool open = __all_sync(0xffffffffu, lowest >= 0.f);
+    const bool hidden = __all_sync(0xffffffffu, highest == minus_infinity());
+    const bool low = __all_sync(0xffffffffu, highest < LOWEST);
+    if (lane == 0) found[tile] = hidden ? HIDDEN : open ? OPEN : low ? LOW : MIXED;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    for (int step = 1; step < 8; step *= 2) {
+      row_peak[i] = fmaxf(row_peak[i], __shfl_xor_sync(0xffffffffu, row_peak[i], step));
+    }
+    if (lane % 8 == 0) peak[warp][i * 4 + lane / 8] = row_peak[i];
+  }
+  __syncthreads();
+  float own = minus_infinity();
+  for (int w = 0; w < MARKERS; w++) own = fmaxf(own, peak[w][lane % STRIP]);
+  const bool visible = __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * STRIP + lane % STRIP >= queries);
+  for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
+    const unsigned char mark = found[tile];
+    marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] =
+        mark != LOW ? mark : visible ? HIDDEN : MIXED;
+  }
+}
+
+// What a warp knows of 32 tiles of keys, a bit each: whether its block attends to nothing there, or takes all scores as
+// they are, and the same of its own rows.
+struct Window {
+  unsigned skipped, open, absent, plain;
+};
+
+// Of `rows` strips of the block and `own` of them from `begin` on; marks of the block's strips lie in a row.
+template <int STRIPS, int OWN>
+__device__ __forceinline__ Window look(const unsigned char* marks, int tiles, int pitch, int first_tile, int begin) {
+  const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
+  constexpr unsigned long long ALL = 0x0202020202020202ull;
+  constexpr unsigned long long whole = STRIPS == 8 ? ALL : ALL >> 32;
+  unsigned long long seen = whole;
+  if (tile < tiles) {
+    if (STRIPS == 8) seen = *reinterpret_cast<const unsigned long long*>(marks + static_cast<long long>(tile) * pitch);
+    if (STRIPS == 4) seen = *reinterpret_cast<const unsigned*>(marks + static_cast<long long>(tile) * pitch);
+  }
+  constexpr unsigned long long PART = (1ull << 8 * OWN) - 1;
+  const unsigned long long own = seen >> 8 * begin & PART;
+  return {__ballot_sync(0xffffffffu, seen == whole), __ballot_sync(0xffffffffu, seen == 0),
+          __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
+}
+
+// Stages the mask of ROWS queries and KEYS keys, zeros outside of the array, or one row that is that of all.
+template <int ROWS, int KEYS, class Element, class I>
+__device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>& stride, I rows, I columns,
+                                           bool vectored, Element* to) {
+  constexpr int EACH = 16 / sizeof(Element), CHUNKS = KEYS / EACH;
+  const int count = stride.mask ? ROWS : 1;
+  if (vectored) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * CHUNKS; i += THREADS) {
+      const int row = i / CHUNKS, column = i % CHUNKS * EACH;
+      copy_async(to + row * (KEYS + EACH) + column, from + row * stride.mask + column, row < rows && column < columns);
+    }
+  } else {
+#pragma unroll 1  // registers are scarce
+    for (int i = threadIdx.x; i < count * KEYS; i += THREADS) {
+      const int row = i / KEYS, column = i % KEYS;
+      to[row * (KEYS + EACH) + column] =
+          row < rows && column < columns ? from[row * stride.mask + column * stride.column] : Element(0.f);
+    }
+  }
+}
+
+// Scales scores and adds the mask, of which `mask` has the lane's first row and column; keys from the end on are
+// hidden. Of a causal mask, `row` sees the keys up to it.
+template <class T, Mask MASK, class Element, class I, int TILES, int N>
+__device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, I key, I keys, float by,
+                                         float (&score)[TILES][N][4]) {
+#pragma unroll
+  for (int m = 0; m < TILES; m++) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int n = 0; n < N; n++) {
+        Packed<Element, 2> pair;
+        if (MASK == ADDED || MASK == BOOLEAN) {
+          pair = *reinterpret_cast<const Packed<Element, 2>*>(mask + (m * 16 + h * 8) * pitch + n * 8);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          float& s = score[m][n][2 * h + i];
+          bool seen = key + n * 8 + i < keys;
+          if (MASK == CAUSAL) seen = seen && key + n * 8 + i <= row + m * 16 + h * 8;
+          s *= by;
+          if constexpr (MASK == BOOLEAN) seen = seen && pair.at[i];
+          if constexpr (MASK == ADDED) s += in_log2(pair.at[i]);
+          s = seen ? s : minus_infinity();
+        }
+      }
+    }
+  }
+}
+
+// Turns scores, in units of log 2 after a product with `unit`, into weights, and rescales what was summed with lower
+// maxima. Rows take turns, so that instructions do not wait for each other.
+template <int WIDTH, int TILES, int N>
+__device__ __forceinline__ void weigh(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
+                                      float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {
+  float highest[TILES][2], shrink[TILES][2], part[TILES][2][2] = {};
+#pragma unroll
+  for (int i = 0; i < TILES * 2; i++) highest[i / 2][i % 2] = fmaxf(score[i / 2][0][i % 2 * 2], score[i / 2][0][i % 2 * 2 + 1]);
+#pragma unroll
+  for (int n = 1; n < N; n++) {
+#pragma unroll
+    for (int i = 0; i < TILES * 2; i++) {
+      const float* pair = score[i / 2][n] + i % 2 * 2;
+      highest[i / 2][i % 2] = fmaxf(highest[i / 2][i % 2], fmaxf(pair[0], pair[1]));
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < TILES * 2; i++) {
+      float& x = highest[i / 2][i % 2];
+      x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < TILES * 2; i++) {
+    float &x = highest[i / 2][i % 2], &known = maximum[i / 2][i % 2];
+    const float whole = fmaxf(known, x * unit);
+    x = subtrahend(whole);
+    shrink[i / 2][i % 2] = exp2_approximate(known - x);
+    known = whole;
+  }
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+#pragma unroll
+    for (int i = 0; i < TILES * 2; i++) {
+      float* pair = score[i / 2][n] + i % 2 * 2;
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        pair[j] = exp2_approximate(pair[j] * unit - highest[i / 2][i % 2]);
+        part[i / 2][i % 2][j] += pair[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < TILES * 2; i++) {
+    total[i / 2][i % 2] = total[i / 2][i % 2] * shrink[i / 2][i % 2] + (part[i / 2][i % 2][0] + part[i / 2][i % 2][1]);
+  }
+#pragma unroll
+  for (int n = 0; n < WIDTH / 8; n++) {
+#pragma unroll
+    for (int i = 0; i < TILES * 2; i++) {
+      sum[i / 2][n][i % 2 * 2] *= shrink[i / 2][i % 2], sum[i / 2][n][i % 2 * 2 + 1] *= shrink[i / 2][i % 2];
+    }
+  }
+}
+
 // More than a few queries: each warp computes TILES times 16 rows of the output, KEYS keys per step. DEPTH and WIDTH
 // are depth and width rounded up to multiples of 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and of
-// every 8 columns 2 (lane % 4) and the next. blockIdx.x counts batches and blocks of queries. Values arrive while
-// scores are computed, and the next keys while values are summed.
+// every 8 columns 2 (lane % 4) and the next. blockIdx.x counts batches and blocks of queries. The next keys and values
+// arrive while scores are computed and values summed. Maxima are in units of log 2. With `marks`, of mark_tiles, keys
+// whose tiles are hidden are left out.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
                Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-               const long long* length) {
+               const long long* length, const unsigned char* marks) {
   constexpr int ROWS = WARPS * TILES * 16;
+  using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
+  constexpr int STAGE = KEYS * (DEPTH + PAD + WIDTH + PAD);  // elements of keys and values, of which there are two
   T* k_tile = q_tile + ROWS * (DEPTH + PAD);
   T* v_tile = k_tile + KEYS * (DEPTH + PAD);
+  const I extent = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
-  const I first = (blocks - 1 - static_cast<I>(blockIdx.x) % blocks) * ROWS;  // causal: the longest ones start first
+  if constexpr (V == 1) marks = nullptr;
+  I head = static_cast<I>(blockIdx.x) / blocks, first = static_cast<I>(blockIdx.x) % blocks;
+  if (MASK == CAUSAL || marks) {  // those of all heads that see most start first
+    const I heads = static_cast<I>(gridDim.x) / blocks;
+    head = static_cast<I>(blockIdx.x) % heads, first = blocks - 1 - static_cast<I>(blockIdx.x) / heads;
+  }
+  first *= ROWS;
   I mask_at, sink_at;
-  enter(batch, static_cast<I>(blockIdx.x) / blocks, q, k, v, mask_at, sink_at, out);
+  enter(batch, head, q, k, v, mask_at, sink_at, out);
   if (scale) factor = float(*scale);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float by = factor * LOG2E;
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the compiler sees that all lanes go one way
+  const int lane = threadIdx.x % 32;
   const I top = first + warp * TILES * 16;  // of the warp's rows
   const I row = top + lane / 4;
   const T* q_rows = q_tile + (warp * TILES * 16 + lane % 16) * (DEPTH + PAD) + lane / 16 * 8;
   const T* k_rows = k_tile + (lane / 16 * 8 + lane % 8) * (DEPTH + PAD) + lane / 8 % 2 * 8;
   const T* v_rows = v_tile + lane % 16 * (WIDTH + PAD) + lane / 16 * 8;
+  Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
+  const int mask_pitch = stride.mask ? KEYS + 16 / static_cast<int>(sizeof(Element)) : 0;
+  const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
+  const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, extent);
+  OVGPU_SHARED(Window, windows, [WARPS]);  // registers are scarce
+  Window& window = windows[warp];
 
   float sum[TILES][WIDTH / 8][4] = {}, maximum[TILES][2], total[TILES][2];
 #pragma unroll
@@ -119,60 +346,63 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int h = 0; h < 2; h++) {
       const I r = row + m * 16 + h * 8;
       const bool sunk = sink && r < queries;
-      maximum[m][h] = sunk ? float(sink[sink_at + r * stride.sink]) : minus_infinity();
+      maximum[m][h] = sunk ? in_log2(sink[sink_at + r * stride.sink]) : minus_infinity();
       total[m][h] = sunk && lane % 4 == 0 ? 1.f : 0.f;  // the part of this lane's columns
     }
   }
   const I visible = MASK == CAUSAL && first + ROWS < keys ? first + ROWS : keys;
+  int window_at = -1;
+  const auto next_keys = [&](I begin) {  // the first from there on that the block attends to
+    while (marks && begin < visible) {
+      const int band = static_cast<int>(begin / BAND);
+      if (band / 32 != window_at) {
+        window_at = band / 32;
+        const int bands = static_cast<int>((extent + BAND - 1) / BAND);
+        const int pitch = static_cast<int>((queries + 127) / 128 * 8);
+        const I plane = mask_at / (queries * extent) * bands;
+        const Window seen = look<ROWS / STRIP, TILES>(marks + static_cast<long long>(plane) * pitch + first / STRIP,
+                                                      bands, pitch, window_at * 32, warp * TILES);
+        if (lane == 0) window = seen;
+        __syncwarp();
+      }
+      if (!(window.skipped >> band % 32 & 1)) break;
+      begin = static_cast<I>(band + 1) * BAND;
+    }
+    return begin;
+  };
+  const auto stage_keys = [&](I from, int buffer) {
+    stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE);
+    stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE);
+  };
   stage<ROWS, DEPTH, V>(q + first * stride.q, stride.q, queries - first, depth, q_tile);
-  stage<KEYS, DEPTH, V>(k, stride.k, keys, depth, k_tile);
-  for (I begin = 0; begin < visible; begin += KEYS) {
-    const bool active = top < queries && (MASK != CAUSAL || begin < top + TILES * 16);
+  I begin = next_keys(0);
+  if (begin < visible) stage_keys(begin, 0);
+  for (int buffer = 0; begin < visible; buffer ^= 1) {
+    const I now = begin;
+    const int bit = static_cast<int>(now / BAND) % 32;
+    const bool plain = marks && __any_sync(0xffffffffu, window.plain >> bit & 1);
+    const bool mixed = (MASK == ADDED || MASK == BOOLEAN) && !(marks && now + KEYS <= keys && window.open >> bit & 1);
+    const bool active = top < queries && (MASK != CAUSAL || now < top + TILES * 16) &&
+                        !(marks && __any_sync(0xffffffffu, window.absent >> bit & 1));
     wait_copies();
-    __syncthreads();  // keys are there, and the values before are read
-    stage<KEYS, WIDTH, V>(v + begin * stride.v, stride.v, keys - begin, width, v_tile);
+    __syncthreads();  // keys and values are there, and those before are read
+    if (mixed) {
+      stage_mask<ROWS, KEYS>(static_cast<const Element*>(mask) + mask_at + first * stride.mask + now * stride.column,
+                             stride, queries - first, extent - now, vectored, mask_tile);
+    }
+    begin = next_keys(now + KEYS);
+    if (begin < visible) stage_keys(begin, buffer ^ 1);
     float score[TILES][KEYS / 8][4] = {};
-    if (active) add_products<T, DEPTH>(q_rows, k_rows, score);
-    wait_copies();
-    __syncthreads();  // values are there, and the keys are read
-    if (begin + KEYS < visible) {
-      stage<KEYS, DEPTH, V>(k + (begin + KEYS) * stride.k, stride.k, keys - begin - KEYS, depth, k_tile);
+    if (active) add_products<T, DEPTH>(q_rows, k_rows + buffer * STAGE, score);
+    if (mixed) {
+      wait_copies();
+      __syncthreads();  // the mask is there
     }
     if (!active) continue;
-    const bool all = begin + KEYS <= keys && (MASK == NONE || (MASK == CAUSAL && begin + KEYS <= top + 1));
-#pragma unroll
-    for (int m = 0; m < TILES; m++) {
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const I r = row + m * 16 + h * 8;
-        float highest = maximum[m][h];
-#pragma unroll
-        for (int n = 0; n < KEYS / 4; n++) {
-          float& s = score[m][n / 2][2 * h + n % 2];
-          s *= factor;
-          if (!all) {
-            const I key = begin + n / 2 * 8 + lane % 4 * 2 + n % 2;
-            s = key < keys && r < queries
-                    ? masked<T, MASK>(s, mask, mask_at + r * stride.mask + key * stride.column, r, key)
-                    : minus_infinity();
-          }
-          highest = fmaxf(highest, s);
-        }
-        highest = row_maximum(highest);
-        const float shift = subtrahend(highest), shrink = power(maximum[m][h] - shift);
-        maximum[m][h] = highest;
-        total[m][h] *= shrink;
-#pragma unroll
-        for (int n = 0; n < KEYS / 4; n++) {
-          float& s = score[m][n / 2][2 * h + n % 2];
-          s = power(s - shift);
-          total[m][h] += s;
-        }
-#pragma unroll
-        for (int n = 0; n < WIDTH / 4; n++) sum[m][n / 2][2 * h + n % 2] *= shrink;
-      }
-    }
-    add_weighted<T, WIDTH>(score, v_rows, sum);
+    const bool all = by >= 0 && now + KEYS <= keys && (MASK == NONE || plain || (MASK == CAUSAL && now + KEYS <= top + 1));
+    if (!all) add_mask<T, MASK>(mask_rows, mask_pitch, row, now + static_cast<I>(lane % 4 * 2), keys, by, score);
+    weigh<WIDTH>(all ? by : 1.f, score, maximum, total, sum);
+    add_weighted<T, WIDTH>(score, v_rows + buffer * STAGE, sum);
   }
 #pragma unroll
   for (int m = 0; m < TILES; m++) {

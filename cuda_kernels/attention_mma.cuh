@@ -40,6 +40,17 @@ struct __align__(sizeof(T) * V) Packed {
   T at[V];
 };
 
+template <class T, bool FLAGS>
+struct ElementOfMask {
+  using Type = T;
+};
+template <class T>
+struct ElementOfMask<T, true> {
+  using Type = bool;
+};
+template <class T, Mask MASK>
+using MaskElement = typename ElementOfMask<T, MASK == BOOLEAN>::Type;
+
 // Whether V neighbouring elements of a mask of T can be read at once, from every multiple of V on: `keys` is the extent
 // of its rows.
 template <class T, int V, class I>

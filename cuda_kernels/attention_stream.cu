@@ -28,8 +28,9 @@ __global__ void __launch_bounds__(THREADS, 2)
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
   constexpr int N = STEP / 8, OWN = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;
   static_assert(WARPS * PITCH >= MOST_SPLITS, "shared memory holds a weight per split");
-  using Boolean = Packed<bool, OWN>;
-  using Added = Packed<T, OWN>;
+  constexpr bool READS = MASK == ADDED || MASK == BOOLEAN;
+  constexpr bool AHEAD = ROWS <= 16;  // the mask is read with the keys, where there are registers for it
+  using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(float, shared);
   OVGPU_SHARED(float, peak, [WARPS * ROWS]);
   OVGPU_SHARED(float, whole, [WARPS * ROWS]);
@@ -43,9 +44,9 @@ __global__ void __launch_bounds__(THREADS, 2)
   I mask_at, sink_at;
   enter(batch, static_cast<I>(blockIdx.x) / chunks, q, k, v, mask_at, sink_at, out);
   if (scale) factor = float(*scale);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
-  const bool vectored = MASK == BOOLEAN ? is_vectored<bool, OWN>(mask, mask_at, stride.mask, stride.column, extent)
-                                        : is_vectored<T, OWN>(mask, mask_at, stride.mask, stride.column, extent);
+  // by way of a shuffle, the compiler sees that all lanes of a warp go one way
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32, group = lane / 4, quad = lane % 4;
+  const bool vectored = is_vectored<Element, OWN>(mask, mask_at, stride.mask, stride.column, extent);
 
   uint4 key[N][D], value[OWN][C], query[TILES][HALVES][D];
   const auto load_keys = [&](I start) {
@@ -70,8 +71,33 @@ __global__ void __launch_bounds__(THREADS, 2)
       }
     }
   };
+  using Seen = Packed<Element, OWN>;
+  Seen seen[TILES][HALVES];
+  const auto read_mask = [&](I start, int m, int h) {
+    const I row = first + m * 16 + h * 8 + group, own = start + quad * OWN;
+    const Element* at = static_cast<const Element*>(mask) + mask_at + row * stride.mask + own * stride.column;
+    Seen found = {};
+    if (row < queries && own < end) {
+      if (vectored) {
+        found = *reinterpret_cast<const Seen*>(at);
+      } else {
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+          if (own + i < end) found.at[i] = at[i * stride.column];
+        }
+      }
+    }
+    return found;
+  };
+  const auto load_masks = [&](I start) {
+#pragma unroll
+    for (int i = 0; i < TILES * HALVES; i++) {
+      if (READS && AHEAD) seen[i / HALVES][i % HALVES] = read_mask(start, i / HALVES, i % HALVES);
+    }
+  };
   I start = begin + warp * STEP;
   load_keys(start);
+  load_masks(start);
   load_values(start);
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
@@ -114,28 +140,17 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
       for (int h = 0; h < HALVES; h++) {
         const I row = first + m * 16 + h * 8 + group;
-        const I at = mask_at + row * stride.mask + own * stride.column;
-        Boolean flags;
-        Added added;
-        const bool inside = row < queries && own < end;
-        if (MASK == BOOLEAN && vectored && inside) {
-          flags = *reinterpret_cast<const Boolean*>(static_cast<const bool*>(mask) + at);
-        }
-        if (MASK == ADDED && vectored && inside) added = *reinterpret_cast<const Added*>(static_cast<const T*>(mask) + at);
+        Seen given;
+        if (READS) given = AHEAD ? seen[m][h] : read_mask(start, m, h);
         float highest = maximum[m][h];
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
           float& s = score[m][i / 2][2 * h + i % 2];
           s *= factor;
-          if (!inside || own + i >= end) {
-            s = minus_infinity();
-          } else if (MASK == BOOLEAN && vectored) {
-            s = flags.at[i] ? s : minus_infinity();
-          } else if (MASK == ADDED && vectored) {
-            s += float(added.at[i]);
-          } else {
-            s = masked<T, MASK>(s, mask, at + i * stride.column, row, own + i);
-          }
+          bool hidden = row >= queries || own + i >= end || (MASK == CAUSAL && own + i > row);
+          if constexpr (MASK == BOOLEAN) hidden = hidden || !given.at[i];
+          if constexpr (MASK == ADDED) s += float(given.at[i]);
+          s = hidden ? minus_infinity() : s;
           highest = fmaxf(highest, s);
         }
         highest = row_maximum(highest);
@@ -152,6 +167,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         for (int c = 0; c < C * 8; c++) sum[m][c][2 * h] *= shrink, sum[m][c][2 * h + 1] *= shrink;
       }
     }
+    if (start + WARPS * STEP < end) load_masks(start + WARPS * STEP);
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
       unsigned weight[TILES][4];

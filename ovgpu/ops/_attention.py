@@ -27,6 +27,8 @@ STREAMED_ROWS = 32  # queries up to which `attention_stream.cu` is used whatever
 STREAMED_WIDTH = 128  # elements of a row up to which it has registers
 TENSOR_CORES = 80  # compute capability of the first cards whose tensor cores `attention_mma.cu` is for
 PAD = 8  # elements after each row in its shared memory
+BAND = 64  # keys to a tile of a mask
+MARKED = 256  # queries and keys from which on it pays to look at the mask's tiles beforehand
 
 
 def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
@@ -70,7 +72,9 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
         return None
     if queries > FEW and kind.itemsize == 2 and k.capability >= TENSOR_CORES:
         vector = min(vector, _vector((out,), (), operands[5:]))
-        _attend_mma(k, kernel, axes, (queries, depth, width), vector, args)
+        marks = _marks(k, kernel, mask, (queries, keys), axes.size) if vector > 1 and length is None else None
+        staged = 0 if mask is None or causal else queries if operands[3][-2] else 1
+        _attend_mma(k, kernel, axes, (queries, depth, width), vector, (staged, mask), (*args, marks))
         return None
     if queries > FEW and kind != np.float64:
         columns = -(-width // TILE)
@@ -114,16 +118,33 @@ def _attend_stream(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int
 
 
 def _attend_mma(k: Any, kernel: str, axes: Axes, extents: tuple[int, int, int], vector: int,
-                args: Sequence[Any]) -> None:
-    """The kernel for tensor cores; ``extents`` are queries, depth and width."""
+                masked: tuple[int, Array | None], args: Sequence[Any]) -> None:
+    """Launch the kernel for tensor cores; ``extents`` are queries, depth and width, ``masked`` the number of rows of
+    the mask that is read, and the mask."""
     queries, depth, width = extents[0], *(max(-(-n // 16) * 16, 16) for n in extents[1:])
-    many = queries > TILE and axes.size * -(-queries // (2 * TILE)) >= k.multiprocessors
+    many = queries > 2 * TILE and axes.size * -(-queries // (2 * TILE)) >= k.multiprocessors
     # two tiles of 16 queries per warp read less of shared memory, where registers are left for them
     tiles = 2 if many and max(depth, width) <= 128 and vector > 1 and axes.index == "int" else 1
-    rows, keys = tiles * TILE, 64 if tiles * width <= 160 else 32
-    shared = 2 * ((rows + keys) * (depth + PAD) + keys * (width + PAD))
+    rows, keys = tiles * TILE, 64 if tiles * width <= 160 else 32 if max(depth, width) <= 192 else 16
+    shared = 2 * (rows * (depth + PAD) + 2 * keys * (depth + PAD + width + PAD))
+    if masked[0] and masked[1] is not None:
+        shared += (rows if masked[0] > 1 else 1) * (keys * masked[1].itemsize + 16)
     k.kernel("attention_mma.cu", f"attend_mma<{kernel}, {depth}, {width}, {tiles}, {keys}, {vector}, {axes.index}, "
              f"{axes.rank}>", (axes.size * -(-queries // rows),), (WARPS * 32,), args, shared)
+
+
+def _marks(k: Any, kernel: str, mask: Array | None, extents: tuple[int, int], heads: int) -> Array | None:
+    """Launch the kernel that marks the tiles of a mask of (queries, keys) that several heads share, and return the
+    marks; None if that does not pay."""
+    queries, keys = extents
+    if (mask is None or "CAUSAL" in kernel or mask.shape[-2:] != extents or min(extents) < MARKED or keys % 8
+            or 2 * mask.size > heads * queries * keys or not mask.flags.c_contiguous or mask.data.ptr % 16):
+        return None
+    strips, tiles, planes = -(-queries // (2 * TILE)) * 8, -(-keys // BAND), mask.size // (queries * keys)
+    marks = k.scratch((planes, tiles, strips), np.dtype(np.uint8))
+    k.kernel("attention_mma.cu", f"mark_tiles<{kernel}>", (strips, planes), (512,),
+             (mask, np.int32(queries), np.int32(keys), marks), tiles)
+    return marks
 
 
 def _vector(arrays: Sequence[Array], extents: Sequence[int], strides: Sequence[tuple[int, ...]]) -> int:

@@ -12,6 +12,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import _attention
 from ovgpu.ops._strided import Axes
+from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
 
@@ -37,7 +38,7 @@ def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize(("size", "tiles", "keys"), [
-    (64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 32)])
+    (64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 16)])
 def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
                         monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tiles per warp where there are enough queries for all multiprocessors, and registers."""
@@ -78,6 +79,63 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
     np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
 
 
+def attend_masked(backend: CudaBackend, mask: Array, kind: Any = HALF, scale: float | None = None) -> list[Any]:
+    """Checks attention of two heads that share a mask [.., queries, keys]; returns the recorded calls."""
+    op, shape = ScaledDotProductAttention(), (*mask.shape[:-2], 2, mask.shape[-2], 16)
+    q, key, v = (np.random.default_rng(i).standard_normal((*shape[:-2], n, 16)).astype(kind)
+                 for i, n in enumerate((mask.shape[-2], *mask.shape[-1:] * 2)))
+    mask = mask if mask.dtype == bool else mask.astype(kind)
+    given = [q, key, v, mask[..., None, :, :], *([] if scale is None else [np.array(scale, kind)])]
+    out = cupy_emu.empty(shape, kind)
+    launcher = Launcher(backend.stream, backend.blas)
+    assert op.cuda(launcher, [cupy_emu.asarray(x) for x in given], [out], ()) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    wanted = op.evaluate(NUMPY, *(x if x.dtype == bool else x.astype(np.float64) for x in given))[0]
+    tolerance = 2e-3 if kind == HALF else 1.6e-2
+    np.testing.assert_allclose(out.get().astype("f8"), wanted, tolerance, tolerance)
+    return launcher.calls
+
+
+def causal(rows: int, keys: int) -> Array:
+    return np.arange(keys) > np.arange(rows)[:, None] + keys - rows
+
+
+MASKS: dict[str, Array] = {
+    "infinite": np.where(causal(300, 424), -np.inf, 0),
+    "lowest": np.where(causal(264, 264), -65504, 0),
+    "lowest, padded": np.where(causal(264, 264) | (np.arange(264) < 70), -65504, 0),
+    "lowest, then numbers": np.where(causal(264, 264), -65504, np.arange(264) % 5),
+    "boolean": ~causal(300, 432),
+    "window": ~causal(256, 512) & (np.arange(512) > np.arange(256)[:, None] + 150),
+    "batch": np.stack([np.where(causal(264, 264), -65504, 0), np.zeros((264, 264))]),
+    "none hidden": np.zeros((256, 256)),
+}
+
+
+@pytest.mark.parametrize("kind", [HALF, BF16])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend) -> None:
+    with np.errstate(invalid="ignore"):
+        calls = attend_masked(backend, MASKS[name], kind)
+    assert [kernel_name(call).split("<")[0] for call in calls] == ["mark_tiles", "attend_mma"]
+
+
+def test_long_masks(backend: CudaBackend) -> None:
+    """Of more than 32 tiles, that a warp looks at together; two tiles of rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Launcher, "multiprocessors", 1)
+        mask = causal(256, 4400)
+        mask[:, 100:2300] = True
+        attend_masked(backend, np.where(mask, -np.inf, 0))
+
+
+@pytest.mark.parametrize("keys", [40, 300])
+def test_negative_scale(keys: int, backend: CudaBackend) -> None:
+    attend_masked(backend, np.zeros((keys, keys)), scale=-0.5)
+
+
 @pytest.mark.emulator
 @pytest.mark.parametrize(("capability", "kind"), [("75", HALF), ("80", np.float32), ("120", HALF)])
 def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +148,7 @@ def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, m
 def test_kernels_compile_without_spills(architecture: str) -> None:
     expressions = [f"attend_mma<{kernel}>" for kernel in (
         "__half, ADDED, 128, 128, 2, 32, 8, int, 8", "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
-        "__nv_bfloat16, ADDED, 256, 256, 1, 32, 1, long long, 8")]
+        "__nv_bfloat16, ADDED, 256, 256, 1, 16, 1, long long, 8")]
     usage = nvrtc.compile_file("attention_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
