@@ -1,4 +1,5 @@
 // Compressed weights: products with a few rows, which decompress in registers; and parts of them, decompressed.
+// compressed_mma.cu has products on tensor cores.
 #include "strided.cuh"
 
 // ---- codes: `load` gives the values of E of them from element `index` on, which is a multiple of E

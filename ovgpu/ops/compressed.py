@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ovgpu.ops import _compressed_mma
 from ovgpu.ops._op import Array, Op, Workspace, unregistered
 from ovgpu.ops._packed import VECTOR, Packed, affine
 from ovgpu.ops._packed_product import PackedProduct
@@ -106,6 +107,8 @@ class CompressedMatMul(Op):
         if not outputs[0].size:
             return None
         x, out = self._stacks(inputs[0], outputs[0])
+        if self.transpose and _compressed_mma.launch(k, self.weights, x, out, inputs[1:]):
+            return None
         if x.shape[1] > FEW:
             return self._panels(k, x, out, inputs[1:], workspace[0])
         if self.transpose:

@@ -1,0 +1,339 @@
+// Products of up to 64 rows with compressed weights on tensor cores. Codes become exact 16-bit integers in registers;
+// scales multiply sums in f32.
+#include "ptx.cuh"
+
+constexpr int TILE = 16;         // rows of the weights per warp
+constexpr int PIECE = 8;         // elements of x in 16 bytes
+constexpr int PITCH = TILE + 4;  // floats between columns of partial sums: without bank conflicts
+
+struct None {};
+
+// Codes of 4 bits, the first one in the low bits. Signed ones are turned into unsigned ones that are BIAS larger.
+template <bool SIGNED>
+struct Nibbles {
+  static constexpr int PER_WORD = 8, BIAS = SIGNED ? 8 : 0;
+};
+
+template <bool SIGNED>
+struct Bytes {
+  static constexpr int PER_WORD = 4, BIAS = SIGNED ? 128 : 0;
+};
+
+template <class To, class From>
+__device__ __forceinline__ To bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bits of equal size");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// Conversion of PIECE codes of a row to pairs of T, less BIAS and the row's zero point, exactly; UNIT is what one
+// becomes. The bits of a 4-bit code are those of a subnormal number: one fused multiply-add scales it and subtracts.
+// Pairs of 4-bit codes are (0, 4), (1, 5), (2, 6), (3, 7), which lie 16 bits apart; those of 8 bits are neighbours. A
+// code of 8 bits becomes the low bits of a larger number, from which an offset is subtracted.
+template <class Codes, class T>
+struct Integers;
+
+template <bool SIGNED>
+struct Integers<Nibbles<SIGNED>, __half> {
+  static constexpr float UNIT = 1.f / 512;
+  __half2 offset = bits<__half2>(SIGNED ? 0xa400a400u : 0u);  // -BIAS * UNIT
+
+  static __device__ __forceinline__ __half2 offset_of(int zero) {
+    const __half value = __float2half_rn(-UNIT * static_cast<float>(zero + Nibbles<SIGNED>::BIAS));
+    return __halves2half2(value, value);
+  }
+  __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
+    const auto low = bits<__half2>(0x78007800u), high = bits<__half2>(0x68006800u);  // 2^15, 2^11
+    const unsigned word = SIGNED ? words[0] ^ 0x88888888u : words[0], above = word >> 8;
+    to[0] = bits<unsigned>(__hfma2(bits<__half2>(word & 0x000f000fu), low, offset));
+    to[1] = bits<unsigned>(__hfma2(bits<__half2>(word & 0x00f000f0u), high, offset));
+    to[2] = bits<unsigned>(__hfma2(bits<__half2>(above & 0x000f000fu), low, offset));
+    to[3] = bits<unsigned>(__hfma2(bits<__half2>(above & 0x00f000f0u), high, offset));
+  }
+};
+
+template <bool SIGNED>
+struct Integers<Nibbles<SIGNED>, __nv_bfloat16> {
+  static constexpr float UNIT = 1.f / 64;
+  __nv_bfloat162 offset = bits<__nv_bfloat162>(SIGNED ? 0xbe00be00u : 0u);  // -BIAS * UNIT
+
+  static __device__ __forceinline__ __nv_bfloat162 offset_of(int zero) {
+    const __nv_bfloat16 value = __float2bfloat16_rn(-UNIT * static_cast<float>(zero + Nibbles<SIGNED>::BIAS));
+    return __halves2bfloat162(value, value);
+  }
+  __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
+    const auto factor = bits<__nv_bfloat162>(0x7f007f00u);  // 2^127
+    const unsigned word = SIGNED ? words[0] ^ 0x88888888u : words[0];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      to[i] = bits<unsigned>(__hfma2(bits<__nv_bfloat162>(word >> 4 * i & 0x000f000fu), factor, offset));
+    }
+  }
+};
+
+template <bool SIGNED>
+struct Integers<Bytes<SIGNED>, __half> {
+  static constexpr float UNIT = 1.f;
+  static constexpr unsigned ONE = 0x00010001u, BIAS = Bytes<SIGNED>::BIAS;
+  __half2 offset = bits<__half2>((0x6400u + BIAS) * ONE);
+
+  static __device__ __forceinline__ __half2 offset_of(int zero) {
+    return bits<__half2>((0x6400u + (zero + static_cast<int>(BIAS))) * ONE);
+  }
+  __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const unsigned word = SIGNED ? words[i / 2] ^ 0x80808080u : words[i / 2];
+      const unsigned pair = __byte_perm(word, 0x64646464u, i % 2 ? 0x4342 : 0x4140);
+      to[i] = bits<unsigned>(__hsub2(bits<__half2>(pair), offset));
+    }
+  }
+};
+
+template <bool SIGNED>
+struct Integers<Bytes<SIGNED>, __nv_bfloat16> {
+  static constexpr float UNIT = 1.f;
+  float offset = 8388608.f + Bytes<SIGNED>::BIAS;  // 2^23: bfloat16 has too few bits for a code and an offset
+
+  static __device__ __forceinline__ float offset_of(int zero) {
+    return 8388608.f + static_cast<float>(zero + Bytes<SIGNED>::BIAS);
+  }
+  __device__ __forceinline__ void convert(const unsigned* words, unsigned (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const unsigned word = SIGNED ? words[i / 2] ^ 0x80808080u : words[i / 2];
+      const float first = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7652 : 0x7650)) - offset;
+      const float second = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7653 : 0x7651)) - offset;
+      to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);  // at most 255: no bits are lost
+    }
+  }
+};
+
+// Scales or zero points: index = row * stride + column / columns, divided by a reciprocal.
+struct Term {
+  int stride, magic, shift;
+
+  __device__ __forceinline__ int at(int column) const {
+    const unsigned n = static_cast<unsigned>(column);
+    const unsigned high = static_cast<unsigned long long>(n) * static_cast<unsigned>(magic) >> 32;
+    return static_cast<int>((high + n) >> shift);
+  }
+};
+
+struct Terms {
+  Term scale, zero;
+};
+
+// An element of a row, which begins at `first`.
+template <class V>
+__device__ __forceinline__ V term(const V* values, int first, const Term& term, int column) {
+  return values[first + term.at(column)];
+}
+__device__ __forceinline__ None term(const None*, int, const Term&, int) { return {}; }
+
+template <class V>
+__device__ __forceinline__ float scale_of(V value) {
+  return static_cast<float>(value);
+}
+__device__ __forceinline__ float scale_of(None) { return 1.f; }
+
+template <class Integers, class V>
+__device__ __forceinline__ void set_zero(Integers& integers, V value) {
+  integers.offset = Integers::offset_of(static_cast<int>(value));
+}
+template <class Integers>
+__device__ __forceinline__ void set_zero(Integers&, None) {}
+
+// Words that are not read again.
+template <class Words>
+__device__ __forceinline__ Words load_once(const Words* from) {
+  if constexpr (sizeof(Words) == 16) {
+    return bits<Words>(__ldcs(reinterpret_cast<const uint4*>(from)));
+  } else if constexpr (sizeof(Words) == 8) {
+    return bits<Words>(__ldcs(reinterpret_cast<const uint2*>(from)));
+  } else {
+    return bits<Words>(__ldcs(reinterpret_cast<const unsigned*>(from)));
+  }
+}
+
+// Eight elements of x in the order of pairs that Integers has.
+template <int PER_WORD>
+__device__ __forceinline__ uint4 paired(const uint4& x) {
+  if constexpr (PER_WORD == 4) {
+    return x;
+  } else {
+    return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632), __byte_perm(x.y, x.w, 0x5410),
+            __byte_perm(x.y, x.w, 0x7632)};
+  }
+}
+
+// out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T, for every z of the grid, or of the same x [m, k], unless
+// `stacked`. Blocks have 32 x warps along k x warps along n threads. A warp takes TILE rows of the weights as the left
+// matrix of mma; in each of its steps, the lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8. Which
+// of the 16 places of mma's inner axis an element has does not matter, as long as x is in the same order. Warps along k
+// take steps in turn; their sums are added at the end. Blocks of the same weights take ROWS rows of x each, of which
+// the part for `turns` steps of every warp is in shared memory; 1 << shift threads copy a row. AHEAD: steps whose codes
+// are loaded at once, of which `turns` is a multiple, or all. GROUPED: scales or zero points differ along k, though not
+// within a step.
+template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
+__global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
+    product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
+                const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Terms terms, int m, int n, int k,
+                int stacked, int turns, int shift) {
+  constexpr int PER_WORD = Codes::PER_WORD, EACH = V * PER_WORD, STEP = 4 * EACH, PIECES = EACH / PIECE;
+  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right matrices
+  constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // of dependent mma
+  constexpr int PLACE = ROWS * 4 + (ROWS == 1 ? 0 : PIECES == 4 ? 2 : 4);  // padded: no bank conflicts in staging
+  constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= PIECE ? 2 : 8;             // rows of x that a thread copies at once
+  using Exact = Integers<Codes, T>;
+  struct alignas(4 * V) Words {
+    unsigned at[V];
+  };
+  OVGPU_DYN_SHARED(uint4, staged);
+  const int lane = threadIdx.x, part = threadIdx.y, parts = blockDim.y, warps = parts * blockDim.z;
+  const int thread = lane + 32 * (part + parts * threadIdx.z);
+  const int batches = (m + ROWS - 1) / ROWS, batch = blockIdx.x % batches * ROWS;
+  const int top = blockIdx.x / batches * blockDim.z * TILE, above = blockIdx.z * n;
+  if (stacked) x += static_cast<long long>(blockIdx.z) * m * k;
+  x += batch * k;
+  out += static_cast<long long>(above) * m + static_cast<long long>(batch) * n;
+  m = min(m - batch, ROWS);
+
+  Exact integers[2];
+  int from[2], scale_row[2], zero_row[2];  // indices; one of vectors of codes fits, whatever fits into memory
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int row = above + min(top + static_cast<int>(threadIdx.z) * TILE + lane / 4 + 8 * h, n - 1);
+    from[h] = row * (k / EACH) + part * 4 + lane % 4;
+    scale_row[h] = row * terms.scale.stride;
+    zero_row[h] = row * terms.zero.stride;
+    if constexpr (!GROUPED) set_zero(integers[h], term(zero, zero_row[h], terms.zero, 0));
+  }
+
+  Words words[AHEAD][2];
+  Scale scales[AHEAD][2];
+  Zero zeros[AHEAD][2];
+  int column = part * STEP;  // of the next step to be fetched
+  const auto fetch = [&]() {
+#pragma unroll
+    for (int slot = 0; slot < AHEAD; slot++) {
+      const bool there = column + lane % 4 * EACH < k;
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        words[slot][h] = there ? load_once(static_cast<const Words*>(codes) + from[h]) : Words{};
+        from[h] += parts * 4;
+        if constexpr (GROUPED) {
+          const int at = min(column, k - 1);
+          scales[slot][h] = term(scale, scale_row[h], terms.scale, at);
+          zeros[slot][h] = term(zero, zero_row[h], terms.zero, at);
+        }
+      }
+      column += parts * STEP;
+    }
+  };
+  const int count = (k + STEP * parts - 1) / (STEP * parts);  // steps of each warp
+
+  const auto stage = [&](int turn) {
+    const int across = min(turns, count - turn) * parts * STEP / PIECE, down = 32 * warps >> shift;
+    for (int piece = thread & ((1 << shift) - 1); piece < across; piece += 1 << shift) {
+      const int at = turn * parts * STEP + piece * PIECE;
+      uint4* target = staged + (piece / (4 * PIECES) * PIECES + piece % PIECES) * PLACE + piece % (4 * PIECES) / PIECES;
+      for (int first = thread >> shift; first < ROWS; first += down * BATCH) {
+        uint4 elements[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+          const int row = first + i * down;
+          elements[i] = at < k && row < m ? *reinterpret_cast<const uint4*>(x + (row * k + at)) : uint4{};
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+          const int row = first + i * down;
+          if (row < ROWS) target[row * 4] = paired<PER_WORD>(elements[i]);
+        }
+      }
+    }
+  };
+
+  float sum[GROUPED ? 1 : CHAINS][N][4] = {};
+  const auto add = [&](int slot, const uint4* right) {
+    float grouped[CHAINS][N][4] = {};
+    auto& to = [&]() -> auto& {
+      if constexpr (GROUPED) {
+        return grouped;
+      } else {
+        return sum;
+      }
+    }();
+    if constexpr (GROUPED) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) set_zero(integers[h], zeros[slot][h]);
+    }
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+      unsigned a[2][4];
+#pragma unroll
+      for (int h = 0; h < 2; h++) integers[h].convert(words[slot][h].at + p * (PIECE / PER_WORD), a[h]);
+      const unsigned left[2][4] = {{a[0][0], a[1][0], a[0][1], a[1][1]}, {a[0][2], a[1][2], a[0][3], a[1][3]}};
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        const uint4 b = right[p * PLACE + i * PIECE * 4];
+        multiply_add<T>(left[0], b.x, b.y, to[0][i]);
+        multiply_add<T>(left[1], b.z, b.w, to[CHAINS - 1][i]);
+      }
+    }
+    if constexpr (GROUPED) {
+      const float by[2] = {scale_of(scales[slot][0]), scale_of(scales[slot][1])};
+#pragma unroll
+      for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          float all = grouped[0][i][e];
+          if constexpr (CHAINS == 2) all += grouped[1][i][e];
+          sum[0][i][e] += by[e / 2] * all;
+        }
+    }
+  };
+
+  fetch();
+  const int mine = part * PIECES * PLACE + min(lane / 4, ROWS - 1) * 4 + lane % 4;
+  for (int begin = 0; begin < count; begin += turns) {
+    if (begin) __syncthreads();  // the part of x before this one has been read
+    stage(begin);
+    __syncthreads();
+    const int end = min(begin + turns, count);
+    for (int turn = begin; turn < end; turn += AHEAD) {
+      const uint4* right = staged + (turn - begin) * parts * PIECES * PLACE + mine;
+#pragma unroll
+      for (int slot = 0; slot < AHEAD; slot++) {
+        if (slot == 0 || turn + slot < end) add(slot, right + slot * parts * PIECES * PLACE);
+      }
+      if (turn + AHEAD < count) fetch();
+    }
+  }
+
+  __syncthreads();  // x has been read
+  float* const sums = reinterpret_cast<float*>(staged);
+  float* const own = sums + (part * blockDim.z + threadIdx.z) * m * PITCH;
+#pragma unroll
+  for (int i = 0; i < N; i++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int at = i * PIECE + lane % 4 * 2 + e % 2;
+      float all = sum[0][i][e];
+      if constexpr (!GROUPED && CHAINS == 2) all += sum[CHAINS - 1][i][e];
+      if (at < m) own[at * PITCH + lane / 4 + e / 2 * 8] = all;
+    }
+  __syncthreads();
+  const int height = TILE * blockDim.z;
+  for (int i = thread; i < height * m; i += 32 * warps) {
+    const int row = i % height, at = i / height;
+    if (top + row >= n) continue;
+    const float* from_part = sums + (row / TILE * m + at) * PITCH + row % TILE;
+    float all = 0;
+    for (int p = 0; p < parts; p++) all += from_part[p * blockDim.z * m * PITCH];
+    all *= 1.f / Exact::UNIT;
+    if constexpr (!GROUPED) all *= scale_of(term(scale, (above + top + row) * terms.scale.stride, terms.scale, 0));
+    out[static_cast<long long>(at) * n + top + row] = T(all);
+  }
+}

@@ -1,0 +1,137 @@
+"""Products of up to 64 rows with compressed weights on tensor cores: conditions and launch of `compressed_mma.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops._op import Array
+from ovgpu.ops._packed import Packed
+from ovgpu.ops._strided import reciprocal
+from ovgpu.types import Type
+
+CAPABILITY = 80  # compute capability of the first devices whose tensor cores the kernel is for
+MOST = 64  # rows of x
+TILE = 16  # rows of the weights per warp; as in compressed_mma.cu
+PIECE = 8  # elements of x in 16 bytes
+LANES = 4  # that share a row of codes
+PITCH = 20  # floats between columns of partial sums, as there
+WARPS = 8  # of a block at least, if there are enough rows
+ROWS = (1, 4, 8, 16, 32)  # of x per block
+AHEAD = 2  # steps whose codes are loaded at once
+SHARED_BYTES = 64 << 10  # for x in shared memory
+
+DECODERS = {Type.i4: "Nibbles<true>", Type.u4: "Nibbles<false>", Type.i8: "Bytes<true>", Type.u8: "Bytes<false>"}
+TABLES = {Type.i4: tuple(map(float, (*range(8), *range(-8, 0)))), Type.u4: tuple(map(float, range(16)))}
+ZEROS = {Type.i4: np.int8, Type.u4: np.uint8, Type.i8: np.int8, Type.u8: np.uint8}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Launch shape: words of codes per lane and step, rows of x per block, whether scales or zero points differ along
+    K, warps along K and along N, steps of each warp, and steps for which x is in shared memory at a time."""
+
+    words: int
+    rows: int
+    grouped: bool
+    along_k: int
+    along_n: int
+    steps: int
+    turns: int
+
+    def staged(self, weights: Packed) -> int:
+        """Return the elements of a row of x in shared memory at a time."""
+        return min(self.turns, self.steps) * self.along_k * step_of(weights, self.words)
+
+    def shared(self, weights: Packed, m: int) -> int:
+        """Return the bytes of shared memory: x first, partial sums of every warp later."""
+        pieces = step_of(weights, self.words) // (LANES * PIECE)
+        padding = 0 if self.rows == 1 else 2 if pieces == 4 else 4
+        return max(self.staged(weights) // (LANES * PIECE) * (self.rows * 4 + padding) * 16,
+                   4 * self.along_k * self.along_n * min(m, self.rows) * PITCH)
+
+
+def step_of(weights: Packed, words: int) -> int:
+    """Return the codes of a row that a warp takes in a step."""
+    return LANES * words * (8 if weights.is_nibbles else 4)
+
+
+def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int],
+         terms: Sequence[Array | None]) -> Form | None:
+    """Return the launch shape for ``m`` rows of x, or None where the kernel does not apply.
+
+    ``addresses`` are those of x and of the codes, ``terms`` scale and zero point."""
+    zero = terms[1]
+    if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MOST:
+        return None
+    if zero is not None and zero.dtype != ZEROS[weights.kind]:
+        return None
+    (n, k), bits = weights.shape, weights.kind.bitwidth
+    groups = [1 if t is None else t.shape[1] for t in terms]
+    if any(t is not None and len(t) not in (1, weights.rows) for t in terms):
+        return None
+    words = [w for w in (4, 2, 1) if k % (w * 32 // bits) == 0 and addresses[1] % (4 * w) == 0
+             and not any(g > 1 and k // g % step_of(weights, w) for g in groups)]
+    if k % PIECE or addresses[0] % 16 or not words or (words[0] == 1 and bits == 8):
+        return None
+    rows = next(r for r in ROWS if r >= min(m, ROWS[-1]))
+    tiles = -(-n // TILE) * weights.matrices * -(-m // rows)
+    return _divided(weights, words[0], rows, max(groups) > 1, tiles / multiprocessors)
+
+
+def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float) -> Form:
+    """Split the steps of K over enough warps to keep a multiprocessor busy with ``tiles`` tiles of rows; measured on an
+    H100 (`bench.gpu_compressed`)."""
+    least, most, wanted = (4, 16, 16) if rows <= PIECE else (1, 8 if rows <= 16 else 4, 8)
+    along_k = least
+    while along_k < most and tiles * along_k < wanted:
+        along_k *= 2
+    while along_k > 1 and along_k > -(-weights.columns // step_of(weights, words)):
+        along_k //= 2
+    return divided(weights, words, rows, grouped, along_k, max(WARPS // along_k, 1))
+
+
+def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int, along_n: int) -> Form:
+    """Launch shape for the given warps; fewer along K if x would not fit into shared memory otherwise."""
+    step = step_of(weights, words)
+    while True:
+        steps = -(-weights.columns // (step * along_k))
+        room = SHARED_BYTES // (2 * step * rows * along_k)
+        turns = steps if steps <= room else room // AHEAD * AHEAD
+        if turns or along_k == 1:
+            return Form(words, rows, grouped, along_k, along_n, steps, turns)
+        along_k //= 2
+
+
+def launch(k: Any, weights: Packed, x: Array, out: Array, stored: Sequence[Any]) -> bool:
+    """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``; return False where the kernel does not apply.
+
+    ``stored`` are codes, scale and zero point."""
+    (count, m, n), depth = out.shape, x.shape[2]
+    if x.dtype.itemsize != 2 or k.capability < CAPABILITY:
+        return False
+    terms = stored[1:]
+    found = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), terms)
+    if found is None:
+        return False
+    types = ", ".join([DECODERS[weights.kind], *("None" if t is None else k.c_type(t.dtype) for t in terms)])
+    pieces = found.staged(weights) // PIECE
+    shift = min((pieces - 1).bit_length(), (32 * found.along_k * found.along_n).bit_length() - 1)
+    k.kernel("compressed_mma.cu",
+             f"product_mma<{types}, {k.c_type(x.dtype)}, {found.words}, {found.rows}, {AHEAD}, "
+             f"{str(found.grouped).lower()}>",
+             (-(-n // (TILE * found.along_n)) * -(-m // found.rows), 1, count), (32, found.along_k, found.along_n),
+             (x, out, *stored, np.concatenate([_term(weights, t) for t in terms]),
+              *map(np.int32, (m, n, depth, len(x) > 1, found.turns, shift))),
+             found.shared(weights, m))
+    return True
+
+
+def _term(weights: Packed, term: Array | None) -> Array:
+    """Return the struct Term: how the index of a scale or zero point follows from row and column."""
+    rows, columns = (1, 1) if term is None else term.shape
+    numbers = [columns if rows > 1 else 0, *reciprocal(weights.columns // columns)]
+    return np.array(numbers, np.int64).astype(np.int32)
