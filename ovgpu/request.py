@@ -15,6 +15,7 @@ from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import is_out_of_memory
 from ovgpu.inputs import numbered
+from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
 from ovgpu.outputs import RequestMemory
 from ovgpu.replays import KEPT, Replay
@@ -237,17 +238,21 @@ class InferRequest(RequestTensors):
                 return None
         arrays, key = self._read_inputs(), self._variables.key
         parities = key
-        pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
         steady = self._steady if self._variables.grown else None
-        appending = None if steady is None else steady.take(pairs)
+        appending = None if steady is None else steady.take(arrays)
         if steady is not None and appending is not None:
-            known = None if watched else steady.replay(appending)
+            seen = steady.programs.seen
+            pairs = [slot.pair(array) if number in seen else Pair(array, array)
+                     for number, (slot, array) in enumerate(zip(self._inputs, arrays))]
+            pairs += appending
+            known = None if watched else steady.replay(pairs)
             if known is not None:
                 self._replay(known)
                 return steady.commit()
-            executor, pairs = steady.executor, appending
+            executor = steady.executor
             read = [pairs[i] for i in steady.programs.read]
         else:
+            pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             executor, steady, read = self._executor(arrays), None, pairs
         self._last = executor
         if self._backend.remote:

@@ -92,10 +92,9 @@ class SteadySteps:
     def _lengths(self) -> Pair:
         return Mirror(self._backend, False).pair((2,), Type.i64)
 
-    def take(self, pairs: Sequence[Pair]) -> list[Pair] | None:
-        """What the executor is to be run with, from the model's inputs; None if the inference is none of these. After
-        it has succeeded, `commit`."""
-        hosts = [pair.host for pair in pairs]
+    def take(self, hosts: Sequence[Array]) -> list[Pair] | None:
+        """What the executor is to be run with after the model's inputs; None if the inference is none of these. After
+        it has succeeded, `commit`. Inputs that are not among ``programs.seen`` need not be uploaded."""
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
                 return None
@@ -121,7 +120,7 @@ class SteadySteps:
             given = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
         if self._tail is None or self._tail[0] is not wholes:
             self._tail = wholes, [self._lengths, *(Pair(whole, whole) for whole in wholes)]
-        return [*pairs, *given, *self._tail[1]]
+        return [*given, *self._tail[1]]
 
     def _part(self, inputs: Sequence[Array]) -> _HostPart:
         """The host's part for inputs of these ranks and types."""

@@ -12,6 +12,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.runtime.executor import Executor
 from tests.emulator import cupy_emu
 from tests.harness.ir import Net, Port
 from tests.harness.layers import add, broadcast, concat, extent, gather, i64, mul, numbers, scalar, transpose, unsqueeze
@@ -105,11 +106,12 @@ def test_one_graph_for_five_hundred_steps(emulated: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
 def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is bound or computed on the host in a step whose mask is one number throughout, whatever the length."""
+    """Nothing is computed on the host, bound, or looked for in a step whose mask is one number throughout, whatever the
+    length."""
     calls = [0]
-    for method in ("bind", "place"):
-        plain = getattr(CpuBackend, method)
-        monkeypatch.setattr(CpuBackend, method,
+    for owner, method in ((CpuBackend, "bind"), (CpuBackend, "place"), (Executor, "_bound")):
+        plain = getattr(owner, method)
+        monkeypatch.setattr(owner, method,
                             lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1])
     decoder = Decoder(ov.Core().compile_model(DATA / name / "model.xml", emulated))
     tokens = [decoder.start(prompt(5))]
@@ -121,6 +123,9 @@ def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.M
         tokens.append(decoder.step(tokens[-1]))
         assert cupy_emu.counters.graph_launches == 1
     assert calls[0] == 0
+    # ids, positions if the model takes them, one mask for all layers, and the lengths of the caches
+    uploads = [step for step in decoder.request.plan().steps if step.op == "Upload" and step.calls]
+    assert len(uploads) == (4 if "position_ids" in decoder.names else 3)
     np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted(name, prompt(5), 11))
 
 
