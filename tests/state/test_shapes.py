@@ -230,7 +230,7 @@ def sequence(make: Callable[[Any, Any], Any], steps: int, init: Any = INIT, shap
 
 SCENARIOS = [
     Scenario("grows-along-the-first-axis", growing(0), feeds(1, 1, 1, 1, 1, 1, 1)),
-    Scenario("grows-along-the-last-axis", growing(1), feeds(1, 2, 1, rest=(), before=(2,))),
+    Scenario("appended-along-the-last-axis", growing(1), feeds(1, 2, 1, rest=(), before=(2,))),
     Scenario("grows-along-a-middle-axis", growing(1, 3), feeds(4, 1, 1, 2, rest=(5,), before=(2,))),
     Scenario("grows-by-many-then-one", growing(0), feeds(7, 1, 1, 1)),
     Scenario("grows-past-any-capacity", growing(0), feeds(1, 40, 1, 90, 1)),
