@@ -9,7 +9,7 @@ constexpr float LOG2E = 1.44269504f;
 
 constexpr int STRIP = 16, BAND = 64;  // queries and keys of a tile of the mask that mark_tiles looks at
 
-// Tiles of a mask: nothing is added, scores are, or none of its keys counts.
+// Tiles of a mask: all zeros; of several numbers; no key counts; or all numbers are low, see LOWEST.
 enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
 
 // Exported decoders hide scores by the lowest number of f16 instead of -inf. A tile below LOWEST is hidden if all its
@@ -163,26 +163,26 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
   }
 }
 
-// What a warp knows of 32 tiles of keys, a bit each: whether its block attends to nothing there, or takes all scores as
-// they are, and the same of its own rows.
+// 32 tiles of keys as a warp sees them, a bit each: its block attends to nothing there, or takes all scores as they are;
+// and the same of its own rows.
 struct Window {
   unsigned skipped, open, absent, plain;
 };
 
-// Of `rows` strips of the block and `own` of them from `begin` on; marks of the block's strips lie in a row.
+// The window of a block of STRIPS strips, whose marks lie in a row, and of a warp with OWN of them from `begin` on.
 template <int STRIPS, int OWN>
 __device__ __forceinline__ Window look(const unsigned char* marks, int tiles, int pitch, int first_tile, int begin) {
   const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
   constexpr unsigned long long ALL = 0x0202020202020202ull;
-  constexpr unsigned long long whole = STRIPS == 8 ? ALL : ALL >> 32;
-  unsigned long long seen = whole;
+  constexpr unsigned long long WHOLE = STRIPS == 8 ? ALL : ALL >> 32;
+  unsigned long long seen = WHOLE;
   if (tile < tiles) {
     if (STRIPS == 8) seen = *reinterpret_cast<const unsigned long long*>(marks + static_cast<long long>(tile) * pitch);
     if (STRIPS == 4) seen = *reinterpret_cast<const unsigned*>(marks + static_cast<long long>(tile) * pitch);
   }
   constexpr unsigned long long PART = (1ull << 8 * OWN) - 1;
   const unsigned long long own = seen >> 8 * begin & PART;
-  return {__ballot_sync(0xffffffffu, seen == whole), __ballot_sync(0xffffffffu, seen == 0),
+  return {__ballot_sync(0xffffffffu, seen == WHOLE), __ballot_sync(0xffffffffu, seen == 0),
           __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
 }
 
@@ -337,7 +337,15 @@ __global__ void __launch_bounds__(THREADS, 2)
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
   const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, extent);
   OVGPU_SHARED(Window, windows, [WARPS]);  // registers are scarce
+  OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
   Window& window = windows[warp];
+  const int bands = static_cast<int>((extent + BAND - 1) / BAND), pitch = static_cast<int>((queries + 127) / 128 * 8);
+  if (marks) {
+    const unsigned char* from =
+        marks + static_cast<long long>(mask_at / (queries * extent)) * bands * pitch + first / STRIP;
+    if (lane == 0) own_marks[warp] = from;
+    __syncwarp();
+  }
 
   float sum[TILES][WIDTH / 8][4] = {}, maximum[TILES][2], total[TILES][2];
 #pragma unroll
@@ -357,11 +365,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       const int band = static_cast<int>(begin / BAND);
       if (band / 32 != window_at) {
         window_at = band / 32;
-        const int bands = static_cast<int>((extent + BAND - 1) / BAND);
-        const int pitch = static_cast<int>((queries + 127) / 128 * 8);
-        const I plane = mask_at / (queries * extent) * bands;
-        const Window seen = look<ROWS / STRIP, TILES>(marks + static_cast<long long>(plane) * pitch + first / STRIP,
-                                                      bands, pitch, window_at * 32, warp * TILES);
+        const Window seen = look<ROWS / STRIP, TILES>(own_marks[warp], bands, pitch, window_at * 32, warp * TILES);
         if (lane == 0) window = seen;
         __syncwarp();
       }

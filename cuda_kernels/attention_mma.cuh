@@ -1,4 +1,4 @@
-// What the kernels of attention on tensor cores share.
+// Helpers of the kernels of attention on tensor cores.
 #pragma once
 
 #include "attention.cuh"

@@ -144,10 +144,11 @@ def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, m
     assert ("attend_mma<" in kernel_name(call)) is (capability == "120")
 
 
-@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_kernels_compile_without_spills(architecture: str) -> None:
     expressions = [f"attend_mma<{kernel}>" for kernel in (
-        "__half, ADDED, 128, 128, 2, 32, 8, int, 8", "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
+        "__half, ADDED, 64, 64, 2, 64, 8, int, 2", "__half, ADDED, 128, 128, 2, 32, 8, int, 8",
+        "__nv_bfloat16, ADDED, 128, 128, 2, 32, 8, int, 2", "__nv_bfloat16, BOOLEAN, 80, 80, 2, 64, 8, int, 8",
         "__nv_bfloat16, ADDED, 256, 256, 1, 16, 1, long long, 8")]
     usage = nvrtc.compile_file("attention_mma.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)

@@ -51,7 +51,7 @@ FAULTS = [
     Fault("mask not waited for", marked, FILE, f"wait_copies();\n      {MASK}", MASK),
     Fault("no barrier before the mask is read", marked, FILE, MASK),
     Fault("marks of the last tiles", marked, FILE, "window.plain >> bit", "window.plain >> (bit + 1)"),
-    Fault("tiles hidden from one strip", marked, FILE, "seen == whole)", "own == (ALL & PART))"),
+    Fault("tiles hidden from one strip", marked, FILE, "seen == WHOLE)", "own == (ALL & PART))"),
     Fault("rows that see nothing", marked, FILE, "mark != LOW ? mark : visible ? HIDDEN : MIXED",
           "mark != LOW ? mark : HIDDEN"),
     Fault("keys behind the end", many, FILE, "row + r < rows && column + c < columns", "column + c < columns"),
