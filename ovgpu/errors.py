@@ -40,8 +40,10 @@ class DeviceError(Error):
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says, or was caused by one that says, that there is not enough memory."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: list[BaseException] = []  # an error may be raised from itself
+    while cause is not None and cause not in seen:
         if isinstance(cause, MemoryError) or str(cause).partition("] ")[2].startswith("out of memory"):
             return True
+        seen.append(cause)
         cause = cause.__cause__
     return False

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ovgpu.backends.cuda import sources
 from ovgpu.errors import OpError
 from ovgpu.ops import _op, registry
 from ovgpu.ops._elementwise import Elementwise, cuda_body, names
@@ -65,8 +66,15 @@ def functions() -> Iterator[tuple[Elementwise, list[Spec], Type]]:
 FUNCTIONS = list(functions())
 
 
+def integer_power() -> str:
+    """What an expression calls, from the header that generated kernels include."""
+    text = (sources.folder() / "elementwise.cuh").read_text()
+    begin = text.index("template <typename T>\n__device__ __forceinline__ T integer_power")
+    return text[begin : text.index("\n}\n", begin) + 3].replace("__device__ __forceinline__ ", "")
+
+
 def source() -> str:
-    lines = ["#include <cmath>", "using namespace std;"]
+    lines = ["#include <cmath>", "using namespace std;", integer_power()]
     for number, (op, specs, result) in enumerate(FUNCTIONS):
         given = names(type(op))[: len(specs)]
         pointers = ", ".join(f"const {C_TYPES[s.type]}* p{i}" for i, s in enumerate(specs))
