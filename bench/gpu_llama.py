@@ -91,7 +91,7 @@ class Run(Ovgpu):
 
     @property
     def appended(self) -> bool:
-        """Whether the last inference appended to the caches in place."""
+        """Return whether the last inference appended to the caches in place."""
         steps = self.request._steady
         return steps is not None and self.request._last is steps.executor
 
@@ -106,7 +106,7 @@ def relative(found: Array, wanted: Array) -> float:
 
 @dataclass
 class Report:
-    """What was measured, kept in a file after each item."""
+    """Results of the items, written to a file after each."""
 
     out: Path | None
     deadline: float
@@ -274,7 +274,7 @@ class Session:
 
     def _peers(self) -> None:
         options, variant, report = self.options, self.variant, self.report
-        # Of other weights than f16, torch's results are compared alone.
+        # For other weights than f16, torch's results are compared and not timed.
         modes = [mode for mode in options.peers if mode in ("eager", "graph")] if variant == "f16" else ["compared"]
         name = f"torch {variant}"
         with self._network(name, "float16") as net:

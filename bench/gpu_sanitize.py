@@ -40,7 +40,7 @@ def command(tool: str, file: str, emulated: bool) -> list[str]:
 
 
 def read(said: str, status: int | None) -> dict[str, Any]:
-    """What a run found: the errors counted, and where the first one was."""
+    """Parse a run's output: the number of errors, and the lines of the first one."""
     counts = [int(a or b) for a, b in ERRORS.findall(said)]
     lines = said.splitlines()
     first = next((i for i, line in enumerate(lines) if FAULT.search(line)), None)

@@ -44,7 +44,7 @@ def device_of(name: str) -> Any:
 
 
 def check(model: str, device: str, half: bool) -> dict[str, Any]:
-    """What running one model gave."""
+    """Run one model; return its errors, times and launches."""
     import ovgpu
 
     expected = Expected.load(DATA / model / "expected.npz")

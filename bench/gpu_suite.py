@@ -83,7 +83,7 @@ class Recorder:
 
 
 def on_card(item: pytest.Item) -> bool:
-    """Whether a test asks for the emulated device, or for the card in its place, and is not skipped there."""
+    """Return whether a test uses the emulated device, which the card replaces, and is not skipped there."""
     used = "emulated" in getattr(item, "fixturenames", ()) or "EMULATED" in item.nodeid
     return used and item.get_closest_marker("skip") is None
 

@@ -38,7 +38,7 @@ class DeviceError(Error):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says, or was caused by one that says, that there is not enough memory."""
+    """Return whether an error, or one of its causes, is about missing memory."""
     cause: BaseException | None = error
     seen: list[BaseException] = []  # an error may be raised from itself
     while cause is not None and cause not in seen:

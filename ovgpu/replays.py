@@ -23,7 +23,7 @@ from ovgpu.runtime.state import Variable
 KEPT = 4  # per request: the states of two are in the other buffers
 
 Place = tuple[Any, Any, int, Any, Any]
-"""Of a slot's tensor: the slot, the request's own array or None, then the address, shape and strides of another one."""
+"""Location of a slot's tensor: the slot, the request's own array or None, and address, shape and strides of another one."""
 State = tuple[Variable, int, Array, Array]
 """A variable, its parity and value before an inference, and the value after it."""
 
@@ -64,7 +64,7 @@ class Replay:
         return Replay(executor, places, found)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
-        """Whether another inference is the same: the tensors and states lie where they did."""
+        """Return whether the next inference is the same: the tensors and states lie where they did."""
         for slot, own, address, shape, strides in self._places:
             tensor = slot._tensor
             if tensor is None or slot._lent is not None:

@@ -189,7 +189,7 @@ class SteadySteps:
 
 
 class _HostPart:
-    """What the host computes for the device: as one number for each result where intervals tell it, else in full."""
+    """Host values for the device: one number for each result where intervals tell it, else computed in full."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor

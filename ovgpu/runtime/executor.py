@@ -98,7 +98,7 @@ class Executor:
         self.loops: dict[int, Known] = {}  # by the id of their steps
         self.stepwise: dict[int, stepwise.Stepwise] = {}  # likewise
         self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
-        # Of the first segment: the last binding that was run, and what it is kept by.
+        # Key and binding of the first segment that were run last.
         self.bound: tuple[Any, Binding] | None = None
         self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
 
@@ -193,7 +193,7 @@ class Executor:
 
     @cached_property
     def fixed(self) -> bool:
-        """Whether what is run depends on shapes alone, and on where inputs, outputs and states lie."""
+        """Return whether the calls depend on shapes alone, and on where inputs, outputs and states lie."""
         program = self.program
         return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
                 and not program.segments[0].told and not program.segments[0].host_nodes
@@ -201,11 +201,11 @@ class Executor:
 
     @property
     def captured(self) -> bool:
-        """Whether the binding that was run last is a graph now."""
+        """Return whether the binding that was run last has a captured graph."""
         return self.bound is not None and bool(self.bound[1].graph)
 
     def holds(self, key: Any, binding: Binding | None) -> bool:
-        """Whether a binding of the first segment is kept still; it counts as used then."""
+        """Return whether a binding of the first segment is still kept, and mark it as used."""
         kept = self.bindings[0]
         if binding is None or kept.get(key) is not binding:
             return False

@@ -269,7 +269,7 @@ def _bounds(x: np.ndarray[Any, Any]) -> Interval:
 
 
 def _counts_up(x: np.ndarray[Any, Any]) -> bool:
-    """Whether the elements are 0, 1, 2 and so on."""
+    """Return whether the elements are 0, 1, 2 and so on."""
     return x[0] == 0 if len(x) == 1 else bool((x == np.arange(len(x))).all())
 
 
@@ -307,7 +307,7 @@ def _product(a: Interval, b: Interval) -> Interval:
 
 
 def _truth(x: Interval) -> Interval:
-    """Of Convert to boolean."""
+    """Rule of Convert to boolean."""
     return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
 
 

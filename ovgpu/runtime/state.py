@@ -220,7 +220,7 @@ class Variable:
         return value if value is self._spare[self.parity] else None
 
     def alternates(self, before: Array, after: Array) -> bool:
-        """Whether ``before`` is the current value, and the next one would be placed in ``after``."""
+        """Return whether ``before`` is the current value, and the next one would be placed in ``after``."""
         return (self._current is before and not self.extended
                 and (after is before or self._spare[1 - self.parity] is after))
 

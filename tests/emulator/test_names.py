@@ -1,4 +1,4 @@
-"""What the CUDA backend names of CuPy is in the CuPy that is installed, and in the emulator. No GPU is needed."""
+"""Names that the CUDA backend takes from CuPy exist in the installed CuPy and in the emulator. No GPU is needed."""
 
 from __future__ import annotations
 

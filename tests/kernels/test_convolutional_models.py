@@ -30,7 +30,7 @@ def without_cudnn(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[False, True], ids=["own", "cuDNN"])
 def cudnn(request: pytest.FixtureRequest, without_cudnn: None, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether cuDNN is installed: on a card what `import` finds, else an emulation."""
+    """Run with and without cuDNN: on a card the installed one, else an emulation."""
     if request.param:
         monkeypatch.setattr(rt, "_cudnn", cudnn_emu if cp.is_emulated else None)
         if rt.cudnn() is None:

@@ -1,4 +1,4 @@
-"""How kernels are loaded: once per device, with the shared memory that their launches need."""
+"""Loading of kernels: once per device, with the shared memory that their launches need."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ FUNCTIONS = list(functions())
 
 
 def integer_power() -> str:
-    """What an expression calls, from the header that generated kernels include."""
+    """The function of that name, from the header that generated kernels include."""
     text = (sources.folder() / "elementwise.cuh").read_text()
     begin = text.index("template <typename T>\n__device__ __forceinline__ T integer_power")
     return text[begin : text.index("\n}\n", begin) + 3].replace("__device__ __forceinline__ ", "")

@@ -154,7 +154,7 @@ class Dnn:
         try:
             return build(problem, self.handle)
         except Exception as e:
-            # Of layers after a convolution, engines say in several ways that they do not compute them.
+            # Engines that do not compute the layers after a convolution say so with various errors.
             expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
             if not expected and problem.tail is None:
                 warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "

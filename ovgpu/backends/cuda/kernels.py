@@ -68,7 +68,10 @@ class Kernel:
             self._allowed[key] = shared
 
     def resident(self, threads: int, shared: int) -> int:
-        """How many blocks of so many threads run at the same time on the current device, which nothing else uses."""
+        """Return the number of blocks that run at the same time on the current device, if nothing else uses it.
+
+        ``threads`` and ``shared`` bytes of dynamic shared memory are those of a block.
+        """
         self.prepare(shared)
         cuda = rt.cupy().cuda
         each = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(self.function().ptr, threads, shared)

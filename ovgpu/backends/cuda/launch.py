@@ -41,7 +41,7 @@ class Launcher:
 
     def fits(self, file: str, expression: str, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0,
              prelude: str = "") -> bool:
-        """Whether all blocks of a cooperative launch run at the same time."""
+        """Return whether all blocks of a cooperative launch run at the same time."""
         return prod(grid) <= kernels.of_file(file, expression, True, prelude).resident(prod(block), shared)
 
     def _launch(self, kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any],

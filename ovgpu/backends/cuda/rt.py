@@ -26,7 +26,7 @@ def bind(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> Non
 
 
 def replaced() -> bool:
-    """Whether another module stands in for CuPy: what it compiles is nothing for a card."""
+    """Return whether another module stands in for CuPy, whose kernels no card can run."""
     return _replaced
 
 

@@ -22,7 +22,7 @@ class CupyAdapter(Adapter):
         return self.module.ndarray(tuple(shape), dtype, memptr=self.module.cuda.alloc(max(nbytes, 1)))
 
     def nonzero(self, x: Array) -> Any:
-        """Of the bits without the sign: CuPy's own kernels take denormal numbers for zeros."""
+        """Find non-zero elements by their bits without the sign: CuPy's own kernels take denormal numbers for zeros."""
         return self.module.nonzero(x.view(f"u{x.itemsize}") << 1 if x.dtype.kind == "f" else x)
 
     def asnumpy(self, x: Array) -> Any:
