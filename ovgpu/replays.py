@@ -23,7 +23,7 @@ from ovgpu.runtime.state import Variable
 KEPT = 4  # per request: the states of two are in the other buffers
 
 Place = tuple[Any, Any, int, Any, Any]
-"""Location of a slot's tensor: the slot, the request's own array or None, and address, shape and strides of another one."""
+"""Location of a tensor: its slot, the request's own array or None, and address, shape and strides of another one."""
 State = tuple[Variable, int, Array, Array]
 """A variable, its parity and value before an inference, and the value after it."""
 
