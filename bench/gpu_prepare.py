@@ -55,7 +55,7 @@ def kernels(folder: Path, options: argparse.Namespace) -> None:
     tests = options.only or []
     with tempfile.TemporaryDirectory() as results:
         _call([sys.executable, "-m", "bench.gpu_suite", "--device", "emulator", "--record", str(folder), "--seconds",
-               "3000", "--out", results, *tests], check=False)
+               "3000", "--out", results, "--jobs", str(os.cpu_count() or 1), *tests], check=False)
     if not options.only:
         _call([sys.executable, "-m", "bench.gpu_prepare", str(folder), "--record"], check=False)
     count, wrong = gpu_recorded.compile_all(folder)

@@ -109,6 +109,16 @@ def test_a_kernel_that_is_kept_is_not_compiled(fresh: None, tmp_path: Path, monk
     run(tmp_path)
 
 
+def test_machine_code_that_the_driver_does_not_take_is_made_anew(fresh: None, tmp_path: Path) -> None:
+    """It may be of a newer compiler than the driver knows."""
+    run(tmp_path)
+    before = files(tmp_path)
+    for name in before:
+        kernel_cache.write(tmp_path / name, b"symbol\0of another driver")
+    run(tmp_path)
+    assert {name: data for name, (_, data) in files(tmp_path).items()} == {n: d for n, (_, d) in before.items()}
+
+
 def test_what_a_key_tells_apart() -> None:
     keys = {kernel_cache.key(*parts) for parts in (
         ("text", "name", (), "90"), ("text", "name", ("flag",), "90"), ("text", "name", (), "80"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -40,21 +41,20 @@ class Kernel:
         key = (id(cupy), cupy.cuda.get_device_id())
         found = self._functions.get(key)
         if found is None:
-            with errors.compiling(self.where):
-                binary = self._binary(cupy)
-            module = cupy.cuda.function.Module()
-            module.load(binary.code)
-            found = self._functions[key] = module.get_function(binary.symbol)
+            found = self._functions[key] = self._loaded(cupy)
         return found
 
-    def _binary(self, cupy: Any) -> Binary:
+    def _loaded(self, cupy: Any) -> Any:
         flags = ("-std=c++17", SEPARATE) if self.exact else ("-std=c++17",)
         key = kernel_cache.key(self.source, self.name, flags, cupy.cuda.Device().compute_capability)
-        found = kernel_cache.load(key)
-        if found is None:
-            found = compile(self.source, self.name, flags, self.exported)
-            kernel_cache.save(key, found)
-        return found
+        kept = kernel_cache.load(key)
+        if kept is not None:
+            with suppress(cupy.cuda.driver.CUDADriverError):  # the driver may be older than what compiled it
+                return _load(cupy, kept)
+        with errors.compiling(self.where):
+            made = compile(self.source, self.name, flags, self.exported)
+        kernel_cache.save(key, made)
+        return _load(cupy, made)
 
     def prepare(self, shared: int) -> None:
         """Load the kernel, and allow so many bytes of dynamic shared memory: never fewer than were allowed before."""
@@ -87,6 +87,13 @@ def of_file(file: str, expression: str, cooperative: bool = False, prelude: str 
     """The kernel ``expression`` of a file of ``cuda_kernels`` behind a prelude."""
     return Kernel(expression, prelude + sources.source(file), f"cuda_kernels/{file}, {expression},",
                   exact=file in EXACT, cooperative=cooperative)
+
+
+def _load(cupy: Any, binary: Binary) -> Any:
+    """CuPy's function of a kernel, on the current device."""
+    module = cupy.cuda.function.Module()
+    module.load(binary.code)
+    return module.get_function(binary.symbol)
 
 
 def compile(source: str, name: str, flags: tuple[str, ...], exported: bool) -> Binary:
