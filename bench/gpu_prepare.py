@@ -7,7 +7,7 @@ expectations.xz    OpenVINO's answers for the test suite
 kernels.tar.xz     machine code for sm_90 of the kernels that the suite and the benchmarks ask for: of CUPY_CACHE_DIR
 run.sh             the whole procedure: `bash run.sh STAGE`, from the root of the project
 
-It takes about 25 minutes on two cores. Wheels and answers that are there are not fetched again; kernels/, which need
+It takes about 15 minutes on two cores. Wheels and answers that are there are not fetched again; kernels/, which need
 not travel, has what has been compiled before.
 """
 
@@ -51,7 +51,7 @@ def wheels(folder: Path, options: argparse.Namespace) -> None:
 
 
 def kernels(folder: Path, options: argparse.Namespace) -> None:
-    """Records those of the suite and of the workloads, and compiles them."""
+    """Record the kernels of the suite and of the workloads, and compile them."""
     tests = options.only or []
     with tempfile.TemporaryDirectory() as results:
         _call([sys.executable, "-m", "bench.gpu_suite", "--device", "emulator", "--record", str(folder), "--seconds",
