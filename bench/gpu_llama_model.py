@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.harness.ir import Net, Port
-from tests.models.transformer import Sizes, _angles, _caches, _causal, _rotated, _Writer
+from tests.models.transformer import Sizes, _Writer, write_llama
 
 Array = NDArray[Any]
 Variant = Literal["f16", "int8", "int4", "int4_asym"]
@@ -182,54 +182,8 @@ class _Compressing(_Writer):
 def build(variant: Variant, sizes: Sizes = LLAMA_1B) -> Llama:
     """A stateful Llama decoder as `tests.models.transformer.llama` has it, whose logits are those of the last token."""
     w = _Compressing(variant, sizes)
-    net, width, head, keys = w.net, sizes.width, sizes.head, sizes.heads // sizes.shared
-    ids, mask, positions = (net.parameter("i64", (-1, -1), n) for n in ("input_ids", "attention_mask", "position_ids"))
-    beam = net.parameter("i32", (-1,), "beam_idx")
-    cache = _caches(w, w.item(w.shape_of(ids), 0), beam, sizes)
-    x, table = w.embedding("words", sizes.vocabulary, width, ids)
-    normed = w.rms("0.norm_1", x, width)
-    rotary = _angles(w, positions, head)
-    dims, past = w.shape_of(normed), w.scalar(w.shape_of(cache[0, "key"][1]), 2)
-    batch, new = w.scalar(dims, 0), w.scalar(dims, 1)
-    count, total = w.reshape(new, w.i64(1), False), w.add(past, new)
-    flags = w("Convert", [mask], kind="boolean", destination_type="boolean")
-    allowed = _causal(w, flags, w.reshape(batch, w.i64(1), False), batch, past, total, count)
-    assigned: list[tuple[str, Port]] = []
-    repeated: Port | None = None
-
-    def dense(name: str, x: Port, out: int, of: int) -> Port:
-        return w.matmul(x, w.weight(f"{name}.weight", out, of))
-
-    def heads(name: str, x: Port, count: int) -> Port:
-        return w.turned(w.reshape(dense(name, x, count * head, width), w.i64(0, 0, count, head), True))
-
-    for k in range(sizes.layers):
-        query = _rotated(w, heads(f"{k}.query", normed, sizes.heads), *rotary, head)
-        parts = []
-        for part in ("key", "value"):
-            name, before = cache[k, part]
-            y = heads(f"{k}.{part}", normed, keys)
-            y = _rotated(w, y, *rotary, head) if part == "key" else y
-            assigned.append((name, w("Concat", [before, y], axis=-2)))
-            if repeated is None:
-                both = w("Gather", [w.shape_of(assigned[0][1]), w.i64(0, 1), w.number(0)], 8, batch_dims=0)
-                length = w.add(w.reshape(past, w.i64(1), False), count)
-                repeated = w("Concat", [both, w.i64(sizes.shared), length, w.i64(head)], axis=0)
-            y = w("Broadcast", [w("Unsqueeze", [assigned[-1][1], w.number(2)]), repeated], 3, mode="bidirectional")
-            parts.append(w.reshape(y, w.i64(0, sizes.heads, -1, head), True))
-        y = dense(f"{k}.attended", w.attention(query, parts[0], parts[1], allowed, sizes), width, width)
-        x = w.add(x, y)
-        normed = w.rms(f"{k}.norm_2", x, width)
-        y = w("Swish", [dense(f"{k}.gate", normed, sizes.inner, width)], 4)
-        y = w.add(y, dense(f"{k}.up", normed, sizes.inner, width), "Multiply")
-        x = w.add(x, dense(f"{k}.down", y, width, sizes.inner))
-        normed = w.rms(f"{k + 1}.norm_1", x, width)
-    last = w("Slice", [normed, w.i64(-1), w.i64(2**63 - 1), w.i64(1), w.i64(1)], 8)  # as OpenVINO GenAI has it
-    logits = net.layer("MatMul", "opset1", [last, table], {"transpose_a": False, "transpose_b": True}, names=["logits"])
-    for name, value in assigned:
-        net.assign(name, value)
-    net.result(logits)
-    xml, header = net.build()
+    write_llama(w, sizes, tied=True)
+    xml, header = w.net.build()
     if len(header) > HEADER_BYTES:
         raise ValueError(f"{len(header)} bytes of constants do not fit {HEADER_BYTES}")
     w.pools.data[: len(header)] = np.frombuffer(header, np.uint8)

@@ -61,8 +61,9 @@ __device__ __forceinline__ int split_keys(I keys, I& begin, I& end) {
   return splits == 1 || !each ? 1 : static_cast<int>((keys + each - 1) / each);
 }
 
-// Whether this block is the last of `splits` to call it; what the others wrote before can then be read past L1.
-// `arrived` is zero before and after; `last` is in shared memory.
+// Returns true in the last of `splits` blocks that call it. That block can read what the others wrote before their
+// calls, with loads that bypass L1. `arrived` is zero before the first call and after the last; `last` is in shared
+// memory.
 __device__ __forceinline__ bool arrives_last(unsigned* arrived, unsigned splits, bool* last) {
   __syncthreads();
   if (threadIdx.x == 0) *last = increment_acquire_release(arrived, splits - 1) == splits - 1;

@@ -51,8 +51,8 @@ struct ElementOfMask<T, true> {
 template <class T, Mask MASK>
 using MaskElement = typename ElementOfMask<T, MASK == BOOLEAN>::Type;
 
-// Whether V neighbouring elements of a mask of T can be read at once, from every multiple of V on: `keys` is the extent
-// of its rows.
+// Returns whether every group of V neighbouring elements in the rows of a mask can be read by one load. The elements
+// are of type T, and a row has `keys` of them.
 template <class T, int V, class I>
 __device__ __forceinline__ bool is_vectored(const void* mask, I at, I row_stride, I column_stride, I keys) {
   return column_stride == 1 && at % V == 0 && row_stride % V == 0 && keys % V == 0 &&

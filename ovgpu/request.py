@@ -236,8 +236,7 @@ class InferRequest(RequestTensors):
                     self._replays.remove(replay)
                     self._replays.append(replay)
                 return None
-        arrays, key = self._read_inputs(), self._variables.key
-        parities = key
+        arrays, parities = self._read_inputs(), self._variables.key
         steady = self._steady if self._variables.grown else None
         appending = None if steady is None else steady.take(arrays)
         if steady is not None and appending is not None:
@@ -254,10 +253,10 @@ class InferRequest(RequestTensors):
         else:
             pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             executor, steady, read = self._executor(arrays), None, pairs
-        self._last = executor
+        self._last, key = executor, parities
         if self._backend.remote:
             executor.hosts = [pair.host for pair in pairs]
-            key = (*key, *addresses(read, self._outputs))
+            key = (*parities, *addresses(read, self._outputs))
         arrays = [pair.device for pair in pairs]
         states = self._states(executor, arrays)
         if self._profiler is not None:

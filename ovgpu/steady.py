@@ -93,8 +93,10 @@ class SteadySteps:
         return Mirror(self._backend, False).pair((2,), Type.i64)
 
     def take(self, hosts: Sequence[Array]) -> list[Pair] | None:
-        """What the executor is to be run with after the model's inputs; None if the inference is none of these. After
-        it has succeeded, `commit`. Inputs that are not among ``programs.seen`` need not be uploaded."""
+        """Return the executor's arguments after the model's inputs, or None if the inference is no decode step.
+
+        Call `commit` after the inference has succeeded. Only inputs among ``programs.seen`` have to be uploaded.
+        """
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
                 return None

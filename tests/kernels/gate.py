@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of what the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.kernels.gate` adds them"
 
+COMMENT = re.compile(r"\s*//.*")
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
 SPILLS: dict[Instance, str] = {}  # instances that spill registers, and why they may
 # Per file and expression, per architecture: registers, and bytes of spill stores.
@@ -39,10 +41,10 @@ def table() -> Table:
 
 
 def digest(file: str) -> str:
-    """Of a file, of all headers, and of its instances."""
+    """Digest of a file, of all headers, both without comments, and of the file's instances."""
     found = hashlib.sha256(json.dumps(sorted(table().get(file, {}))).encode())
     for path in (nvrtc.KERNELS / file, *sorted(nvrtc.KERNELS.glob("*.cuh"))):
-        found.update(path.read_bytes())
+        found.update(COMMENT.sub("", path.read_text()).encode())
     return found.hexdigest()
 
 

@@ -68,6 +68,22 @@ def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | N
     return recorded
 
 
+def attend_hidden(backend: CudaBackend, keys: int, kind: Any, lowest: bool) -> None:
+    """Checks 9 queries whose mask hides all keys: NaN for a boolean mask, and the mean of the values for one of the
+    lowest number of ``kind``, in which scores vanish."""
+    q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(kind) for i, n in enumerate((9, keys, keys)))
+    hidden = np.full((9, keys), ml_dtypes.finfo(kind).min) if lowest else np.zeros((9, keys), bool)
+    out = cupy_emu.empty((9, 8), kind)
+    launcher = Launcher(backend.stream, backend.blas)
+    assert ScaledDotProductAttention().cuda(launcher, [cupy_emu.asarray(x) for x in (q, key, v, hidden)], [out],
+                                            ()) is None
+    for call in launcher.calls:
+        call()
+    backend.synchronize()
+    wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
+    np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
+
+
 def name(calls: list[Any]) -> str:
     return str(calls[-1].func.name)
 

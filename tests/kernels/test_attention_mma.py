@@ -17,7 +17,7 @@ from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
 
 from .recorded import kernel_name
-from .test_attention import MANY, attend
+from .test_attention import MANY, attend, attend_hidden
 
 Array = np.ndarray[Any, Any]
 HALF, BF16 = np.float16, ml_dtypes.bfloat16
@@ -49,7 +49,7 @@ def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
 
 
 def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 2**31 elements, had they as many."""
+    """The kernel has 64-bit indices, as arrays of 2**31 elements need them."""
     monkeypatch.setattr(Axes, "index", "long long")
     (call,) = attend(backend, (2, 70, 24), (2, 40, 24), (2, 40, 8), (2, 70, 40), kind=BF16)
     assert kernel_name(call) == "attend_mma<__nv_bfloat16, ADDED, 32, 16, 1, 64, 8, long long, 2>"
@@ -65,18 +65,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest
 
 @pytest.mark.parametrize("lowest", [False, True])
 def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
-    """NaN of a boolean mask; of the lowest of numbers, in which scores vanish, the mean of the values."""
-    q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(BF16) for i, n in enumerate((9, 70, 70)))
-    hidden = np.full((9, 70), ml_dtypes.finfo(BF16).min) if lowest else np.zeros((9, 70), bool)
-    out = cupy_emu.empty((9, 8), q.dtype)
-    launcher = Launcher(backend.stream, backend.blas)
-    inputs = [cupy_emu.asarray(x) for x in (q, key, v, hidden)]
-    assert ScaledDotProductAttention().cuda(launcher, inputs, [out], ()) is None
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
-    wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
-    np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
+    attend_hidden(backend, 70, BF16, lowest)
 
 
 def attend_masked(backend: CudaBackend, mask: Array, kind: Any = HALF, scale: float | None = None) -> list[Any]:
@@ -123,7 +112,7 @@ def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend) -> 
 
 
 def test_long_masks(backend: CudaBackend) -> None:
-    """Of more than 32 tiles, that a warp looks at together; two tiles of rows."""
+    """A mask may have more than the 32 tiles of keys that a warp looks at together; each warp has two tiles of rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", 1)
         mask = causal(256, 4400)

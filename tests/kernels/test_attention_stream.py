@@ -17,7 +17,7 @@ from ovgpu.ops.attention import ScaledDotProductAttention
 from tests.emulator import cupy_emu, nvrtc
 
 from .recorded import kernel_name, replay
-from .test_attention import attend
+from .test_attention import attend, attend_hidden
 
 Array = np.ndarray[Any, Any]
 HALF, BF16 = np.float16, ml_dtypes.bfloat16
@@ -84,7 +84,7 @@ def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
 
 
 def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 2**31 elements, had they as many."""
+    """The kernel has 64-bit indices, as arrays of 2**31 elements need them."""
     monkeypatch.setattr(Axes, "index", "long long")
     (call,) = attend(backend, (2, 30, 24), (2, 40, 24), (2, 40, 8), (2, 30, 40), kind=BF16)
     assert kernel_name(call) == "attend_stream<__nv_bfloat16, ADDED, 32, 64, 16, 32, long long, 2>"
@@ -99,18 +99,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("lowest", [False, True])
 def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
-    """NaN of a boolean mask; of the lowest of numbers, in which scores vanish, the mean of the values."""
-    q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(BF16) for i, n in enumerate((9, 270, 270)))
-    hidden = np.full((9, 270), ml_dtypes.finfo(BF16).min) if lowest else np.zeros((9, 270), bool)
-    out = cupy_emu.empty((9, 8), q.dtype)
-    launcher = Launcher(backend.stream, backend.blas)
-    inputs = [cupy_emu.asarray(x) for x in (q, key, v, hidden)]
-    assert ScaledDotProductAttention().cuda(launcher, inputs, [out], ()) is None
-    for call in launcher.calls:
-        call()
-    backend.synchronize()
-    wanted = np.broadcast_to(v.astype("f4").mean(axis=0), out.shape) if lowest else np.full(out.shape, np.nan)
-    np.testing.assert_allclose(out.get().astype("f4"), wanted, 1.6e-2, 1.6e-2)
+    attend_hidden(backend, 270, BF16, lowest)
 
 
 def test_which_arrays_have_it(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:

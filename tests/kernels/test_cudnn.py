@@ -297,7 +297,8 @@ def test_errors_of_a_plan_that_runs(emulated: str, monkeypatch: pytest.MonkeyPat
 ])
 def test_a_plan_that_cannot_be_built(step: str, error: Exception, backend: CudaBackend,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several versions of the frontend: ovgpu's own kernels compute it, and one warning says so."""
+    """If cuDNN fails to build a plan, ovgpu's own kernel computes the convolution, and one warning says so. The errors
+    are those of several versions of cuDNN's frontend."""
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
     monkeypatch.setattr(cudnn_emu.pygraph, step, refuses(error))
     with pytest.warns(RuntimeWarning, match=f"cuDNN builds no plan .*: {type(error).__name__}: {error}") as told:

@@ -28,7 +28,7 @@ def test_what_is_recorded_spills_nothing() -> None:
 
 
 def test_sources_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A changed file, header or list of instances is compiled anew."""
+    """A changed file, header or list of instances is compiled anew; changed comments are not."""
     (tmp_path / "range.cu").write_text("one")
     (tmp_path / "sums.cuh").write_text("two")
     monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
@@ -36,6 +36,8 @@ def test_sources_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (tmp_path / "sums.cuh").write_text("three")
     seen.add(gate.digest("range.cu"))
     (tmp_path / "range.cu").write_text("four")
+    seen.add(gate.digest("range.cu"))
+    (tmp_path / "range.cu").write_text("four  // for a reader")
     seen.add(gate.digest("range.cu"))
     monkeypatch.setattr(gate, "table", dict)
     seen.add(gate.digest("range.cu"))

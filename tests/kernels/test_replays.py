@@ -21,7 +21,7 @@ Looked = Callable[[], int]
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
-    """How often bindings were looked for since the last call."""
+    """Returns a function that tells how often an executor has searched its bindings since the last call."""
     found, bound = [0], Executor._bound
 
     def count(*args: Any) -> Any:
@@ -184,7 +184,7 @@ def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.M
 
 
 def test_the_memory_of_smaller_shapes_goes_when_it_has_to_grow(emulated: str) -> None:
-    """What is kept to run inferences again holds no arena that another one has taken the place of."""
+    """A replay does not keep alive an arena that a larger one has replaced."""
     net = Net()
     x = net.parameter("f32", (-1, 64), "x")
     y = net.layer("SoftMax", "opset8", [net.layer("SoftMax", "opset8", [x], {"axis": 0})], {"axis": 1})

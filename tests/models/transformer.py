@@ -279,11 +279,18 @@ def _causal(w: _Writer, flags: Port, batch: Port, batches: Port, past: Port, tot
 def llama(seed: int, sizes: Sizes) -> Transformer:
     """A stateful Llama decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
     w = _Writer(Net("llama"), np.random.default_rng(seed))
+    write_llama(w, sizes)
+    return Transformer(w.net.build(), w.weights, sizes)
+
+
+def write_llama(w: _Writer, sizes: Sizes, tied: bool = False) -> None:
+    """The net of `llama`. With ``tied``, the head has the embedding's weights, and logits are those of the last token,
+    as OpenVINO GenAI cuts models for text generation."""
     net, width, head, keys = w.net, sizes.width, sizes.head, sizes.heads // sizes.shared
     ids, mask, positions = (net.parameter("i64", (-1, -1), n) for n in ("input_ids", "attention_mask", "position_ids"))
     beam = net.parameter("i32", (-1,), "beam_idx")
     cache = _caches(w, w.item(w.shape_of(ids), 0), beam, sizes)
-    x, _ = w.embedding("words", sizes.vocabulary, width, ids)
+    x, table = w.embedding("words", sizes.vocabulary, width, ids)
     normed = w.rms("0.norm_1", x, width)
     rotary = _angles(w, positions, head)
     dims, past = w.shape_of(normed), w.scalar(w.shape_of(cache[0, "key"][1]), 2)
@@ -322,12 +329,15 @@ def llama(seed: int, sizes: Sizes) -> Transformer:
         y = w.add(y, dense(f"{k}.up", normed, sizes.inner, width), "Multiply")
         x = w.add(x, dense(f"{k}.down", y, width, sizes.inner))
         normed = w.rms(f"{k + 1}.norm_1", x, width)
-    logits: Any = net.layer("MatMul", "opset1", [normed, w.weight("head.weight", sizes.vocabulary, width)],
-                            {"transpose_a": False, "transpose_b": True}, names=["logits"])
+    if tied:
+        normed = w("Slice", [normed, w.i64(-1), w.i64(2**63 - 1), w.i64(1), w.i64(1)], 8)
+    else:
+        table = w.weight("head.weight", sizes.vocabulary, width)
+    logits: Any = net.layer("MatMul", "opset1", [normed, table], {"transpose_a": False, "transpose_b": True},
+                            names=["logits"])
     for name, value in assigned:
         net.assign(name, value)
     net.result(logits)
-    return Transformer(net.build(), w.weights, sizes)
 
 
 def _angles(w: _Writer, positions: Port, head: int) -> tuple[Port, Port]:

@@ -97,7 +97,7 @@ def test_comparisons(kind: str, limit: int) -> None:
 
 
 def test_indices_out_of_range() -> None:
-    """Those give zeros."""
+    """Gather gives zeros for indices out of range, so the bounds of its data do not hold."""
     def make(shift: int) -> Callable[[Net, Port], Port]:
         def through(net: Net, x: Port) -> Port:
             flat = reshape(net, x, [-1])
@@ -131,7 +131,7 @@ def test_floating_point() -> None:
 
 
 def test_parts() -> None:
-    """What is written by several steps has the bounds of all of them."""
+    """A tensor that several steps write has the bounds of all of them."""
     def make(net: Net, x: Port) -> Port:
         y = convert(net, x, "f32")
         return concat(net, [unsqueeze(net, masked(net, x), [0]), unsqueeze(net, mul(net, y, scalar(net, 0.0)), [0])], 0)

@@ -160,7 +160,7 @@ def test_the_device_works_while_the_host_binds(emulated: str, monkeypatch: pytes
 
 
 def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
-    """What is left of one in the memory of the feed is not taken for the other."""
+    """A mask is written anew if its memory holds another mask, whether uniform or not."""
     core = ov.Core()
     requests = [core.compile_model(DATA / "llama" / "model.xml", device).create_infer_request()
                 for device in (emulated, "CPU")]
