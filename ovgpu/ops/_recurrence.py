@@ -35,8 +35,11 @@ class Launches:
     @staticmethod
     def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool,
            together: bool = True) -> Launches:
-        """For so many turns; whether the kernel ``keeps`` rows of R in registers if they fit; whether blocks may be
-        ``together`` in one launch."""
+        """Return the launches of a layer of ``turns`` turns.
+
+        The kernel ``keeps`` rows of R in registers if they fit. With ``together``, one cooperative launch may compute
+        all turns.
+        """
         across = -(-hidden // UNITS)
         blocks = across * directions
         spread = max(1, multiprocessors // blocks)

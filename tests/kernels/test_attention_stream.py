@@ -53,7 +53,7 @@ def test_sizes_of_heads(size: int, queries: int, form: str, backend: CudaBackend
 
 
 def test_splits_of_long_keys(backend: CudaBackend) -> None:
-    """As many as fill the device, of 128 keys at least."""
+    """Long keys are split into parts of at least 128 keys, of which there are at most enough to fill the device."""
     case = {"q": (1, 4, 1, 64), "key": (1, 1, 520, 64), "v": (1, 1, 520, 64)}
     (call,) = attend(backend, **case, kind=HALF)
     assert call.args[0] == (1, 4)

@@ -114,7 +114,7 @@ def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: st
 
 
 def test_a_capture_that_is_spoilt_once_is_tried_again(emulated: str, beside: Any) -> None:
-    """By another thread, say: there is no warning, and the second attempt holds."""
+    """If another thread, for example, spoils a capture, the second attempt succeeds and there is no warning."""
     request, spoilt = request_of(net(), emulated), list[bool]()
     infer(request, draw(0))
 

@@ -105,7 +105,7 @@ def test_other_shapes(compiled: Any) -> None:
 
 
 def test_memory_that_is_bound_no_more(compiled: Any) -> None:
-    """Is not kept."""
+    """A request does not keep tensors on the device that other ones have replaced, beyond its last few bindings."""
     request = compiled(nets.one()).create_infer_request()
     used = []
     for n in range(20):

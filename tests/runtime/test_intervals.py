@@ -111,7 +111,7 @@ def test_indices_out_of_range() -> None:
 
 
 def test_arithmetic() -> None:
-    """Is done on both ends, and nothing is told of what wraps around."""
+    """Arithmetic of integers is done on both bounds; nothing is known of a result that wraps around."""
     def make(net: Net, x: Port) -> Port:
         y = op2(net, "Subtract", mul(net, x, scalar(net, -3, "i64")), scalar(net, 4, "i64"))
         y = op2(net, "Maximum", y, scalar(net, -5, "i64"))
@@ -121,7 +121,7 @@ def test_arithmetic() -> None:
 
 
 def test_floating_point() -> None:
-    """Is computed by the op itself, for single numbers; NaN is none."""
+    """The op itself computes floating-point results, for single numbers; of NaN nothing is known."""
     def make(net: Net, x: Port) -> Port:
         hidden = op2(net, "Subtract", scalar(net, 1.1), convert(net, x, "f32"))
         return convert(net, mul(net, hidden, scalar(net, np.finfo(np.float32).min)), "f16")
