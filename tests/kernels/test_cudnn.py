@@ -238,13 +238,33 @@ def test_plans_are_kept(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 2
 
 
+def test_requests_share_plans(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that run at the same time build each plan once, and each runs it on its own stream."""
+    seen: list[cudnn.Problem] = []
+    build = cudnn.build
+    monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem) or build(problem, handle))
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(*network(4, 4, 5)), emulated)
+    requests = [compiled.create_infer_request() for _ in range(4)]
+    expected = requests[0].infer(ones(4))[0].copy()
+    for number in range(3):
+        for request_of_it in requests:
+            request_of_it.start_async((number + 1) * ones(4 + 4 * (number == 2)))
+        for request_of_it in requests:
+            request_of_it.wait()
+            if number < 2:
+                np.testing.assert_array_equal(request_of_it.results[0], (number + 1) * expected)
+    assert [p.x[1:3] for p in seen] == [(4, 4), (4, 4), (4, 8), (4, 8)]
+    assert len({id(r._backend.dnn.handle) for r in requests}) == 4
+
+
 def test_few_plans(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "PLANS", 1)
     dnn = cudnn.Dnn(backend.stream)
     monkeypatch.setattr(backend, "dnn", dnn)
     for width in (8, 12, 8):
         assert convolve(backend, Convolution(), (1, 3, 5, width), (4, 3, 2, 3)) == ["cuDNN"]
-        assert [p.x for p in dnn._plans] == [(1, 3, 5, width)]
+        assert [p.x for p in dnn.plans._plans] == [(1, 3, 5, width)]
 
 
 def test_handles_go_on(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:

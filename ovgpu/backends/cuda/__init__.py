@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
-from ovgpu.backends.cuda.cudnn import Dnn
+from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.interop import Waiting
@@ -27,21 +27,22 @@ from ovgpu.types import Type
 
 class CudaBackend:
     """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream, handles of cuBLAS and cuDNN, and plans
-    of cuFFT. What it compiles is kept in ``folder``, see `kernel_cache`."""
+    of cuFFT. Requests of a compiled model share the ``plans`` of cuDNN. Kernels that are compiled are kept in
+    ``folder``, see `kernel_cache`."""
 
     name = "NVIDIA"
     remote = True
     fuses = True
     replays = True
 
-    def __init__(self, number: int = 0, folder: str = "") -> None:
+    def __init__(self, number: int = 0, folder: str = "", plans: Plans | None = None) -> None:
         self.cupy, self.number, self.folder = rt.cupy(), number, folder
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self._active = errors.Active(self.device, self.stream, folder)
-        self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream), Fft()
+        self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream, plans), Fft()
         self.graphs = Graphs(self.stream)
         self.waiting = Waiting(self.stream, number)
 
@@ -49,7 +50,7 @@ class CudaBackend:
         return self._active
 
     def for_request(self) -> CudaBackend:
-        return CudaBackend(self.number, self.folder)
+        return CudaBackend(self.number, self.folder, self.dnn.plans)
 
     def allocate(self, nbytes: int) -> Any:
         with self._active:

@@ -1,7 +1,8 @@
-"""Convolutions through cuDNN, where it is installed: one handle and workspace per request, and plans by shapes."""
+"""Convolutions through cuDNN, where it is installed: a handle and workspace per request, plans per compiled model."""
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from ovgpu.ops.activation import Relu
 from ovgpu.ops.arithmetic import Add
 
 WORKSPACE = 256 << 20  # bytes that a plan may ask for
-PLANS = 256  # that a request keeps
+PLANS = 256  # that a compiled model keeps
 ALIGNMENT = 16  # bytes: cuDNN may read so many at once
 X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # how plans name their tensors
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
@@ -114,11 +115,11 @@ class Problem:
 
 
 class Dnn:
-    """A cuDNN handle on a stream. Sums are in f32; f32 is not rounded to TF32."""
+    """The cuDNN handle of a request, on its stream. Sums are in f32; f32 is not rounded to TF32."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, plans: Plans | None = None) -> None:
         self.stream = stream
-        self._plans: dict[Problem, Plan | None] = {}  # of this request alone: a plan is run by one thread at a time
+        self.plans = plans or Plans()
         self._room, self._workspace = 0, None
 
     @cached_property
@@ -136,30 +137,11 @@ class Dnn:
             return None
         found: Any = (None, {}) if c.finish is None else Tail.of(c)
         problem = None if found is None else Problem.of(c, found[0])
-        plan = None if problem is None else self._plan(problem)
+        plan = None if problem is None else self.plans.find(problem, lambda: self.handle)
         if plan is None:
             return None
-        return [partial(plan, {X: c.x, KERNEL: c.kernel, OUT: c.out, **found[1]}, self._scratch(plan.nbytes))]
-
-    def _plan(self, problem: Problem) -> Plan | None:
-        if problem not in self._plans:
-            if len(self._plans) >= PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[problem] = self._built(problem)
-        return self._plans[problem]
-
-    def _built(self, problem: Problem) -> Plan | None:
-        """A plan; None where cuDNN has none, or fails to build it for reasons that differ by version: ovgpu's own
-        kernels are always there."""
-        try:
-            return build(problem, self.handle)
-        except Exception as e:
-            # Engines that do not compute the layers after a convolution say so with various errors.
-            expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
-            if not expected and problem.tail is None:
-                warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
-                              f"{type(e).__name__}: {e}", RuntimeWarning, 2)
-            return None
+        arrays = {X: c.x, KERNEL: c.kernel, OUT: c.out, **found[1]}
+        return [partial(plan, arrays, self._scratch(plan.nbytes), self.handle)]
 
     def _scratch(self, nbytes: int) -> Any:
         """The workspace of all plans, which run one after the other. What has been recorded keeps the one it has."""
@@ -168,17 +150,48 @@ class Dnn:
         return self._workspace
 
 
+class Plans:
+    """The plans of a compiled model by problem. Its requests share them: to build one takes cuDNN about 15 ms."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Problem, Plan | None] = {}
+        self._lock = threading.Lock()  # held while a plan is built, so that no other request builds it as well
+
+    def find(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
+        """Return the plan for a problem, built with ``handle()`` if it is new; None if cuDNN has none."""
+        with self._lock:
+            if problem not in self._plans:
+                if len(self._plans) >= PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[problem] = self._built(problem, handle)
+            return self._plans[problem]
+
+    def _built(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
+        """Build a plan. Return None where cuDNN fails to, for reasons that differ by version: ovgpu's own kernels are
+        always there."""
+        try:
+            return build(problem, handle())
+        except Exception as e:
+            # Engines that do not compute the layers after a convolution say so with various errors.
+            expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
+            if not expected and problem.tail is None:
+                warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
+                              f"{type(e).__name__}: {e}", RuntimeWarning, 2)
+            return None
+
+
 class Plan:
-    """A convolution that cuDNN has built for some shapes."""
+    """A convolution that cuDNN has built for some shapes. Requests run it on the streams of their own handles."""
 
-    def __init__(self, graph: Any, handle: Any) -> None:
-        self.graph, self.handle = graph, handle
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
         self.nbytes = int(graph.get_workspace_size())
+        self._lock = threading.Lock()  # a graph is not to be executed by two threads at a time
 
-    def __call__(self, arrays: dict[int, Array], workspace: Any) -> None:
+    def __call__(self, arrays: dict[int, Array], workspace: Any, handle: Any) -> None:
         addresses = {name: int(array.data.ptr) for name, array in arrays.items()}
-        with translated():
-            self.graph.execute(addresses, int(workspace.ptr), self.handle)
+        with self._lock, translated():
+            self.graph.execute(addresses, int(workspace.ptr), handle)
 
 
 def build(problem: Problem, handle: Any) -> Plan:
@@ -206,7 +219,7 @@ def build(problem: Problem, handle: Any) -> Plan:
     graph.deselect_workspace_greater_than(WORKSPACE)
     graph.check_support()
     graph.build_plans()
-    return Plan(graph, handle)
+    return Plan(graph)
 
 
 def _finished(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
