@@ -42,10 +42,12 @@ def _dense(backend: Backend, memory: tuple[Any, Any], shape: tuple[int, ...], ki
 
 
 class MirroredTensor(Tensor):
-    """A tensor in the pinned memory of a mirror, the only one there."""
+    """A tensor in the pinned memory of a mirror, the only one there. Subclasses may take other memory."""
 
-    __slots__ = ("_mirror",)
+    __slots__ = ("_mirror", "pinned")
     _mirror: Mirror
+    pinned: bool
+    """Whether it lies in the mirror's memory."""
 
     @classmethod
     def of(cls, mirror: Mirror, kind: Type, shape: tuple[int, ...]) -> MirroredTensor:
@@ -56,10 +58,10 @@ class MirroredTensor(Tensor):
         return tensor
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
-        host = self._mirror.pair(tuple(shape), element_type).host
+        host, self.pinned = self._mirror.pair(tuple(shape), element_type).host, True
         host.fill(0)
         return host
 
     def pair(self) -> Pair:
-        """The tensor's memory, and that on the device, in its shape."""
+        """The tensor's pinned memory, and that on the device, in its shape."""
         return self._mirror.pair(self._shape, self._element_type)

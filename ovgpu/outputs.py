@@ -101,7 +101,7 @@ class OutputSlot:
         if kind.packed:
             tensor.copy_from(Tensor.from_array(result, kind))
         else:
-            np.copyto(tensor.array, result)
+            np.copyto(tensor.array if self.bound else tensor._buffer, result)
 
     def _kind_of(self, result: Array) -> Type:
         kind = self.port.element_type
@@ -127,6 +127,11 @@ class OutputSlot:
         if tensor.element_type is Type.string:
             return tensor.str_data if decode_strings else tensor.bytes_data
         return tensor.data if share else tensor.data.copy()
+
+
+    def preserve(self) -> None:
+        """Bring copies of the last result that were handed out, and not read yet, to the host: the next inference
+        writes over it."""
 
 
 class RequestMemory:

@@ -13,6 +13,7 @@ from weakref import ref
 
 import numpy as np
 
+from ovgpu.deferred import ResultTensor
 from ovgpu.inputs import InputSlot
 from ovgpu.mirror import MirroredTensor, Pair
 from ovgpu.ops._op import Array
@@ -31,12 +32,13 @@ State = tuple[Variable, int, Array, Array]
 class Replay:
     """An inference that succeeded, of which only states and the contents of tensors may change."""
 
-    def __init__(self, executor: Executor, places: Sequence[Place], states: Sequence[State]) -> None:
+    def __init__(self, executor: Executor, places: Sequence[Place], states: Sequence[State],
+                 results: Sequence[tuple[ResultTensor, Array]]) -> None:
         assert executor.bound is not None
         self.executor = executor
         self._key, binding = executor.bound
         self._binding = ref(binding)  # which holds memory, and goes when the executor drops it
-        self._places, self._states = places, states
+        self._places, self._states, self._results = places, states, results
 
     @staticmethod
     def of(executor: Executor, pairs: Sequence[Pair], inputs: Sequence[InputSlot], outputs: Sequence[OutputSlot],
@@ -61,7 +63,9 @@ class Replay:
                     name in assigned and assigned[name] is not after):
                 return None
             found.append((variable, parity, before, after))
-        return Replay(executor, places, found)  # type: ignore[arg-type]
+        large = [(slot._tensor, result) for slot, result in zip(outputs, results)
+                 if isinstance(slot._tensor, ResultTensor) and slot.host() is None]
+        return Replay(executor, places, found, large)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
         """Return whether the next inference is the same: the tensors and states lie where they did."""
@@ -69,7 +73,7 @@ class Replay:
             tensor = slot._tensor
             if tensor is None or slot._lent is not None:
                 return False
-            array = tensor._array
+            array = tensor._buffer
             if own is not None:
                 if array is not own:
                     return False
@@ -89,7 +93,9 @@ class Replay:
             self.executor.replay(self.executor.program.segments[0].steps, binding)
 
     def commit(self) -> None:
-        """Makes the new states current, once the inference has succeeded."""
+        """Makes the new results and states current, once the inference has succeeded."""
+        for tensor, result in self._results:
+            tensor.expect(result)
         for variable, _, _, after in self._states:
             variable.alternate(after)
 
@@ -99,8 +105,9 @@ def _place(slot: Any) -> Place | None:
     tensor = slot._tensor
     if tensor is None or slot._lent is not None:
         return None
-    if isinstance(tensor, MirroredTensor) and tensor is slot.own:
-        return slot, tensor._array, 0, None, None
+    large = isinstance(tensor, ResultTensor)  # which is downloaded when it is read
+    if tensor is slot.own and isinstance(tensor, MirroredTensor) and (tensor.pinned or large):
+        return slot, tensor._buffer, 0, None, None
     array = tensor._array
     if not tensor.remote or not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():
         return None

@@ -74,7 +74,9 @@ class InferRequest(RequestTensors):
         input; those not given stay as they were. Values are Tensors, arrays or what becomes one, converted to the
         model's types. ``share_inputs`` reads arrays where they are, if type and layout allow, instead of copying
         them. ``share_outputs`` returns views of the output tensors, which the next inference overwrites, instead
-        of copies. Outputs of strings are ``U`` arrays, or ``S`` arrays without ``decode_strings``.
+        of copies. A result of more than 1 MB on a CUDA device is downloaded when it is first read, or before the
+        request's next inference; the read raises OpError if that fails. Outputs of strings are ``U`` arrays, or ``S``
+        arrays without ``decode_strings``.
 
         On a CUDA device values may be arrays there, of CuPy, torch or whatever speaks DLPack or has
         ``__cuda_array_interface__``; and an output that is bound to a `RemoteTensor` stays there: its result is the
@@ -204,6 +206,8 @@ class InferRequest(RequestTensors):
         if not self._backend.remote:
             self._infer()
         else:
+            for slot in self._outputs:
+                slot.preserve()
             with self._backend.active():
                 try:
                     self._infer_in_memory()

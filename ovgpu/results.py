@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+import threading
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from ovgpu.model import Output
+
+
+class Deferred:
+    """A result that ``fetch`` brings to the host when it is first read. Threads may read it at the same time."""
+
+    __slots__ = ("__weakref__", "_fetch", "_lock", "_value")
+
+    def __init__(self, fetch: Callable[[], Any]) -> None:
+        self._fetch: Callable[[], Any] | None = fetch
+        self._value: Any = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Any:
+        """Return the result. Raises what ``fetch`` raises; the next call then tries again."""
+        with self._lock:
+            if self._fetch is not None:
+                self._value = self._fetch()
+                self._fetch = None
+            return self._value
 
 
 class OVDict(Mapping[Any, Any]):
     """An immutable mapping of outputs to arrays, in the model's order.
 
     Its keys are ports, of the compiled model or of the model that was compiled; numbers and tensor names are
-    understood as well. KeyError for one that there is not, TypeError for a key of another kind.
+    understood as well. KeyError for one that there is not, TypeError for a key of another kind. Large results of a
+    CUDA device are downloaded when they are first read.
     """
 
     __slots__ = ("__weakref__", "_dict", "_names")
@@ -22,19 +43,44 @@ class OVDict(Mapping[Any, Any]):
         self._names: tuple[set[str], ...] | None = None
 
     def __getitem__(self, key: Output | int | str) -> Any:
+        return self._value(self._port(key))
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self._port(key)
+        except KeyError:
+            return False
+        return True
+
+    def _port(self, key: Any) -> Any:
+        """Return the key of ``_dict`` that a port, number or name stands for."""
         if isinstance(key, Output):
-            return self._dict[key]
+            if key not in self._dict:
+                raise KeyError(key)
+            return key
         if isinstance(key, int):
             try:
-                return list(self._dict.values())[key]
+                return list(self._dict)[key]
             except IndexError:
                 raise KeyError(key) from None
         if isinstance(key, str):
-            for names, value in zip(self.names(), self._dict.values()):
+            for names, port in zip(self.names(), self._dict):
                 if key in names:
-                    return value
+                    return port
             raise KeyError(key)
         raise TypeError(f"Unknown key type: {type(key)}")
+
+    def _value(self, port: Any) -> Any:
+        value = self._dict[port]
+        if isinstance(value, Deferred):
+            value = self._dict[port] = value.get()
+        return value
+
+    def _fetched(self) -> dict[Any, Any]:
+        """Return the dict by ports after all results have been downloaded."""
+        for port in self._dict:
+            self._value(port)
+        return self._dict
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._dict)
@@ -43,16 +89,16 @@ class OVDict(Mapping[Any, Any]):
         return len(self._dict)
 
     def __repr__(self) -> str:
-        return repr(self._dict)
+        return repr(self._fetched())
 
     def keys(self) -> KeysView[Any]:
         return self._dict.keys()
 
     def values(self) -> ValuesView[Any]:
-        return self._dict.values()
+        return self._fetched().values()
 
     def items(self) -> ItemsView[Any, Any]:
-        return self._dict.items()
+        return self._fetched().items()
 
     def names(self) -> tuple[set[str], ...]:
         """The tensor names of every output, in order; an empty set if it has none."""
@@ -62,7 +108,7 @@ class OVDict(Mapping[Any, Any]):
 
     def to_dict(self) -> dict[Any, Any]:
         """The dict by ports; changes of it are changes here."""
-        return self._dict
+        return self._fetched()
 
     def to_tuple(self) -> tuple[Any, ...]:
-        return tuple(self._dict.values())
+        return tuple(self._fetched().values())

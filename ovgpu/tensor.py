@@ -153,6 +153,11 @@ class Tensor:
         array = other._array[tuple(map(slice, begin, end))]
         self._hold(array, other._element_type, array.shape, owned=False)
 
+    @property
+    def _buffer(self) -> Any:
+        """`_array`, whether or not the elements have arrived there from a device."""
+        return self._array
+
     # --- type and shape ---
 
     @property

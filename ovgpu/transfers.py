@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
-from ovgpu.backends.cuda import CudaBackend, interop
+from ovgpu.backends.cuda import CudaBackend, interop, transfer
+from ovgpu.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.errors import Error, OpError
 from ovgpu.inputs import InputSlot
 from ovgpu.mirror import Mirror, MirroredTensor, Pair
@@ -20,10 +23,11 @@ from ovgpu.ops._op import Array
 from ovgpu.outputs import OutputSlot
 from ovgpu.ports import ConstOutput
 from ovgpu.remote import RemoteTensor
+from ovgpu.results import Deferred
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
-from ovgpu.types import Type
+from ovgpu.types import Shape, Type
 
 ADDRESSES = 8  # of device arrays that are not the request's own, per input or output
 
@@ -84,6 +88,18 @@ def arrived(tensor: Tensor, backend: Backend) -> Array:
         return backend.constant(np.array(tensor.array))
 
 
+class InputTensor(MirroredTensor):
+    """The request's own tensor of an input: in pinned memory, unless it is large."""
+
+    __slots__ = ()
+
+    def _new(self, element_type: Type, shape: Shape) -> Array:
+        if fits_pinned(element_type, tuple(shape)):
+            return super()._new(element_type, shape)
+        self.pinned = False  # also when it shrinks
+        return np.zeros(tuple(shape), element_type.storage)
+
+
 class RemoteInput(InputSlot):
     """One input of a request."""
 
@@ -140,7 +156,7 @@ class RemoteInput(InputSlot):
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
             return super()._new_tensor(kind, shape)
-        return MirroredTensor.of(Mirror(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
+        return InputTensor.of(Mirror(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
 
     @property
     def tensor(self) -> Tensor:
@@ -164,8 +180,8 @@ class RemoteInput(InputSlot):
         return self._bound()
 
     def pair(self, array: Array) -> Pair:
-        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read. OpError
-        if there is no memory for it."""
+        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read. A large
+        array is uploaded at once, without a copy of its size in pinned memory. OpError if there is no memory for it."""
         try:
             return self._pair(array)
         except MemoryError as e:
@@ -180,8 +196,13 @@ class RemoteInput(InputSlot):
             return Pair(device, device)
         if array.dtype == object:
             return Pair(array, array)
-        if self._lent is None and isinstance(self._tensor, MirroredTensor) and self._tensor is self._own:
-            return self._tensor.pair()
+        if array.nbytes > transfer.POOLED:
+            device = self._received = self._inbox.array(array.shape, self._kind or Type.of(array.dtype))
+            self._backend.send(array, device)
+            return Pair(device, device)
+        tensor = self._tensor
+        if self._lent is None and isinstance(tensor, MirroredTensor) and tensor is self._own and tensor.pinned:
+            return tensor.pair()
         pair = self._lending.pair(array.shape, self._kind or Type.of(array.dtype))
         np.copyto(pair.host, array)
         return pair
@@ -201,14 +222,22 @@ class RemoteInput(InputSlot):
 
 
 class RemoteOutput(OutputSlot):
-    """One output of a request: computed on the device, and downloaded if its tensor is on the host."""
+    """One output of a request: computed on the device, and downloaded if its tensor is on the host. Large results stay
+    there until they are read, see `ovgpu.deferred`."""
 
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
         super().__init__(port)
         self._backend = backend
-        self._mirror = Mirror(backend, port.partial_shape.is_dynamic)
+        self._downloads = Downloads(backend, port.node.place)
+        self._new_memory()
         self._host: Array | None = None
         self._addresses = Addresses()
+        self._unread: list[ref[Deferred]] = []  # copies of the last result that were handed out
+
+    def _new_memory(self) -> None:
+        dynamic = self.port.partial_shape.is_dynamic
+        self._mirror = Mirror(self._backend, dynamic)
+        self._large: Block[Array] = Block(self._backend.allocate, self._backend.dense, dynamic)  # not on the host
 
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote and tensor._array.data.device_id != self._backend.number:
@@ -217,7 +246,7 @@ class RemoteOutput(OutputSlot):
         own = self._tensor is not None and not self.bound
         super().bind(tensor)
         if own:  # which keeps its memory
-            self._mirror = Mirror(self._backend, self.port.partial_shape.is_dynamic)
+            self._new_memory()
 
     def _check_host(self, tensor: Tensor) -> None:
         pass
@@ -225,11 +254,12 @@ class RemoteOutput(OutputSlot):
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
             return super()._new_tensor(kind, shape)
-        return MirroredTensor.of(self._mirror, kind, shape)
+        return ResultTensor.create(self._mirror, self._downloads, kind, shape)
 
     @property
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self._tensor._array.data.ptr,) if self._tensor is not None and self._tensor.remote else ()
+        tensor = self._tensor
+        return (tensor._array.data.ptr,) if tensor is not None and tensor.remote else ()
 
     def producer(self) -> Any:
         tensor = self._tensor
@@ -243,10 +273,17 @@ class RemoteOutput(OutputSlot):
                 self._array = self._addresses.array(array, at_once=True)
             else:
                 self._array = self._mirror.pair(shape, kind).device
-        else:
-            if not (kind.packed or self.bound):
-                self._shaped(shape, kind)
+            return self._array
+        pinned = fits_pinned(kind, shape)
+        if not (kind.packed or self.bound):
+            if isinstance(self._tensor, ResultTensor):
+                self._tensor.expect(None)
+            tensor = self._shaped(shape, kind)
+            pinned = isinstance(tensor, ResultTensor) and tensor.settle()
+        if pinned:
             self._host, self._array = self._mirror.pair(shape, kind)
+        else:
+            self._array = self._large.array(shape, kind)
         return self._array
 
     def host(self) -> Array | None:
@@ -261,10 +298,26 @@ class RemoteOutput(OutputSlot):
                 self._backend.convert(result, tensor._array)
                 self._backend.synchronize()
         elif not placed:
+            if isinstance(tensor, ResultTensor):
+                tensor.expect(None)
             self._fill(self._backend.to_host(result))
-        elif not isinstance(tensor, MirroredTensor) or self.bound:
-            assert self._host is not None
+        elif isinstance(tensor, ResultTensor) and not self.bound:
+            tensor.expect(result if self._host is None else None)
+        elif self._host is not None:
             self._fill(self._host)
+        else:
+            self._download(result)
+
+    def _download(self, result: Array) -> None:
+        """Copy a large result into a tensor of the caller's, or of a packed type."""
+        kind = self._kind_of(result)
+        tensor = None if kind.packed else self._shaped(tuple(result.shape), kind)
+        if tensor is not None and tensor.is_continuous():
+            self._downloads.into(tensor.array, result)
+            return
+        host = np.empty(result.shape, result.dtype)
+        self._downloads.into(host, result)
+        self._fill(host)
 
     def overlaps(self, array: Array) -> bool:
         tensor = self._tensor
@@ -273,6 +326,25 @@ class RemoteOutput(OutputSlot):
         return interop.overlap(tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool) -> Any:
-        """As `OutputSlot.value`; what was left on the device is a CuPy array."""
+        """As `OutputSlot.value`; a tensor on the device is a CuPy array, a large result that was not read yet is
+        `Deferred`."""
         tensor = self.tensor
-        return tensor._array if tensor.remote else super().value(share, decode_strings)
+        if tensor.remote:
+            return tensor._array
+        if not isinstance(tensor, ResultTensor) or self.bound:
+            return super().value(share, decode_strings)
+        if share:
+            return tensor.data if tensor.unread is None else Deferred(lambda: tensor.data)
+        if tensor.unread is None:
+            return tensor._buffer.view(tensor.element_type.to_dtype()).copy()
+        copy = Deferred(partial(self._downloads.copy, tensor.unread, tensor.element_type))
+        self._unread = [known for known in self._unread if known() is not None] + [ref(copy)]
+        return copy
+
+    def preserve(self) -> None:
+        for known in self._unread:
+            copy = known()
+            if copy is not None:
+                copy.get()
+        self._unread.clear()
+

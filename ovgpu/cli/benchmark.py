@@ -257,6 +257,8 @@ class _Benchmark:
         filled = "not included" if self.inference_only else "included"
         info(f"Benchmarking in {'inference only' if self.inference_only else 'full'} mode "
              f"(inputs filling are {filled} in measurement loop).")
+        for request in requests:
+            _show_results(request)
         if self.args.no_warmup:
             info("Skipping warmup inference due to -no_warmup flag")
             return
@@ -425,3 +427,10 @@ def _text(value: Any) -> str:
 
 def _number(batch: str) -> int:
     return int(batch) if batch.isdecimal() else 1
+
+
+def _show_results(request: InferRequest) -> None:
+    """Have inferences download all results: large ones otherwise wait on the device until they are read."""
+    for number, port in enumerate(request.model_outputs):
+        if not port.element_type.is_dynamic():
+            _ = request.get_output_tensor(number).array

@@ -12,6 +12,8 @@ from .memory import (
     Memory,
     MemoryPointer,
     MemoryPool,
+    PinnedMemory,
+    PinnedMemoryPointer,
     UnownedMemory,
     alloc,
     alloc_pinned_memory,
@@ -30,10 +32,10 @@ from .stream import (
 )
 
 __all__ = [
-    "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream",
-    "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "cufft", "driver", "function", "get_current_stream",
-    "get_device_id", "get_elapsed_time", "is_available", "memory", "nvrtc", "nvtx", "profiler", "runtime",
-    "set_allocator", "stream", "using_allocator",
+    "Device", "Event", "ExternalStream", "Graph", "Memory", "MemoryPointer", "MemoryPool", "PinnedMemory",
+    "PinnedMemoryPointer", "Stream", "UnownedMemory", "alloc", "alloc_pinned_memory", "compiler", "cufft",
+    "driver", "function", "get_current_stream", "get_device_id", "get_elapsed_time", "is_available", "memory",
+    "nvrtc", "nvtx", "profiler", "runtime", "set_allocator", "stream", "using_allocator",
 ]  # fmt: skip
 
 

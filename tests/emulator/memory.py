@@ -314,20 +314,32 @@ class MemoryPool:
 default_pool = MemoryPool()
 
 
-def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
-    """cupy.cuda.alloc_pinned_memory: a poisoned host buffer (buffer protocol, `.ptr`) that copies may
-    name while capturing. As in CuPy it is larger than asked for: give `count` to numpy.frombuffer."""
-    nbytes = max(512, 1 << (max(size, 1) - 1).bit_length())
+class PinnedMemory:
+    """cupy.cuda.PinnedMemory: poisoned bytes, exactly as many as asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = (ctypes.c_char * size)()
+        self.ptr, self.size = ctypes.addressof(self.bytes), size
+        ctypes.memset(self.ptr, POISON, size)
+        _pinned[self.ptr] = size
+        weakref.finalize(self.bytes, _pinned.pop, self.ptr, None).atexit = False
+
+
+def PinnedMemoryPointer(mem: PinnedMemory, offset: int) -> ctypes.Array[ctypes.c_char]:
+    """cupy.cuda.PinnedMemoryPointer: the memory with `.ptr` and the buffer protocol, which keeps it."""
+    nbytes = mem.size - offset
     kind = type(
         "PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes}
     )
-    buffer = kind()
-    address = ctypes.addressof(buffer)
-    buffer.ptr, buffer.size = address, lambda: nbytes
-    ctypes.memset(address, POISON, nbytes)
-    _pinned[address] = nbytes
-    weakref.finalize(buffer, _pinned.pop, address, None).atexit = False
+    buffer = kind.from_buffer(mem.bytes, offset)
+    buffer.ptr, buffer.size = mem.ptr + offset, lambda: nbytes
     return buffer
+
+
+def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
+    """cupy.cuda.alloc_pinned_memory: a host buffer that copies may name while capturing. As in CuPy's pool it is larger
+    than asked for: give `count` to numpy.frombuffer."""
+    return PinnedMemoryPointer(PinnedMemory(max(512, 1 << (max(size, 1) - 1).bit_length())), 0)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ovgpu.backends.cuda.interop import Waiting
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import PARTS, Slicing
-from ovgpu.backends.cuda.transfer import PinnedCopy, pinned, slab
+from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, pinned, send, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
 from ovgpu.ops._xp import NUMPY, Adapter
@@ -96,6 +97,21 @@ class CudaBackend:
                 return pinned(nbytes)
             except self.cupy.cuda.runtime.CUDARuntimeError as e:
                 raise errors.OutOfMemory(f"out of memory: no {nbytes:,} bytes of pinned memory on the host") from e
+
+    def send(self, source: Any, target: Array) -> None:
+        """Copy a host array to the device through small staging buffers; it need not be in pinned memory."""
+        with self._active:
+            send(source, target, self.stream)
+
+    def fetch(self, source: Array, target: Any) -> None:
+        """Copy a device array to the host, likewise. Its work must be done. Any thread may call this, also while the
+        request captures a graph on its own stream."""
+        with self._active:
+            fetch(source, target, self._reader)
+
+    @cached_property
+    def _reader(self) -> Any:
+        return self.cupy.cuda.Stream(non_blocking=True)
 
     def upload(self, source: Any, target: Array) -> Sequence[Call]:
         return [PinnedCopy(source, target, True, self.stream)] if target.nbytes else ()
