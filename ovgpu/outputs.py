@@ -128,7 +128,6 @@ class OutputSlot:
             return tensor.str_data if decode_strings else tensor.bytes_data
         return tensor.data if share else tensor.data.copy()
 
-
     def preserve(self) -> None:
         """Bring copies of the last result that were handed out, and not read yet, to the host: the next inference
         writes over it."""
