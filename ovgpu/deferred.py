@@ -63,7 +63,7 @@ class ResultTensor(MirroredTensor):
     __slots__ = ("_downloads", "_shown", "_unread")
     _downloads: Downloads
     _shown: bool
-    """Whether somebody has asked for the memory."""
+    """True once somebody has asked for the tensor's memory."""
     _unread: Array | None
 
     @classmethod

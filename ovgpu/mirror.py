@@ -47,7 +47,7 @@ class MirroredTensor(Tensor):
     __slots__ = ("_mirror", "pinned")
     _mirror: Mirror
     pinned: bool
-    """Whether it lies in the mirror's memory."""
+    """True if the elements lie in the mirror's pinned memory."""
 
     @classmethod
     def of(cls, mirror: Mirror, kind: Type, shape: tuple[int, ...]) -> MirroredTensor:

@@ -82,6 +82,9 @@ class OVDict(Mapping[Any, Any]):
             self._value(port)
         return self._dict
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OVDict, (self._fetched(),)  # copies and pickles hold no locks
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self._dict)
 

@@ -180,8 +180,8 @@ class RemoteInput(InputSlot):
         return self._bound()
 
     def pair(self, array: Array) -> Pair:
-        """What `read` gave as it is uploaded: in pinned memory, and the array on the device that steps read. A large
-        array is uploaded at once, without a copy of its size in pinned memory. OpError if there is no memory for it."""
+        """Return what `read` gave as an array in pinned memory, and the array on the device that steps read. A large
+        array is uploaded at once by chunks; both are then the one on the device. OpError if memory is short."""
         try:
             return self._pair(array)
         except MemoryError as e:
@@ -196,14 +196,15 @@ class RemoteInput(InputSlot):
             return Pair(device, device)
         if array.dtype == object:
             return Pair(array, array)
+        kind = self._kind or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
-            device = self._received = self._inbox.array(array.shape, self._kind or Type.of(array.dtype))
+            device = self._received = self._inbox.array(array.shape, kind)
             self._backend.send(array, device)
             return Pair(device, device)
         tensor = self._tensor
         if self._lent is None and isinstance(tensor, MirroredTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
-        pair = self._lending.pair(array.shape, self._kind or Type.of(array.dtype))
+        pair = self._lending.pair(array.shape, kind)
         np.copyto(pair.host, array)
         return pair
 
@@ -258,8 +259,7 @@ class RemoteOutput(OutputSlot):
 
     @property
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
-        tensor = self._tensor
-        return (tensor._array.data.ptr,) if tensor is not None and tensor.remote else ()
+        return (self._tensor._array.data.ptr,) if self._tensor is not None and self._tensor.remote else ()
 
     def producer(self) -> Any:
         tensor = self._tensor
@@ -276,8 +276,9 @@ class RemoteOutput(OutputSlot):
             return self._array
         pinned = fits_pinned(kind, shape)
         if not (kind.packed or self.bound):
-            if isinstance(self._tensor, ResultTensor):
-                self._tensor.expect(None)
+            tensor = self._tensor
+            if isinstance(tensor, ResultTensor) and tensor._shape != shape:
+                tensor.expect(None)
             tensor = self._shaped(shape, kind)
             pinned = isinstance(tensor, ResultTensor) and tensor.settle()
         if pinned:
@@ -347,4 +348,3 @@ class RemoteOutput(OutputSlot):
             if copy is not None:
                 copy.get()
         self._unread.clear()
-

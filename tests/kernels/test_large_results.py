@@ -3,7 +3,11 @@ that; neither results nor inputs take pinned memory of their size."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,8 +46,12 @@ def equal(found: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def downloaded(call: Any) -> int:
-    return int(counted(call)[1].d2h_bytes)
+@contextmanager
+def downloading(nbytes: int) -> Iterator[None]:
+    """Check that the block downloads so many bytes."""
+    cp.counters.reset()
+    yield
+    assert cp.counters.d2h_bytes == nbytes
 
 
 # ---- results of infer
@@ -51,11 +59,13 @@ def downloaded(call: Any) -> int:
 def test_a_result_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
     for n in range(5):
-        results, counters = counted(lambda: request.infer([n * x]))  # noqa: B023
-        assert counters.d2h_bytes == 0
+        with downloading(0):
+            results = request.infer([n * x])
         assert 0 in results and "out" in results and len(results) == 1 and results.names() == ({"out"},)
-        assert downloaded(lambda: equal(results[0], np.abs(n * x))) == x.nbytes  # noqa: B023
-        assert downloaded(lambda: equal(results["out"], np.abs(n * x))) == 0  # noqa: B023
+        with downloading(x.nbytes):
+            equal(results[0], np.abs(n * x))
+        with downloading(0):
+            equal(results["out"], np.abs(n * x))
         assert results[0] is results.to_tuple()[0] is next(iter(results.values()))
 
 
@@ -64,10 +74,13 @@ def test_results_do_not_change(x: Any, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
     results: list[Any] = [request.infer([x])]
     for n in range(2, 6):
-        assert downloaded(lambda: results.append(request.infer([n * x]))) == x.nbytes  # noqa: B023
-    assert downloaded(lambda: equal(results[0][0], np.abs(x))) == 0
+        with downloading(x.nbytes):
+            results.append(request.infer([n * x]))
+    with downloading(0):
+        equal(results[0][0], np.abs(x))
     results.pop()
-    assert downloaded(lambda: request.infer([x])) == 0
+    with downloading(0):
+        request.infer([x])
     for n, found in enumerate(results, 1):
         equal(found[0], np.abs(n * x))
     again = [request.results, request.results]
@@ -81,6 +94,14 @@ def test_a_result_outlives_its_request(x: Any, compiled: Any) -> None:
     results = compiled(nets.one((-1, 6))).create_infer_request().infer([x])
     gc.collect()
     equal(results[0], np.abs(x))
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda results: pickle.loads(pickle.dumps(results))])
+def test_copies_of_results_that_were_not_read(way: Any, x: Any, compiled: Any) -> None:
+    request = compiled(nets.one((-1, 6))).create_infer_request()
+    copied = way(request.infer([x]))
+    request.infer([2 * x])
+    equal(copied[0], np.abs(x))
 
 
 def test_a_result_of_an_asynchronous_inference(x: Any, compiled: Any) -> None:
@@ -110,14 +131,19 @@ def test_the_tensor_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None
     """Once somebody has its memory, each inference writes to it."""
     request = compiled(nets.one((-1, 6))).create_infer_request()
     for n in range(4):
-        assert downloaded(lambda: request.infer([n * x])) == 0  # noqa: B023
+        with downloading(0):
+            request.infer([n * x])
     tensor = request.get_output_tensor()
-    assert downloaded(lambda: (tensor.shape, tensor.element_type, tensor.byte_size, repr(tensor))) == 0
-    assert downloaded(lambda: equal(tensor.data, np.abs(3 * x))) == x.nbytes
+    with downloading(0):
+        assert (tuple(tensor.shape), tensor.byte_size, tensor.element_type) == (x.shape, x.nbytes, ov.Type.f32)
+    with downloading(x.nbytes):
+        equal(tensor.data, np.abs(3 * x))
     view = tensor.data
     for n in range(4, 8):
-        assert downloaded(lambda: request.infer([n * x])) == x.nbytes  # noqa: B023
-        assert downloaded(lambda: equal(view, np.abs(n * x))) == 0  # noqa: B023
+        with downloading(x.nbytes):
+            request.infer([n * x])
+        with downloading(0):
+            equal(view, np.abs(n * x))
         assert request.get_output_tensor() is tensor
 
 
@@ -133,7 +159,8 @@ def test_views_from_before_the_first_inference(compiled: Any) -> None:
 
 def test_shared_outputs(x: Any, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
-    assert downloaded(lambda: request.infer([x], share_outputs=True)) == 0
+    with downloading(0):
+        request.infer([x], share_outputs=True)
     view = request.infer([x], share_outputs=True)[0]
     for n in range(1, 5):
         results = request.infer([n * x], share_outputs=True)
@@ -183,7 +210,8 @@ def test_another_tensor_is_bound(x: Any, compiled: Any) -> None:
     own, mine = request.get_output_tensor(), ov.Tensor(ov.Type.f32, x.shape)
     request.set_output_tensor(mine)
     for n in range(2, 5):
-        assert downloaded(lambda: request.infer([n * x])) == x.nbytes  # noqa: B023
+        with downloading(x.nbytes):
+            request.infer([n * x])
         equal(mine.data, np.abs(n * x))
     equal(own.data, np.abs(x))
     part = ov.Tensor(ov.Tensor(ov.Type.f32, (len(x), 8)), [0, 1], [len(x), 7])
@@ -212,8 +240,8 @@ def test_small_beside_large(compiled: Any) -> None:
     net.result(net.layer("ReduceSum", "opset1", [given, net.const(np.array([0, 1]))], {"keep_dims": False}))
     request = compiled(net.build()).create_infer_request()
     for n in range(4):
-        results, counters = counted(lambda: request.infer([n * X]))  # noqa: B023
-        assert counters.d2h_bytes == 4
+        with downloading(4):
+            results = request.infer([n * X])
         assert results[1] == n * X.sum()
         equal(results[0], np.abs(n * X))
 
@@ -232,6 +260,19 @@ def test_a_download_that_fails(x: Any, compiled: Any, monkeypatch: pytest.Monkey
     equal(results[0], x)
     equal(request.query_state()[0].state.data, x)
     equal(request.get_output_tensor().data, x)
+
+
+def test_the_tensor_after_an_inference_that_fails(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows the last result, if nothing has written over that."""
+    monkeypatch.setattr(deferred, "LARGE_BYTES", 0)
+    request = compiled(nets.fragile()).create_infer_request()
+    given = np.array([1, 2], np.float32)
+    for n in range(1, 4):
+        request.infer([given])
+        with pytest.raises(RuntimeError, match="negative values"):
+            request.infer([-9 * given])
+        equal(request.results[0], n * given)
+    equal(request.get_output_tensor().data, 3 * given)
 
 
 def test_no_memory_for_a_result_that_is_kept(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
