@@ -42,7 +42,7 @@ def compile_file(path: Path) -> str:
     if not recorded.startswith(MAGIC):
         return ""
     source, options, names = pickle.loads(zlib.decompress(recorded[len(MAGIC) :]))
-    flags = [option for option in options if not option.startswith(("-I", "-std"))]
+    flags = [option for option in options if not option.startswith("-I")]
     try:
         cubin = nvrtc.compile_source(source, f"sm_{CAPABILITY}", names, flags)
     except nvrtc.NvrtcError as e:

@@ -12,7 +12,7 @@ struct Greater {
 // `ids` are the ascending numbers of the segments that the rows are in, `least` is not above any element, and an empty
 // segment has elements `empty`.
 template <class T, class Index, int V>
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, V < 16 ? 4 : 3)
     segment_max(const T* __restrict__ x, const Index* __restrict__ ids, T* __restrict__ y, long long rows,
                 long long width, long long segments, typename Accumulator<T>::Type least,
                 typename Accumulator<T>::Type empty, const Shares shares) {

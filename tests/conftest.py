@@ -35,8 +35,9 @@ def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", choices=("emulator", "cuda"), default="emulator",
-                     help="what tests of the CUDA backend run on: the emulator, or a card through CuPy")
+    parser.addoption("--device", choices=("emulator", "arrays", "cuda"), default="emulator",
+                     help="what tests of the CUDA backend run on: the emulator, with CuPy's own arrays if wanted, or a "
+                     "card through CuPy")
     parser.addoption("--fma", action="store_true", help="emulated kernels join products and the sums that follow, as "
                      "NVRTC's do unless it is told not to")
     parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")

@@ -35,7 +35,7 @@ extern "C" __global__ int emu_describe_{index}(int* sizes, int* kinds) {{
   return emu::describe(&{name}, sizes, kinds);
 }}
 """
-_BOUNDS = r"__launch_bounds__\s*\(\s*(?P<{}>\d+)?[^)]*\)\s*"
+_BOUNDS = r"__launch_bounds__\s*\(\s*(?P<{}>\w+(?=\s*[,)]))?(?:[^()]|\([^()]*\))*\)\s*"
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _KERNEL = re.compile(
     r'(?P<c>extern\s+"C"\s+)?__global__\s+'
@@ -50,12 +50,20 @@ def without_comments(text: str) -> str:
 
 
 def launch_bounds(text: str) -> dict[str, int | None]:
-    """Kernel name to the largest block that its __launch_bounds__ allows, None where it names no number."""
+    """Kernel name to the largest block that its __launch_bounds__ allows, None where it is neither a number nor the
+    name of one."""
     found = {}
     for match in _KERNEL.finditer(text):
-        number = match["before"] or match["after"]
+        bound = match["before"] or match["after"] or ""
+        number = bound if bound.isdigit() else _constant(bound, text)
         found[match["name"]] = int(number) if number else None
     return found
+
+
+def _constant(name: str, text: str) -> str | None:
+    """The number that a macro or a constant stands for."""
+    found = re.search(rf"(?:#define\s+{name}\s+|\bint\s+{name}\s*=\s*)(\d+)\b", text) if name else None
+    return found and found[1]
 
 
 def extern_c_kernels(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from . import cupy_emu as cp
 from .isolation import isolated
-from .nvrtc import ARCHITECTURES, KERNELS, compile_source
+from .nvrtc import AMPERE, KERNELS, compile_source
 from .state import CUDARuntimeError
 from .toolchain import EmulatorError
 
@@ -332,6 +332,10 @@ def test_launch_bounds() -> None:
     kernel(code)((1,), (64,), ())
     with pytest.raises(CUDARuntimeError, match="at most 64 threads"):
         kernel(code)((1,), (96,), ())
+    for constant in ("#define LIMIT 64\n", "constexpr int LIMIT = 64, OTHER = 2;"):
+        named = constant + code.replace("(64)", "(LIMIT, sizeof(float) == 4 ? 2 : 1)")
+        with pytest.raises(CUDARuntimeError, match="at most 64 threads"):
+            kernel(named)((1,), (96,), ())
 
 
 @isolated
@@ -478,5 +482,5 @@ def test_host_twin_of_a_tensor_core_instruction() -> None:
     c = cp.empty((16, 8), np.float32)
     kernel(code)((1,), (32,), (cp.asarray(a), cp.asarray(b), c))
     np.testing.assert_allclose(c.get(), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-5, atol=1e-5)
-    for architecture in ARCHITECTURES:
+    for architecture in AMPERE:
         assert compile_source(code, architecture).usage["kernel"].spill_stores == 0

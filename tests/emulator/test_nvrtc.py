@@ -1,4 +1,4 @@
-"""The NVRTC gate: real compilation for sm_80 and sm_90 without a GPU."""
+"""The NVRTC gate: real compilation for each architecture without a GPU."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Card(ModuleType):
     def __init__(self, cupy: Any) -> None:
         super().__init__("cupy")
         self._cupy = cupy
-        self.cuda = _Namespace(cupy.cuda, Stream=_streams(cupy.cuda.Stream))
+        self.cuda = Namespace(cupy.cuda, Stream=_streams(cupy.cuda.Stream))
         self.counters = uncounted()
         self.CaptureError = cupy.cuda.runtime.CUDARuntimeError
 
@@ -65,7 +65,7 @@ def uncounted() -> Any:
     return Idle(**{field.name: Uncounted() for field in fields(Counters)})
 
 
-class _Namespace(SimpleNamespace):
+class Namespace(SimpleNamespace):
     """A module's names, some of them replaced."""
 
     def __init__(self, module: Any, **names: Any) -> None:
@@ -83,7 +83,7 @@ def _streams(base: Any) -> Any:
             super().__init__(non_blocking=False)
 
         def end_capture(self) -> Any:
-            return _Namespace(super().end_capture(), node_count=Uncounted())
+            return Namespace(super().end_capture(), node_count=Uncounted())
 
     return Stream
 
@@ -98,6 +98,15 @@ def bound(where: str) -> Iterator[None]:
         if where == "cuda":
             rt.bind(None, None)
             with renamed(Card(rt.cupy())):
+                yield
+        elif where == "arrays":
+            from ovgpu.backends import cuda
+
+            from . import arrays
+
+            rt.bind(arrays.MODULE, blas_emu, False, blaslt_emu)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(cuda, "evaluate", arrays.evaluate)
                 yield
         else:
             rt.bind(cupy_emu, blas_emu, False, blaslt_emu)

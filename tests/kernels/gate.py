@@ -5,7 +5,8 @@
 runs the tests that the arguments choose (all by default), adds the instances that the table lacks (without arguments,
 also drops those that no test runs), and records what NVRTC says of each, and of which sources it says so. test_gate.py
 compiles those of other sources, and with `pytest --long` all of the table, which takes minutes. As a pytest plugin,
-which tests/conftest.py loads, this module compiles at the end of a run what the table lacks."""
+which tests/conftest.py loads, this module compiles at the end of a run what the table lacks, and compares the blocks
+that were launched with the limits of each architecture."""
 
 from __future__ import annotations
 
@@ -15,34 +16,56 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
+from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ovgpu.backends.cuda import kernels
 from tests.emulator import kernel, nvrtc
+
+from .limits import Block, Usage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of what the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.kernels.gate` adds them"
+# Files with instructions that older cards lack: ops that launch them ask for the compute capability.
+NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "compressed_mma.cu": nvrtc.AMPERE}
 
 COMMENT = re.compile(r"\s*//.*")
+UNBOUND = 256  # threads of a block that has as many registers as a thread can name
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
-SPILLS: dict[Instance, str] = {}  # instances that spill registers, and why they may
-# Per file and expression, per architecture: registers, and bytes of spill stores.
-Table = dict[str, dict[str, dict[str, list[int]]]]
+# Bytes that instances may spill: less would let fewer blocks run at the same time.
+SPILLS: dict[Instance, dict[str, int]] = {
+    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 4, 2, true>"):
+        {"sm_120": 8},
+    ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 8, 2, true>"):
+        {"sm_120": 8},
+    ("recurrent.cu", "recurrent<float, float, int, GRU_LINEAR, 0, 1>"): {"sm_120": 4},
+}
+Table = dict[str, dict[str, dict[str, Usage]]]  # per file and expression, per architecture
+
+
+def architectures(file: str) -> Sequence[str]:
+    """Those that a file is compiled for."""
+    return NEEDS.get(file, nvrtc.ARCHITECTURES)
 
 
 def table() -> Table:
-    found: Table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    return found
+    found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    return {file: {name: {architecture: Usage(*needs) for architecture, needs in row.items()}
+                   for name, row in rows.items()} for file, rows in found.items()}
 
 
 def digest(file: str) -> str:
-    """Digest of a file, of all headers, both without comments, and of the file's instances."""
-    found = hashlib.sha256(json.dumps(sorted(table().get(file, {}))).encode())
+    """Digest of a file, of all headers, both without comments, of the compiler's flags, and of the file's instances."""
+    found = hashlib.sha256(json.dumps([kernels.flags(file), sorted(table().get(file, {}))]).encode())
     for path in (nvrtc.KERNELS / file, *sorted(nvrtc.KERNELS.glob("*.cuh"))):
         found.update(COMMENT.sub("", path.read_text()).encode())
     return found.hexdigest()
@@ -54,25 +77,27 @@ def is_compiled(file: str) -> bool:
     return known.get(file) == digest(file)
 
 
-def usage(file: str, expressions: Sequence[str], architecture: str) -> dict[str, list[int]]:
-    """Registers and spills of instances of one file; NvrtcError when they do not compile."""
+def usage(file: str, expressions: Sequence[str], architecture: str) -> dict[str, Usage]:
+    """What instances of one file need; NvrtcError when they do not compile."""
     cubin = nvrtc.compile_file(file, architecture, expressions)
     needs = {name: cubin.usage[cubin.lowered[name]] for name in expressions}
-    return {name: [use.registers, use.spill_stores] for name, use in needs.items()}
+    return {name: Usage(use.registers, use.spill_stores, use.shared) for name, use in needs.items()}
 
 
-def faults(instances: Iterable[Instance]) -> list[str]:
-    """What is wrong with each of these for real devices: it does not compile, or spills registers."""
+def faults(instances: Iterable[Instance], only: Sequence[str] = nvrtc.ARCHITECTURES) -> list[str]:
+    """What is wrong with each of these for real devices: it does not compile, spills registers, or was launched with
+    blocks that need more than there is."""
     found = []
     for file, expressions in by_file(instances).items():
-        for architecture in nvrtc.ARCHITECTURES:
+        for architecture in (name for name in architectures(file) if name in only):
             try:
                 needs = usage(file, expressions, architecture)
             except nvrtc.NvrtcError as error:
                 found.append(str(error))
-            else:
-                found += [f"{file}: {name} spills {spilled} bytes for {architecture}"
-                          for name, (_, spilled) in needs.items() if spilled and (file, name) not in SPILLS]
+                continue
+            found += [f"{file}: {name} spills {use.spilled} bytes for {architecture}" for name, use in needs.items()
+                      if use.spilled > SPILLS.get((file, name), {}).get(architecture, 0)]
+            found += [fault for name, use in needs.items() for fault in _excess((file, name), use, architecture)]
     return found
 
 
@@ -85,6 +110,9 @@ def by_file(instances: Iterable[Instance]) -> dict[str, list[str]]:
 
 # ---- the plugin ------------------------------------------------------------------------------------------
 _met: set[Instance] = set()
+# What is behind generated source has "" in the name's place.
+_functions: dict[int, tuple[kernel.Function, Instance]] = {}  # by the entry
+_blocks: dict[Instance, Block] = {}
 _faults: list[str] = []
 
 
@@ -93,51 +121,104 @@ def _unlisted() -> list[Instance]:
     return sorted((file, name) for file, name in _met if name not in known.get(file, {}))
 
 
+def _excess(instance: Instance, use: Usage, architecture: str) -> Iterator[str]:
+    block = _blocks.get(instance)
+    for what in [] if block is None else block.excess(use, architecture):
+        yield f"{': '.join(instance)} was launched with {what}: too much for {architecture}"
+
+
+def launch_faults() -> list[str]:
+    """Blocks that were launched and need more than an architecture has, of the table's instances.
+
+    Kernels behind generated source are taken to share as much as the file's others."""
+    found = []
+    for file, rows in table().items():
+        shared = Usage(0, 0, max(use.shared for row in rows.values() for use in row.values()))
+        known = {**rows, "": dict.fromkeys(architectures(file), shared)}
+        found += [fault for name, row in known.items() for architecture, use in row.items()
+                  for fault in _excess((file, name), use, architecture)]
+    return found
+
+
+def _met_launch(function: kernel.Function, threads: int, shared: int) -> None:
+    known = _functions.get(id(function.entry))
+    if known is None:
+        return
+    instance, used = known[1], Block(threads, shared)
+    _blocks[instance] = _blocks.get(instance, used) | used
+    if not instance[1] and threads > UNBOUND and function.max_threads == kernel.MAX_THREADS:
+        _faults.append(f"{instance[0]}: {function.name} was launched with {threads} threads, and has no launch bounds")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--instances", help="write the kernel instances that the tests run to this file")
 
 
+@cache
+def _texts() -> dict[str, str]:
+    return {path.name: path.read_text() for path in nvrtc.KERNELS.glob("*.cu")}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Watches which kernels the emulator is asked for."""
-    find = kernel.RawModule._function
+    """Watches which kernels the emulator is asked for, and how they are launched."""
+    find, launch = kernel.RawModule._function, kernel.launch
 
-    def watched(self: kernel.RawModule, name: str) -> Any:
-        if name not in self._functions:
-            files = [path.name for path in nvrtc.KERNELS.glob("*.cu") if self.code.startswith(path.read_text())]
-            find(self, name)
-            _met.update((file, name) for file in files)
-        return find(self, name)
+    def found(self: kernel.RawModule, name: str) -> Any:
+        new = name not in self._functions
+        function = find(self, name)
+        if new:
+            for file, text in _texts().items():
+                if text in self.code:
+                    whole = self.code.startswith(text)
+                    _functions[id(function.entry)] = function, (file, name if whole else "")
+                    _met.update([(file, name)] if whole else [])
+        return function
 
-    kernel.RawModule._function = watched  # type: ignore[method-assign]
+    def launched(function: kernel.Function, grid: Sequence[int], block: Sequence[int], args: Sequence[Any],
+                 shared: int = 0, *more: Any, **named: Any) -> None:
+        launch(function, grid, block, args, shared, *more, **named)
+        _met_launch(function, prod(block), shared)
+
+    kernel.RawModule._function = found  # type: ignore[method-assign]
+    kernel.launch = launched
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """From a worker process of pytest-xdist, which has run some of the tests."""
-    _met.update(map(tuple, getattr(node, "workeroutput", {}).get("kernel_instances", ())))
+    output = getattr(node, "workeroutput", {})
+    _met.update(map(tuple, output.get("kernel_instances", ())))
+    for file, name, *block in output.get("kernel_blocks", ()):
+        _blocks[file, name] = _blocks.get((file, name), Block(*block)) | Block(*block)
+    _faults.extend(output.get("kernel_faults", ()))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["kernel_instances"] = sorted(_met)
+        session.config.workeroutput["kernel_blocks"] = [(*key, *astuple(block)) for key, block in _blocks.items()]
+        session.config.workeroutput["kernel_faults"] = _faults
         return
     wanted = session.config.getoption("--instances")
     if wanted:
         Path(wanted).write_text(json.dumps(sorted(_met)))
-    elif nvrtc.is_available():
+        return
+    _faults.extend(launch_faults())
+    if nvrtc.is_available():
         _faults.extend(faults(_unlisted()))
-        if _faults and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if _faults and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if _unlisted() and not config.getoption("--instances"):
-        terminalreporter.section(f"{len(_unlisted())} {HINT}")
-        for file, name in _unlisted():
-            terminalreporter.line(f"{file}: {name}")
-        for fault in _faults:
-            terminalreporter.line(fault, red=True)
+    unlisted = [] if config.getoption("--instances") else _unlisted()
+    if unlisted or _faults:
+        terminalreporter.section(f"{len(unlisted)} {HINT}")
+    for file, name in unlisted:
+        terminalreporter.line(f"{file}: {name}")
+    for fault in _faults:
+        terminalreporter.line(fault, red=True)
 
 
 # ---- the command -----------------------------------------------------------------------------------------
@@ -146,12 +227,14 @@ def record(instances: Iterable[Instance], rest: Table) -> None:
     names = by_file(instances)
     found: Table = {file: {name: {} for name in expressions} for file, expressions in names.items()}
     found = dict(sorted({**rest, **found}.items()))
-    for file, expressions in names.items():
-        for architecture in nvrtc.ARCHITECTURES:
-            for name, needs in usage(file, expressions, architecture).items():
-                found[file][name][architecture] = needs
-    rows = [f" {json.dumps(file)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(needs)}"
-            for name, needs in expressions.items()) + "\n }" for file, expressions in found.items()]
+    jobs = [(file, expressions, architecture) for file, expressions in names.items()
+            for architecture in architectures(file)]
+    with ProcessPoolExecutor() as pool:
+        for (file, _, architecture), needs in zip(jobs, pool.map(usage, *zip(*jobs))):
+            for name, use in needs.items():
+                found[file][name][architecture] = use
+    rows = [f" {json.dumps(file)}: {{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(row, default=astuple)}"
+            for name, row in expressions.items()) + "\n }" for file, expressions in found.items()]
     TABLE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     digests = {file: digest(file) for file in found if file in names or is_compiled(file)}
     SOURCES.write_text(json.dumps(digests, indent=1) + "\n")

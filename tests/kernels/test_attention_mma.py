@@ -133,7 +133,7 @@ def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, m
     assert ("attend_mma<" in kernel_name(call)) is (capability == "120")
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str) -> None:
     expressions = [f"attend_mma<{kernel}>" for kernel in (
         "__half, ADDED, 64, 64, 2, 64, 8, int, 2", "__half, ADDED, 128, 128, 2, 32, 8, int, 8",

@@ -113,7 +113,7 @@ def test_which_arrays_have_it(backend: CudaBackend, monkeypatch: pytest.MonkeyPa
     assert "attend_split<" in kernel_name(call)
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_kernels_compile_without_spills(architecture: str) -> None:
     expressions = [f"attend_stream<{kernel}>" for kernel in (
         "__half, ADDED, 64, 64, 8, 32, int, 2", "__half, ADDED, 64, 64, 32, 32, int, 2",

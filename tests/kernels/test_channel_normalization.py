@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.backends.cuda import CudaBackend, sources
+from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.elementwise import functor
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops import channel_normalization
@@ -101,7 +101,7 @@ def test_layers_after_it_compile_for_devices(architecture: str) -> None:
     layers = chain(2, Add(), Multiply(), Swish())
     source = functor("Finish", layers, (np.dtype(np.float32),) * 3, channel_normalization.OTHERS, "common.cuh")
     names = [f"{name}<float, {vector}, Finish>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
-    usage = nvrtc.compile_source(source + sources.source("channel_normalization.cu"), architecture, names).usage
+    usage = nvrtc.compile_file("channel_normalization.cu", architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ovgpu.backends.cuda import CudaBackend, sources
+from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.elementwise import functor
 from ovgpu.ops import _convolution
 from ovgpu.ops._elementwise import Elementwise
@@ -106,5 +106,5 @@ def test_compiles_for_devices(architecture: str) -> None:
     source = functor("Finish", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolution.OPERANDS)
     names = [f"{name}, Finish>" for name in (
         "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]
-    usage = nvrtc.compile_source(source + sources.source(_convolution.FILE), architecture, names).usage
+    usage = nvrtc.compile_file(_convolution.FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

@@ -15,6 +15,7 @@ import ovgpu as ov
 from ovgpu import devices
 from ovgpu.backends.cuda import CudaBackend, elementwise
 from ovgpu.backends.cuda.elementwise import Form, Generated, source
+from ovgpu.backends.cuda.kernels import SEPARATE
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.debug import Stopped, generated_code
 from ovgpu.ops._fused import Chain, Fused, Layer, Part
@@ -197,7 +198,8 @@ def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
     gelu = chain(2, (Add(), 0, 1), (Gelu7(), 2), (Add(), 3, 0))
     for op, inputs, output in ((gelu, (F32, F32), F32), (gelu, (F16, F16), F16), (gelu, (BF16, BF16), BF16),
                                (MIXED, (F16, F32), np.dtype("i4"))):
-        usage = nvrtc.compile_source(source("kernel", op.chain, inputs, output, form), architecture).usage["kernel"]
+        usage = nvrtc.compile_source(source("kernel", op.chain, inputs, output, form), architecture,
+                                     flags=SEPARATE).usage["kernel"]
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0 and usage.registers <= 128
 
 

@@ -7,24 +7,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.emulator import nvrtc
+from tests.emulator import cupy_emu, nvrtc
+from tests.emulator.kernel import RawModule
 from tests.kernels import gate
+from tests.kernels.limits import Block, Usage
 
 
 @pytest.mark.parametrize("file", sorted(gate.table()))
 def test_instances_compile_without_spills(file: str, request: pytest.FixtureRequest) -> None:
-    names = sorted(gate.table()[file])
+    names, architectures = sorted(gate.table()[file]), nvrtc.ARCHITECTURES
     if gate.is_compiled(file) and not request.config.getoption("--long"):
-        names = names[:1]
-    assert gate.faults((file, name) for name in names) == []
+        names, architectures = names[:1], nvrtc.NEWEST
+    assert gate.faults([(file, name) for name in names], architectures) == []
 
 
-def test_what_is_recorded_spills_nothing() -> None:
-    spilled = {(file, name) for file, names in gate.table().items() for name, needs in names.items()
-               if sorted(needs) != sorted(nvrtc.ARCHITECTURES) or any(spills for _, spills in needs.values())}
-    assert spilled <= set(gate.SPILLS)
+def test_what_is_recorded_spills() -> None:
+    spilled: dict[gate.Instance, dict[str, int]] = {}
+    for file, names in gate.table().items():
+        for name, needs in names.items():
+            assert [*needs] == [*gate.architectures(file)]
+            for architecture, use in needs.items():
+                if use.spilled:
+                    spilled.setdefault((file, name), {})[architecture] = use.spilled
+    assert spilled == gate.SPILLS
 
 
 def test_sources_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -50,19 +58,60 @@ def test_the_files_exist() -> None:
 
 def test_faults_are_told() -> None:
     """A kernel that is not there, and one that needs more registers than a thread has."""
-    (fault, other) = gate.faults([("range.cu", "ranges<int>")])
-    assert "range.cu does not compile for sm_80" in fault and "sm_90" in other
+    found = gate.faults([("range.cu", "ranges<int>")])
+    assert [fault[:34] for fault in found] == [
+        f"range.cu does not compile for {name}"[:34] for name in nvrtc.ARCHITECTURES]
 
 
 def test_spills_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: [255, 16] for name in names})
-    assert gate.faults([("range.cu", "range<int>")])[0] == "range.cu: range<int> spills 16 bytes for sm_80"
+    monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: Usage(255, 16, 0) for name in names})
+    assert gate.faults([("range.cu", "range<int>")])[0] == "range.cu: range<int> spills 16 bytes for sm_75"
+
+
+def test_blocks_that_need_too_much_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers of all threads, and shared memory, which cards have in different sizes."""
+    monkeypatch.setattr(gate, "_blocks", {})
+    monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: Usage(129, 0, 40) for name in names})
+    instance = ("range.cu", next(iter(gate.table()["range.cu"])))
+    for block, wrong, where in (
+            (Block(256, 0), "", ()), (Block(512, 0), "512 threads of 129 registers", nvrtc.ARCHITECTURES),
+            (Block(32, 99 << 10), "40 + 101376 bytes of shared memory", ("sm_75", "sm_86", "sm_89", "sm_120")),
+            (Block(32, 64 << 10), "40 + 65536 bytes of shared memory", ("sm_75",))):
+        gate._blocks[instance] = block
+        assert gate.faults([instance]) == [
+            f"{instance[0]}: {instance[1]} was launched with {wrong}: too much for {name}" for name in where]
+    gate._blocks[instance] = Block(32, 65 << 10)
+    assert [fault[-5:] for fault in gate.launch_faults()] == ["sm_75"]
+
+
+def launch(name: str, threads: int, prelude: str = "") -> None:
+    text = (nvrtc.KERNELS / "range.cu").read_text()
+    module = RawModule(prelude + text, options=(f"-I{nvrtc.KERNELS}",), name_expressions=[name])
+    y = cupy_emu.empty(threads, np.int32)
+    module.get_function(name)((1,), (threads,), (y, np.int64(0), np.int64(1), np.int64(threads)))
+
+
+def test_launches_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest block of each instance; of what stands behind generated source, of the file."""
+    monkeypatch.setattr(gate, "_blocks", {})
+    for threads in (32, 512, 64):
+        launch("range<int, long long>", threads)
+    launch("range<int, long long>", 256, "using Generated = int;")
+    assert gate._blocks == {("range.cu", "range<int, long long>"): Block(512, 0), ("range.cu", ""): Block(256, 0)}
+    assert gate.launch_faults() == []
+
+
+def test_launches_behind_generated_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have launch bounds, or few threads: nothing tells how many registers they need."""
+    monkeypatch.setattr(gate, "_faults", [])
+    launch("range<int, long long>", 256, "using Other = int;")
+    assert gate._faults == []
+    launch("range<int, long long>", 288, "using Another = int;")
+    assert gate._faults == ["range.cu: range<int, long long> was launched with 288 threads, and has no launch bounds"]
 
 
 def test_kernels_that_tests_ask_for_are_met() -> None:
     """The plugin watches the emulator; what a test changes is no instance."""
-    from tests.emulator.kernel import RawModule
-
     text = (nvrtc.KERNELS / "range.cu").read_text()
     options = (f"-I{nvrtc.KERNELS}",)
     name = next(iter(gate.table()["range.cu"]))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ovgpu.backends.cuda import sources
-from ovgpu.backends.cuda.kernels import Kernel
+from ovgpu.backends.cuda.kernels import SEPARATE, Kernel
 from ovgpu.ops._elementwise import cuda_body
 from ovgpu.ops._fused import Chain, cuda_literal
 from ovgpu.ops._op import Array
@@ -58,7 +58,7 @@ class Generated(Kernel):
     memory."""
 
     def __init__(self, name: str, source: str, form: Form) -> None:
-        super().__init__(name, source, f"the generated kernel {name}", exported=True, exact=True)
+        super().__init__(name, source, f"the generated kernel {name}", exported=True, flags=SEPARATE)
         self.form = form
 
 

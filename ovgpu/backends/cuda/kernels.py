@@ -11,9 +11,10 @@ from ovgpu.backends.cuda import errors, kernel_cache, rt, sources
 from ovgpu.backends.cuda.kernel_cache import Binary
 
 SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that a block has without asking for more
+FLAGS = ("-std=c++17",)
 # NVRTC may join a product and the sum that follows it into one operation, which rounds once. It is told not to where
 # the last bit decides (which element is meant, which box overlaps): results must be those of other implementations.
-SEPARATE = "--fmad=false"
+SEPARATE = (*FLAGS, "--fmad=false")
 EXACT = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu", "regions.cu",
                    "roi_pooling.cu"})
 CACHED = 1 << 12  # kernels of files, with and without a prelude
@@ -25,13 +26,13 @@ class Kernel:
     name      a C++ name expression (``softmax_rows<float, false, 4, 1>``), or the name of an ``extern "C"`` function
     where     which kernel it is, for messages
     exported  whether it is an ``extern "C"`` function
-    exact     whether products and sums are rounded one by one
+    flags     for the compiler
     """
 
-    def __init__(self, name: str, source: str, where: str, *, exported: bool = False, exact: bool = False,
+    def __init__(self, name: str, source: str, where: str, *, exported: bool = False, flags: tuple[str, ...] = FLAGS,
                  cooperative: bool = False) -> None:
         self.name, self.source, self.where = name, source, where
-        self.exported, self.exact, self.cooperative = exported, exact, cooperative
+        self.exported, self.flags, self.cooperative = exported, flags, cooperative
         self._functions: dict[tuple[int, int], Any] = {}  # by the module that is CuPy, and the device
         self._allowed: dict[tuple[int, int], int] = {}  # bytes of dynamic shared memory
 
@@ -45,14 +46,14 @@ class Kernel:
         return found
 
     def _loaded(self, cupy: Any) -> Any:
-        flags = ("-std=c++17", SEPARATE) if self.exact else ("-std=c++17",)
-        key = kernel_cache.key(self.source, self.name, flags, cupy.cuda.Device().compute_capability)
+        key = kernel_cache.key(self.source, self.name, self.flags, cupy.cuda.Device().compute_capability)
         kept = kernel_cache.load(key)
         if kept is not None:
             with suppress(cupy.cuda.driver.CUDADriverError):  # the driver may be older than what compiled it
                 return _load(cupy, kept)
         with errors.compiling(self.where):
-            made = compile(self.source, self.name, flags, self.exported)
+            code, symbols = compile(cupy, self.source, self.flags, () if self.exported else (self.name,))
+        made = Binary(symbols.get(self.name, self.name), code)
         kernel_cache.save(key, made)
         return _load(cupy, made)
 
@@ -86,7 +87,12 @@ class Kernel:
 def of_file(file: str, expression: str, cooperative: bool = False, prelude: str = "") -> Kernel:
     """The kernel ``expression`` of a file of ``cuda_kernels`` behind a prelude."""
     return Kernel(expression, prelude + sources.source(file), f"cuda_kernels/{file}, {expression},",
-                  exact=file in EXACT, cooperative=cooperative)
+                  flags=flags(file), cooperative=cooperative)
+
+
+def flags(file: str) -> tuple[str, ...]:
+    """The compiler's flags for a file of ``cuda_kernels``."""
+    return SEPARATE if file in EXACT else FLAGS
 
 
 def _load(cupy: Any, binary: Binary) -> Any:
@@ -96,14 +102,16 @@ def _load(cupy: Any, binary: Binary) -> Any:
     return module.get_function(binary.symbol)
 
 
-def compile(source: str, name: str, flags: tuple[str, ...], exported: bool) -> Binary:
-    """Compile a kernel for the current device. CuPy's CompileException with NVRTC's log if it is wrong.
+def compile(cupy: Any, source: str, flags: Sequence[str], names: Sequence[str],
+            log: Any = None) -> tuple[bytes, dict[str, str]]:
+    """Machine code for the current device, and the mangled name of each name expression in it.
+
+    CuPy's CompileException with NVRTC's log if the source is wrong. What NVRTC says otherwise is written to ``log``.
 
     CuPy knows where CUDA's headers are. Its own way to compile, `RawModule`, flushes denormal numbers to zero; OpenVINO
     keeps them.
     """
-    cupy = rt.cupy()
     options = cupy._core.core.assemble_cupy_compiler_options((*flags, f"-I{sources.folder()}"))
     code, symbols = cupy.cuda.compiler.compile_using_nvrtc(
-        source, options, None, "kernel.cu", None if exported else (name,), cache_in_memory=True)
-    return Binary(name if exported else symbols[name], code)
+        source, options, None, "kernel.cu", tuple(names), log, cache_in_memory=True)
+    return code, symbols or {}

@@ -1,0 +1,104 @@
+"""CuPy's own arrays on the emulated card: `pytest --device arrays`.
+
+What reshapes, slices and takes addresses is CuPy's, as on a card, and refuses what it would refuse there. Memory,
+copies, streams, modules and launches are the emulator's, and so is what CuPy would compute with kernels of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import cupy
+import numpy as np
+
+from ovgpu.backends.cuda.xp import CupyAdapter
+from ovgpu.ops import _op
+from ovgpu.ops._xp import Adapter
+from tests.emulator import cuda
+from tests.emulator import cupy_emu as emulator
+from tests.emulator.ndarray import ndarray as EmulatedArray
+
+from .cuda import Namespace
+
+
+class MemoryPointer(cupy.cuda.MemoryPointer):  # type: ignore[misc]
+    """CuPy's pointer, which copies as the emulator does."""
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, super().__add__(offset).ptr - self.mem.ptr)
+
+    @property
+    def emulated(self) -> cuda.MemoryPointer:
+        return cuda.MemoryPointer(self.mem, self.ptr - self.mem.ptr)
+
+    def _device_array_pointer(self) -> int:
+        return int(self.ptr)
+
+    def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Any = None) -> None:
+        self.emulated.copy_from_device_async(source.emulated, size, stream)
+
+    def copy_from_host_async(self, mem: int, size: int, stream: Any = None) -> None:
+        self.emulated.copy_from_host_async(mem, size, stream)
+
+    def copy_to_host_async(self, mem: int, size: int, stream: Any = None) -> None:
+        self.emulated.copy_to_host_async(mem, size, stream)
+
+    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+        self.emulated.memset_async(value, size, stream)
+
+
+class ndarray(cupy.ndarray):  # type: ignore[misc]
+    """CuPy's array in the emulator's memory."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        with cupy.cuda.using_allocator(alloc):
+            found: Self = super().__new__(cls, *args, **named)
+        return found
+
+    @property
+    def emulated(self) -> EmulatedArray:
+        return EmulatedArray(self.shape, self.dtype, self.data.emulated, self.strides)
+
+    def _device_array_pointer(self) -> int:
+        return int(self.data.ptr)
+
+    def set(self, arr: np.ndarray[Any, Any], stream: Any = None) -> None:
+        self.emulated.set(arr, stream)
+
+    def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> Any:
+        return self.emulated.get(stream, order, out, blocking)
+
+
+def alloc(size: int) -> MemoryPointer:
+    return _pointer(cuda.alloc(size))
+
+
+def _pointer(emulated: cuda.MemoryPointer) -> MemoryPointer:
+    block = emulated.mem
+    memory = cupy.cuda.UnownedMemory(block.ptr, block.size, block, block.device_id)
+    return MemoryPointer(memory, emulated.ptr - block.ptr)
+
+
+def evaluate(op: _op.Op, xp: Adapter, inputs: Sequence[Any], types: Sequence[Any]) -> Sequence[Any]:
+    """`ovgpu.ops._op.evaluate`, on the emulator's arrays where these are CuPy's."""
+    if not isinstance(xp, CupyAdapter):
+        return _op.evaluate(op, xp, inputs, types)
+    given = [x.emulated if isinstance(x, ndarray) else x for x in inputs]
+    results = _op.evaluate(op, CupyAdapter(emulator), given, types)
+    return [ndarray(x.shape, x.dtype, _pointer(x.data), x.strides) if isinstance(x, EmulatedArray) else x
+            for x in results]
+
+
+def copyto(target: ndarray, source: ndarray, casting: str = "same_kind") -> None:
+    emulator.copyto(target.emulated, source.emulated, casting)
+
+
+def empty(shape: Any, dtype: Any = float) -> ndarray:
+    return ndarray(shape, dtype)
+
+
+MODULE = Namespace(
+    emulator, ndarray=ndarray, empty=empty, copyto=copyto,
+    cuda=Namespace(cuda, MemoryPointer=MemoryPointer, UnownedMemory=cupy.cuda.UnownedMemory,
+                   PinnedMemoryPointer=cupy.cuda.PinnedMemoryPointer, alloc=alloc))

@@ -1,0 +1,42 @@
+"""What one block of a launch may need on each architecture, of those that CUDA 13 compiles for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+REGISTERS = 1 << 16  # of a block, on all of them
+PER_THREAD = 256  # registers that a thread may have, rounded up
+# Bytes that a block may ask for (CUDA C++ Programming Guide, technical specifications per compute capability).
+SHARED = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10,
+          "sm_100": 227 << 10, "sm_120": 99 << 10}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a kernel: registers of a thread, bytes that it spills, and bytes of static shared memory."""
+
+    registers: int
+    spilled: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """The largest that a kernel was launched with: threads, and bytes of dynamic shared memory."""
+
+    threads: int
+    shared: int
+
+    def __or__(self, other: Block) -> Block:
+        return Block(max(self.threads, other.threads), max(self.shared, other.shared))
+
+    def excess(self, usage: Usage, architecture: str) -> Iterator[str]:
+        """What the block needs beyond what there is."""
+        # Registers are given to four warps at a time, eight to each of their threads.
+        registers = -(-self.threads // 128) * 128 * -(-usage.registers // 8) * 8
+        if registers > REGISTERS:
+            yield f"{self.threads} threads of {usage.registers} registers"
+        shared = usage.shared + self.shared
+        if shared > SHARED[architecture]:
+            yield f"{usage.shared} + {self.shared} bytes of shared memory"

@@ -1,0 +1,57 @@
+"""Whole models on cards unlike the emulator's own: with few or many multiprocessors, older and newer instructions, and
+as much shared memory as each has. They take other kernels, and grids of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.emulator import cuda, kernel, runtime
+from tests.harness import cuda as harness
+from tests.kernels.limits import SHARED
+from tests.models.drive import replay
+from tests.models.test_models import NAMES, check, load
+from tests.models.test_precision import NOISE, UNITS, errors, roundings
+
+pytestmark = pytest.mark.emulator
+
+
+class Card(NamedTuple):
+    capability: str
+    multiprocessors: int
+
+
+CARDS = {"GTX 1650": Card("75", 14), "RTX 5090": Card("120", 170)}
+HALF = ["bert", "bilstm", "llama", "llama_int4_asym", "llama_int4_sym", "segformer", "unet", "whisper_decoder"]
+
+
+@pytest.fixture(params=CARDS)
+def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of the device that is such a card."""
+    capability, multiprocessors = CARDS[request.param]
+    shared = SHARED[f"sm_{capability}"]
+    monkeypatch.setattr(cuda.Device, "compute_capability", capability)
+    properties = {"major": int(capability[:-1]), "minor": int(capability[-1]), "multiProcessorCount": multiprocessors,
+                  "sharedMemPerBlockOptin": shared}
+    monkeypatch.setattr(runtime, "PROPERTIES", runtime.PROPERTIES | properties)
+    monkeypatch.setattr(kernel, "MULTIPROCESSORS", multiprocessors)
+    monkeypatch.setattr(kernel, "MAX_COOPERATIVE_BLOCKS", 2 * multiprocessors)
+    monkeypatch.setattr(kernel, "SHARED_LIMIT", shared)
+    with harness.registered("emulator") as name:
+        yield name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models(name: str, card: str) -> None:
+    compiled, expected = load(name, card)
+    calls = expected.calls[:2]
+    for k, (call, actual) in enumerate(zip(calls, replay(compiled, calls))):
+        check(actual, call, f"{name}, call {k}", expected.tolerance)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half(name: str, card: str) -> None:
+    assert max(errors(name, "f16", card)) < NOISE * np.sqrt(roundings(name, "f16")) * UNITS["f16"]
