@@ -69,6 +69,9 @@ class ndarray(cupy.ndarray):  # type: ignore[misc]
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> Any:
         return self.emulated.get(stream, order, out, blocking)
 
+    def copy(self, order: str = "C") -> ndarray:
+        return _array(self.emulated.copy(order))
+
 
 def alloc(size: int) -> MemoryPointer:
     return _pointer(cuda.alloc(size))
@@ -80,25 +83,46 @@ def _pointer(emulated: cuda.MemoryPointer) -> MemoryPointer:
     return MemoryPointer(memory, emulated.ptr - block.ptr)
 
 
+def _array(emulated: EmulatedArray) -> ndarray:
+    return ndarray(emulated.shape, emulated.dtype, _pointer(emulated.data), emulated.strides)
+
+
 def evaluate(op: _op.Op, xp: Adapter, inputs: Sequence[Any], types: Sequence[Any]) -> Sequence[Any]:
     """`ovgpu.ops._op.evaluate`, on the emulator's arrays where these are CuPy's."""
     if not isinstance(xp, CupyAdapter):
         return _op.evaluate(op, xp, inputs, types)
-    given = [x.emulated if isinstance(x, ndarray) else x for x in inputs]
-    results = _op.evaluate(op, CupyAdapter(emulator), given, types)
-    return [ndarray(x.shape, x.dtype, _pointer(x.data), x.strides) if isinstance(x, EmulatedArray) else x
-            for x in results]
+    found: Sequence[Any] = _cupys(_op.evaluate(op, CupyAdapter(emulator), _emulated(inputs), types))
+    return found
 
 
-def copyto(target: ndarray, source: ndarray, casting: str = "same_kind") -> None:
-    emulator.copyto(target.emulated, source.emulated, casting)
+def _emulated(value: Any) -> Any:
+    """The emulator's arrays for CuPy's, in lists as well."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_emulated, value))
+    return value.emulated if isinstance(value, ndarray) else value
+
+
+def _cupys(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_cupys, value))
+    return _array(value) if isinstance(value, EmulatedArray) else value
+
+
+class Module(Namespace):
+    """The emulator with CuPy's arrays."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(emulator, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+        return lambda *args, **named: _cupys(found(*_emulated(args), **named))
 
 
 def empty(shape: Any, dtype: Any = float) -> ndarray:
     return ndarray(shape, dtype)
 
 
-MODULE = Namespace(
-    emulator, ndarray=ndarray, empty=empty, copyto=copyto,
+MODULE = Module(
+    emulator, ndarray=ndarray, empty=empty,
     cuda=Namespace(cuda, MemoryPointer=MemoryPointer, UnownedMemory=cupy.cuda.UnownedMemory,
                    PinnedMemoryPointer=cupy.cuda.PinnedMemoryPointer, alloc=alloc))

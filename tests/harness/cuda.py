@@ -68,6 +68,8 @@ def uncounted() -> Any:
 class Namespace(SimpleNamespace):
     """A module's names, some of them replaced."""
 
+    __hash__ = object.__hash__
+
     def __init__(self, module: Any, **names: Any) -> None:
         super().__init__(_module=module, **names)
 
