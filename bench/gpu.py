@@ -6,9 +6,9 @@
 0  smoke: whole models, against recorded answers
 1  the test suite on the card, in parallel processes
 2  workloads against torch: transformers, recurrent networks, vision, a Llama decoder
-3  kernels: device time of the workloads by kernel, and the host's time by function
+3  kernels: device time of the workloads by kernel, the host's time by function, hardware counters of the worst
 4  compute-sanitizer over tests of kernels
-5  what the calls of libraries cost
+5  what the calls of libraries cost; requests in flight; the time until a first result
 
 Each part is a process of its own: one that fails or dies does not end the others. A part gets its share of what is left
 of the budget, writes its files as it goes on, and is stopped in time. The ends of what the parts say are printed last,
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BUDGETS = (90, 330, 400, 180, 240, 60)  # seconds, by stage
+BUDGETS = (90, 330, 400, 260, 240, 150)  # seconds, by stage
 SUMMARY = 10_000  # characters that are printed in the end
 GRACE = 5  # seconds between a part's own budget and when it is stopped
 
@@ -42,10 +42,6 @@ class Part:
     share: float = 1.0
     said: str = ""
     status: int | str = field(default="not begun")
-
-    @property
-    def name(self) -> str:
-        return f"{self.module} {' '.join(self.arguments[:4])}"
 
 
 def parts(stage: int, options: argparse.Namespace) -> list[Part]:
@@ -70,10 +66,13 @@ def parts(stage: int, options: argparse.Namespace) -> list[Part]:
                                "--rounds", "3", "--seconds", "0.15", "--modes", "graph", "compile+graph"], 0.25),
         ]
     if stage == 3:
-        return [Part("gpu_profile", ["--out", str(out), "--budget", "{budget}", *trial])]
+        return [Part("gpu_profile", ["--out", str(out), "--budget", "{budget}", *trial], 0.65),
+                Part("gpu_counters", ["--out", str(out), "--profile", str(out / "profile.json"), "--budget", "{budget}",
+                                      *trial], 0.35)]
     if stage == 4:
         return [Part("gpu_sanitize", ["--out", str(out), "--budget", "{budget}", *trial])]
-    return [Part("gpu_peers", ["--out", str(out / "calls"), "--only", *trial, "--torch", "none"])]
+    return [Part("gpu_peers", ["--out", str(out / "calls"), "--only", *trial, "--torch", "none"], 0.4),
+            Part("gpu_serving", ["--out", str(out / "serving.json"), "--budget", "{budget}", *trial], 0.6)]
 
 
 def run(part: Part, seconds: float, log: Path) -> None:
@@ -84,7 +83,8 @@ def run(part: Part, seconds: float, log: Path) -> None:
         file.flush()
         began = file.tell()
         command = [sys.executable, "-u", "-m", f"bench.{part.module}", *arguments]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, "COLUMNS": "160"})
         try:
             part.status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -108,7 +108,7 @@ def run_stage(stage: int, options: argparse.Namespace, budget: float) -> list[Pa
         left = until - time.perf_counter()
         share = part.share / sum(later.share for later in found[number:])
         if left > 2:
-            run(part, left * share, options.out / f"stage{stage}.log")
+            run(part, left * share, options.out / "stages.log")
     return found
 
 
@@ -117,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, choices=range(len(BUDGETS)), help="default: all")
     parser.add_argument("--budget", type=float, help="seconds for all that is run")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results, at most four files a stage")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results: at most four files a stage, "
+                        "and what all parts said in stages.log")
     parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes; with --emulated alone")
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done += run_stage(stage, options, budget)
     done.sort(key=lambda part: part.status == 0)
     for part in done:
-        print(f"==== {part.name}: {'done' if part.status == 0 else part.status}")
+        print(f"==== {part.module}: {'done' if part.status == 0 else part.status}")
         print(part.said[-SUMMARY // len(done) :])
     return int(any(part.status != 0 for part in done))
 

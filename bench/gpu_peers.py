@@ -167,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = gpu_questions.rows(answers)
         engines.report(options.out, f"{slug}-calls", f"Calls on {device}", ["Question", "Case", "Answer"], table,
                        {"rounds": options.rounds, "answers": answers}, how="one question after the other")
-    engines.report(options.out, slug, title, COLUMNS, rows(result), result, how="the engines taking turns")
+    if result["workloads"]:
+        engines.report(options.out, slug, title, COLUMNS, rows(result), result, how="the engines taking turns")
     if options.out is not None:
         (options.out / UNFINISHED).unlink(missing_ok=True)
     wrong = [name for name, w in result["workloads"].items() if "device" not in w["engines"]["ovgpu"]]

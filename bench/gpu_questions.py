@@ -9,12 +9,13 @@ from functools import partial
 from itertools import cycle
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import ovgpu
-from bench.gpu_measure import Events, call_seconds, device_seconds
-from ovgpu.backends.cuda import rt
+from bench.gpu_measure import Events, call_seconds, device_seconds, host_seconds
+from ovgpu.backends.cuda import rt, transfer
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._fused import Chain, Part
@@ -37,6 +38,7 @@ def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
         "graph launch by nodes (us)": lambda stream: graph_launches(stream, (1, 4) if tiny else (1, 10, 100, 1000)),
         "LSTM, one step (us)": lambda _: lstm_steps(device, ((2, 6), (16,)) if tiny else ((20, 220), (256, 512, 1024))),
         "matrix times vector": lambda stream: products(stream, 64 if tiny else 8192, copy_bandwidth),
+        "transfers": lambda stream: transfers(stream, 1 << (14 if tiny else 28), tiny),
         "a product's bias and Gelu (us)": lambda stream: epilogues(stream, *((64, (1, 4)) if tiny else
                                                                              (2048, (1, 16, 128, 2048)))),
     }
@@ -213,6 +215,24 @@ def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
             rate = weights[0].nbytes / seconds
             found[f"{np.dtype(kind).name}, {rows}: GB/s"] = rate / 1e9
             found[f"{np.dtype(kind).name}, {rows}: of copy"] = rate / copy_bandwidth
+    return found
+
+
+def transfers(stream: Any, nbytes: int, tiny: bool) -> Answer:
+    """GB/s of large transfers by the size of their chunks, and microseconds of small downloads, with their waits."""
+    cupy = rt.cupy()
+    host, device = np.zeros(nbytes, np.uint8), cupy.zeros(nbytes, np.uint8)
+    found: Answer = {}
+    for chunk in ((1 << 12,) if tiny else [mb << 20 for mb in (1, 2, 4, 8, 16, 32)]):
+        for what, constant, move in (("upload", "CHUNK", partial(transfer.send, host, device, stream)),
+                                     ("download", "DOWNLOAD_CHUNK", partial(transfer.fetch, device, host, stream))):
+            with patch.object(transfer, constant, chunk):
+                seconds = median(host_seconds(move, 0.0, 3))
+            found[f"{what} in chunks of {chunk >> 10} KB: GB/s"] = nbytes / seconds / 1e9
+    for size in ((1 << 10,) if tiny else [kb << 10 for kb in (4, 64, 256, 1024, 4096, 16384)]):
+        copy = transfer.PinnedCopy(transfer.pinned(size), device, False, stream)
+        found[f"download of {size >> 10} KB to pinned memory (us)"] = 1e6 * median(host_seconds(
+            lambda copy=copy: (copy(), stream.synchronize()), 0.0, 3 if tiny else 50))
     return found
 
 

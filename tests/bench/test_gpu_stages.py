@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import gpu, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
+from bench import gpu, gpu_counters, gpu_prepare, gpu_profile, gpu_sanitize, gpu_smoke, gpu_suite
 from tests.emulator import nvrtc
 from tests.kernels import gate
 
@@ -18,16 +19,77 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_all_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main(["--emulated", "--tiny", "--out", str(tmp_path)]) == 0, capsys.readouterr().out
-    said = capsys.readouterr().out
-    assert len(said) < gpu.SUMMARY + 2000 and said.count("==== gpu_") == said.count(": done\n") == 8
-    smoke, suite, llama, vision, profile = (json.loads((tmp_path / f"{name}.json").read_text()) for name in (
-        "smoke", "suite", "llama", "vision", "profile"))
-    assert smoke["lstm_state f32"]["right"] and smoke["lstm_state f16"]["right"]
-    assert suite["counts"]["passed"] == suite["tests"] > 0 and not suite["failures"]
-    assert llama["items"]["int4 decode 16"]["appended"]
-    assert vision["items"]["lstm_state"]["engines"]["ovgpu"]["right"]
-    assert profile["workloads"]["lstm_state"]["host"]["us"] > 0
+    """Each leaves a few files, small enough to be brought home."""
+    modules: list[str] = []
+    for stage in range(len(gpu.BUDGETS)):
+        out = tmp_path / str(stage)
+        status = gpu.main(["--stage", str(stage), "--emulated", "--tiny", "--out", str(out)])
+        said = capsys.readouterr().out
+        assert status == 0 and len(said) < gpu.SUMMARY + 2000, said
+        modules += re.findall("^==== (\\w+): done$", said, re.MULTILINE)
+        files = [path for path in out.rglob("*") if path.is_file() and path.name != "stages.log"]
+        assert 0 < len(files) <= 4 and max(path.stat().st_size for path in files) < 10 << 20
+    assert sorted(modules) == sorted([
+        "gpu_smoke", "gpu_suite", "gpu_llama", "gpu_vision", "gpu_peers", "gpu_profile", "gpu_counters", "gpu_sanitize",
+        "gpu_peers", "gpu_serving"])
+    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*/*.json")}
+    assert found["smoke"]["lstm_state f32"]["right"] and found["smoke"]["lstm_state f16"]["right"]
+    assert found["suite"]["counts"]["passed"] == found["suite"]["tests"] > 0 and not found["suite"]["failures"]
+    assert found["llama"]["items"]["int4 decode 16"]["appended"]
+    assert found["vision"]["items"]["lstm_state"]["engines"]["ovgpu"]["right"]
+    assert found["profile"]["workloads"]["lstm_state"]["host"]["us"] > 0
+    served = found["serving"]["lstm_b1"]
+    assert [*served["per_second"]] == ["1", "2", "4", "8"] and all(served["per_second"].values())
+    assert served["starts"].keys() == {"cold", "cached"} and served["starts"]["cold"]["first"] > 0
+
+
+NCU = """#!{python}
+import sys, pathlib
+arguments = sys.argv[1:]
+function, log = (arguments[arguments.index(name) + 1] for name in ("--kernel-name", "--log-file"))
+if function == "softmax_rows":
+    print("no counters here")
+    sys.exit(1)
+metrics = arguments[arguments.index("--metrics") + 1].split(",")
+rows = [["ID", "Kernel Name", *metrics], ["", "", *["unit"] * len(metrics)],
+        ["0", function + "<a, b>", "1,500", *["50"] * (len(metrics) - 1)],
+        ["1", function + "<c>", "2,500", *["60.5"] * (len(metrics) - 1)]]
+lines = [",".join('"' + cell + '"' for cell in row) for row in rows]
+pathlib.Path(log).write_text("\\n".join(["==PROF== Connected", *lines]))
+"""
+
+
+def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ovgpu's own kernels, each once; a kernel without counters does not end the others."""
+    tool = tmp_path / "ncu"
+    tool.write_text(NCU.format(python=sys.executable))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def kernels(**shares: float) -> dict[str, Any]:
+        return {"kernels": [{"kernel": f"void {name}<float>(int)", "share": share} for name, share in shares.items()]}
+
+    profile = {"workloads": {"one": kernels(softmax_rows=0.5, attend_split=0.2, cutlass=0.9), "broken": {"failed": ""},
+                             "two": kernels(attend_split=0.7, ovgpu_add=0.1, copy_dense=0.05)}}
+    assert [row[:2] for row in gpu_counters.choose(profile, 3)] == [
+        ("attend_split", "two"), ("softmax_rows", "one"), ("ovgpu_add", "two")]
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    arguments = ["--profile", str(tmp_path / "profile.json"), "--out", str(tmp_path)]
+    assert gpu_counters.main([*arguments, "--kernels", "3"]) == 0
+    first, second, third = json.loads((tmp_path / "counters.json").read_text())
+    assert (first["kernel"], first["us"], first["memory %"]) == ("attend_split<c>", 2.5, 60.5)
+    assert "no counters here" in second["failed"] and third["workload"] == "two"
+    text = (tmp_path / "counters.md").read_text()
+    assert "| 2.5 | 60.5 | 60.5 |" in text and "softmax_rows: no counters here" in text
+    assert gpu_counters.main([*arguments, "--budget", "0"]) == 0
+    assert json.loads((tmp_path / "counters.json").read_text())[0]["failed"] == "not begun, the time is up"
+
+
+def test_what_counters_are_read_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program that `ncu` starts: inferences between the beginning and the end of its profile."""
+    assert gpu_counters.main(["--run", "lstm_state", "--emulated", "--tiny"]) == 0
+    assert gpu_counters.main(["--profile", "/nowhere"]) == 0
+    assert "run bench.gpu_profile first" in capsys.readouterr().out
 
 
 def test_a_part_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -38,7 +100,7 @@ def test_a_part_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pyte
         gpu.Part("gpu_smoke", good), gpu.Part("gpu_nowhere", [])])
     assert gpu.main(["--stage", "0", "--budget", "60", "--out", str(tmp_path)]) == 1
     said = capsys.readouterr().out
-    assert said.index("gpu_nowhere : 1") < said.index("2 of 2 right")
+    assert said.index("gpu_nowhere: 1") < said.index("2 of 2 right")
     part = gpu.Part("gpu_smoke", good)
     gpu.run(part, 0.1, tmp_path / "log")
     assert part.status == "stopped: out of time"
