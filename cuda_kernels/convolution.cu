@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   y[e.place(w)] = F::of(T(sum), Places<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
 }
 
-// A convolution of signs: 1 where an element is 1, else -1. `padding` is that of what lies outside.
+// A convolution of signs: 1 where an element is 1, else -1. `padding` is what lies outside: 1, 0 or -1.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
     convolve_signs(const T* __restrict__ x, const unsigned char* __restrict__ kernel, T* __restrict__ y,
@@ -312,17 +312,17 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   const I index = static_cast<I>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= size) return;
   const Element<I> e(w, index);
-  I first[3], equal = 0;
+  I first[3], sum = 0;
 #pragma unroll
   for (int axis = 0; axis < 3; axis++) first[axis] = e.at[axis] * w.stride[axis] - w.begin[axis];
   const I depth = w.channels * volume(w.kernel), origin = e.image * w.x[0] + offset(first, w.x);
   for (I i = 0; i < depth; i++) {
     const Tap<I> read = tap(w, i);
     const I at[3] = {first[0] + read.at[0], first[1] + read.at[1], first[2] + read.at[2]};
-    const bool one = inside(at, w.size) ? x[origin + read.offset] == T(1) : padding == 1;
-    equal += one == (kernel[e.channel * depth + i] == 1);
+    const I sign = !inside(at, w.size) ? padding : x[origin + read.offset] == T(1) ? 1 : -1;
+    sum += kernel[e.channel * depth + i] == 1 ? sign : -sign;
   }
-  y[e.place(w)] = T(2 * equal - depth);
+  y[e.place(w)] = T(sum);
 }
 
 // columns [batch, channels, taps, extent...] of a deformable convolution. One thread reads all channels that a tap's

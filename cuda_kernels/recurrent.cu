@@ -15,10 +15,10 @@ struct Strides {
   long long h, h_direction, c, c_direction, h_out, h_out_direction, c_out, c_out_direction;
 };
 
-// Turns `first` to `last` are done; bit d of `reverse` says that direction d runs backwards. Gate g has the rows of
-// block order[g] in w, r and b; rows of w and r are `w_row` and `r_row` elements apart; with `coupled` gates, i is 1 - f.
+// Turns `first` to `last` are done; bit d of `reverse` says that direction d runs backwards. Rows of w and r are `w_row`
+// and `r_row` elements apart.
 struct Sizes {
-  int batch, steps, input, hidden, w_row, r_row, reverse, first, last, coupled, order[4];
+  int batch, steps, input, hidden, w_row, r_row, reverse, first, last;
 };
 
 template <Cell CELL>
@@ -144,16 +144,15 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 
 // Steps of x [batch, steps, input] with w, r, b, or where w is null, of its projections [batch, steps, gates * hidden]
 // without bias. X is the type of x: T, but of projections that of the sums, so that nothing is rounded on the way.
-// b, the peepholes p [3 * hidden] of an LSTM and the attention [batch, steps] of a GRU, which scales z by what it leaves,
-// may be null, too. blockIdx.y is the direction, blockIdx.z starts the
-// sequences, B of which share what is read of the weights (without lengths all have all steps). With K > 0, and without
-// w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch, which has `arrived`, zero before
-// and after, does all turns; else each launch does one. `state` is [2, directions, batch, hidden], h before and after;
-// `kept` is c, or what turns of a GRU leave to the next ([2, ...]: z, and the reset h). Steps that leave nothing to
-// another need neither.
+// b and the attention [batch, steps] of a GRU, which scales z by what it leaves, may be null, too. blockIdx.y is the
+// direction, blockIdx.z starts the sequences, B of which share what is read of the weights (without lengths all have all
+// steps). With K > 0, and without w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch,
+// which has `arrived`, zero before and after, does all turns; else each launch does one. `state` is
+// [2, directions, batch, hidden], h before and after; `kept` is c, or what turns of a GRU leave to the next ([2, ...]: z,
+// and the reset h). Steps that leave nothing to another need neither.
 template <class T, class X, class L, Cell CELL, int K, int B>
 __global__ void __launch_bounds__(256, resident(K, B))
-    recurrent(const X* x, const T* w, const T* r, const T* b, const T* p, const T* attention, const T* h, const T* c,
+    recurrent(const X* x, const T* w, const T* r, const T* b, const T* attention, const T* h, const T* c,
               const L* lengths, T* y, T* h_out, T* c_out, typename Accumulator<T>::Type* state,
               typename Accumulator<T>::Type* kept, unsigned* arrived, Strides stride,
               Activations<typename Accumulator<T>::Type> use, Sizes size) {
@@ -168,7 +167,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
   const long long all = 1ll * gridDim.y * batch * hidden;
   long long row[G];
 #pragma unroll
-  for (int g = 0; g < G; g++) row[g] = (1ll * direction * G + size.order[g]) * hidden + unit;
+  for (int g = 0; g < G; g++) row[g] = (1ll * direction * G + g) * hidden + unit;
   A weight[G][K ? K : 1] = {};
   if (K) {
 #pragma unroll
@@ -184,8 +183,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
   if (b && exists) {
 #pragma unroll
     for (int g = 0; g < Shape<CELL>::BIASES; g++) {
-      const int block = g < G ? size.order[g % G] : g;
-      bias[g] = A(b[(1ll * direction * Shape<CELL>::BIASES + block) * hidden + unit]);
+      bias[g] = A(b[(1ll * direction * Shape<CELL>::BIASES + g) * hidden + unit]);
     }
   }
   for (int turn = size.first; turn < size.last; turn++) {
@@ -269,15 +267,9 @@ __global__ void __launch_bounds__(256, resident(K, B))
       A after, cell = 0;
       if (CELL == LSTM) {
         const A old = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : kept[at];
-        A in_f = to[0] + bias[0], in_i = to[1 % G] + bias[1], in_o = to[3 % G] + bias[3];
-        if (K == 0 && p) {
-          in_f += A(p[unit]) * old;
-          in_i += A(p[hidden + unit]) * old;
-        }
-        const A forget = gate(use, 0, in_f), take = K == 0 && size.coupled ? 1 - forget : gate(use, 0, in_i);
+        const A forget = gate(use, 0, to[0] + bias[0]), take = gate(use, 0, to[1 % G] + bias[1]);
         cell = forget * old + take * gate(use, 1, to[2 % G] + bias[2]);
-        if (K == 0 && p) in_o += A(p[2 * hidden + unit]) * cell;
-        after = gate(use, 0, in_o) * activate(use, 2, cell);
+        after = gate(use, 0, to[3 % G] + bias[3]) * activate(use, 2, cell);
         if (!active) cell = old;
         if (step < steps - 1) kept[at] = cell;
       } else if (CELL == RNN) {

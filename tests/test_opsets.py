@@ -24,7 +24,7 @@ OPSETS = range(1, 18)
 OTHERWISE = {"absolute": "abs", "ceil": "ceiling", "ifop": "if"}  # what builders are called
 INTERNAL = ["AUGRUCell", "AUGRUSequence"]  # which no file has
 YOUNGER = ["Atan2", "BGRtoNV12", "Bincount", "RGBtoNV12", "RandomPoisson"]  # than openvino
-UNBUILT = [*INTERNAL, *YOUNGER, "Reverse", "ExperimentalDetectronDetectionOutput",
+UNBUILT = [*INTERNAL, *YOUNGER, "Reverse", "Xor", "ExperimentalDetectronDetectionOutput",
            "ExperimentalDetectronGenerateProposalsSingleImage", "ExperimentalDetectronPriorGridGenerator",
            "ExperimentalDetectronROIFeatureExtractor", "ExperimentalDetectronTopKROIs"]
 UNKNOWN = ("LSTMSequence", "opset1")  # to openvino, although it is documented

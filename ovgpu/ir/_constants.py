@@ -64,9 +64,10 @@ class Weights:
             raise OpError(f"the weights cannot be read: {self._source}: {reason}") from None
 
     def constant(self, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
-        """The constant at ``offset``, of exactly ``size`` bytes: a view of the file, aligned or not.
+        """The constant at ``offset``, of ``size`` bytes: a view of the file, aligned or not.
 
-        Raises: OpError if the range is not in the file or does not fit the shape.
+        As in OpenVINO, it may have more bytes than it needs; the first of them count. Raises: OpError if the range is
+        not in the file or too small for the shape.
         """
         if offset < 0 or size < 0:
             raise OpError(f"offset {offset} and size {size} must not be negative")
@@ -76,12 +77,12 @@ class Weights:
             needed = nbytes(kind, shape)
             if needed == 0:  # openvino writes a byte all the same
                 return _constant(kind, np.empty(0, np.uint8), shape)
-            if size != needed:
+            if size < needed:
                 raise OpError(f"{kind.type_name} of shape {list(shape)} takes {needed} bytes, not {size}")
         data = self.bytes
         if offset + size > data.size:
             raise OpError(f"bytes {offset} to {offset + size} are outside {self.name}, which has {data.size}")
-        return _constant(kind, data[offset:offset + size], shape)
+        return _constant(kind, data[offset : offset + (size if kind is Type.string else needed)], shape)
 
 
 def _constant(kind: Type, raw: Array, shape: tuple[int, ...]) -> Constant:

@@ -132,7 +132,7 @@ class Recurrent(Op):
 
 
 class LSTM(Recurrent):
-    """Gates f, i, c, o. ``extra`` are the peepholes [3 H] of f, i, o."""
+    """Gates f, i, c, o."""
 
     activations: tuple[str, ...] = ("sigmoid", "tanh", "tanh")
 
@@ -140,21 +140,10 @@ class LSTM(Recurrent):
     states = 2
     functions = 3
 
-    def couples_gates(self) -> bool:
-        """Whether the input gate is what the forget gate leaves."""
-        return False
-
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
         h, c = state
         f, i, g, o = _parts(xw + h @ r.T, 4)
-        if extra is not None:
-            pf, pi, po = _parts(extra, 3)
-            f, i = f + pf * c, i + pi * c
-        f = self.activate(xp, 0, f)
-        i = 1 - f if self.couples_gates() else self.activate(xp, 0, i)
-        c = f * c + i * self.activate(xp, 1, g)
-        if extra is not None:
-            o = o + po * c
+        c = self.activate(xp, 0, f) * c + self.activate(xp, 0, i) * self.activate(xp, 1, g)
         return self.activate(xp, 0, o) * self.activate(xp, 2, c, clip=False), c
 
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:

@@ -309,10 +309,10 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
         _elements(k, part, "fold_columns<{}, {}, {}>", (columns, part.out))
 
 
-def convolve_signs(k: Any, c: Convolved, padding: bool) -> None:
-    """Records a convolution of signs, whose kernel has bits; ``padding``: whether what lies outside is 1."""
+def convolve_signs(k: Any, c: Convolved, padding: int) -> None:
+    """Records a convolution of signs, whose kernel has bits; ``padding``: what each element outside counts for."""
     if c.out.size:
-        _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), int(padding))
+        _launch(k, c, "convolve_signs<{}, {}>", c.out.size, (c.x, c.kernel, c.out), padding)
 
 
 def convolve_deformed(k: Any, c: Convolved, offsets: Array, mask: Array | None, deformed: int, fades: bool,

@@ -240,7 +240,7 @@ def op_of(node: Any) -> Op:
 
 # ---- attributes from text
 
-TRUE, FALSE = {"true", "1", "on", "yes"}, {"false", "0", "off", "no", ""}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def convert(text: str, kind: Any) -> Any:
@@ -257,12 +257,13 @@ def convert(text: str, kind: Any) -> Any:
     if origin is tuple:
         return tuple(convert(part, args[0]) for part in text.split(",") if part.strip())
     if kind is bool:
-        value = text.strip().lower()
-        if value not in TRUE | FALSE:
+        if text.lower() not in BOOLEANS:
             raise ValueError(f"{text!r} is not a boolean")
-        return value in TRUE
+        return BOOLEANS[text.lower()]
     if kind is Type:
         return Type.parse(text)
+    if kind in (int, float) and ("_" in text or not text.isascii()):  # numbers in Python, not in IR
+        raise ValueError(f"{text!r} is not a number")
     if kind is int and "." in text:
         number = float(text)
         if number != int(number):
@@ -300,6 +301,8 @@ def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
     values = dict(given)
     for name, (kind, required) in schema(cls).items():
         spelled = cls.spelled.get(name, name)
+        if kind is bool and not required and texts.get(spelled, "1").lower() not in BOOLEANS:
+            continue  # OpenVINO takes the default for a text that is no boolean
         if spelled in texts:
             try:
                 values[name] = convert(texts[spelled], kind)

@@ -64,15 +64,13 @@ def resident(registers: int, sequences: int) -> int:
 
 def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
            lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
-           p: Array | None = None, order: Sequence[int] = range(4), coupled: bool = False,
            attention: Array | None = None) -> Any:
     """x [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
-    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; peepholes p [3 H], the place of each gate
-    among those of the weights, and whether i is 1 - f; attention [N, T, 1] or [N, 1]. NotImplemented for types and
-    layouts that the kernel does not take."""
+    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; attention [N, T, 1] or [N, 1].
+    NotImplemented for types and layouts that the kernel does not take."""
     kind = r.dtype
     sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
-    floats = [a for a in (w, r, b, p, attention, *states, y, *finals) if a is not None]
+    floats = [a for a in (w, r, b, attention, *states, y, *finals) if a is not None]
     if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
         return NotImplemented
     if x.dtype != (sums if w is None else kind):
@@ -80,7 +78,7 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in (x, *floats)):
         return NotImplemented
     apart = [0 if m is None else _apart(m) for m in (w, r)]
-    if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, p, attention, lengths)):
+    if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, attention, lengths)):
         return NotImplemented
     batch, directions, hidden = states[0].shape
     steps = x.shape[-2]
@@ -102,9 +100,9 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     of_x = _strides(x, w is None, y, states, finals)
     backwards = sum(d << i for i, d in enumerate(reverses))
     for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
-        size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last, coupled, *order], np.int32)
+        size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last], np.int32)
         k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
-                 (x, w, r, b, p, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,
+                 (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,
                   arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
     return None
 

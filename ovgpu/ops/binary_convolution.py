@@ -22,8 +22,9 @@ from ovgpu.types import Type
 class BinaryConvolution(Windowed):
     """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and all else is -1.
 
-    The kernel is of u1, the data of any type of numbers. Padding is ``pad_value``, which OpenVINO's plugin leaves out
-    where it is 0; the plugin also takes the bits of a byte of the kernel in the opposite order of other ops.
+    The kernel is of u1, the data of any type of numbers. What lies outside is ``pad_value``; where that is 0 it adds
+    nothing, as in OpenVINO's plugin. In a constant kernel, unlike other constants of u1, the first bit of a byte is the
+    lowest: `passes.canonicalise` turns it round.
     """
 
     mode: Literal["xnor-popcount"]
@@ -46,7 +47,7 @@ class BinaryConvolution(Windowed):
     def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
         outputs, channels, *sizes = kernel.shape
         extents = self.extents(x.shape[2:], sizes)
-        signs = framed(xp, signs_of(xp, x), *self.pads(x.shape[2:], sizes), 1 if self.pad_value == 1 else -1)
+        signs = framed(xp, signs_of(xp, x), *self.pads(x.shape[2:], sizes), self.padding)
         out = xp.zeros((len(x), outputs, prod(extents)), signs.dtype)
         strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
         for tap in np.ndindex(*sizes):
@@ -61,8 +62,16 @@ class BinaryConvolution(Windowed):
         strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
         bits = dense(k, kernel.view(np.uint8))[None]
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
-        convolve_signs(k, Convolved(x, bits, out, strides, dilations, begin), self.pad_value == 1)
+        convolve_signs(k, Convolved(x, bits, out, strides, dilations, begin), self.padding)
         return None
+
+    @property
+    def padding(self) -> int:
+        """What an element outside counts for: 1, 0 or -1."""
+        return int(self.pad_value) if self.pad_value in (0, 1) else -1
+
+    def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
+        return outputs  # of a constant kernel, which may not have been turned round
 
 
 def signs_of(xp: Any, x: Array) -> Array:

@@ -181,6 +181,11 @@ class LogicalXor(Logical):
         return decide("ne", lambda a, b: bool(a) != bool(b), a, b)
 
 
+@op("Xor", "opset1")
+class Xor(LogicalXor):
+    """What opset1 calls LogicalXor in files."""
+
+
 @op("LogicalNot", "opset1")
 class LogicalNot(Unary):
     """The specification has booleans alone; numbers, which OpenVINO takes too, give 0 or 1 of their type."""

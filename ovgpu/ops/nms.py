@@ -13,6 +13,7 @@ from ovgpu.ops._op import Array, Op, Workspace, op
 from ovgpu.ops._rotated import RotatedBoxes
 from ovgpu.ops._shapes import check_integers, check_reals
 from ovgpu.ops._strided import blocks
+from ovgpu.ops._view import equal
 from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
@@ -148,8 +149,11 @@ class Listed(Suppression):
 @op("NonMaxSuppression", "opset1")
 class NonMaxSuppression(Suppression):
     """``-> [rows, 3]``: batch, class and box of what is selected (see `Suppression`), then -1. Sorted by score over all
-    classes, or else by class. OpenVINO's plugin suppresses boxes of the very IoU that is given as well, and pads
-    nothing.
+    classes, or else by class.
+
+    The specification's number of rows, which does not count batches, may be too small for what its algorithm selects:
+    then there are as many rows as boxes selected. OpenVINO's plugin suppresses boxes of the very IoU that is given as
+    well, and pads nothing.
     """
 
     box_encoding: Literal["corner", "center"] = "corner"
@@ -158,16 +162,21 @@ class NonMaxSuppression(Suppression):
 
     def infer(self, boxes: Spec, scores: Spec, *numbers: Spec | None) -> tuple[Spec, ...]:
         self.check(boxes, scores, numbers)
-        return (Spec(self.kind, (self.rows(boxes, scores, numbers), 3)),)
+        most, limit = self.rows(boxes, scores, numbers), self.limit(numbers)
+        if scores.shape is not None and limit is not None:
+            least = self.least(scores.shape, limit)
+            if not equal(least, most):
+                most = unknown(bounds(least)[0], bounds(most)[1])
+        return (Spec(self.kind, (most, 3)),)
 
-    def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
-        return minimum(scores[2], limit * scores[1])  # there may be more, which are left out
+    def least(self, scores: Sequence[Int], limit: Int) -> Int:
+        """How many rows there are at least, for scores of that shape."""
+        return minimum(scores[2], limit * scores[1])
 
     def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
         found, _ = self.select(xp, boxes, scores, numbers)
         limit, *_ = self.given(numbers)
-        rows = np.full((self.capacity(scores.shape, limit), 3), -1)
-        found = found[: len(rows)]
+        rows = np.full((max(self.least(scores.shape, limit), len(found)), 3), -1)
         rows[: len(found)] = found
         return (xp.asarray(rows),)
 
@@ -214,9 +223,9 @@ class NonMaxSuppression3(NonMaxSuppression):
 
 @op("NonMaxSuppression", "opset4")
 class NonMaxSuppression4(NonMaxSuppression3):
-    """NonMaxSuppression-3 with room for all that may be selected."""
+    """NonMaxSuppression-3 with as many rows as boxes may be selected."""
 
-    capacity = Suppression.capacity
+    least = Suppression.capacity
 
 
 @op("NonMaxSuppression", "opset5")

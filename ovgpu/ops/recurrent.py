@@ -117,17 +117,14 @@ class LSTMCell(LSTM, Cell):
 
 @op("LSTMCell", "opset1")
 class LSTMCell1(LSTM, Cell):
-    """LSTMCell-1: gates in the order of ``weights_format``, and perhaps peepholes P [3 H] of f, i, o.
+    """LSTMCell-1: as LSTMCell-4. The oldest form has five inputs, ``x, h, c, [W R], B`` with one matrix [4 H, D + H].
 
-    With ``input_forget`` the input gate is one minus the forget gate. The oldest form has five inputs,
-    ``x, h, c, [W R], B`` with one matrix [4 H, D + H].
+    OpenVINO writes ``weights_format``, ``input_forget`` and peepholes P [3 H], which the specification does not know,
+    and computes without them: files that have gates in the order f, i, c, o say ``ifco``, its default.
     """
 
-    weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "fico"
+    weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "ifco"
     input_forget: bool = False
-
-    def couples_gates(self) -> bool:
-        return self.input_forget
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         h, c, w, r, *rest = others
@@ -143,33 +140,20 @@ class LSTMCell1(LSTM, Cell):
         return outputs
 
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
-        h, c, w, r, b, p, *_ = (*_separate(x, *others), None, None)
-        order = [self.weights_format.index(gate) for gate in "fico"]
-
-        def reorder(m: Any) -> Any:
-            return m.reshape(4, -1, *m.shape[1:])[order].reshape(m.shape)
-
-        xw = x @ reorder(w).T
-        return self.step(xp, xw if b is None else xw + reorder(b), (h, c), reorder(r), p)
+        return super().evaluate(xp, x, *_separate(x, *others))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        if self.weights_format != "fico" or self.input_forget or (len(inputs) > 6 and inputs[6] is not None):
-            return NotImplemented
         return super().numpy(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        h, c, w, r, b, p, *_ = (*_separate(*inputs), None, None)
-        order = [self.weights_format.index(gate) for gate in "fico"]
-        return _recurrence.record(k, self, inputs[0][:, None], w[None], r[None], None if b is None else b[None],
-                                  [s[:, None] for s in (h, c)], None, [False], None, [s[:, None] for s in outputs],
-                                  p=p, order=order, coupled=self.input_forget)
+        return super().cuda(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
 
 
 def _separate(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
-    """The inputs after x with W and R apart; where they are one matrix, views of it."""
+    """The inputs after x, without peepholes, and with W and R apart; where they are one matrix, views of it."""
     if r.ndim == 1:
         return h, c, w[:, : x.shape[1]], w[:, x.shape[1] :], r
-    return h, c, w, r, *rest
+    return h, c, w, r, *rest[:1]
 
 
 @op("GRUCell", "opset3")

@@ -275,10 +275,9 @@ class ReduceMax(_Extreme):
 
 @op("ReduceMin", "opset1")
 class ReduceMin(_Extreme):
-    """The least element; over no elements infinity, or of integers the greatest.
+    """The least element; over no elements, the greatest finite value.
 
-    Infinity is what OpenVINO's reference gives, and its CPU plugin where the axes are no constants, else the greatest
-    finite value.
+    So OpenVINO's CPU plugin has it where the axes are constants, else infinity, as its reference.
     """
 
     fold = np.minimum
@@ -286,7 +285,7 @@ class ReduceMin(_Extreme):
     kernel = "Min"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
-        return dtype.type(np.inf) if dtype.kind == "f" else np.iinfo(dtype).max
+        return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 @op("ReduceProd", "opset1")

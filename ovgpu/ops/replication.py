@@ -23,7 +23,8 @@ class _Broadcast(Op):
 
     numpy: axes are aligned at the end; explicit: axis ``i`` of the data goes to ``mapping[i]``;
     bidirectional: as numpy, and the data's extents also widen the target's; pdpd: axes are aligned at the
-    start, and the data's extents replace the target's 1.
+    start, and the data's extents replace the target's 1. OpenVINO writes a mapping in other modes of Broadcast-1 too,
+    where it means nothing.
     """
 
     exact = True
@@ -34,9 +35,14 @@ class _Broadcast(Op):
 
     def infer(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
         check_integers(target, "the target shape")
+        mapping = self.mapped(mapping)
         if mapping is not None:
             check_integers(mapping, "the axes mapping")
         return (Spec(x.type, self.shape(x, target.ints(), length(target), mapping)),)
+
+    def mapped(self, *mapping: Any) -> Any:
+        """The axes mapping, None in modes without."""
+        return mapping[0] if mapping and self.mode in EXPLICIT else None
 
     def shape(self, x: Spec, target: Sequence[Int] | None, rank: int | None, mapping: Spec | None) -> Shape:
         """The output's shape as far as it is known."""
@@ -50,29 +56,28 @@ class _Broadcast(Op):
             rank = None if rank is None or x.rank is None else max(rank, x.rank)
         return unknowns(rank)
 
-    def evaluate(self, xp: Any, x: Any, target: Any, mapping: Any = None) -> tuple[Any, ...]:
+    def evaluate(self, xp: Any, x: Any, target: Any, *others: Any) -> tuple[Any, ...]:
+        mapping = self.mapped(*others)
         places, shape = self.place(x.shape, integers(target), None if mapping is None else integers(mapping))
         return (xp.broadcast_to(x.reshape(_spread(x.shape, places, len(shape))), shape),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        mapping = integers(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else None
-        k(np.copyto, out, self.spread(x, out, mapping))
+        k(np.copyto, out, self.spread(x, out, self.mapped(*inputs[2:])))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, out = inputs[0], outputs[0]
-        mapping = integers(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else None
-        k.copy(self.spread(x, out, mapping), out)
+        k.copy(self.spread(x, out, self.mapped(*inputs[2:])), out)
 
-    def spread(self, x: Any, out: Any, mapping: Sequence[int] | None) -> Any:
+    def spread(self, x: Any, out: Any, mapping: Any) -> Any:
         """The data with axes of 1 where it has none of the output's."""
-        places, _ = self.place(x.shape, out.shape, mapping)
+        places, _ = self.place(x.shape, out.shape, None if mapping is None else integers(mapping))
         return x[tuple(slice(None) if i in places else None for i in range(out.ndim))] if places else x
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, target, shape = inputs[0], specs[1], outputs[0].shape
-        mapping = specs[2] if len(specs) > 2 else None
+        mapping = self.mapped(*specs[2:])
         known = None if mapping is None else constants(mapping)
         wanted = None if target is None else target.ints()
         if x is None or wanted is None or shape is None or (mapping is not None and known is None):
@@ -88,7 +93,7 @@ class _Broadcast(Op):
             out = broadcast_shapes(shape, target)
         else:
             out = tuple(target)
-        if mapping is not None and self.mode in EXPLICIT:
+        if mapping is not None:
             places = _checked(mapping, len(shape), len(out))
         elif len(shape) > len(out):
             raise OpError(f"rank {len(shape)} is over the target's {len(out)}")

@@ -36,13 +36,18 @@ class ReadValue3(Op):
 
 @op("ReadValue", "opset6")
 class ReadValue6(ReadValue3):
-    """The variable has the declared type and shape, which may be dynamic and must admit the initial value."""
+    """The variable has the declared type and shape, which may be dynamic and must admit the initial value. What is not
+    declared is that of the initial value."""
 
-    variable_type: Type
-    variable_shape: PartialShape
+    variable_type: Type = Type.dynamic
+    variable_shape: PartialShape | None = None
 
     def infer(self, initial: Spec | None = None) -> tuple[Spec, ...]:
         kind, shape = self.variable_type, self.variable_shape
+        if shape is None:
+            if initial is None:
+                raise OpError("attribute 'variable_shape' is missing, and there is no initial value")
+            shape = initial.partial_shape
         if initial is not None:
             if not (kind.is_dynamic() or initial.type.is_dynamic() or kind == initial.type):
                 raise OpError(f"the initial value has type {initial.type.get_type_name()}, "

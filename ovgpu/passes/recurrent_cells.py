@@ -70,11 +70,13 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
         return None
     columns = _width(node.inputs[1 + op.states])
     if isinstance(op, LSTMCell1):
-        joined = len(weights) == 2 and _rank(node.inputs[4]) == 1
-        if op.input_forget or len(weights) > 3 or columns is None:
+        if columns is None:
             return None
-        columns -= hidden if joined else 0
-        weights = _ordered(body, op, weights, columns if joined else None)
+        if len(weights) == 2 and _rank(node.inputs[4]) == 1:  # W and R are one matrix
+            columns -= hidden
+            g = body.graph
+            parts = g.add(VariadicSplit(), weights[0], g.constant(1), g.constant([columns, -1]), outputs=2)
+            weights = [*parts, *weights[1:]]
     w, r, b, *_ = (*weights, None)
     attributes = {name: getattr(op, name) for name in ATTRIBUTES}
     if isinstance(op, GRU):
@@ -82,19 +84,6 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
     sequence = LSTMSequence if isinstance(op, LSTM) else GRUSequence if isinstance(op, GRU) else RNNSequence
     assert w is not None and r is not None
     return Step(sequence, attributes, x, frame[-1], columns, hidden, states, results, w, r, b)
-
-
-def _ordered(body: Body, op: LSTMCell1, weights: list[Any], columns: int | None) -> list[Any]:
-    """Weights of an LSTMCell-1 as those of LSTMCell-4: W and R apart if W has its ``columns`` in a joined matrix, the
-    gates in the order f, i, c, o."""
-    g = body.graph
-    if columns is not None:
-        lengths = g.constant([columns, -1])
-        weights = [*g.add(VariadicSplit(), weights[0], g.constant(1), lengths, outputs=2), *weights[1:]]
-    if op.weights_format == "fico":
-        return weights
-    parts = [g.add(Split(num_splits=4), w, g.constant(0), outputs=4) for w in weights]
-    return [g.add(Concat(axis=0), *(p[op.weights_format.index(gate)] for gate in "fico")) for p in parts]
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def test_parameters(old: str, new: str, message: str | None) -> None:
     ({"offset": str(2**64 - 8)}, "outside the weights"),
     ({"offset": str(10**30)}, "not an integer"),
     ({"offset": "x"}, "'x' is not an integer"), ({"size": ""}, "'' is not an integer"),
-    ({"size": "20"}, "takes 24 bytes, not 20"), ({"size": "28"}, "takes 24 bytes, not 28"),
+    ({"size": "20"}, "takes 24 bytes, not 20"), ({"size": "28"}, "bytes 0 to 28 are outside the weights, which has 24"),
     ({"size": "-24"}, "must not be negative"),
     ({"shape": "2,4"}, "takes 32 bytes, not 24"), ({"shape": "-2,3"}, "negative extent"),
     ({"shape": "4294967296,4294967296,4294967296"}, "takes .* bytes, not 24"),

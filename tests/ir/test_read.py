@@ -11,6 +11,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+import ovgpu
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.ir import read_model
 from ovgpu.model import Model
@@ -53,6 +54,20 @@ def test_shapes(text: str, shape: str) -> None:
     xml = document(parameter(0, f'<data shape="{text}" element_type="f32"/>') + result(1), edge(0, 0, 1, 0))
     assert str(read_model(xml).input().partial_shape) == shape
     assert str(ov.Core().read_model(xml.encode()).input().partial_shape) == shape
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("f32", "2"), ("f32", ""), ("i64", "1,0"), ("u4", "3"), ("boolean", "3")])
+def test_constants_may_have_more_bytes_than_they_need(kind: str, shape: str) -> None:
+    """Of which the first count."""
+    net = Net()
+    net.result(net.layer("Convert", "opset1", [net.const(np.arange(7, dtype=np.float32))], {"destination_type": "f32"}))
+    xml, weights = net.build()
+    text = xml.decode().replace('element_type="f32" shape="7"', f'element_type="{kind}" shape="{shape}"')
+    assert text != xml.decode() and 'size="28"' in text
+    found = np.asarray(ovgpu.Core().compile_model(read_model(text.encode(), weights), "CPU")([])[0])
+    core = ov.Core()
+    wanted = core.compile_model(core.read_model(text.encode(), weights), "CPU")([])[0]
+    assert found.dtype == wanted.dtype and np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("name", sorted(ELEMENTS))
@@ -150,13 +165,17 @@ def test_results_share_or_have_names(tmp_path: Path) -> None:
 
 # ---- attributes and op types
 
-@pytest.mark.parametrize("text, value", [("true", True), ("True", True), ("1", True), ("on", True),
-                                         ("false", False), ("False", False), ("0", False), ("off", False)])
-def test_booleans(text: str, value: bool) -> None:
+@pytest.mark.parametrize("text", ["true", "True", "1", "false", "False", "0", "on", "yes", "off", "", " true", "2"])
+def test_booleans(text: str) -> None:
+    """As openvino reads them; a text that is none stands for the default."""
     net = Net()
-    x = net.parameter("f32", (2, 2))
-    net.result(net.layer("MatMul", "opset1", [x, x], {"transpose_a": text}, name="mm"))
-    assert op(read_model(*net.build()), "mm").transpose_a is value
+    boxes, scores = net.parameter("f32", (1, 4, 4)), net.parameter("f32", (1, 2, 4))
+    net.result(net.layer("MatMul", "opset1", [boxes, boxes], {"transpose_a": text}, name="no"))
+    net.result(net.layer("NonMaxSuppression", "opset4", [boxes, scores], {"sort_result_descending": text}, name="yes"))
+    found, (xml, weights) = read_model(*net.build()), net.build()
+    theirs = {n.get_friendly_name(): n.get_attributes() for n in ov.Core().read_model(xml, weights).get_ops()}
+    assert op(found, "no").transpose_a is theirs["no"]["transpose_a"]
+    assert op(found, "yes").sort_result_descending is theirs["yes"]["sort_result_descending"]
 
 
 @pytest.mark.parametrize("name, found", [("ReLU", "Relu"), ("SoftMax", "Softmax"), ("Relu", "Relu"),

@@ -7,7 +7,7 @@ from tests.harness import Case, In, across, check, given, special_integers, swee
 from tests.harness.elements import INTEGERS
 from tests.ops.elementwise_cases import MODES, SHAPES, binary, mixed, pairs, redrawn
 
-LOGICAL_OPS = ("LogicalAnd", "LogicalOr", "LogicalXor")
+LOGICAL_OPS = ("LogicalAnd", "LogicalOr", "LogicalXor", "Xor")
 
 LOGICAL = [
     *(case for op in LOGICAL_OPS for case in binary(op, "opset1", kind="boolean")),

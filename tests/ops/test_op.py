@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ovgpu.ops._op import Op, registry, unregistered
+from ovgpu.errors import OpError
+from ovgpu.ops._op import Op, build, registry, unregistered
 
 
 class _Scale(Op):
@@ -32,6 +33,45 @@ def test_attributes() -> None:
     assert [f.name for f in fields(Shifted)] == ["factor", "axis", "by"]
     other = replace(op, axis=3)
     assert (type(other), other.factor, other.axis, op.axis) == (Shifted, 0.5, 3, 2)
+
+
+class Attributed(Op):
+    """Of every kind of number, with defaults."""
+
+    yes: bool = True
+    no: bool = False
+    count: int = 3
+    rate: float = 0.5
+    sizes: tuple[int, ...] = ()
+
+
+unregistered(Attributed)
+
+
+@pytest.mark.parametrize("text", ["", " true", "true ", "yes", "no", "2", "false1"])
+def test_texts_that_are_no_booleans_stand_for_the_default(text: str) -> None:
+    op: Any = build(Attributed, {"yes": text, "no": text})
+    assert op.yes and not op.no
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("true", True), ("TRUE", True), ("1", True), ("False", False), ("0", False)])
+def test_booleans(text: str, value: bool) -> None:
+    op: Any = build(Attributed, {"yes": text, "no": text})
+    assert op.yes is value and op.no is value
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("count", "1_000"), ("count", "\uff12"), ("rate", "1_0.5"), ("sizes", "1,2_0"), ("count", ""), ("rate", "half")])
+def test_texts_that_are_no_numbers(name: str, text: str) -> None:
+    with pytest.raises(OpError, match=f"attribute '{name}'"):
+        build(Attributed, {name: text})
+
+
+@pytest.mark.parametrize(("name", "text", "value"), [
+    ("count", " 7 ", 7), ("count", "7.0", 7), ("rate", ".5e1", 5.0), ("sizes", "1, 2,", (1, 2))])
+def test_numbers(name: str, text: str, value: Any) -> None:
+    assert getattr(build(Attributed, {name: text}), name) == value
 
 
 def test_immutable() -> None:

@@ -144,17 +144,11 @@ test_large_cells = check([large("LSTM", "opset4", 2), large("LSTM", "opset4", 5)
                           large("GRU", "opset3", 4, True)])
 
 
-def lstm_1(order: str = "fico", *, couple: bool = False) -> Callable[..., Any]:
-    """LSTMCell-1 with what the plugin ignores."""
-    def expect(x: Array, h: Array, c: Array, w: Array, r: Array, b: Array, *p: Array) -> list[Array]:
-        xw = x @ w.T + h @ r.T + b
-        gates = {name: xw[:, i * H : i * H + H] for i, name in enumerate(order)}
-        pf, pi, po = np.split(p[0], 3) if p else np.zeros((3, H))
-        f = sigmoid(gates["f"] + pf * c)
-        new = f * c + (1 - f if couple else sigmoid(gates["i"] + pi * c)) * np.tanh(gates["c"])
-        return [a.astype(np.float32) for a in (sigmoid(gates["o"] + po * new) * np.tanh(new), new)]
-
-    return expect
+def one_matrix(x: Array, h: Array, c: Array, wr: Array, b: Array) -> list[Array]:
+    """LSTMCell-1 with W and R in one matrix, which OpenVINO no longer reads."""
+    f, i, g, o = np.split(np.concatenate([x, h], 1) @ wr.T + b, 4, 1)
+    new = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return [a.astype(np.float32) for a in (sigmoid(o) * np.tanh(new), new)]
 
 
 def sigmoid(x: Array) -> Array:
@@ -162,16 +156,13 @@ def sigmoid(x: Array) -> Array:
 
 
 LSTM_1 = [
-    *(cell("LSTM", "opset1", f"weights_{order}", attrs={"weights_format": order}, expect=lstm_1(order))
+    *(cell("LSTM", "opset1", f"weights_{order}", attrs={"weights_format": order})
       for order in ("fico", "icof", "ifco", "ifoc", "iofc")),
-    cell("LSTM", "opset1", "input_forget", attrs={"input_forget": True}, expect=lstm_1(couple=True)),
-    cell("LSTM", "opset1", "peepholes", extra=[uniform(3 * H)], expect=lstm_1()),
-    cell("LSTM", "opset1", "peepholes_and_input_forget", extra=[uniform(3 * H)], attrs={"input_forget": True},
-         expect=lstm_1(couple=True)),
+    cell("LSTM", "opset1", "input_forget", attrs={"input_forget": True}),
+    cell("LSTM", "opset1", "peepholes", extra=[uniform(3 * H)]),
     Case("LSTMCell", "opset1", [uniform(*s) for s in ((N, D), (N, H), (N, H), (4 * H, D + H), (4 * H,))],
-         {"hidden_size": H}, 2, id="one_matrix",
-         expect=lambda x, h, c, wr, b: lstm_1()(x, h, c, wr[:, :D], wr[:, D:], b)),
-    cell("LSTM", "opset1", "zero_peepholes", extra=[const(np.zeros(3 * H), "f32")]),
+         {"hidden_size": H}, 2, id="one_matrix", expect=one_matrix),
+    cell("LSTM", "opset1", "constant_peepholes", extra=[const(np.ones(3 * H), "f32")]),
     cell("LSTM", "opset1", "peepholes_too_short", extra=[uniform(H)], error="P has 7 elements instead of 21"),
     cell("LSTM", "opset1", "no_such_format", attrs={"weights_format": "cofi"}, error="'cofi'"),
 ]

@@ -49,6 +49,12 @@ BROADCAST = [
     broadcast((2, 3), [2, 3, 2], "explicit", [0, 3], error="out of range for a target of rank 3"),
     broadcast((3, 1), const([2.0], "f32"), error="must be integers"),
 ]
+BROADCAST_1 = [  # where a mapping that means nothing is written all the same
+    broadcast((3, 1), [2, 3, 5], "numpy", 0, id="numpy, with a scalar for axes"),
+    broadcast((3, 1), [2, 3, 5], "numpy", [2, 1, 0], id="numpy, with axes"),
+    broadcast((3, 1), given([2, 3, 5]), "numpy", 0, id="numpy, given target, with a scalar for axes"),
+    broadcast((3, 1), [2, 3, 5], "explicit", 0, error="the axes mapping must have rank 1"),
+]
 BROADCAST_3 = [
     broadcast((3, 1), [2], "bidirectional", version="opset3"),
     broadcast((3, 1), [2, 1, 5], "bidirectional", version="opset3", rankless=True),
@@ -129,7 +135,7 @@ PAD = [
     pad((3, 4), const([1.0, 1.0], "f32"), [1, 1], error="must be integers"),
 ]
 
-test_broadcast = check(across(["opset1", "opset3"], BROADCAST + PDPD) + BROADCAST_3)
+test_broadcast = check(across(["opset1", "opset3"], BROADCAST + PDPD) + BROADCAST_1 + BROADCAST_3)
 test_tile = check(TILE)
 test_pad = check(across(["opset1", "opset12"], PAD))
 

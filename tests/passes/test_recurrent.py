@@ -150,6 +150,7 @@ FOUND = {
                                                                                                    "end": 0}),
         [Infer(x=numbers(2, 6, FEATURES) / 4)], dynamic=False),
     **{f"old-{form}": judged("", over_time(old_cell(form), 2, BOTH)) for form in ("ifco", "icof", "iofc", "joined")},
+    "old-input-forget": judged("", over_time(cell("LSTMCell", version="opset1", input_forget=True), 2, BOTH)),
     "weights-from-inputs": Scenario("", weights_from_inputs(), [
         Infer(x=numbers(2, n, FEATURES) / 4, w=weights(HIDDEN, 4, FEATURES + HIDDEN, seed=n)) for n in (3, 1)],
         dynamic=False),
@@ -222,7 +223,6 @@ LEFT = {
     "more-before-the-cell": more_before_the_cell(),
     "states-crossed": states_crossed(),
     "one-state-twice": state_is_the_same_again(),
-    "input-forget": over_time(cell("LSTMCell", version="opset1", input_forget=True), 2, BOTH),
     "some-of-the-slices": over_time(GRU, shape=(2, 6, FEATURES), into={"stride": 2, "part_size": 1, "end": 6}),
     "fewer-trips-than-frames": looped(GRU, trips=4),
 }

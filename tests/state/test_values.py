@@ -216,6 +216,18 @@ def untyped(version_type: str) -> Net:
     return net
 
 
+def undeclared(version_type: str) -> Net:
+    """The file has neither type nor shape of the variable: it has those of its initial value."""
+    net = Net()
+    x = net.parameter(version_type, (2, 3), "x")
+    before = net.layer("ReadValue", "opset6", [net.const(INIT, version_type)], {"variable_id": "sum"}, [version_type])
+    after = add(net, before, x)
+    net.assign("sum", after)
+    net.result(before)
+    net.result(after)
+    return net
+
+
 def runs(count: int, **kwargs: Any) -> list[Any]:
     return [Infer(x=X[n % len(X)], **kwargs) for n in range(count)]
 
@@ -296,6 +308,7 @@ SCENARIOS = [
     *[typed(kind, dtype) for kind, dtype in {
         "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": np.float32, "i8": np.int8, "i32": np.int32,
         "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32}.items()],
+    Scenario("not-declared", undeclared("f32"), runs(3)),
     Scenario("scalar", counter("f32", ()), [Infer(), Infer(), Reset(), Infer()]),
     Scenario("scalar-i64", counter("i64", ()), [Infer(), Infer(), Infer()]),
     Scenario("scalar-set", counter("f32", ()), [  # by value: the plugin crashes
