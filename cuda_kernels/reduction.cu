@@ -99,7 +99,7 @@ struct FloatLimits {
   static __device__ Total least() { return Total(__int_as_float(0xff800000)); }  // minus infinity
   static __device__ Total greatest() { return -least(); }
   static __device__ Total first() { return lowest<Total>(); }
-  static __device__ Total last() { return -first(); }
+  static __device__ Total last() { return greatest(); }
 };
 template <>
 struct Limits<unsigned char> : Limits<short> {

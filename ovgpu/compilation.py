@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ovgpu.debug import DEBUG, STOP_AT, log_passes
+from ovgpu.errors import Error, OpError
+from ovgpu.faults import fault
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
@@ -23,6 +25,8 @@ from ovgpu.steady import SteadyPrograms
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 
+MOST_AXES = 64  # of NumPy's and CuPy's arrays
+
 
 class Compilation:
     """A model made ready for a backend. Immutable for its users; safe to share among threads.
@@ -32,6 +36,15 @@ class Compilation:
 
     def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
         require_supported(model)
+        try:
+            self._compile(model, backend, settings)
+        except (Error, MemoryError):
+            raise
+        except Exception as e:
+            raise fault("compiling", e) from e
+
+    def _compile(self, model: Model, backend: Backend, settings: Settings) -> None:
+        _check_ranks(model)
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
@@ -100,3 +113,15 @@ class Compilation:
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         for (key, source), array in zip(new.items(), self.backend.constants(list(new.values()))):
             self.constants[key] = source, array  # the source as well, so that its id stays its own
+
+
+def _check_ranks(model: Model) -> None:
+    """OpError for a tensor with more axes than an array may have."""
+    for node in (*model.parameters, *model.ops):
+        for port in node.outputs:
+            rank = port.spec.rank
+            if rank is not None and rank > MOST_AXES:
+                raise OpError(f"a tensor has at most {MOST_AXES} axes, not {rank}").at(node.op.name, node.place)
+        for body in vars(node.op).values():
+            if isinstance(body, Model):
+                _check_ranks(body)

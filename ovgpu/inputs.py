@@ -77,8 +77,8 @@ class InputSlot:
     def set(self, value: Any, share: bool) -> None:
         """Takes a value; an array is read when the inference runs if it is shared and of the right type.
 
-        Raises: TypeError for what is no array, ValueError for strings that are no numbers, Error for another shape,
-        or a Tensor of another type.
+        Raises: TypeError for what is no array, ValueError for strings that are no numbers, Error for another shape, a
+        Tensor of another type, or integers that a packed type does not hold.
         """
         if isinstance(value, Tensor):
             return self.bind(value)
@@ -140,13 +140,16 @@ class InputSlot:
         return array
 
     def _unpacked(self, array: Array) -> Array:
-        """Values of a type that shares bytes among them, in its storage. ValueError for integers out of range."""
+        """Values of a type that shares bytes among them, in its storage. Error for integers out of range."""
         kind = self._kind
         assert kind is not None
         if not kind.integral_number:
             return array.astype(kind.storage)
         codes = array if array.dtype.kind in "iuV" else array.astype(np.int64)
-        return unpack(pack(np.ascontiguousarray(codes), kind), kind, array.shape)
+        try:
+            return unpack(pack(np.ascontiguousarray(codes), kind), kind, array.shape)
+        except ValueError as e:
+            raise Error(f"[Parameter] {e} ({self.port.node.place})") from None
 
     def _own_tensor(self, array: Array) -> Tensor | None:
         """The slot's own tensor in the array's shape; None for types that are kept as arrays."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ovgpu import tensor as host
 from ovgpu.backends.cuda import CudaBackend, interop
+from ovgpu.errors import Error
 from ovgpu.mirror import Mirror, MirroredTensor
 from ovgpu.tensor import Tensor
 from ovgpu.types import Array, Shape, Type
@@ -46,7 +47,7 @@ class RemoteTensor(Tensor):
         adopted = interop.adopt(array)
         kind = Type.of(adopted.dtype)
         if shared_memory and not adopted.flags.c_contiguous:
-            raise RuntimeError("memory to share must be C-contiguous")
+            raise Error("memory to share must be C-contiguous")
         self._producer = array if shared_memory else None
         self._hold(adopted if shared_memory else interop.copied(adopted, array), kind, tuple(adopted.shape),
                    owned=False)
@@ -105,7 +106,7 @@ class RemoteTensor(Tensor):
             source = Tensor(source)
         if source.element_type is not self._element_type:
             mine, theirs = self._element_type.type_name, source.element_type.type_name
-            raise RuntimeError(f"Tensor element types are not equal: {theirs} into {mine}")
+            raise Error(f"Tensor element types are not equal: {theirs} into {mine}")
         self.set_shape(source.shape)
         if isinstance(source, RemoteTensor) and source.remote:
             interop.copy(source._array, self._array, source.producer, self.producer)
@@ -154,9 +155,9 @@ class RemoteContext:
         types and strings."""
         kind = Type(type)
         if kind.packed or kind is Type.string:
-            raise RuntimeError(f"a tensor of {kind.type_name} cannot be on a device")
+            raise Error(f"a tensor of {kind.type_name} cannot be on a device")
         if properties:
-            raise RuntimeError("memory of others is taken as it is: Tensor(array, shared_memory=True)")
+            raise Error("memory of others is taken as it is: Tensor(array, shared_memory=True)")
         array = interop.zeros(tuple(Shape(shape)), kind.storage, self._backend.number)
         return RemoteTensor.of(array, kind, owned=True)
 

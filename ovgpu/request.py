@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
-from ovgpu.errors import is_out_of_memory
+from ovgpu.errors import Error, is_out_of_memory
+from ovgpu.faults import fault
 from ovgpu.inputs import numbered
 from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
@@ -203,17 +204,22 @@ class InferRequest(RequestTensors):
 
     def _run(self) -> None:
         start = time.perf_counter()
-        if not self._backend.remote:
-            self._infer()
-        else:
-            for slot in self._outputs:
-                slot.preserve()
-            with self._backend.active():
-                try:
-                    self._infer_in_memory()
-                except BaseException:
-                    self._backend.abandon()
-                    raise
+        try:
+            if not self._backend.remote:
+                self._infer()
+            else:
+                for slot in self._outputs:
+                    slot.preserve()
+                with self._backend.active():
+                    try:
+                        self._infer_in_memory()
+                    except BaseException:
+                        self._backend.abandon()
+                        raise
+        except (Error, MemoryError):
+            raise
+        except Exception as e:
+            raise fault("the inference", e) from e
         self._latency = (time.perf_counter() - start) * 1000
 
     def _infer_in_memory(self) -> None:

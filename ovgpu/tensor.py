@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ovgpu.errors import Error
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 
 CUDA = 2, 13  # DLPack's numbers of CUDA memory, and of that which the host shares
@@ -106,7 +107,7 @@ class Tensor:
 
     def _allocate(self, element_type: Type, shape: Shape) -> None:
         if element_type is Type.dynamic:
-            raise RuntimeError("a tensor cannot have the dynamic element type")
+            raise Error("a tensor cannot have the dynamic element type")
         self._hold(self._new(element_type, shape), element_type, tuple(shape), owned=True)
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
@@ -117,7 +118,7 @@ class Tensor:
         stored, element_type = _as_storage(array)
         if shared:
             if stored is not array or element_type.packed:
-                raise RuntimeError(f"an array of {array.dtype} cannot be shared, only copied")
+                raise Error(f"an array of {array.dtype} cannot be shared, only copied")
             _check_shareable(array)
         elif element_type.packed:
             stored = pack(stored, element_type)
@@ -129,12 +130,12 @@ class Tensor:
         if element_type is Type.dynamic:
             element_type = Type.of(array.dtype)
         if element_type is Type.string:
-            raise RuntimeError("a string tensor cannot share the memory of an array")
+            raise Error("a string tensor cannot share the memory of an array")
         _check_shareable(array)
         raw, needed = array.reshape(-1).view(np.uint8), nbytes(element_type, shape)
         if raw.size < needed:
             name = element_type.type_name
-            raise RuntimeError(
+            raise Error(
                 f"a {name} tensor of shape {shape} takes {needed} bytes, the array has {raw.size}"
             )
         raw = raw[:needed]
@@ -143,13 +144,13 @@ class Tensor:
 
     def _region(self, other: Tensor, begin: Shape, end: Shape) -> None:
         if other._element_type.packed:
-            raise RuntimeError(
+            raise Error(
                 f"a region of a tensor of packed {other._element_type.type_name} is not possible"
             )
         if not len(begin) == len(end) == len(other._shape):
-            raise RuntimeError(f"region {begin}..{end} does not fit rank {len(other._shape)}")
+            raise Error(f"region {begin}..{end} does not fit rank {len(other._shape)}")
         if any(not low <= high <= extent for low, high, extent in zip(begin, end, other._shape)):
-            raise RuntimeError(f"region {begin}..{end} is out of bounds of shape {other.shape}")
+            raise Error(f"region {begin}..{end} is out of bounds of shape {other.shape}")
         array = other._array[tuple(map(slice, begin, end))]
         self._hold(array, other._element_type, array.shape, owned=False)
 
@@ -194,7 +195,7 @@ class Tensor:
     def strides(self) -> Strides:
         """Bytes from one element to the next along each axis. RuntimeError for packed types."""
         if self._element_type.packed:
-            raise RuntimeError(
+            raise Error(
                 f"the packed element type {self._element_type.type_name} has no strides in bytes"
             )
         itemsize, size = self._array.dtype.itemsize, self._element_type.size
@@ -224,14 +225,14 @@ class Tensor:
         extents, memory = Shape(shape), self._memory
         if not memory.flags.c_contiguous:
             if len(extents) != memory.ndim or any(map(int.__gt__, extents, memory.shape)):
-                raise RuntimeError(f"shape {extents} exceeds the region of shape {list(memory.shape)}")
+                raise Error(f"shape {extents} exceeds the region of shape {list(memory.shape)}")
             self._array = memory[tuple(map(slice, extents))]
         else:
             packed = self._element_type.packed
             needed = nbytes(self._element_type, extents) if packed else math.prod(extents)
             if needed > memory.size:
                 if not self._owned:
-                    raise RuntimeError(f"shape {extents} exceeds the shared memory")
+                    raise Error(f"shape {extents} exceeds the shared memory")
                 memory = self._memory = self._new(self._element_type, extents).reshape(-1)
             self._array = memory[:needed] if packed else memory[:needed].reshape(extents)
         self._shape = tuple(extents)
@@ -282,14 +283,14 @@ class Tensor:
 
     def _strings(self) -> Array:
         if self._element_type is not Type.string:
-            raise RuntimeError("Tensor's type must be a string!")
+            raise Error("Tensor's type must be a string!")
         strings: Array = self._array
         return strings
 
     def _fill(self, values: Any) -> None:
         mine, theirs = self._strings(), _encode(np.array(values, object))
         if theirs.ndim == 0 or theirs.size != mine.size:
-            raise RuntimeError(f"{mine.size} strings fill the tensor, got {theirs.size}")
+            raise Error(f"{mine.size} strings fill the tensor, got {theirs.size}")
         mine[...] = theirs.reshape(mine.shape)
 
     def copy_from(self, source: Any) -> None:
@@ -301,7 +302,7 @@ class Tensor:
             source = Tensor.from_array(*_as_storage(_as_array(source)))
         if source._element_type is not self._element_type:
             mine, theirs = self._element_type.type_name, source._element_type.type_name
-            raise RuntimeError(f"Tensor element types are not equal: {theirs} into {mine}")
+            raise Error(f"Tensor element types are not equal: {theirs} into {mine}")
         self.set_shape(source._shape)
         self._array[...] = source.array if source.remote else source._array
 
@@ -392,7 +393,7 @@ def _as_storage(array: Array) -> tuple[Array, Type]:
 def _encode(values: Array) -> Array:
     items = values.astype(object).reshape(-1)
     if not all(isinstance(item, str | bytes) for item in items):
-        raise RuntimeError("a string tensor takes str and bytes")
+        raise Error("a string tensor takes str and bytes")
     encoded = np.empty(items.size, object)
     encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return encoded.reshape(values.shape)
@@ -400,6 +401,6 @@ def _encode(values: Array) -> Array:
 
 def _check_shareable(array: Array) -> None:
     if not array.flags.c_contiguous:
-        raise RuntimeError("memory to share must be C-contiguous")
+        raise Error("memory to share must be C-contiguous")
     if not array.flags.writeable:
         raise ValueError("array is not writeable")

@@ -22,9 +22,9 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "compilation", "compiled", "debug", "deferred", "devices", "inputs", "mirror", "outputs", "ports", "queue",
-     "remote", "replays", "request", "request_tensors", "results", "settings", "states", "steady", "transfers",
-     "version"},
+    {"core", "compilation", "compiled", "debug", "deferred", "devices", "faults", "inputs", "mirror", "outputs",
+     "ports", "queue", "remote", "replays", "request", "request_tensors", "results", "settings", "states", "steady",
+     "transfers", "version"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}

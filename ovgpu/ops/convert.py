@@ -41,6 +41,8 @@ class Convert(Unary):
     lane = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
+        if self.destination_type.is_dynamic():
+            raise OpError("destination_type is dynamic")
         return (_convertible(x, self.destination_type),)
 
     def fn(self, xp: Any, x: Any) -> Any:

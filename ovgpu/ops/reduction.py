@@ -275,9 +275,10 @@ class ReduceMax(_Extreme):
 
 @op("ReduceMin", "opset1")
 class ReduceMin(_Extreme):
-    """The least element; over no elements, the greatest finite value.
+    """The least element; over no elements infinity, or of integers the greatest.
 
-    So OpenVINO's CPU plugin has it where the axes are constants, else infinity, as its reference.
+    Infinity is what ONNX asks for, and what OpenVINO's reference gives, and its CPU plugin where the axes are no
+    constants, else the greatest finite value.
     """
 
     fold = np.minimum
@@ -285,7 +286,7 @@ class ReduceMin(_Extreme):
     kernel = "Min"
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
-        return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
+        return dtype.type(np.inf) if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 @op("ReduceProd", "opset1")

@@ -148,6 +148,8 @@ class Range4(Range):
     output_type: Type
 
     def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
+        if self.output_type in (Type.boolean, Type.string, Type.dynamic):
+            raise OpError(f"output_type {self.output_type.get_type_name()} is not numeric")
         return self.output_type
 
     def evaluate(self, xp: Any, start: Any, stop: Any, step: Any) -> tuple[Any, ...]:

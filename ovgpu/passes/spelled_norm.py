@@ -226,7 +226,7 @@ def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
     if type(port.node.op) is not kind or not op.keep_dims:
         return None
     x, axes = port.node.inputs[0], constant_of(port.node.inputs[1])
-    if x is None or axes is None or x.spec.rank is None:
+    if x is None or axes is None or not x.spec.rank:
         return None
     return Over(x, tuple(sorted(int(a) % x.spec.rank for a in np.atleast_1d(axes))))
 
@@ -256,6 +256,7 @@ def _sums(port: Output) -> Iterator[tuple[Output, float]]:
 def last_extents(x: Output, axes: Sequence[int]) -> list[int]:
     """The extents of these axes, if they are the last ones and known; else nothing."""
     shape = x.spec.shape or ()
+    if list(axes) != list(range(len(shape) - len(axes), len(shape))):
+        return []
     extents = [shape[i] for i in axes]
-    last = list(axes) == list(range(len(shape) - len(axes), len(shape)))
-    return extents if last and not any(isinstance(d, Sym) for d in extents) else []
+    return [] if any(isinstance(d, Sym) for d in extents) else extents

@@ -15,6 +15,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._op import evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.runtime.backend import explain
 from ovgpu.runtime.program import HostInput, HostNode, Segment
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
 
@@ -53,7 +54,7 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
         if given.ints is not None:
             name = f"t{len(names)}"
             names[name] = given
-            return f"host_array({name}, ({', '.join(lane.expression(i) for i in given.ints)},))"
+            return f"host_array({name}, [{', '.join(lane.expression(i) for i in given.ints)}])"
         name = f"c{len(names)}"
         names[name] = given.constant
         return name
@@ -84,7 +85,7 @@ def fetch(array: Any) -> np.ndarray[Any, Any]:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
-def host_array(given: HostInput, values: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def host_array(given: HostInput, values: list[int]) -> np.ndarray[Any, Any]:
     return np.array(values, given.type.storage).reshape(given.shape)
 
 
@@ -93,6 +94,8 @@ def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
         return evaluate(node.op, NUMPY, inputs, node.outputs)
     except OpError as e:
         raise e.at(node.op.name, node.place) from None
+    except Exception as e:
+        raise OpError(explain(e)).at(node.op.name, node.place) from e
 
 
 def fail(check: Check, a: int, b: int) -> None:

@@ -37,9 +37,11 @@ LONG = [
 
 
 def half(case: Case) -> bool:
-    """Whether a case is of 16-bit floats, of nothing but its inputs, and not of elements."""
+    """Whether a case is of 16-bit floats, of nothing but its inputs, and not of elements. A constant kernel of
+    BinaryConvolution is not what `evaluate` takes."""
     cls = lookup(case.op, case.version)
-    return (type(case) is Case and cls is not None and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
+    return (type(case) is Case and cls is not None and case.op != "BinaryConvolution"
+            and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
             and case.expect is None and bool({i.dtype for i in case.inputs} & {"f16", "bf16"}))
 
 
