@@ -13,6 +13,8 @@ from ovgpu.types import Layout, PartialShape, Shape, Type
 
 from .rt_info import RTMap
 
+MOST = 1 << 63  # more than an extent can be
+
 if typing.TYPE_CHECKING:
     from .graph import Model
 
@@ -249,6 +251,10 @@ class Node:
             if "positional argument" in str(e):
                 text = f"{len(inputs)} inputs are not what the operation takes"
             raise OpError(text).at(self.op.name, self.place) from e
+        for spec in specs:
+            if any(isinstance(n, int) and not 0 <= n < MOST for n in spec.shape or ()):
+                text = f"the result would have the shape [{', '.join(map(str, spec.shape or ()))}]"
+                raise OpError(text).at(self.op.name, self.place)
         if len(self.outputs) > len(specs):
             text = f"the layer declares {len(self.outputs)} outputs, the operation has {len(specs)}"
             raise OpError(text).at(self.op.name, self.place)

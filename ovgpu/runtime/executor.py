@@ -228,7 +228,7 @@ class Executor:
                 A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
                         else memory.variable(value.source, shape, value.type, strides,
                                              self._appends(segment, value.source, slots, hosts)))
-            except (ValueError, OverflowError) as e:  # more bytes than an address can count
+            except (TypeError, ValueError, OverflowError) as e:  # more bytes than an address can count
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.users}
         layout = self._lay_out(number, segment, slots)
@@ -251,8 +251,11 @@ class Executor:
         for position in todo_values:
             geometry, root, buffer, kind = segment.places[position]
             shape, strides, offset = geometry(slots)
-            arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
-                                else place(arena, offsets[buffer] + offset, shape, strides, kind))
+            try:
+                arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
+                                    else place(arena, offsets[buffer] + offset, shape, strides, kind))
+            except (ValueError, OverflowError) as e:  # likewise
+                raise MemoryError from e
         self._publish(segment, binding)
         if start and len(todo_steps) >= OVERLAPPED:
             self._start(segment, binding, set(todo_steps), memory)
@@ -285,6 +288,11 @@ class Executor:
     def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
         """What to raise when there is no memory for a segment: names the step with the largest result."""
         values = self.program.values
+        for step in segment.steps:
+            for i in step.outputs:
+                extents = [segment.resolve(d, slots) for d in values[i].view.shape]
+                if min(extents, default=0) < 0:
+                    return _located(OpError(f"the result would have the shape {extents}"), step)
         sizes = {i: prod(segment.resolve(d, slots) for d in values[i].view.shape) * values[i].type.storage.itemsize
                  for step in segment.steps for i in step.outputs}
         largest = max(sizes, key=sizes.__getitem__)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import evaluate
+from ovgpu.ops._storage import decode
 from ovgpu.ops._xp import NUMPY
 from ovgpu.runtime.backend import explain
 from ovgpu.runtime.program import HostInput, HostNode, Segment
@@ -25,17 +26,17 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
     """Generates ``segment.lane``. ``source`` says what an outside atom is: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
     ``on_host`` says where, among the arrays, the numbers of a value that is an input are."""
-    names: dict[str, Any] = {"fetch": fetch, "evaluate_host": evaluate_host, "host_array": host_array,
-                             "fail": fail, "checks": checks, **HELPERS}
+    names: dict[str, Any] = {"fetch": fetch, "integer": integer, "evaluate_host": evaluate_host,
+                             "host_array": host_array, "fail": fail, "checks": checks, **HELPERS}
     done: set[int] = set()
 
     def spell(atom: Atom) -> str:
         kind, number, element = source(atom)
         if kind == "host":
             host(number)
-            return f"int(h{number}.flat[{element}])"
+            return f"integer(h{number}, {element})"
         if kind == "item":
-            return f"int(fetch(A[{on_host.get(number, number)}]).reshape(-1)[{element}])"
+            return f"integer(fetch(A[{on_host.get(number, number)}]), {element})"
         if kind == "strides":
             value, itemsize = number
             return f"A[{value}].strides[{element}] // {itemsize}"
@@ -83,6 +84,12 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
 def fetch(array: Any) -> np.ndarray[Any, Any]:
     """A computed value on the host; this is where a segment waits for the device."""
     return array if isinstance(array, np.ndarray) else array.get()
+
+
+def integer(array: np.ndarray[Any, Any], element: int) -> int:
+    """An element of an array; arrays of types that share bytes have codes."""
+    flat = array.reshape(-1)
+    return int(flat[element] if flat.dtype.kind != "V" else decode(flat[element : element + 1])[0])
 
 
 def host_array(given: HostInput, values: list[int]) -> np.ndarray[Any, Any]:

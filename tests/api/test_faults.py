@@ -126,6 +126,36 @@ def test_numbers_that_an_input_does_not_hold(kind: str, device: str) -> None:
     assert list(request.infer([np.array([0, 1])])[0]) == [0, 1]
 
 
+@pytest.mark.parametrize("kind", ["u1", "u2", "u3", "u4", "u6", "i4", "u8", "i16"])
+def test_extents_in_any_integers(kind: str, device: str) -> None:
+    net = Net()
+    given = [net.parameter(kind, ()), net.parameter("i64", ()), net.parameter(kind, ())]
+    net.result(net.layer("Eye", "opset9", given, {"output_type": "f32"}))
+    found = compiled(net, device)([np.array(1), np.array(3), np.array(1)])[0]
+    assert np.array_equal(found, np.eye(1, 3, 1, np.float32))
+
+
+@pytest.mark.parametrize("extent", [-1, -5, -(2**63)])
+@pytest.mark.parametrize("known", [True, False])
+def test_extents_below_zero(extent: int, known: bool, device: str) -> None:
+    net, target = Net(), np.array([extent, 4])
+    shape = net.const(target) if known else net.parameter("i64", (2,), "shape")
+    x = net.parameter("f32", (), "x")
+    net.result(net.layer("Relu", "opset1", [net.layer("Broadcast", "opset3", [x, shape], {"mode": "numpy"})]))
+    with pytest.raises(OpError, match=rf"the result would have the shape \[{extent}, 4\] \(layer"):
+        compiled(net, device)({"x": np.float32(1)} | ({} if known else {"shape": target}))
+
+
+@pytest.mark.parametrize("count", [2**60, 2**63 - 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_extents_that_nothing_can_have(count: int, known: bool, device: str) -> None:
+    net, repeats = Net(), np.array([count])
+    x, times = net.parameter("f32", (9,), "x"), net.const(repeats) if known else net.parameter("i64", (1,), "times")
+    net.result(net.layer("Tile", "opset1", [x, times]))
+    with pytest.raises(OpError, match=r"\[Tile\] .*(would have the shape|out of memory: a result of shape) \[\d+\]"):
+        compiled(net, device)({"x": np.ones(9, np.float32)} | ({} if known else {"times": repeats}))
+
+
 def parameters(name: str) -> list[int]:
     xml = (DATA / name / "model.xml").read_text()
     return list(range(len(re.findall('type="Parameter"', xml))))
