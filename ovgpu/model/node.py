@@ -9,11 +9,9 @@ from typing import Any, Protocol
 
 from ovgpu.errors import OpError
 from ovgpu.symbolic import Spec
-from ovgpu.types import Layout, PartialShape, Shape, Type
+from ovgpu.types import UNBOUNDED, Layout, PartialShape, Shape, Type
 
 from .rt_info import RTMap
-
-MOST = 1 << 63  # more than an extent can be
 
 if typing.TYPE_CHECKING:
     from .graph import Model
@@ -252,7 +250,7 @@ class Node:
                 text = f"{len(inputs)} inputs are not what the operation takes"
             raise OpError(text).at(self.op.name, self.place) from e
         for spec in specs:
-            if any(isinstance(n, int) and not 0 <= n < MOST for n in spec.shape or ()):
+            if any(isinstance(n, int) and not 0 <= n < UNBOUNDED for n in spec.shape or ()):
                 text = f"the result would have the shape [{', '.join(map(str, spec.shape or ()))}]"
                 raise OpError(text).at(self.op.name, self.place)
         if len(self.outputs) > len(specs):

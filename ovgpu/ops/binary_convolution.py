@@ -67,7 +67,7 @@ class BinaryConvolution(Windowed):
 
     @property
     def padding(self) -> int:
-        """What an element outside counts for: 1, 0 or -1."""
+        """Return the sign of an element outside the data: 1, 0 or -1."""
         return int(self.pad_value) if self.pad_value in (0, 1) else -1
 
     def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:

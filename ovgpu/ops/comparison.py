@@ -183,7 +183,7 @@ class LogicalXor(Logical):
 
 @op("Xor", "opset1")
 class Xor(LogicalXor):
-    """What opset1 calls LogicalXor in files."""
+    """Xor-1 is the name of LogicalXor-1 in some files."""
 
 
 @op("LogicalNot", "opset1")

@@ -170,7 +170,7 @@ class NonMaxSuppression(Suppression):
         return (Spec(self.kind, (most, 3)),)
 
     def least(self, scores: Sequence[Int], limit: Int) -> Int:
-        """How many rows there are at least, for scores of that shape."""
+        """Return the smallest number of rows, for scores of that shape."""
         return minimum(scores[2], limit * scores[1])
 
     def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:

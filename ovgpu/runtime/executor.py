@@ -228,7 +228,7 @@ class Executor:
                 A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
                         else memory.variable(value.source, shape, value.type, strides,
                                              self._appends(segment, value.source, slots, hosts)))
-            except (TypeError, ValueError, OverflowError) as e:  # more bytes than an address can count
+            except (TypeError, ValueError, OverflowError) as e:  # extents that no array can have
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.users}
         layout = self._lay_out(number, segment, slots)

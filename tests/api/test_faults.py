@@ -72,7 +72,7 @@ def test_out_of_memory_and_own_errors_are_no_faults(monkeypatch: pytest.MonkeyPa
 
 
 def test_of_shape_arithmetic() -> None:
-    """What an op raises on the host, where shapes are computed."""
+    """The error names the layer of an op that fails on the host, where shapes are computed."""
     @ov.op("Broken", "extension")
     class Broken(ov.Op):
         def infer(self, x: Any) -> tuple[Any, ...]:

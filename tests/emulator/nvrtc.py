@@ -65,10 +65,9 @@ def _cupy() -> Any:
     try:
         import cupy
 
-        version = cupy.cuda.nvrtc.getVersion()
+        headers = _bundled_headers(cupy.cuda.nvrtc.getVersion())
     except Exception as e:
         raise NvrtcError(f'NVRTC and CuPy are not installed: pip install ".[test]" ({e})') from e
-    headers = _bundled_headers(version)
     if headers:  # CuPy keeps what it finds
         with patch("cuda.pathfinder.find_nvidia_header_directory", lambda library: headers):
             cupy._core.core.assemble_cupy_compiler_options(())

@@ -58,7 +58,7 @@ def test_shapes(text: str, shape: str) -> None:
 
 @pytest.mark.parametrize(("kind", "shape"), [("f32", "2"), ("f32", ""), ("i64", "1,0"), ("u4", "3"), ("boolean", "3")])
 def test_constants_may_have_more_bytes_than_they_need(kind: str, shape: str) -> None:
-    """Of which the first count."""
+    """The first bytes are the elements, as in openvino."""
     net = Net()
     net.result(net.layer("Convert", "opset1", [net.const(np.arange(7, dtype=np.float32))], {"destination_type": "f32"}))
     xml, weights = net.build()

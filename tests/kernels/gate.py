@@ -53,7 +53,7 @@ Table = dict[str, dict[str, dict[str, Usage]]]  # per file and expression, per a
 
 
 def architectures(file: str) -> Sequence[str]:
-    """Those that a file is compiled for."""
+    """Return the architectures that a file is compiled for."""
     return NEEDS.get(file, nvrtc.ARCHITECTURES)
 
 
@@ -78,15 +78,15 @@ def is_compiled(file: str) -> bool:
 
 
 def usage(file: str, expressions: Sequence[str], architecture: str) -> dict[str, Usage]:
-    """What instances of one file need; NvrtcError when they do not compile."""
+    """Return the resources that instances of one file need; NvrtcError when they do not compile."""
     cubin = nvrtc.compile_file(file, architecture, expressions)
     needs = {name: cubin.usage[cubin.lowered[name]] for name in expressions}
     return {name: Usage(use.registers, use.spill_stores, use.shared) for name, use in needs.items()}
 
 
 def faults(instances: Iterable[Instance], only: Sequence[str] = nvrtc.ARCHITECTURES) -> list[str]:
-    """What is wrong with each of these for real devices: it does not compile, spills registers, or was launched with
-    blocks that need more than there is."""
+    """Return the faults of these instances on real devices: one does not compile, spills registers, or was launched
+    with blocks that need more than there is."""
     found = []
     for file, expressions in by_file(instances).items():
         for architecture in (name for name in architectures(file) if name in only):
@@ -110,7 +110,7 @@ def by_file(instances: Iterable[Instance]) -> dict[str, list[str]]:
 
 # ---- the plugin ------------------------------------------------------------------------------------------
 _met: set[Instance] = set()
-# What is behind generated source has "" in the name's place.
+# Kernels behind generated source have no entry of their own: their name is "".
 _functions: dict[int, tuple[kernel.Function, Instance]] = {}  # by the entry
 _blocks: dict[Instance, Block] = {}
 _faults: list[str] = []
@@ -128,7 +128,7 @@ def _excess(instance: Instance, use: Usage, architecture: str) -> Iterator[str]:
 
 
 def launch_faults() -> list[str]:
-    """Blocks that were launched and need more than an architecture has, of the table's instances.
+    """Return the launches of the table's instances whose blocks need more than an architecture has.
 
     Kernels behind generated source are taken to share as much as the file's others."""
     found = []

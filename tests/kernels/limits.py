@@ -1,4 +1,4 @@
-"""What one block of a launch may need on each architecture, of those that CUDA 13 compiles for."""
+"""Limits of registers and shared memory of a block, on the architectures that CUDA 13 compiles for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 REGISTERS = 1 << 16  # of a block, on all of them
-PER_THREAD = 256  # registers that a thread may have, rounded up
 # Bytes that a block may ask for (CUDA C++ Programming Guide, technical specifications per compute capability).
 SHARED = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10,
           "sm_100": 227 << 10, "sm_120": 99 << 10}
@@ -14,7 +13,7 @@ SHARED = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a kernel: registers of a thread, bytes that it spills, and bytes of static shared memory."""
+    """A kernel's registers per thread, bytes that a thread spills, and bytes of static shared memory."""
 
     registers: int
     spilled: int
@@ -23,7 +22,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Block:
-    """The largest that a kernel was launched with: threads, and bytes of dynamic shared memory."""
+    """The largest block that a kernel was launched with: threads, and bytes of dynamic shared memory."""
 
     threads: int
     shared: int
@@ -32,7 +31,7 @@ class Block:
         return Block(max(self.threads, other.threads), max(self.shared, other.shared))
 
     def excess(self, usage: Usage, architecture: str) -> Iterator[str]:
-        """What the block needs beyond what there is."""
+        """Yield the resources of which the block needs more than the architecture has."""
         # Registers are given to four warps at a time, eight to each of their threads.
         registers = -(-self.threads // 128) * 128 * -(-usage.registers // 8) * 8
         if registers > REGISTERS:

@@ -10,8 +10,7 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.types import Type
 from tests.harness import cuda
-from tests.models.drive import replay
-from tests.models.test_models import NAMES, check, load
+from tests.models.test_models import NAMES, check_calls
 
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.emulator
@@ -26,10 +25,7 @@ def device() -> Iterator[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, device: str) -> None:
     """Recorded, then captured."""
-    compiled, expected = load(name, device)
-    calls = expected.calls[:3]
-    for k, (call, actual) in enumerate(zip(calls, replay(compiled, calls))):
-        check(actual, call, f"{name}, call {k}", expected.tolerance)
+    check_calls(name, device, 3)
 
 
 @pytest.mark.parametrize("kind", [Type.f32, Type.bf16, Type.f8e4m3, Type.u4], ids=str)

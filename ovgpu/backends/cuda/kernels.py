@@ -104,9 +104,9 @@ def _load(cupy: Any, binary: Binary) -> Any:
 
 def compile(cupy: Any, source: str, flags: Sequence[str], names: Sequence[str],
             log: Any = None) -> tuple[bytes, dict[str, str]]:
-    """Machine code for the current device, and the mangled name of each name expression in it.
+    """Return machine code for the current device, and the mangled name of each name expression in it.
 
-    CuPy's CompileException with NVRTC's log if the source is wrong. What NVRTC says otherwise is written to ``log``.
+    Raises CuPy's CompileException with NVRTC's log if the source is wrong; otherwise the log is written to ``log``.
 
     CuPy knows where CUDA's headers are. Its own way to compile, `RawModule`, flushes denormal numbers to zero; OpenVINO
     keeps them.
