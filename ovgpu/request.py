@@ -100,6 +100,7 @@ class InferRequest(RequestTensors):
         """Sets inputs, see `infer`, and starts an inference on a thread of the request's own.
 
         ``userdata`` is what the callback is given. Outputs are read when `wait` has returned, or in the callback.
+        The thread ends when the request is dropped; an inference that is running then, and its callback, end first.
         """
         if userdata is not None and self._callback is None:
             warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)

@@ -155,7 +155,7 @@ class Table:
         self._syms: dict[tuple[tuple[Monomial, int], ...], Sym] = {}
         self.checks: list[Check] = []
         self._tokens: list[Token[Table]] = []
-        self.place: Any = None  # the node that is being inferred; checks remember it
+        self.layer: Any = None  # the node or layer that is being inferred
 
     # ---- building
 
@@ -213,7 +213,10 @@ class Table:
 
     def require(self, op: str, a: Int, b: Int, message: str) -> None:
         """Demand ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
-        check = Check(op, a, b, message, self.place)
+        # A check holds the layer's name, not the layer: object arrays of specs lead from a model to its table, and
+        # Python's collector does not look into NumPy arrays.
+        where = () if self.layer is None else (self.layer.op.name, self.layer.place)
+        check = Check(op, a, b, message, where)
         if not any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
             self.checks.append(check)
 
@@ -242,13 +245,13 @@ def unknown(lo: int = 0, hi: Bound = INFINITE) -> Int:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on two integers that only running can decide, with the node that asked for it."""
+    """A condition on two integers that only running can decide."""
 
     op: str  # "same" (a == b) | "broadcast" (equal, or one is 1) | "onto" (a == b or a == 1) | "le" (a <= b)
     a: Int
     b: Int
     message: str
-    place: Any
+    where: tuple[str, str] | tuple[()]  # op and location of the layer that asked for it
 
 
 _OPS: dict[str, str] = {

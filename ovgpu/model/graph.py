@@ -70,15 +70,17 @@ class Model(Ports):
         """
         for parameter, spec in zip(self.parameters, inputs, strict=True):
             parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
-        outside, where = table.place, set(map(id, self.parameters))
+        outside, given = table.layer, set(map(id, self.parameters))
         with table:
-            for node in self.ops:
-                if id(node) not in where:
-                    table.place = node
-                    specs = node.infer([None if s is None else s.spec for s in node.inputs])
-                    for port, spec in zip(node.outputs, specs):
-                        port.spec = refine(port, spec)
-        table.place = outside
+            try:
+                for node in self.ops:
+                    if id(node) not in given:
+                        table.layer = node
+                        specs = node.infer([None if s is None else s.spec for s in node.inputs])
+                        for port, spec in zip(node.outputs, specs):
+                            port.spec = refine(port, spec)
+            finally:
+                table.layer = outside
         return [r.outputs[0].spec for r in self.results]
 
     def validate_nodes_and_infer_types(self) -> None:

@@ -46,13 +46,13 @@ class Finished(Op):
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         given, others = self.split(inputs)
         table = active()
-        outside, table.place = table.place, self.layer
+        outside, table.layer = table.layer, self.layer
         try:
             found = self.first.infer(*given)
         except OpError as e:
             raise e.at(self.first.name, self.layer.place) from None
         finally:
-            table.place = outside
+            table.layer = outside
         return self.fused.infer(*found, *others)
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:

@@ -96,15 +96,15 @@ class Fused(Op):
         values = [Spec(s.type, s.shape) for s in inputs]
         values += [Spec(Type.of(x.dtype), x.shape, x) for x in self.literals]
         table = active()
-        place = table.place
+        outside = table.layer
         try:
             for part, layer in zip(self.chain.parts, self.layers):
-                table.place = layer
+                table.layer = layer
                 values += part.op.infer(*(values[i] for i in part.operands))
         except OpError as e:
             raise e.at(layer.op.name, layer.place) from None
         finally:
-            table.place = place
+            table.layer = outside
         return (values[-1],)
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:

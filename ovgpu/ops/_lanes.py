@@ -105,7 +105,10 @@ def _work(queue: SimpleQueue[Any]) -> None:
     with np.errstate(all="ignore"):
         while True:
             lane, done = queue.get()
-            done.put(_run(lane))
+            error = _run(lane)
+            del lane  # while this thread waits, it keeps no arrays alive
+            done.put(error)
+            del done, error
 
 
 class _Blas:

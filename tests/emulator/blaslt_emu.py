@@ -134,6 +134,16 @@ def _made(value: Any) -> int:
     return address
 
 
+def _number(algorithm: _Algorithm) -> int:
+    """Return the number that stands for an algorithm in its structure; equal ones have the same."""
+    for number, known in _algorithms.items():
+        if known == algorithm:
+            return number
+    number = next(_next)
+    _algorithms[number] = algorithm
+    return number
+
+
 def _known(address: int, kind: type[Any]) -> Any:
     found = _objects.get(address)
     if not isinstance(found, kind):
@@ -212,9 +222,9 @@ def matmul_algo_get_heuristic(
     coarse = bool(wanted.get(_P.REDUCTION_SCHEME_MASK, ReductionScheme.MASK) & ReductionScheme.OUTPUT_TYPE)
     nbytes = min(wanted.get(_P.MAX_WORKSPACE_BYTES, 0), WORKSPACE)
     found = np.zeros(1, matmul_heuristic_result_dtype)
-    found["algo"]["data_"][0, 0] = number = next(_next)
+    algorithm = _Algorithm(of, tuple(wanted.get(name, 256) for name in names), nbytes, coarse)
+    found["algo"]["data_"][0, 0] = _number(algorithm)
     found["workspace_size"] = nbytes
-    _algorithms[number] = _Algorithm(of, tuple(wanted.get(name, 256) for name in names), nbytes, coarse)
     ctypes.memmove(heuristic_results_array, found.ctypes.data, found.nbytes)
     ctypes.memmove(return_algo_count, np.int32(1).tobytes(), 4)
 

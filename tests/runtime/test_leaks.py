@@ -1,0 +1,113 @@
+"""Models, compiled models and requests that are dropped leave nothing behind."""
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import rt
+from tests.harness import Net
+from tests.models.drive import DATA, Expected, replay
+
+NAMES = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
+ROUNDS = 10  # rounds of a series; two series are measured
+SLACK = 5  # objects by which caches may grow in a series: fewer than one in each round
+
+
+class Held(NamedTuple):
+    """Objects, open files, mapped bytes of weights and bytes of device memory in use."""
+
+    objects: int
+    files: int
+    mapped: int
+    device: int
+
+
+def held(device: str) -> Held:
+    gc.collect()
+    gc.collect()  # the first collection frees object arrays, whose elements only the second one can see
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    extents = [m[0].split("-") for m in maps if m[-1].endswith(".bin")]
+    pool = 0 if device == "CPU" else rt.cupy().get_default_memory_pool().used_bytes()
+    return Held(len(gc.get_objects()), len(os.listdir("/proc/self/fd")),
+                sum(int(end, 16) - int(start, 16) for start, end in extents), pool)
+
+
+def run(name: str, expected: Expected, device: str) -> None:
+    """Read, compile, infer twice, and drop it all."""
+    compiled = ov.Core().compile_model(DATA / name / "model.xml", device)
+    assert len(list(replay(compiled, expected.calls[:2]))) == min(2, len(expected.calls))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dropped_models_leave_nothing_behind(name: str, device: str) -> None:
+    expected = Expected.load(DATA / name / "expected.npz")
+    run(name, expected, device)
+    run(name, expected, device)
+    marks = [held(device)]
+    for _ in range(2):
+        for _ in range(ROUNDS):
+            run(name, expected, device)
+        marks.append(held(device))
+    first, second, third = marks
+    assert first[1:] == second[1:] == third[1:]
+    # A cache that is filled once grows in one of the series; a leak grows in both.
+    assert min(second.objects - first.objects, third.objects - second.objects) <= SLACK
+
+
+def mismatch() -> ov.Model:
+    """[?, 3] times [3, 4], plus [?, 4] that must have as many rows."""
+    net = Net()
+    a, b = net.parameter("f32", (-1, 3), "a"), net.parameter("f32", (-1, 4), "b")
+    product = net.layer("MatMul", "opset1", [a, net.const(np.ones((3, 4), np.float32))])
+    rows = net.layer("ShapeOf", "opset3", [b], {"output_type": "i64"})
+    net.result(net.layer("Reshape", "opset1", [product, rows], {"special_zero": False}))
+    return ov.Core().read_model(*net.build())
+
+
+def test_failed_inferences_and_failed_reshapes_leave_nothing_behind(device: str) -> None:
+    def fail() -> None:
+        model, failed = mismatch(), []
+        request = ov.Core().compile_model(model, device).create_infer_request()
+        try:
+            request.infer([np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)])
+        except RuntimeError:
+            failed.append("infer")
+        try:
+            model.reshape({"a": [2, 4], "b": [2, 4]})
+        except RuntimeError:
+            failed.append("reshape")
+        assert failed == ["infer", "reshape"]
+
+    for _ in range(3):
+        fail()
+    before = held(device)
+    for _ in range(ROUNDS):
+        fail()
+    after = held(device)
+    assert after.objects - before.objects <= SLACK and after[1:] == before[1:]
+
+
+def test_threads_of_dropped_requests_end_with_their_inference(device: str) -> None:
+    """Fifty requests that are dropped while they run finish their inference; then their threads end."""
+    expected = Expected.load(DATA / "lstm_state" / "expected.npz")
+    compiled = ov.Core().compile_model(DATA / "lstm_state" / "model.xml", device)
+    done: list[int] = []
+    names = {thread.name for thread in threading.enumerate()}
+    requests = [compiled.create_infer_request() for _ in range(50)]
+    for number, request in enumerate(requests):
+        request.set_callback(done.append, number)
+        request.start_async(expected.calls[0].inputs)
+    del requests, request
+    deadline = time.monotonic() + 60
+    while {thread.name for thread in threading.enumerate()} - names and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not {thread.name for thread in threading.enumerate()} - names
+    assert sorted(done) == list(range(50))
