@@ -213,12 +213,12 @@ class Table:
 
     def require(self, op: str, a: Int, b: Int, message: str) -> None:
         """Demand ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
+        if any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
+            return
         # A check holds the layer's name, not the layer: object arrays of specs lead from a model to its table, and
         # Python's collector does not look into NumPy arrays.
-        where = () if self.layer is None else (self.layer.op.name, self.layer.place)
-        check = Check(op, a, b, message, where)
-        if not any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
-            self.checks.append(check)
+        where = None if self.layer is None else (self.layer.op.name, self.layer.place)
+        self.checks.append(Check(op, a, b, message, where))
 
     # ---- the table that inference works in
 
@@ -251,7 +251,7 @@ class Check:
     a: Int
     b: Int
     message: str
-    where: tuple[str, str] | tuple[()]  # op and location of the layer that asked for it
+    where: tuple[str, str] | None  # op and location of the layer that asked for it
 
 
 _OPS: dict[str, str] = {

@@ -109,9 +109,9 @@ class Gather(Op):
             flat = _spread(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
             out = xp.take_along_axis(x, flat, axis=where).reshape(shape)
         else:
-            out = xp.take(x, index, axis=where)  # NumPy has no array for one number
+            out = xp.take(x, index, axis=where)
         if outside.any():
-            out = xp.asarray(out)  # NumPy has no array for one number
+            out = xp.asarray(out)  # for one index and one axis NumPy returns a scalar
             out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = zero_of(x)
         return (out,)
 

@@ -107,4 +107,4 @@ def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def fail(check: Check, a: int, b: int) -> None:
     error = OpError(check.message.format(a, b))
-    raise error.at(*check.where) if check.where else error
+    raise error if check.where is None else error.at(*check.where)

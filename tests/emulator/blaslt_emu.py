@@ -10,6 +10,7 @@ import ctypes
 import itertools
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -134,11 +135,9 @@ def _made(value: Any) -> int:
     return address
 
 
+@cache
 def _number(algorithm: _Algorithm) -> int:
     """Return the number that stands for an algorithm in its structure; equal ones have the same."""
-    for number, known in _algorithms.items():
-        if known == algorithm:
-            return number
     number = next(_next)
     _algorithms[number] = algorithm
     return number

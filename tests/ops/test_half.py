@@ -37,8 +37,9 @@ LONG = [
 
 
 def half(case: Case) -> bool:
-    """Whether a case is of 16-bit floats, of nothing but its inputs, and not of elements. A constant kernel of
-    BinaryConvolution is not what `evaluate` takes."""
+    """Return whether a case has 16-bit floats, is judged by its inputs alone, and is no elementwise op.
+
+    BinaryConvolution is left out: `evaluate` takes a kernel with its bits in another order than that of a file."""
     cls = lookup(case.op, case.version)
     return (type(case) is Case and cls is not None and case.op != "BinaryConvolution"
             and not (cls.exact or cls.effect or issubclass(cls, Elementwise))

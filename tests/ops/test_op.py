@@ -36,7 +36,7 @@ def test_attributes() -> None:
 
 
 class Attributed(Op):
-    """Of every kind of number, with defaults."""
+    """An op with an attribute of each type, all with defaults."""
 
     yes: bool = True
     no: bool = False
