@@ -105,8 +105,8 @@ def run_watched(executor: Executor, profiler: Profiler | None, title: str, input
     if profiler is None and NVTX.value:
         profiler = Profiler(executor.backend.clock())  # whose ranges are all that is wanted of it
     watch = _Watch(executor, profiler, level, layer)
-    executor.observe = watch if level >= 2 or layer else profiler
     try:
+        executor.observe = watch if level >= 2 or layer else profiler
         results = executor.run(inputs, states, memory, key)
     finally:
         executor.observe = usual

@@ -137,13 +137,13 @@ class RequestMemory:
     """`executor.Memory` of a request: results go to its outputs, new values to the spare buffers of its variables."""
 
     def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
-        self._outputs, self._variables = outputs, variables.all
+        self._outputs, self._variables = outputs, variables
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         return self._outputs[number].place(shape, kind)
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
-        return self._variables[name].write(shape, kind, strides, append)
+        return self._variables.write(name, shape, kind, strides, append)
 
     def host(self, number: int) -> Array | None:
         return self._outputs[number].host()

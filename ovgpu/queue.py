@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ovgpu import forks
 from ovgpu.compiled import CompiledModel
 from ovgpu.request import InferRequest
 
@@ -18,7 +19,8 @@ class AsyncInferQueue:
 
     ``jobs`` is the number of requests; 0 takes what the device runs best (OPTIMAL_NUMBER_OF_INFER_REQUESTS).
     A request is idle again when its callback has returned. What inferences and callbacks raise is kept, and the
-    first of it raised by `wait_all`; the others go on. May be used by several threads.
+    first of it raised by `wait_all`; the others go on. May be used by several threads. In a forked process all requests
+    are idle.
     """
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
@@ -31,7 +33,12 @@ class AsyncInferQueue:
         self._requests = [model.create_infer_request() for _ in range(jobs)]
         self._userdata: list[Any] = [None] * jobs
         self._callback: Callable[[InferRequest, Any], Any] | None = None
-        self._idle = deque(range(jobs))
+        self._begin()
+
+    def _begin(self) -> None:
+        """All requests are idle, and no thread uses the queue."""
+        self._forks = forks.count
+        self._idle = deque(range(len(self._requests)))
         self._changed = threading.Condition()  # guards all below, and is told when a request becomes idle
         self._running: dict[int, int] = {}  # request -> number of its inference
         self._started = 0
@@ -44,20 +51,25 @@ class AsyncInferQueue:
 
         Waits until there is one. Raises RuntimeError in a callback if that can never be.
         """
-        with self._changed:
-            self._await_idle()
-            number = self._idle.popleft()
-            self._started += 1
-            self._running[number] = self._started
-            self._userdata[number] = userdata
+        self._check_process()
+        number = started = -1
         try:
-            self._requests[number].start(inputs, share_inputs, partial(self._finish, number))
+            with self._changed:
+                self._await_idle()
+                number = self._idle[0]
+                self._started = started = self._started + 1
+                self._running[number] = started
+                self._idle.popleft()
+                self._userdata[number] = userdata
+            self._requests[number].start(inputs, share_inputs, partial(self._finish, number, started))
         except BaseException:
-            self._release(number)
+            if number >= 0 and not self._requests[number]._owner:  # interrupted, it may run all the same
+                self._release(number, started)
             raise
 
     def wait_all(self) -> None:
         """Waits for all that was started before; raises the first error since the last call."""
+        self._check_process()
         with self._changed:
             if threading.get_ident() in self._calling:
                 raise RuntimeError("wait_all in a callback would wait for itself")
@@ -68,12 +80,14 @@ class AsyncInferQueue:
             raise error
 
     def is_ready(self) -> bool:
-        """Whether a request is idle, so that `start_async` would not wait."""
+        """Return whether a request is idle, so that `start_async` would not wait."""
+        self._check_process()
         with self._changed:
             return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
         """The number of the request that `start_async` takes next; waits until there is one."""
+        self._check_process()
         with self._changed:
             self._await_idle()
             return self._idle[0]
@@ -104,6 +118,10 @@ class AsyncInferQueue:
     def __repr__(self) -> str:
         return f"<AsyncInferQueue: {len(self)} jobs>"
 
+    def _check_process(self) -> None:
+        if self._forks != forks.count:
+            self._begin()
+
     def _await_idle(self) -> None:
         """Waits for an idle request; called with the lock. Callbacks that all wait for each other would do so
         for ever: the last one of them is refused."""
@@ -118,7 +136,7 @@ class AsyncInferQueue:
         finally:
             self._stuck -= inside
 
-    def _finish(self, number: int, error: BaseException | None) -> None:
+    def _finish(self, number: int, started: int, error: BaseException | None) -> None:
         """After an inference, on its thread: the callback, and then the request is idle."""
         thread = threading.get_ident()
         try:
@@ -131,10 +149,13 @@ class AsyncInferQueue:
         with self._changed:
             self._calling.discard(thread)
             self._error = self._error or error
-        self._release(number)
+        self._release(number, started)
 
-    def _release(self, number: int) -> None:
+    def _release(self, number: int, started: int) -> None:
+        """The request is idle, if the inference that was started is its last one."""
         with self._changed:
-            del self._running[number]
-            self._idle.append(number)
-            self._changed.notify_all()
+            if self._running.get(number) == started:
+                del self._running[number]
+                if number not in self._idle:
+                    self._idle.append(number)
+                self._changed.notify_all()

@@ -19,33 +19,31 @@ from ovgpu.mirror import MirroredTensor, Pair
 from ovgpu.ops._op import Array
 from ovgpu.outputs import OutputSlot
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.state import Variable
+from ovgpu.runtime.state import Snapshot, Value, Variable, Variables
 
 KEPT = 4  # per request: the states of two are in the other buffers
 
 Place = tuple[Any, Any, int, Any, Any]
 """Location of a tensor: its slot, the request's own array or None, and address, shape and strides of another one."""
-State = tuple[Variable, int, Array, Array]
-"""A variable, its parity and value before an inference, and the value after it."""
+Change = tuple[Variable, Array, int, Value]
+"""A variable, its value before an inference and the number of its buffer, and what it is after it."""
 
 
 class Replay:
     """An inference that succeeded, of which only states and the contents of tensors may change."""
 
-    def __init__(self, executor: Executor, places: Sequence[Place], states: Sequence[State],
-                 results: Sequence[tuple[ResultTensor, Array]]) -> None:
+    def __init__(self, executor: Executor, places: Sequence[Place], results: Sequence[tuple[ResultTensor, Array]],
+                 transition: Transition | None) -> None:
         assert executor.bound is not None
         self.executor = executor
         self._key, binding = executor.bound
         self._binding = ref(binding)  # which holds memory, and goes when the executor drops it
-        self._places, self._states, self._results = places, states, results
+        self._places, self._results, self._transition = places, results, transition
 
     @staticmethod
     def of(executor: Executor, pairs: Sequence[Pair], inputs: Sequence[InputSlot], outputs: Sequence[OutputSlot],
-           results: Sequence[Array], variables: dict[str, Variable], parities: Sequence[int],
-           states: dict[str, Array]) -> Replay | None:
-        """The inference just run; None if it depends on more than `matches` compares, or is not captured yet.
-        ``parities`` and ``states`` are those before it."""
+           results: Sequence[Array], transition: Transition | None = None) -> Replay | None:
+        """The inference just run; None if it depends on more than `matches` compares, or is not captured yet."""
         if not executor.fixed or not executor.captured:
             return None
         places = [_place(slot) for slot in (*inputs, *outputs)]
@@ -56,16 +54,9 @@ class Replay:
                 return None  # a copy
         if any(result is not slot._array for slot, result in zip(outputs, results)):
             return None
-        found, assigned = [], executor.assigned()
-        for (name, variable), parity in zip(variables.items(), parities):
-            before, after = states.get(name), variable.placed
-            if before is None or after is None or variable.info.axis or (
-                    name in assigned and assigned[name] is not after):
-                return None
-            found.append((variable, parity, before, after))
         large = [(slot._tensor, result) for slot, result in zip(outputs, results)
                  if isinstance(slot._tensor, ResultTensor) and slot.host() is None]
-        return Replay(executor, places, found, large)  # type: ignore[arg-type]
+        return Replay(executor, places, large, transition)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
         """Return whether the next inference is the same: the tensors and states lie where they did."""
@@ -80,9 +71,8 @@ class Replay:
             elif (isinstance(array, np.ndarray) or array.data.ptr != address or array.shape != shape
                   or array.strides != strides):
                 return False
-        for variable, parity, before, after in self._states:
-            if variable.parity != parity or not variable.alternates(before, after):
-                return False
+        if self._transition is not None and not self._transition.match():
+            return False
         return self.executor.holds(self._key, self._binding())
 
     def run(self) -> None:
@@ -92,12 +82,43 @@ class Replay:
             assert binding is not None  # it was there when it matched
             self.executor.replay(self.executor.program.segments[0].steps, binding)
 
-    def commit(self) -> None:
-        """Makes the new results and states current, once the inference has succeeded."""
+    def publish(self) -> None:
+        """Has the outputs' tensors show the results, once the inference has succeeded."""
         for tensor, result in self._results:
             tensor.expect(result)
-        for variable, _, _, after in self._states:
-            variable.alternate(after)
+
+    @property
+    def after(self) -> Snapshot | None:
+        """The variables' values after the inference; None if it leaves them as they are."""
+        return None if self._transition is None else self._transition.after
+
+
+class Transition:
+    """The values of a request's variables before an inference, and ``after`` it."""
+
+    def __init__(self, variables: Variables, changes: Sequence[Change], after: Snapshot) -> None:
+        self._variables, self._changes, self.after = variables, changes, after
+
+    @staticmethod
+    def of(variables: Variables, read: dict[str, Array], assigned: dict[str, Array],
+           after: Snapshot) -> Transition | None:
+        """The transition of the inference just run, which has ``read`` and ``assigned`` values, from `Variables.now` to
+        ``after``; None if another inference like it might find the values elsewhere."""
+        changes = []
+        for (name, variable), now, then in zip(variables.all.items(), variables.now.values, after.values):
+            if name not in read or variable.info.axis or then.array is not variable.buffers[then.buffer].last or (
+                    name in assigned and assigned[name] is not then.array):
+                return None
+            changes.append((variable, read[name], now.buffer, then))
+        return Transition(variables, changes, after)
+
+    def match(self) -> bool:
+        """Return whether the variables are now as they were before the inference."""
+        for (variable, before, buffer, then), now in zip(self._changes, self._variables.now.values):
+            if (now.array is not before or now.buffer != buffer
+                    or variable.buffers[then.buffer].last is not then.array):
+                return False
+        return True
 
 
 def _place(slot: Any) -> Place | None:

@@ -11,21 +11,23 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ovgpu import forks
+from ovgpu.claim import Claim
 from ovgpu.compilation import Compilation
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
-from ovgpu.errors import Error, is_out_of_memory
+from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.faults import fault
 from ovgpu.inputs import numbered
 from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
 from ovgpu.outputs import RequestMemory
-from ovgpu.replays import KEPT, Replay
+from ovgpu.replays import KEPT, Replay, Transition
 from ovgpu.request_tensors import RequestTensors
 from ovgpu.results import OVDict
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
-from ovgpu.runtime.state import Variables
+from ovgpu.runtime.state import Snapshot, Variables
 from ovgpu.states import InitialValues, VariableState
 from ovgpu.steady import SteadySteps
 from ovgpu.transfers import addresses, slots
@@ -40,7 +42,8 @@ class InferRequest(RequestTensors):
     """Runs a compiled model. Create it with `CompiledModel.create_infer_request`.
 
     Raises RuntimeError "Infer Request is busy" when used while an inference is running. An inference that fails
-    leaves the state as it was, and the request usable.
+    leaves the state as it was, and the request usable. In a forked process the request goes on with the state that it
+    had, without the inference that was running; on a CUDA device it raises DeviceError there.
     """
 
     def __init__(self, compilation: Compilation) -> None:
@@ -53,11 +56,11 @@ class InferRequest(RequestTensors):
                                       compilation.lock)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
-        self._moved = False  # whether variables have left memory since then
         self._replays: deque[Replay] = deque(maxlen=KEPT)  # those that were not run for the longest time come first
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
-        self._busy = threading.Lock()  # held while an inference is running
-        self._future: Future[None] | None = None
+        self._owner = Claim()  # the inference that is running has the request
+        self._forks = forks.count
+        self._future: Future[None] | None = None  # of the last inference that was started
         self._worker: ThreadPoolExecutor | None = None
         self._thread = 0  # the worker's
         self._cancelled = False
@@ -84,23 +87,34 @@ class InferRequest(RequestTensors):
         tensor's memory as a CuPy array.
 
         Raises: RuntimeError for inputs that do not fit the model, and for what goes wrong in the inference;
-        TypeError for what is no input at all.
+        TypeError for what is no input at all. Whatever it raises, KeyboardInterrupt at any point included, the state is
+        as it was.
         """
-        self._acquire()
+        inference, before, after = object(), None, None
         try:
+            self._begin(inference)
+            before = self._variables.now
             self._future = None
             self._set_inputs(inputs, share_inputs)
             self._order()
-            self._run()
-            return self._results(share_outputs, decode_strings)
-        finally:
-            self._busy.release()
+            after = self._run()
+            results = self._results(share_outputs, decode_strings)
+            self._variables.now = after  # last: until here nothing has changed
+            self._owner.release(inference)
+            return results
+        except BaseException:
+            if self._owner.take(inference):  # or it has it still
+                if before is not None and self._variables.now is after:
+                    self._variables.now = before
+                self._owner.release(inference)
+            raise
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Sets inputs, see `infer`, and starts an inference on a thread of the request's own.
 
         ``userdata`` is what the callback is given. Outputs are read when `wait` has returned, or in the callback.
         The thread ends when the request is dropped; an inference that is running then, and its callback, end first.
+        Where a signal interrupts the call, the inference may have been started.
         """
         if userdata is not None and self._callback is None:
             warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)
@@ -111,33 +125,48 @@ class InferRequest(RequestTensors):
 
     def start(self, inputs: Any, share_inputs: bool, finished: Callable[[BaseException | None], Any]) -> None:
         """Starts an inference, after which its thread calls ``finished`` with None, or what went wrong."""
-        self._acquire()
+        from concurrent.futures import Future, ThreadPoolExecutor  # they bring logging along
+
+        future, last = Future[None](), self._future
+        runner = Claim()  # the worker, or this thread if it is interrupted before the worker has begun
         try:
+            self._begin(future)
+            last = self._future
             self._set_inputs(inputs, share_inputs)
             self._order()
             if self._worker is None:
-                from concurrent.futures import ThreadPoolExecutor  # brings logging along
-
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._cancelled = False
-            self._future = self._worker.submit(self._run_async, finished)
+            self._future = future
+            self._worker.submit(self._run_async, future, runner, finished)
         except BaseException:
-            self._busy.release()
+            if runner.take(self):
+                if self._future is future:
+                    self._future = last
+                self._owner.release(future)
             raise
 
-    def _run_async(self, finished: Callable[[BaseException | None], Any]) -> None:
+    def _run_async(self, future: Future[None], runner: Claim, finished: Callable[[BaseException | None], Any]) -> None:
+        if not runner.take(future):
+            return
         self._thread = threading.get_ident()
         error: BaseException | None = None
         try:
             if self._cancelled:
                 raise RuntimeError("Infer Request was canceled")
-            self._run()
+            self._variables.now = self._run()
         except BaseException as e:
             error = e
-        self._busy.release()
-        finished(error)
-        if error is not None:
-            raise error
+        self._owner.release(future)
+        try:
+            finished(error)
+        except BaseException as e:
+            error = e
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        del error  # this frame is in its traceback
 
     def _call_back(self, error: BaseException | None) -> None:
         if error is None and self._callback is not None:
@@ -147,13 +176,19 @@ class InferRequest(RequestTensors):
                 raise RuntimeError(f"the callback raised {type(e).__name__}: {e}") from e
 
     def wait(self) -> None:
-        """Waits for the inference that was started and its callback, and raises what they raised."""
+        """Waits for the inference that was started and its callback, and raises what they raised.
+
+        KeyboardInterrupt, or what else a signal's handler raises while it waits, says nothing about the inference: it
+        goes on, and another `wait` tells whether the state is the new one.
+        """
+        self._check_process()
         future = self._future
         if future is not None and (future.done() or threading.get_ident() != self._thread):
             future.result()
 
     def wait_for(self, timeout: int) -> bool:
         """Waits at most ``timeout`` milliseconds; whether an inference was started and is over."""
+        self._check_process()
         future = self._future
         if future is None:
             return False
@@ -182,13 +217,31 @@ class InferRequest(RequestTensors):
         """What the callback is given."""
         return self._userdata
 
-    def _acquire(self) -> None:
-        if not self._busy.acquire(blocking=False):
+    def _begin(self, inference: object) -> None:
+        if self._forks != forks.count:
+            self._check_process()
+        if not self._owner.take(inference):
             raise RuntimeError("Infer Request is busy")
 
     def _check_idle(self) -> None:
-        if self._busy.locked():
+        self._check_process()
+        if self._owner:
             raise RuntimeError("Infer Request is busy")
+
+    def _check_process(self) -> None:
+        """In a process that was forked from the request's, lets go of what runs in that one. DeviceError if the request
+        is on a CUDA device."""
+        if self._forks == forks.count:
+            return
+        if self._backend.remote:
+            raise DeviceError("CUDA does not survive a fork: the request was made in the process that this one was "
+                              "forked from. Start processes by 'spawn', or compile models where they run")
+        if self._future is not None and not self._future.done():
+            from concurrent.futures import Future
+
+            self._future = Future()
+            self._future.set_exception(RuntimeError("the inference runs in the process that this one was forked from"))
+        self._owner, self._worker, self._forks = Claim(), None, forks.count
 
     def _set_inputs(self, inputs: Any, share: bool) -> None:
         for number, value in numbered(self._compilation.inputs, inputs):
@@ -203,17 +256,18 @@ class InferRequest(RequestTensors):
             if owners:
                 self._backend.order(owners)
 
-    def _run(self) -> None:
+    def _run(self) -> Snapshot:
+        """Runs an inference; returns the values that the variables have after it."""
         start = time.perf_counter()
         try:
             if not self._backend.remote:
-                self._infer()
+                after = self._infer()
             else:
                 for slot in self._outputs:
                     slot.preserve()
                 with self._backend.active():
                     try:
-                        self._infer_in_memory()
+                        after = self._infer_in_memory()
                     except BaseException:
                         self._backend.abandon()
                         raise
@@ -222,32 +276,31 @@ class InferRequest(RequestTensors):
         except Exception as e:
             raise fault("the inference", e) from e
         self._latency = (time.perf_counter() - start) * 1000
+        return after
 
-    def _infer_in_memory(self) -> None:
+    def _infer_in_memory(self) -> Snapshot:
         """Infer; where the device's memory does not suffice, once more without what earlier inferences have bound."""
         try:
-            self._infer()
+            return self._infer()
         except Exception as e:
             if not self._executors or not is_out_of_memory(e):
                 raise
             self._backend.abandon()
-        else:
-            return
         self._forget()  # outside of the handler: the error holds what was bound when it was raised
-        self._infer()
+        return self._infer()
 
-    def _infer(self) -> None:
-        if self._moved:
+    def _infer(self) -> Snapshot:
+        if self._variables.moved:
             self._forget()
         watched = self._profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value
         for replay in () if watched else self._replays:
             if replay.matches():
-                self._replay(replay)
                 if self._replays[-1] is not replay:  # the others come first the next time
                     self._replays.remove(replay)
                     self._replays.append(replay)
-                return None
-        arrays, parities = self._read_inputs(), self._variables.key
+                self._replay(replay)
+                return replay.after or self._variables.now
+        arrays, key = self._read_inputs(), self._variables.key
         steady = self._steady if self._variables.grown else None
         appending = None if steady is None else steady.take(arrays)
         if steady is not None and appending is not None:
@@ -258,16 +311,16 @@ class InferRequest(RequestTensors):
             known = None if watched else steady.replay(pairs)
             if known is not None:
                 self._replay(known)
-                return steady.commit()
+                return self._variables.after({}, steady.rows)
             executor = steady.executor
             read = [pairs[i] for i in steady.programs.read]
         else:
             pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             executor, steady, read = self._executor(arrays), None, pairs
-        self._last, key = executor, parities
+        self._last = executor
         if self._backend.remote:
             executor.hosts = [pair.host for pair in pairs]
-            key = (*parities, *addresses(read, self._outputs))
+            key = (*key, *addresses(read, self._outputs))
         arrays = [pair.device for pair in pairs]
         states = self._states(executor, arrays)
         if self._profiler is not None:
@@ -279,24 +332,25 @@ class InferRequest(RequestTensors):
         self._backend.synchronize()
         for slot, result in zip(self._outputs, results):
             slot.keep(result)
-        if states or executor.program.assigns or executor.program.rest is not None:
-            self._moved = self._variables.commit(executor.assigned())  # last: a failure leaves the state as it was
+        assigned = executor.assigned() if self._variables.all else {}
+        after = self._variables.after(assigned, 0 if steady is None else steady.rows)
         if steady is not None:
-            steady.commit()
             if not watched:
-                steady.keep(pairs, Replay.of(executor, (), (), self._outputs, results, {}, (), {}))
+                steady.keep(pairs, Replay.of(executor, (), (), self._outputs, results))
         elif self._backend.replays and not watched:
-            found = Replay.of(executor, pairs, self._inputs, self._outputs, results, self._variables.all, parities,
-                              states)
-            if found is not None:
-                self._replays.append(found)
+            transition = Transition.of(self._variables, states, assigned, after)
+            if transition is not None:
+                found = Replay.of(executor, pairs, self._inputs, self._outputs, results, transition)
+                if found is not None:
+                    self._replays.append(found)
+        return after
 
     def _replay(self, replay: Replay) -> None:
         """Runs an inference as it was run before."""
         self._last = replay.executor
         replay.run()
         self._backend.synchronize()
-        replay.commit()
+        replay.publish()
 
     @cached_property
     def _steady(self) -> SteadySteps | None:
@@ -328,11 +382,11 @@ class InferRequest(RequestTensors):
         """The current values of the variables that a program reads."""
         if not executor.program.states:
             return {}
-        variables = self._variables.all
-        states: dict[str, Any] = {name: variables[name].current for name in executor.program.states}
+        variables = self._variables
+        states: dict[str, Any] = {name: variables.value(name).array for name in executor.program.states}
         if any(value is None for value in states.values()):
             initial = self._initial.find(arrays, executor.hosts)
-            states = {name: variables[name].begin(initial(name)) if value is None else value
+            states = {name: variables.begin(name, initial(name)) if value is None else value
                       for name, value in states.items()}
         return states
 
@@ -352,13 +406,12 @@ class InferRequest(RequestTensors):
     def query_state(self) -> list[VariableState]:
         """The variables of this request."""
         self._check_idle()
-        return [VariableState(variable, self._variables, self._initial, self._check_idle)
-                for variable in self._variables.all.values()]
+        return [VariableState(name, self._variables, self._initial, self._check_idle) for name in self._variables.all]
 
     def reset_state(self) -> None:
         """Gives every variable its initial value again."""
         self._check_idle()
-        self._variables.reset()
+        self._variables.reset_all()
 
     # ---- what it does and costs
 
@@ -424,7 +477,8 @@ class InferRequest(RequestTensors):
         self._replays.clear()
         self._initial.release_memory()
         self.__dict__.pop("_steady", None)
-        self._last, self._moved = None, False
+        self._last = None
+        self._variables.release()
 
     def get_compiled_model(self) -> CompiledModel:
         """The compiled model, as a new object without the private request of the one that made this request."""

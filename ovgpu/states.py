@@ -15,7 +15,7 @@ from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
-from ovgpu.runtime.state import Variable, VariableInfo, Variables
+from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.tensor import Tensor
 from ovgpu.transfers import arrived, snapshot
 from ovgpu.types import Type
@@ -97,7 +97,7 @@ class InitialValues:
 
     def _value(self, name: str, found: dict[str, Array]) -> Array:
         """Its value, dense: one that grows has room in it."""
-        value = self._variables.all[name].current
+        value = self._variables.value(name).array
         if value is None:
             return found.get(name, self._zeros(name))
         if value.flags.c_contiguous:
@@ -149,14 +149,13 @@ class VariableState:
     Raises RuntimeError while the request is running.
     """
 
-    def __init__(self, variable: Variable, variables: Variables, initial: InitialValues,
-                 check_idle: Callable[[], None]) -> None:
-        self._variable, self._variables = variable, variables
+    def __init__(self, name: str, variables: Variables, initial: InitialValues, check_idle: Callable[[], None]) -> None:
+        self._name, self._variables = name, variables
         self._initial, self._check_idle = initial, check_idle
 
     @property
     def name(self) -> str:
-        return self._variable.info.name
+        return self._name
 
     @property
     def state(self) -> Tensor:
@@ -165,12 +164,12 @@ class VariableState:
         The copy of a device's variable is on the device until its data are asked for.
         """
         self._check_idle()
-        backend = self._variable.backend
-        with backend.active():
-            value = self._variable.current
+        variable = self._variables.all[self._name]
+        with variable.backend.active():
+            value = self._variables.value(self._name).array
             if value is None:
-                value = self._initial.find(None)(self.name)
-            return snapshot(*self._variable.seen(value), backend)
+                value = self._initial.find(None)(self._name)
+            return snapshot(*variable.seen(value), variable.backend)
 
     @state.setter
     def state(self, value: Any) -> None:
@@ -178,16 +177,16 @@ class VariableState:
         shape do not fit."""
         self._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
-        backend = self._variable.backend
+        backend = self._variables.all[self._name].backend
         array = arrived(tensor, backend)
         with backend.active():
-            self._variable.set(array)
+            self._variables.set(self._name, array)
             backend.synchronize()  # the tensor may change from now on
 
     def reset(self) -> None:
         """Has the variable begin anew with its initial value."""
         self._check_idle()
-        self._variable.reset()
+        self._variables.reset(self._name)
 
     def __repr__(self) -> str:
         return f"<VariableState: '{self.name}'>"

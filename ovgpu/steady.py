@@ -79,7 +79,7 @@ class SteadySteps:
 
     def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants) -> None:
         self.programs, self._backend = programs, backend
-        self._variables = [variables.all[cache.name] for cache in programs.parts.caches]
+        self._variables = variables
         self.executor = Executor(programs.device, backend, constants)
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
         self._host: dict[Any, _HostPart] = {}
@@ -95,7 +95,7 @@ class SteadySteps:
     def take(self, hosts: Sequence[Array]) -> list[Pair] | None:
         """Return the executor's arguments after the model's inputs, or None if the inference is no decode step.
 
-        Call `commit` after the inference has succeeded. Only inputs among ``programs.seen`` have to be uploaded.
+        After the inference the caches have `rows` rows. Only inputs among ``programs.seen`` have to be uploaded.
         """
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
@@ -137,7 +137,7 @@ class SteadySteps:
         """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
         wanted, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
         rows, had = wanted[0][first], int(self._lengths.host[1])
-        if self._last is None or self._last[0] != wanted or any(v.extended != had for v in self._variables):
+        if self._last is None or self._last[0] != wanted or self._variables.now.rows != had:
             had = self._rows()
             self._last = self._look(wanted, had, rows) if had and 0 < rows <= MOST else None
         if self._last is None or had + rows > self._last[2]:
@@ -148,23 +148,26 @@ class SteadySteps:
 
     def _rows(self) -> int:
         """Of the first cache."""
-        current = self._variables[0].current
-        return 0 if current is None else current.shape[self.programs.parts.caches[0].axis]
+        cache = self.programs.parts.caches[0]
+        now = self._variables.value(cache.name).array
+        return 0 if now is None else now.shape[cache.axis]
 
     def _look(self, wanted: Shapes, had: int, rows: int) -> tuple[Shapes, list[Array], int] | None:
         """At all caches, whether they are alike and can take ``rows`` more: they whole, and how many rows they can
         have."""
-        wholes, most = list[Array](), set[int]()
-        for variable, cache, shape in zip(self._variables, self.programs.parts.caches, wanted):
-            axis, now, whole = cache.axis, variable.current, variable.whole()
+        wholes, extents, bounds = list[Array](), set[int](), list[int]()
+        for cache, shape in zip(self.programs.parts.caches, wanted):
+            axis, variable = cache.axis, self._variables.all[cache.name]
+            now, buffer = self._variables.value(cache.name)
+            whole = variable.whole(now, buffer)
             if (now is None or whole is None or shape[axis] != rows
                     or now.shape != (*shape[:axis], had, *shape[axis + 1 :])
                     or not variable.admits((*shape[:axis], had + rows, *shape[axis + 1 :]))):
                 return None
             wholes.append(whole)
-            most.add(whole.shape[axis])
-        bounds = [variable.most(cache.axis) for variable, cache in zip(self._variables, self.programs.parts.caches)]
-        return (wanted, wholes, min(*most, *bounds)) if len(most) == 1 else None
+            extents.add(whole.shape[axis])
+            bounds.append(variable.most(axis))
+        return (wanted, wholes, min(*extents, *bounds)) if len(extents) == 1 else None
 
     def replay(self, pairs: Sequence[Pair]) -> Replay | None:
         """The last step, if the one that `take` has told of is to be run with the same arrays."""
@@ -183,11 +186,10 @@ class SteadySteps:
         if replay is not None and not program.states and not program.assigns:
             self._kept = [pairs[number].device for number in self.programs.seen], replay
 
-    def commit(self) -> None:
-        """Has the caches take in what was appended."""
-        rows = int(self._lengths.host[1])
-        for variable in self._variables:
-            variable.extend(rows)
+    @property
+    def rows(self) -> int:
+        """Rows that the caches have after the step that `take` has told of."""
+        return int(self._lengths.host[1])
 
 
 class _HostPart:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"collector", "errors", "types", "symbolic", "properties", "replacement"},
+    {"claim", "collector", "errors", "forks", "process_setting", "properties", "replacement", "symbolic", "types"},
     {"tensor"},
     {"model"},
     {"ops"},

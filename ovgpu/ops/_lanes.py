@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
+from ovgpu.claim import Claim
 from ovgpu.ops._op import Array
+from ovgpu.process_setting import ProcessSetting
 
 Call = Callable[[], Any]
 
@@ -61,25 +64,60 @@ def record(k: Any, work: Sequence[Lane]) -> None:
 
 
 def side_by_side(work: Sequence[Lane]) -> None:
-    """Runs the lanes at the same time; returns when all are done, and raises what one of them raised."""
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
-    with _blas:
-        queue = _crew.queue(len(work) - 1)
-        for lane in work[1:]:
-            queue.put((lane, done))
-        errors = [_run(work[0]), *(done.get() for _ in work[1:])]
-    for error in errors:
-        if error is not None:
-            raise error
+    """Runs the lanes at the same time; returns when all are done, and raises what one of them raised. When it is
+    interrupted, no lane runs on after it."""
+    jobs = [_Job(lane) for lane in work[1:]]
+    with _blas.changed() if _blas else nullcontext():
+        try:
+            queue = _crew.queue(len(jobs))
+            for job in jobs:
+                queue.put(job)
+            for call in work[0]:
+                call()
+            for job in jobs:
+                job.finish()
+        finally:
+            for job in jobs:
+                job.stop()
 
 
-def _run(lane: Lane) -> BaseException | None:
-    try:
-        for call in lane:
-            call()
-    except BaseException as error:  # raised where the lanes were started
-        return error
-    return None
+class _Job:
+    """A lane that a worker runs, or the caller if no worker has come to it yet."""
+
+    __slots__ = ("_done", "_error", "_lane", "_runner")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane, self._error = lane, list[BaseException]()
+        self._runner = Claim()
+        self._done = threading.Lock()  # a worker that runs the lane releases it
+        self._done.acquire()
+
+    def work(self) -> None:
+        """Runs the lane in a worker, unless the caller has it."""
+        if self._runner.take(_work):
+            try:
+                for call in self._lane:
+                    call()
+            except BaseException as error:  # raised in the caller
+                self._error.append(error)
+            self._done.release()
+
+    def finish(self) -> None:
+        """Has the lane done when it returns. Raises what it raised."""
+        if self._runner.take(self):
+            for call in self._lane:
+                call()
+            return
+        with self._done:
+            pass
+        if self._error:
+            raise self._error.pop()
+
+    def stop(self) -> None:
+        """Has no worker run the lane when it returns."""
+        if not self._runner.take(self):
+            with self._done:
+                pass
 
 
 class _Crew:
@@ -104,56 +142,44 @@ class _Crew:
 def _work(queue: SimpleQueue[Any]) -> None:
     with np.errstate(all="ignore"):
         while True:
-            lane, done = queue.get()
-            error = _run(lane)
-            del lane  # while this thread waits, it keeps no arrays alive
-            done.put(error)
-            del done, error
+            job = queue.get()
+            job.work()
+            del job  # while this thread waits, it keeps no arrays alive
 
 
-class _Blas:
-    """The number of threads of the BLAS that NumPy brings along; inside, it is one."""
+def _blas_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
+    """Functions that give and set the number of threads of the BLAS that NumPy brings along; None for another BLAS."""
+    library = ctypes.CDLL(_multiarray_umath.__file__)  # in which its dependencies' symbols are found as well
+    for prefix in ("scipy_", ""):
+        for suffix in ("64_", ""):
+            name = f"{prefix}openblas_{{}}_num_threads{suffix}"
+            if hasattr(library, name.format("set")):
+                return getattr(library, name.format("get")), getattr(library, name.format("set"))
+    return None
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = self._outside = 0
-        library = ctypes.CDLL(_multiarray_umath.__file__)  # in which its dependencies' symbols are found as well
-        names = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
-        name = next((n for n in names if hasattr(library, n.format("set"))), None)
-        self._get: Any = name and getattr(library, name.format("get"))
-        self._set: Any = name and getattr(library, name.format("set"))
 
-    def __bool__(self) -> bool:
-        """Whether the number can be set."""
-        return self._set is not None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside and self:
-                self._outside = self._get()
-                self._set(1)
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self:
-                self._set(self._outside)
+def _one_thread() -> ProcessSetting[int] | None:
+    """The number of BLAS's threads, which is one within its blocks; None if it cannot be set."""
+    if BLAS_THREADS is None:
+        return None
+    read, write = BLAS_THREADS
+    return ProcessSetting(read, lambda: write(1), write)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_blas = _Blas()
+BLAS_THREADS = _blas_threads()
+LANES = min(_cores(), 8) if BLAS_THREADS else 1
+_blas = _one_thread()
 _crew = _Crew()
-LANES = min(_cores(), 8) if _blas else 1
 
 
 def _start_afresh() -> None:
     """Threads do not live on in a forked process."""
     global _crew, _blas
-    _crew, _blas = _Crew(), _Blas()
+    _crew, _blas = _Crew(), _one_thread()
 
 
 if hasattr(os, "register_at_fork"):

@@ -61,7 +61,7 @@ class Recording(Protocol):
     @property
     def flat(self) -> list[Call]: ...
 
-    runs: int
+    runs: int  # how often its calls have run one by one
     graph: Any
     reason: str  # why it cannot be captured, where that has been tried
     number: int  # the call in `flat` that is being run, or that stands first in what is being run

@@ -39,5 +39,5 @@ class Block(Generic[T]):
     def _reserve(self, nbytes: int) -> None:
         if self._memory is None or nbytes > self._size:
             size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # what has grown will grow again
-            self._memory, self._size = reserve(self._allocate, size, nbytes)
             self._arrays.clear()
+            self._memory, self._size = reserve(self._allocate, size, nbytes)

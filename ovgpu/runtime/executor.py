@@ -185,6 +185,7 @@ class Executor:
             if len(kept) > KEPT:
                 kept.popitem(last=False)
         else:
+            binding.started = False  # an interrupted inference may have left it
             self._publish(segment, binding)
         kept.move_to_end(full_key)
         if not number:
@@ -408,6 +409,7 @@ class Executor:
             raise self._failed(e, culprit(steps, recording.calls, recording.number)) from e
         if not replayed:
             self.run_flat(steps, recording)
+            recording.runs += 1
 
     def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
         """Runs the calls of a recording one by one; raises one clear exception that names the step that failed."""

@@ -1,6 +1,7 @@
 """Variables of one request: two buffers each, so that an inference reads one and writes the other.
 
-The new values take effect together, by `commit`, once the inference has succeeded; a failed one changes nothing.
+The values of all variables are one `Snapshot`. An inference that succeeds replaces it by one assignment; one that
+fails, or is interrupted at whatever point, leaves it and the memory of its arrays as they are.
 A variable that grows lies in its buffer with room behind its rows. What is appended is written there, behind the
 current value, which takes it in when the inference has succeeded; the other buffer serves when there is no room left.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
@@ -21,7 +22,8 @@ from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.symbolic import room
 from ovgpu.types import PartialShape, Type
 
-KEPT = 4  # arrays in a block
+KEPT = 4  # arrays in a buffer
+NEW = "[Assign] the new value"
 
 
 @dataclass(frozen=True)
@@ -35,42 +37,41 @@ class VariableInfo:
     seen: Type = Type.dynamic  # the type that its values have for users, if another one
 
 
+class Value(NamedTuple):
+    """A variable's value, None until it is set, and the number of its buffer; the other one is written next."""
+
+    array: Array | None
+    buffer: int
+
+
+class Snapshot(NamedTuple):
+    """The values of all variables. If ``rows`` is not 0, those that grow have so many rows, of which their arrays show
+    the first ones: in most steps of a decoder nobody looks at them."""
+
+    values: tuple[Value, ...]
+    rows: int = 0
+
+
+class Buffer:
+    """Memory of a variable, and the arrays that were made in it. It never moves: more memory is another buffer."""
+
+    __slots__ = ("arrays", "last", "memory", "size", "whole")
+
+    def __init__(self, memory: Any = None, size: int = 0) -> None:
+        self.memory, self.size = memory, size
+        self.arrays: dict[Any, Array] = {}  # see `Variable._array`
+        self.last: Array | None = None  # the one placed last
+        self.whole: Array | None = None  # see `Variable.whole`
+
+
 class Variable:
-    """A variable's value and its two buffers; ``current`` is None until it is set."""
+    """The two buffers of a variable."""
 
     def __init__(self, info: VariableInfo, backend: Backend) -> None:
         self.info, self.backend = info, backend
-        self.extended = 0  # rows that the current value has by `extend`, if nobody has asked for it since
-        self._current: Array | None = None
-        self.blocks: list[Any] = [None, None]
-        self._arrays: list[dict[Any, Array]] = [{}, {}]  # see `_array`
-        self.sizes = [0, 0]
-        self._spare: list[Array | None] = [None, None]  # see `spare`
-        self.parity = 0  # the block that `current` is in; the other one is written next
+        self.buffers = [Buffer(), Buffer()]
         self.moved = False  # whether there is memory that it has left, since somebody asked
-        self.appended: Array | None = None  # in the current block: the current value, and what is written behind it
-        self._whole: tuple[Any, Array] | None = None  # see `whole`, and the block that it is of
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
-
-    @property
-    def current(self) -> Array | None:
-        self._settle()
-        return self._current
-
-    @current.setter
-    def current(self, value: Array | None) -> None:
-        self._settle()
-        self._current = value
-
-    @property
-    def spare(self) -> list[Array | None]:
-        """The array last placed in either block."""
-        self._settle()
-        return self._spare
-
-    @property
-    def is_set(self) -> bool:
-        return self._current is not None
 
     def type_of(self, value: Array) -> Type:
         """The declared type, or that of a value if any is allowed."""
@@ -83,8 +84,19 @@ class Variable:
             return value, kind
         return converted(self.backend.xp, value, self.info.seen), self.info.seen
 
+    def taken(self, value: Array) -> Array:
+        """A value from outside in the variable's type. Error if type or shape are not the variable's."""
+        seen = self.type_of(value) if self.info.seen.is_dynamic() else self.info.seen
+        if value.dtype != seen.storage:
+            raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
+        if not self.admits(value.shape):
+            raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, the new value {list(value.shape)}")
+        if self.info.type in (Type.dynamic, seen):
+            return value
+        return converted(self.backend.xp, value, self.info.type)
+
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether the declared shape allows this one."""
+        """Return whether the declared shape allows this one."""
         if self._extents is None:
             return True
         for n, (low, high) in zip(shape, self._extents):
@@ -97,99 +109,91 @@ class Variable:
         high = -1 if self._extents is None else self._extents[axis][1]
         return sys.maxsize if high < 0 else high
 
-    def write(self, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
-        """An array for the new value, of a variable that grows with these strides in bytes. Error if the variable
-        cannot have it. With ``append`` the new value begins with the current one: then it lies there as well, if it
-        has room; else, as other values, in the block that is not current."""
-        now = self.spare[self.parity]
-        if append and now is not None and now.strides == strides and now.dtype == kind.storage and now.size and (
-                now.shape[: self.info.axis] == shape[: self.info.axis]):
-            self._check(shape, "[Assign] the new value")
-            self.appended = self._array(self.parity, shape, strides, kind)
-            return self.appended
-        return self._place(1 - self.parity, shape, kind, "[Assign] the new value", strides)
+    def write(self, current: int, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+        """An array for the new value with these strides in bytes, which matter if the variable grows; ``current`` is
+        the buffer of the value. Error if the variable cannot have it. With ``append`` the new value begins with that
+        one: then it lies there as well, if there is room; else, as other values, in the other buffer."""
+        buffer = self.buffers[current]
+        last = buffer.last
+        if append and last is not None and last.strides == strides and last.dtype == kind.storage and last.size and (
+                last.shape[: self.info.axis] == shape[: self.info.axis]):
+            self._check(shape, NEW)
+            buffer.last = self._array(buffer, shape, strides, kind)
+            return buffer.last
+        return self._place(1 - current, shape, kind, NEW, strides)
 
-    def whole(self) -> Array | None:
-        """The current value of a variable that grows, and the room behind its rows; the same array while it stays where
-        it is."""
-        now = self.spare[self.parity]
-        if self.current is not now or now is None or not self.info.axis:
-            return None
-        axis, block = self.info.axis, self.blocks[self.parity]
-        rows = now.strides[axis - 1] // max(prod(now.shape[axis + 1 :]) * now.dtype.itemsize, 1)
-        shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
-        known = self._whole
-        if known is None or known[0] is not block or known[1].shape != shape or known[1].dtype != now.dtype:
-            known = self._whole = block, self.backend.place(block, 0, shape, now.strides, Type.of(now.dtype))
-        return known[1]
-
-    def extend(self, rows: int) -> None:
-        """Has the current value take in what was written behind it: ``rows`` in all, which must be admitted."""
-        self.extended = rows
-
-    def _settle(self) -> None:
-        """Places the array of what `extend` has said: in most steps of a decoder nobody looks at it."""
-        rows, self.extended = self.extended, 0
-        now, axis = self._current, self.info.axis
-        if rows and now is not None:
-            shape = (*now.shape[:axis], rows, *now.shape[axis + 1 :])
-            self._current = self._spare[self.parity] = self.backend.place(
-                self.blocks[self.parity], 0, shape, now.strides, Type.of(now.dtype))
-
-    def begin(self, value: Array) -> Array:
-        """An initial value in the current block, where a later value of its shape would lie: steps that are bound
-        to it need not be bound again. The variable stays as it is."""
-        return self._copied(self.parity, value, "[ReadValue] the initial value")
-
-    def stage(self, value: Array) -> Array:
-        """A new value in the block that is not current; copied there if it is elsewhere. A value that stays the same
+    def whole(self, value: Array | None, current: int) -> Array | None:
+        """The value of a variable that grows, in its buffer, and the room behind its rows; the same array while it
         stays where it is."""
-        if value is self.spare[self.parity] or value is self.appended:
-            return value
-        return self._copied(1 - self.parity, value, "[Assign] the new value")
+        buffer, axis = self.buffers[current], self.info.axis
+        if value is None or not axis or not any([value is array for array in buffer.arrays.values()]):
+            return None
+        rows = value.strides[axis - 1] // max(prod(value.shape[axis + 1 :]) * value.dtype.itemsize, 1)
+        shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
+        whole = buffer.whole
+        if whole is None or whole.shape != shape or whole.dtype != value.dtype:
+            whole = self.backend.place(buffer.memory, 0, shape, value.strides, Type.of(value.dtype))
+            buffer.whole = whole
+        return whole
 
-    def _copied(self, block: int, value: Array, what: str) -> Array:
-        if value is self.spare[block]:
+    def extended(self, value: Array, current: int, rows: int) -> Array:
+        """A value that grows, in its buffer, with what was written behind it: ``rows`` in all."""
+        buffer, axis = self.buffers[current], self.info.axis
+        shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
+        buffer.last = found = self._array(buffer, shape, value.strides, Type.of(value.dtype))
+        return found
+
+    def after(self, value: Array, current: Array | None, buffer: int) -> Value:
+        """The value that an inference gives a variable whose current value is in ``buffer``: where it was written, or
+        copied to the other buffer if it is not the variable's memory. A value that stays the same stays where it
+        is."""
+        if value is current or value is self.buffers[buffer].last:
+            return Value(value, buffer)
+        return Value(self.copied(1 - buffer, value, NEW), 1 - buffer)
+
+    def copied(self, number: int, value: Array, what: str) -> Array:
+        """A value in one of the buffers, copied there unless it is what lies there already. Error, which says ``what``
+        it is, for a shape that the variable cannot have."""
+        if value is self.buffers[number].last:
             return value
-        target = self._place(block, value.shape, self.type_of(value), what)
+        target = self._place(number, value.shape, self.type_of(value), what)
         for call in self.backend.copy(value, target):
             call()
         return target
 
-    def _place(self, block: int, shape: tuple[int, ...], kind: Type, what: str,
+    def _place(self, number: int, shape: tuple[int, ...], kind: Type, what: str,
                strides: tuple[int, ...] | None = None) -> Array:
-        array = self.spare[block]
+        buffer, axis = self.buffers[number], self.info.axis
+        array = buffer.last
         if array is not None and array.shape == shape and array.dtype == kind.storage and (
-                not self.info.axis or strides is None or array.strides == strides):
+                not axis or strides is None or array.strides == strides):
             return array
         self._check(shape, what)
-        strides = self._strides(block, shape, kind) if strides is None else strides
-        nbytes = (prod(shape[: self.info.axis]) * strides[self.info.axis - 1] if self.info.axis
-                  else prod(shape) * kind.storage.itemsize)
-        if self.blocks[block] is None or self.sizes[block] < nbytes:
-            self._arrays[block] = {}
-            grown = self.blocks[block] is not None and not self.info.axis  # and will grow again
+        strides = self._strides(array, shape, kind) if strides is None else strides
+        nbytes = prod(shape[:axis]) * strides[axis - 1] if axis else prod(shape) * kind.storage.itemsize
+        if buffer.memory is None or buffer.size < nbytes:
+            grown = buffer.memory is not None and not axis  # and will grow again
             size = capacity(2 * nbytes if grown else nbytes, self.info.shape.is_dynamic)
-            self.moved |= self.blocks[block] is not None
-            self.blocks[block], self.sizes[block] = reserve(self.backend.allocate, size, nbytes)
-        array = self.spare[block] = self._array(block, shape, strides, kind)
+            self.moved |= buffer.memory is not None
+            buffer = self.buffers[number] = Buffer(*reserve(self.backend.allocate, size, nbytes))
+        buffer.last = array = self._array(buffer, shape, strides, kind)
         return array
 
-    def _array(self, block: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
-        """The array at the beginning of a block: the same one as before for one of the last few shapes, as steps are
+    def _array(self, buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+        """The array at the beginning of a buffer: the same one as before for one of the last few shapes, as steps are
         bound to arrays."""
-        known, key = self._arrays[block], (shape, strides, kind)
+        known, key = buffer.arrays, (shape, strides, kind)
         found = known.get(key)
         if found is None:
-            found = known[key] = (self.backend.place(self.blocks[block], 0, shape, strides, kind) if self.info.axis
-                                  else self.backend.dense(self.blocks[block], shape, kind))
+            found = known[key] = (self.backend.place(buffer.memory, 0, shape, strides, kind) if self.info.axis
+                                  else self.backend.dense(buffer.memory, shape, kind))
             if len(known) > KEPT:
                 del known[next(iter(known))]
         return found
 
-    def _strides(self, block: int, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
-        """Strides in bytes for a value from outside, with the room that the block has already."""
-        axis, last, size = self.info.axis, self.spare[block], kind.storage.itemsize
+    def _strides(self, last: Array | None, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
+        """Strides in bytes for a value from outside, with the room that the buffer had for the last one."""
+        axis, size = self.info.axis, kind.storage.itemsize
         had = last.strides[axis - 1] // size if axis and last is not None and last.ndim == len(shape) else 0
         needed, row = prod(shape[axis:]), max(prod(shape[axis + 1 :]), 1)
         strides = View.roomy(shape, axis, room(needed, had, row)).strides if axis else dense_strides(shape)
@@ -200,80 +204,98 @@ class Variable:
             raise Error(f"{what} of variable '{self.info.name}' has shape {list(shape)}, "
                         f"the variable has {self.info.shape}")
 
-    def commit(self, staged: Array) -> None:
-        """Makes a staged value current."""
-        if staged is self.appended:
-            self.spare[self.parity] = staged
-        elif staged is not self.spare[self.parity]:
-            self.parity = 1 - self.parity
-            other = 1 - self.parity
-            if self.info.axis and self.sizes[other] < self.sizes[self.parity]:  # it is outgrown
-                self.blocks[other], self.sizes[other], self.spare[other] = None, 0, None
-                self._arrays[other] = {}
-                self._whole, self.moved = None, True
-        self.current, self.appended = staged, None
+    def outgrown(self, current: int) -> bool:
+        """Return whether the buffer beside the current one is too small for what comes."""
+        return bool(self.info.axis) and 0 < self.buffers[1 - current].size < self.buffers[current].size
 
-    @property
-    def placed(self) -> Array | None:
-        """The current value, if it is the array last placed in its block."""
-        value = self.current
-        return value if value is self._spare[self.parity] else None
-
-    def alternates(self, before: Array, after: Array) -> bool:
-        """Return whether ``before`` is the current value, and the next one would be placed in ``after``."""
-        return (self._current is before and not self.extended
-                and (after is before or self._spare[1 - self.parity] is after))
-
-    def alternate(self, after: Array) -> None:
-        """Makes ``after`` current, see `alternates`."""
-        if after is not self._current:
-            self.parity = 1 - self.parity
-            self._current = after
-
-    def set(self, value: Array) -> None:
-        """Sets the value from outside, in the current block: what is bound to it holds on. Error if type or shape are
-        not the variable's."""
-        seen = self.type_of(value) if self.info.seen.is_dynamic() else self.info.seen
-        if value.dtype != seen.storage:
-            raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
-        if not self.admits(value.shape):
-            raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, "
-                        f"the new value {list(value.shape)}")
-        if self.info.type not in (Type.dynamic, seen):
-            value = converted(self.backend.xp, value, self.info.type)
-        self.current = self._copied(self.parity, value, "[Assign] the new value")
-
-    def reset(self) -> None:
-        """Gives the variable its initial value again."""
-        self.current = None
+    def release(self, current: int) -> None:
+        """Frees the buffer beside the current one if it is outgrown."""
+        if self.outgrown(current):
+            self.buffers[1 - current] = Buffer()
+        self.moved = False
 
 
 class Variables:
-    """All variables of a request, by id."""
+    """All variables of a request by id, and their values ``now``."""
 
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
+        self.now = Snapshot((Value(None, 0),) * len(infos))
+        self.moved = False  # whether one of them has left memory: `release` frees it
+        self._numbers = {name: number for number, name in enumerate(infos)}
 
     @property
     def grown(self) -> bool:
-        """Whether a variable that grows has a value."""
-        return any(v.info.axis and v.is_set for v in self.all.values())
+        """Return whether a variable that grows has a value."""
+        return any(v.info.axis and value.array is not None for v, value in zip(self.all.values(), self.now.values))
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Which of their two buffers the variables are in: bindings differ by it."""
-        return tuple([v.parity for v in self.all.values()])
+        """The buffers of all values: bindings differ by them."""
+        return tuple([value.buffer for value in self.now.values])
 
-    def commit(self, values: dict[str, Array]) -> bool:
-        """Makes all new values current at once, after everything that may fail; whether any variable has moved."""
-        staged = {name: self.all[name].stage(value) for name, value in values.items()}
-        moved = False
-        for name, value in staged.items():
-            variable = self.all[name]
-            variable.commit(value)
-            moved, variable.moved = moved or variable.moved, False
-        return moved
+    def value(self, name: str) -> Value:
+        """A variable's value now."""
+        value, rows = self.now.values[self._numbers[name]], self.now.rows
+        if rows and value.array is not None and self.all[name].info.axis:
+            return Value(self.all[name].extended(value.array, value.buffer, rows), value.buffer)
+        return value
 
-    def reset(self) -> None:
-        for variable in self.all.values():
-            variable.reset()
+    def begin(self, name: str, initial: Array) -> Array:
+        """An initial value in the current buffer, where a later value of its shape would lie: steps that are bound to
+        it need not be bound again. The variable stays without a value."""
+        return self.all[name].copied(self.value(name).buffer, initial, "[ReadValue] the initial value")
+
+    def write(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
+        """An array for a new value, see `Variable.write`."""
+        return self.all[name].write(self.now.values[self._numbers[name]].buffer, shape, kind, strides, append)
+
+    def after(self, assigned: dict[str, Array], rows: int = 0) -> Snapshot:
+        """The values that the variables have from the moment on that ``now`` is set to them: those assigned, and of
+        those that grow ``rows`` rows where they lie. Raises what copying a value may raise."""
+        now = self.now if rows else self._settled()
+        if not assigned:
+            return now if now.rows == rows else Snapshot(now.values, rows)
+        values = list(now.values)
+        for name, value in assigned.items():
+            number, variable = self._numbers[name], self.all[name]
+            array, buffer = values[number]
+            values[number] = after = variable.after(value, array, buffer)
+            if variable.moved or (after[1] != buffer and variable.outgrown(after[1])):
+                self.moved = True
+        return Snapshot(tuple(values), rows)
+
+    def set(self, name: str, value: Array) -> None:
+        """Sets a value from outside, in the current buffer: what is bound to it holds on. Error if type or shape are
+        not the variable's."""
+        variable = self.all[name]
+        value = variable.taken(value)
+        self.now = self._settled()  # in arrays of their own: the buffer may be exchanged
+        buffer = self.value(name).buffer
+        self._replace(name, Value(variable.copied(buffer, value, NEW), buffer))
+
+    def reset(self, name: str) -> None:
+        """Gives a variable its initial value again."""
+        self.now = self._settled()
+        self._replace(name, Value(None, self.value(name).buffer))
+
+    def reset_all(self) -> None:
+        """Gives all variables their initial values again."""
+        self.now = Snapshot(tuple([Value(None, value.buffer) for value in self.now.values]))
+
+    def release(self) -> None:
+        """Frees memory that values have left; what is bound to it has to go as well."""
+        for variable, value in zip(self.all.values(), self.now.values):
+            variable.release(value.buffer)
+        self.moved = False
+
+    def _settled(self) -> Snapshot:
+        """The same values, all rows in their arrays."""
+        if not self.now.rows:
+            return self.now
+        return Snapshot(tuple([self.value(name) for name in self.all]))
+
+    def _replace(self, name: str, value: Value) -> None:
+        values = list(self.now.values)
+        values[self._numbers[name]] = value
+        self.now = Snapshot(tuple(values), self.now.rows)

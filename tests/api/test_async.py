@@ -147,7 +147,7 @@ def test_cancelled_before_it_begins() -> None:
     r.set_callback(lambda _: go.wait(10), None)
     r.start_async(X)
     deadline = time.monotonic() + 10
-    while r._busy.locked() and time.monotonic() < deadline:
+    while r._owner and time.monotonic() < deadline:
         time.sleep(0.001)
     r.start_async(X)
     r.cancel()

@@ -131,9 +131,9 @@ def test_what_is_there_stays(device: str) -> None:
     places = []
     for i in range(70):
         request.infer([numbers(2, 2, 1, ROW, seed=i), np.arange(2, dtype=np.int32)])
-        places.append(address(request._variables.all["cache"].current))
+        places.append(address(request._variables.value("cache").array))
     assert [i for i in range(1, 70) if places[i] != places[i - 1]] == [8, 16, 32, 64]
-    assert [b is None for b in request._variables.all["cache"].blocks].count(True) == 1
+    assert [b.memory is None for b in request._variables.all["cache"].buffers].count(True) == 1
 
 
 def test_only_what_is_new_moves(device: str) -> None:

@@ -318,7 +318,7 @@ def test_memory_that_is_outgrown(device: str) -> None:
     blocks: list[Any] = []
     for _ in range(70):  # room for 16, 32, 64 and 128 rows
         twins.feed(1)
-        now = [block for variable in twins.found._variables.all.values() for block in variable.blocks]
+        now = [buffer.memory for variable in twins.found._variables.all.values() for buffer in variable.buffers]
         now = [getattr(block, "mem", block) for block in now if block is not None]
         blocks += [ref(block) for block in now if all(known() is not block for known in blocks)]
     del now

@@ -42,19 +42,18 @@ class CudaBackend:
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
             self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self._active = errors.Active(self.device, self.stream, folder)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream, plans), Fft()
         self.graphs = Graphs(self.stream)
         self.waiting = Waiting(self.stream, number)
 
     def active(self) -> AbstractContextManager[Any]:
-        return self._active
+        return errors.active(self.device, self.stream, self.folder)
 
     def for_request(self) -> CudaBackend:
         return CudaBackend(self.number, self.folder, self.dnn.plans)
 
     def allocate(self, nbytes: int) -> Any:
-        with self._active:
+        with self.active():
             return self.cupy.cuda.alloc(max(nbytes, 1))
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
@@ -74,25 +73,25 @@ class CudaBackend:
     def constant(self, value: Any) -> Array:
         if value.dtype == object:
             return value
-        with self._active:
+        with self.active():
             array = self.xp.empty(value.shape, value.dtype)
             array.set(np.asarray(value, order="C"), stream=self.stream)
             self.stream.synchronize()  # requests on other streams share it
             return array
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        with self._active:
+        with self.active():
             found = iter(slab([value for value in values if value.dtype != object], self.stream))
         return [value if value.dtype == object else next(found) for value in values]
 
     def to_host(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):
             return array
-        with self._active:
+        with self.active():
             return array.get(stream=self.stream)
 
     def pinned(self, nbytes: int) -> Any:
-        with self._active:
+        with self.active():
             try:
                 return pinned(nbytes)
             except self.cupy.cuda.runtime.CUDARuntimeError as e:
@@ -100,13 +99,13 @@ class CudaBackend:
 
     def send(self, source: Any, target: Array) -> None:
         """Copy a host array to the device through small staging buffers; it need not be in pinned memory."""
-        with self._active:
+        with self.active():
             send(source, target, self.stream)
 
     def fetch(self, source: Array, target: Any) -> None:
         """Copy a device array to the host, likewise. Its work must be done. Any thread may call this, also while the
         request captures a graph on its own stream."""
-        with self._active:
+        with self.active():
             fetch(source, target, self._reader)
 
     @cached_property
@@ -133,7 +132,7 @@ class CudaBackend:
 
     def convert(self, source: Array, target: Array) -> None:
         """Copies a device array of any layout and type into another of its shape."""
-        with self._active:
+        with self.active():
             if source.dtype != target.dtype:
                 self.cupy.copyto(target, source, casting="unsafe")
                 return
@@ -163,7 +162,7 @@ class CudaBackend:
         return self.graphs.replay(recording)
 
     def memory_held(self) -> int:
-        with self._active:
+        with self.active():
             return int(self.cupy.get_default_memory_pool().total_bytes())
 
     def clock(self) -> Clock:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ovgpu.backends.cuda import kernel_cache, rt
 from ovgpu.errors import DeviceError, OpError
@@ -71,34 +70,30 @@ def _translation(error: BaseException) -> DeviceError | None:
     return OutOfMemory(text) if text.startswith("out of memory") else DeviceError(text)
 
 
-class Active:
-    """A context in which a device and a stream are this thread's current ones: what CuPy allocates and computes is
-    theirs, and what it compiles is kept in ``folder``. What CUDA raises in it is `translated`. It may be entered again
-    inside, and by several threads."""
-
-    def __init__(self, device: Any, stream: Any, folder: str = "") -> None:
-        self.device, self.stream, self.folder = device, stream, folder
-
-    def __enter__(self) -> Self:
-        try:
-            self.device.__enter__()
-        except Exception as e:
-            _raise_translated(e)
-            raise
-        self.stream.__enter__()
-        kernel_cache.enter(self.folder)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        kernel_cache.leave()
-        self.stream.__exit__(kind, error, trace)
-        if error is None:
-            self.device.__exit__(kind, error, trace)
-            return
-        with contextlib.suppress(Exception):  # the first error counts
-            self.device.__exit__(kind, error, trace)
-        _raise_translated(error)
+@contextlib.contextmanager
+def active(device: Any, stream: Any, folder: str = "") -> Iterator[None]:
+    """Within the block a device and a stream are this thread's current ones: what CuPy allocates and computes is
+    theirs, and what it compiles is kept in ``folder``. What CUDA raises in it is `translated`."""
+    error: BaseException | None = None
+    folders = kernel_cache.entered()
+    try:
+        with device, stream:
+            try:
+                kernel_cache.enter(folder)
+                yield
+                kernel_cache.leave(folders)
+            except BaseException as e:
+                error = e
+                raise
+    except BaseException as e:
+        kernel_cache.leave(folders)
+        error = error or e  # leaving the device may fail as well: the first error counts
+    try:
+        if error is not None:
+            _raise_translated(error)
+            raise error
+    finally:
+        del error  # this frame is in its traceback
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count, groupby
 from typing import Any
@@ -54,8 +55,7 @@ class Graphs:
         """Launches the recording's graphs; False if it has none yet. Uncaptured if it cannot be captured."""
         graph: Graph | None = recording.graph
         if not graph:
-            recording.runs += 1
-            if recording.runs < 2 or not 0 < len(recording.flat) <= BUDGET:
+            if recording.runs < 1 or not 0 < len(recording.flat) <= BUDGET:
                 return False
             graph = recording.graph = self._captured(recording)
         graph.used = next(self._clock)
@@ -104,22 +104,21 @@ class Graphs:
         recording.number = first
         cuda = rt.cupy().cuda
         with _capturing, collector.paused(), cuda.using_allocator(_refuse):
-            self.stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
             try:
+                self.stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                 for call in calls:
                     call()
                     recording.number += 1
+                return self.stream.end_capture()
             except BaseException:
                 self._abandon()
                 raise
-            return self.stream.end_capture()
 
     def _abandon(self) -> None:
-        """Ends a capture that has failed: the stream is as it was before."""
-        try:
-            self.stream.end_capture()
-        except Exception:  # that the capture is invalid is known
-            pass
+        """Ends a capture that has failed, if there is one: the stream is as it was before."""
+        with suppress(Exception):  # that the capture is invalid is known
+            if self.stream.is_capturing():
+                self.stream.end_capture()
 
     def _make_room(self, nodes: int) -> None:
         """Drops graphs until there is room for so many nodes."""

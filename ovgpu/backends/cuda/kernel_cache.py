@@ -44,9 +44,14 @@ def enter(folder: str) -> None:
     _folders.entered.append(folder)
 
 
-def leave() -> None:
-    """From here on, it keeps them where it did before."""
-    _folders.entered.pop()
+def entered() -> int:
+    """The number of folders that this thread has entered."""
+    return len(_folders.entered)
+
+
+def leave(number: int) -> None:
+    """From here on, it keeps them where it did when it had entered so many."""
+    del _folders.entered[number:]
 
 
 def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:

@@ -1,0 +1,44 @@
+"""Settings of the whole process that blocks of code change for a while, several of them at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ProcessSetting(Generic[T]):
+    """A setting that is another one while any thread is in a `changed` block: the first block ``changes`` it, the last
+    one ``restores`` what it ``reads`` before. The three may be called once too often."""
+
+    def __init__(self, reads: Callable[[], T], changes: Callable[[], object], restores: Callable[[T], object]) -> None:
+        self._reads, self._changes, self._restores = reads, changes, restores
+        self._lock = threading.Lock()
+        self._blocks: set[object] = set()
+        self._before: list[T] = []  # one value, once a block has begun
+
+    @contextmanager
+    def changed(self) -> Iterator[None]:
+        """Run the block with the setting changed. What has begun ends also if a signal's handler raises, wherever."""
+        block = object()
+        try:
+            with self._lock:
+                if not self._blocks:
+                    self._before = [self._reads()]
+                self._blocks.add(block)
+                self._changes()
+            yield
+            self._end(block)
+        except BaseException:
+            self._end(block)
+            raise
+
+    def _end(self, block: object) -> None:
+        with self._lock:
+            if block in self._blocks:
+                if len(self._blocks) == 1:
+                    self._restores(self._before[0])
+                self._blocks.remove(block)

@@ -1,0 +1,135 @@
+"""Inferences that fail beside growing caches, whatever has failed: the state is as it was, and goes on from there."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cpu import CpuBackend
+from ovgpu.backends.cuda import CudaBackend
+from ovgpu.ops._op import Op, _registry, op
+from tests.emulator import cupy_emu, kernel
+from tests.harness import Net
+from tests.harness.layers import add, numbers, reshape
+
+from .test_interruption import fed, same, states
+from .test_steady import attending
+
+INIT = numbers(2, 3, seed=9)
+
+
+@pytest.fixture(autouse=True)
+def guard() -> Iterator[None]:
+    """An operation of a user's, which fails when an element is above 5."""
+    @op("Guard", "tests")
+    class Guard(Op):
+        def infer(self, x: Any) -> Any:
+            return (x,)
+
+        def evaluate(self, xp: Any, x: Any) -> Any:
+            if (x > 5).any():
+                raise ValueError("above 5")
+            return (x,)
+
+    yield
+    del _registry["Guard"]
+
+
+def decoder(guarded: bool) -> Net:
+    """Attention to caches, and a sum of all inputs; ``guarded``: with layers that fail for some of them."""
+    net = attending()
+    x, shape = net.parameter("f32", (2, 3), "x"), net.parameter("i64", (2,), "shape")
+    total = net.read_value("total", "f32", (2, 3), net.const(INIT))
+    net.assign("total", add(net, total, x))
+    if guarded:
+        checked = net.layer("Guard", "tests", [x])
+        net.result(reshape(net, checked, shape))
+    else:
+        net.result(add(net, total, x))
+        net.result(shape)
+    return net
+
+
+class Failing:
+    """Stands for a function that does its work so many times, and fails from then on."""
+
+    def __init__(self, function: Callable[..., Any], times: int, error: Callable[[], BaseException]) -> None:
+        self.function, self.left, self.error = function, times, error
+        self.failed = False
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        if not self.left:
+            self.failed = True
+            raise self.error()
+        self.left -= 1
+        return self.function(*args, **named)
+
+    def __get__(self, owner: Any, kind: Any) -> Any:
+        return lambda *args, **named: self(owner, *args, **named)
+
+
+@contextmanager
+def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterator[Any]:
+    """Within the block inferences with these inputs fail, unless nothing is asked for that does."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "op":
+            inputs["x"] = inputs["x"] + 9
+            yield None
+        elif kind == "shape":
+            inputs["shape"] = np.array([4, 2])
+            yield None
+        elif kind == "memory":
+            backend = CpuBackend if device == "CPU" else CudaBackend
+            failing = Failing(backend.allocate, times, lambda: MemoryError("no memory"))
+            patch.setattr(backend, "allocate", failing)
+            yield failing
+            failing.left = -1  # where it was bound, it fails no more
+        else:
+            owner, name = (kernel, "launch") if kind == "launch" else (kernel.KernelNode, "run")
+            failing = Failing(getattr(owner, name), times, lambda: cupy_emu.cuda.runtime.CUDARuntimeError(
+                9, "cudaErrorInvalidConfiguration: invalid configuration argument"))
+            patch.setattr(owner, name, failing)
+            yield failing
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.filterwarnings("ignore:runs call by call")
+def test_faults_in_turn(guarded: bool, device: str) -> None:
+    net, random = decoder(guarded), np.random.default_rng(guarded)
+    found, wanted = (ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request()
+                     for name in (device, "CPU"))
+    kinds = ["memory"] + ["op", "shape"] * guarded + ["launch", "node"] * (device != "CPU")
+    failures, had = dict.fromkeys(kinds, 0), 0
+    for step in range(120):
+        rows = int(random.choice([1, 1, 1, 2, 5, 20]))
+        inputs = {**fed(rows, had), "x": np.clip(numbers(2, 3, seed=step), -5, 5) / 2, "shape": np.array([3, 2])}
+        kind = kinds[step % len(kinds)]
+        before, broken = states(found), dict(inputs)
+        if kind == "memory" and random.integers(2):
+            found._release_memory()
+        with fault(kind, int(random.integers(4 if kind == "memory" else 12)), device, broken) as failing:
+            try:
+                found.infer(broken)
+            except (ov.Error, MemoryError):
+                failures[kind] += 1
+                failed = True
+            else:
+                assert failing is not None and not failing.failed
+                failed = False
+        if failed:
+            assert same(states(found), before), f"step {step}: {kind}"
+            results = found.infer(inputs)
+        else:
+            results = found.results
+        assert same(results.to_tuple(), wanted.infer(inputs).to_tuple()), f"step {step}: {kind}"
+        assert same(states(found), states(wanted)), f"step {step}: {kind}"
+        had += rows
+        if had > 150:
+            had = 0
+            found.reset_state()
+            wanted.reset_state()
+    assert min(failures.values()) > 3, failures

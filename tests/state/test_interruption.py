@@ -1,0 +1,273 @@
+"""KeyboardInterrupt at any line of an inference: it has raised and the state is the old one, or returned and it is new.
+
+Python raises it between two instructions of the main thread, wherever that is. Here a trace function raises it before
+each line that `infer` runs in the calling thread, one after the other.
+"""
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cuda import kernel_cache
+from ovgpu.runtime import executor
+from tests.harness import Net, feed, take
+from tests.harness.layers import add, gather, matmul, mul, numbers, reshape, scalar
+
+from .test_steady import attending
+
+PACKAGE = str(Path(ov.__file__).parent)
+Inputs = Mapping[str, Any]
+
+
+class Interruption:
+    """Within the block, KeyboardInterrupt before the line of ovgpu that is run as number ``at``; counts the lines."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.lines = at, 0
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        name = frame.f_code.co_filename
+        return self._line if name.startswith(PACKAGE) or name == "<string>" else None  # or a generated function
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                raise KeyboardInterrupt
+        return self._line
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model; the inputs that lead to a state, and those of the inference that is interrupted."""
+
+    net: Net
+    before: Sequence[Inputs]
+    step: Inputs
+
+    def request(self, device: str) -> Any:
+        return ov.Core().compile_model(ov.read_model(*self.net.build()), device).create_infer_request()
+
+    def lead(self, request: Any) -> None:
+        """To the state before the step."""
+        request.reset_state()
+        for inputs in self.before:
+            request.infer(inputs)
+
+    @cached_property
+    def wanted(self) -> tuple[Any, Any, list[Any]]:
+        """The states before and after the step, and its results."""
+        request = self.request("CPU")
+        self.lead(request)
+        before = states(request)
+        results = list(request.infer(self.step).to_tuple())
+        return before, states(request), results
+
+    def interrupt(self, request: Any, at: int) -> int:
+        """Interrupts the step and takes it again; returns how many lines it had, 0 if it was interrupted."""
+        before, after, results = self.wanted
+        interruption = Interruption(at)
+        try:
+            with interruption:
+                found = request.infer(self.step)
+        except KeyboardInterrupt:
+            assert same(states(request), before), f"line {at}: interrupted, and the state is not the old one"
+            found = request.infer(self.step)
+            lines = 0
+        else:
+            lines = interruption.lines
+        assert gc.isenabled() and kernel_cache.entered() == 1, f"line {at}"
+        assert same(states(request), after), f"line {at}: after the step the state is not the new one"
+        assert same(found.to_tuple(), results), f"line {at}: other results"
+        return lines
+
+
+def states(request: Any) -> list[Any]:
+    return [state.state.data.copy() for state in request.query_state()]
+
+
+def same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    return all(a.shape == b.shape and np.allclose(a, b, 2e-5, 2e-5) for a, b in zip(found, wanted, strict=True))
+
+
+def totals() -> Net:
+    """Three variables: a sum, one that goes through the iterations of a loop, and one that another one's value
+    replaces."""
+    net, body = Net(), Net()
+    x = net.parameter("f32", (4, 3), "x")
+    a, b, c = (net.read_value(name, "f32", (4, 3), net.const(numbers(4, 3, seed=n))) for n, name in enumerate("abc"))
+    row, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
+    new = body.result(mul(body, add(body, row, h), scalar(body, 0.5)))
+    looped = net.tensor_iterator(body, [feed(x, row, axis=0), feed(gather(net, b, np.array([0])), h)],
+                                 [take(new, axis=0)], [(new, h)])
+    net.assign("a", add(net, a, x))
+    net.assign("b", looped)
+    net.assign("c", a)
+    net.result(add(net, b, c))
+    return net
+
+
+def large() -> Net:
+    """A product and a sum that the cores of the host share."""
+    net = Net()
+    x = net.parameter("f32", (512, 512), "x")
+    a = net.read_value("a", "f32", (512, 512), net.const(numbers(512, 512, seed=1) / 999))
+    net.assign("a", add(net, mul(net, a, x), matmul(net, x, reshape(net, a, [512, 512]))))
+    net.result(a)
+    return net
+
+
+def fed(rows: int, had: int) -> Inputs:
+    """Inputs of `attending` for so many new rows."""
+    q, k, v = (numbers(2, 2, rows, 64, seed=had + i) / 9 for i in range(3))
+    hidden = np.zeros((2, had + rows), np.float32)
+    hidden[:, : had // 2] = 1
+    return {"q": q, "k": k, "v": v, "beams": np.arange(2, dtype=np.int32), "hidden": hidden}
+
+
+def x(*shape: int, seed: int) -> Inputs:
+    return {"x": numbers(*shape, seed=seed) / 9}
+
+
+def any_rank() -> Net:
+    """A sum that takes inputs of every rank."""
+    net = Net()
+    x = net.parameter("f32", (4, 3), "x")
+    a = net.read_value("a", "f32", (4, 3), net.const(numbers(4, 3, seed=1)))
+    after = add(net, a, reshape(net, mul(net, x, x), [4, 3]))
+    net.assign("a", after)
+    net.result(after)
+    return net
+
+
+CASES = {
+    "any-rank": Case(any_rank(), [], x(4, 3, seed=1)),
+    "first": Case(totals(), [], x(4, 3, seed=1)),
+    "totals": Case(totals(), [x(4, 3, seed=1)], x(4, 3, seed=2)),
+    "large": Case(large(), [x(512, 512, seed=1)], x(512, 512, seed=2)),
+    "prompt": Case(attending(), [], fed(5, 0)),
+    "step": Case(attending(), [fed(5, 0), fed(1, 5)], fed(1, 6)),
+    "several-rows": Case(attending(), [fed(5, 0), fed(1, 5)], fed(4, 6)),
+    "reordered": Case(attending(), [fed(5, 0), fed(1, 5)], {**fed(1, 6), "beams": np.array([1, 0], np.int32)}),
+    "no-room": Case(attending(), [fed(14, 0), fed(1, 14)], fed(9, 15)),
+}
+QUICK = ("first", "totals", "large", "any-rank", "step")
+
+
+def stride(name: str, device: str, long: bool) -> int:
+    """Every line is interrupted; without ``--long``, every fourth one of those on the device that take long."""
+    return 1 if long or device == "CPU" or name in QUICK else 4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None:
+    """Of an inference that finds all bound, as most do."""
+    case = CASES[name]
+    request = case.request(device)
+    for _ in range(3):
+        case.lead(request)
+        request.infer(case.step)
+    at, returned = 1, 0
+    while returned < 2:  # the first time, what was interrupted may have been made anew
+        case.lead(request)
+        lines = case.interrupt(request, at)
+        returned += bool(lines)
+        assert not lines or lines < at
+        at += stride(name, device, pytestconfig.getoption("--long"))
+    assert at > 100
+
+
+@pytest.mark.parametrize("name", ["totals", "no-room", "any-rank"])
+def test_lines_of_the_first_inference(name: str, device: str, pytestconfig: pytest.Config) -> None:
+    """Of a request that has everything to bind, of a model that has programs to build; some lines of thousands."""
+    case = CASES[name]
+    model = ov.read_model(*case.net.build())
+    if name == "any-rank":
+        model.reshape(ov.PartialShape.dynamic())
+
+    def interrupted(at: int) -> int:
+        request = ov.Core().compile_model(model, device).create_infer_request()
+        case.lead(request)
+        return case.interrupt(request, at)
+
+    count = interrupted(1 << 62)
+    samples = 1000 if pytestconfig.getoption("--long") else 60
+    for at in np.random.default_rng(len(name)).choice(count, samples) + 1:
+        interrupted(int(at))
+
+
+def test_every_line_of_starting(device: str) -> None:
+    """An interrupted `start_async` has started the inference, or not: `wait` tells when it is over."""
+    case = CASES["totals"]
+    before, after, _ = case.wanted
+    request = case.request(device)
+    interruption, at = Interruption(0), 0
+    while interruption.lines >= at:
+        at += 1
+        case.lead(request)
+        interruption = Interruption(at)
+        try:
+            with interruption:
+                request.start_async(case.step)
+        except KeyboardInterrupt:
+            request.wait()
+            assert same(states(request), before) or same(states(request), after), f"line {at}"
+        else:
+            request.wait()
+            assert same(states(request), after), f"line {at}"
+    assert at > 30
+
+
+def test_every_line_of_a_queue(device: str) -> None:
+    """All requests are idle in the end, whether the inference was started or not."""
+    case = CASES["totals"]
+    queue = ov.AsyncInferQueue(ov.Core().compile_model(ov.read_model(*case.net.build()), device), 2)
+    interruption, at = Interruption(0), 0
+    while interruption.lines >= at:
+        at += 1
+        interruption = Interruption(at)
+        queue.start_async(case.step)
+        try:
+            with interruption:
+                queue.start_async(case.step)
+        except KeyboardInterrupt:
+            pass
+        queue.wait_all()
+        assert sorted(queue._idle) == [0, 1], f"line {at}"
+    assert at > 50
+
+
+def test_between_binding_and_running(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs while it is bound has run for the interrupted inference, not for the next one."""
+    monkeypatch.setattr(executor, "OVERLAPPED", 1)
+    case = CASES["first"]
+    request = case.request(emulated)
+
+    def interrupted(*args: Any) -> Any:
+        found = bound(*args)
+        if found.started and args[0].program.assigns:
+            raise KeyboardInterrupt
+        return found
+
+    bound = executor.Executor._bound
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(executor.Executor, "_bound", interrupted)
+        request.infer(x(4, 3, seed=5))
+    assert case.interrupt(request, 1 << 62)
