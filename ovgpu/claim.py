@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class Claim:
-    """What one party at a time has: the first one that takes it. Used by several threads.
+    """A claim on a thing that one party owns at a time: the first one that takes it. Threads may share a claim.
 
-    Each method changes it by one call into C, before or after which an exception may come, but not within: the party
-    asks again with `take`, which tells whether it has the thing.
+    A method changes the owner by one call into C, so that a signal's exception comes before it or after it, not within.
+    A party that was interrupted calls `take` again, which tells whether it is the owner.
     """
 
     __slots__ = ("_owner",)
@@ -16,14 +16,14 @@ class Claim:
         self._owner: dict[str, object] = {}
 
     def take(self, party: object) -> bool:
-        """Return whether the party has it, now or already."""
+        """Return whether the party is the owner: since now, or already."""
         return self._owner.setdefault("owner", party) is party
 
     def release(self, party: object) -> None:
-        """Gives it up, if the party has it."""
+        """Ends the claim if the party is the owner."""
         if self._owner.get("owner") is party:
             self._owner.clear()
 
     def __bool__(self) -> bool:
-        """Return whether anybody has it."""
+        """Return whether there is an owner."""
         return bool(self._owner)

@@ -1,12 +1,12 @@
-"""Forked processes. Threads do not live on in them, and CUDA cannot be used."""
+"""Forked processes, in which threads do not live on, and CUDA cannot be used."""
 
 from __future__ import annotations
 
 import os
 
 count = 0
-"""Number of forks between this process and the one that imported ovgpu: objects that remember it tell whether they were
-made in another process."""
+"""Number of forks between the process that imported ovgpu and this one. An object that keeps the number it was made
+with can tell whether it is used in a forked process."""
 
 
 def _forked() -> None:

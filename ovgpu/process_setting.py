@@ -11,8 +11,11 @@ T = TypeVar("T")
 
 
 class ProcessSetting(Generic[T]):
-    """A setting that is another one while any thread is in a `changed` block: the first block ``changes`` it, the last
-    one ``restores`` what it ``reads`` before. The three may be called once too often."""
+    """A setting of the process that is changed while any thread is in a `changed` block.
+
+    ``reads`` returns its value, ``changes`` sets the one that holds in the blocks, ``restores`` sets the value from
+    before the first of them when the last one has ended. Calling one of the three twice must do no harm.
+    """
 
     def __init__(self, reads: Callable[[], T], changes: Callable[[], object], restores: Callable[[T], object]) -> None:
         self._reads, self._changes, self._restores = reads, changes, restores
@@ -22,7 +25,7 @@ class ProcessSetting(Generic[T]):
 
     @contextmanager
     def changed(self) -> Iterator[None]:
-        """Run the block with the setting changed. What has begun ends also if a signal's handler raises, wherever."""
+        """Run the block with the setting changed. It is restored also if a signal's handler raises, at any point."""
         block = object()
         try:
             with self._lock:

@@ -103,7 +103,7 @@ class _Job:
             self._done.release()
 
     def finish(self) -> None:
-        """Has the lane done when it returns. Raises what it raised."""
+        """Waits for the worker that runs the lane, or runs it here. Raises what the lane raises."""
         if self._runner.take(self):
             for call in self._lane:
                 call()
@@ -114,7 +114,7 @@ class _Job:
             raise self._error.pop()
 
     def stop(self) -> None:
-        """Has no worker run the lane when it returns."""
+        """Waits for the worker that runs the lane; if none does, none will."""
         if not self._runner.take(self):
             with self._done:
                 pass

@@ -28,7 +28,7 @@ NEW = "[Assign] the new value"
 
 @dataclass(frozen=True)
 class VariableInfo:
-    """What a model says of a variable."""
+    """The declaration of a variable in a model."""
 
     name: str
     type: Type
@@ -123,8 +123,8 @@ class Variable:
         return self._place(1 - current, shape, kind, NEW, strides)
 
     def whole(self, value: Array | None, current: int) -> Array | None:
-        """The value of a variable that grows, in its buffer, and the room behind its rows; the same array while it
-        stays where it is."""
+        """The value of a variable that grows, together with the room behind its rows; None if it is not in its buffer.
+        The array is the same one while the value stays where it is."""
         buffer, axis = self.buffers[current], self.info.axis
         if value is None or not axis or not any([value is array for array in buffer.arrays.values()]):
             return None
@@ -144,9 +144,8 @@ class Variable:
         return found
 
     def after(self, value: Array, current: Array | None, buffer: int) -> Value:
-        """The value that an inference gives a variable whose current value is in ``buffer``: where it was written, or
-        copied to the other buffer if it is not the variable's memory. A value that stays the same stays where it
-        is."""
+        """The new value of a variable whose ``current`` one is in ``buffer``: ``value`` as it is if it lies in the
+        variable's memory, else a copy in the other buffer. A value that stays the same stays where it is."""
         if value is current or value is self.buffers[buffer].last:
             return Value(value, buffer)
         return Value(self.copied(1 - buffer, value, NEW), 1 - buffer)
@@ -251,8 +250,8 @@ class Variables:
         return self.all[name].write(self.now.values[self._numbers[name]].buffer, shape, kind, strides, append)
 
     def after(self, assigned: dict[str, Array], rows: int = 0) -> Snapshot:
-        """The values that the variables have from the moment on that ``now`` is set to them: those assigned, and of
-        those that grow ``rows`` rows where they lie. Raises what copying a value may raise."""
+        """The snapshot after an inference, for the caller to set ``now`` to: the ``assigned`` values in their buffers,
+        and the others as they are; those that grow have ``rows`` rows, unless it is 0. Copying a value may raise."""
         now = self.now if rows else self._settled()
         if not assigned:
             return now if now.rows == rows else Snapshot(now.values, rows)

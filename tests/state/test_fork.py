@@ -25,7 +25,7 @@ SECONDS = 20
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What a function returns in a forked process, or the text of what it raises."""
+    """The value that a function returns in a forked process, or the text of the error that it raises."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -56,7 +56,7 @@ def started(request: Any, n: int) -> Any:
 
 @isolated
 def test_the_worker_is_made_anew() -> None:
-    """And the state goes on from where it was, on either side."""
+    """The state goes on from where it was, on either side."""
     request = compiled(accumulator(INIT)).create_infer_request()
     started(request, 0)
     np.testing.assert_array_equal(in_child(lambda: started(request, 1)), INIT + X[0] + X[1])
@@ -120,7 +120,7 @@ def test_a_queue() -> None:
 
 @isolated
 def test_cores_share_the_work() -> None:
-    """Of a product that is large enough for that."""
+    """A product is large enough for lanes, whose threads are made anew."""
     net, x = Net(), numbers(512, 512)
     a = net.parameter("f32", (512, 512), "a")
     net.result(matmul(net, a, net.layer("Softmax", "opset8", [a], {"axis": 1})))
@@ -131,7 +131,7 @@ def test_cores_share_the_work() -> None:
 
 @isolated
 def test_cuda_does_not_survive() -> None:
-    """Whatever is asked for; and nothing touches the memory that the driver keeps from the child."""
+    """Every call says so, before it touches memory that the driver keeps from the child."""
     with cuda.registered("emulator") as device:
         request = compiled(accumulator(INIT), device).create_infer_request()
         started(request, 0)

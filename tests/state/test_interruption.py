@@ -66,7 +66,7 @@ class Case:
         return ov.Core().compile_model(ov.read_model(*self.net.build()), device).create_infer_request()
 
     def lead(self, request: Any) -> None:
-        """To the state before the step."""
+        """Leads the request to the state before the step."""
         request.reset_state()
         for inputs in self.before:
             request.infer(inputs)
@@ -178,7 +178,7 @@ def stride(name: str, device: str, long: bool) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None:
-    """Of an inference that finds all bound, as most do."""
+    """An inference finds everything bound, as most do."""
     case = CASES[name]
     request = case.request(device)
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None
 
 @pytest.mark.parametrize("name", ["totals", "no-room", "any-rank"])
 def test_lines_of_the_first_inference(name: str, device: str, pytestconfig: pytest.Config) -> None:
-    """Of a request that has everything to bind, of a model that has programs to build; some lines of thousands."""
+    """A request has everything to bind, and a model programs to build: some lines of thousands are interrupted."""
     case = CASES[name]
     model = ov.read_model(*case.net.build())
     if name == "any-rank":
@@ -255,7 +255,7 @@ def test_every_line_of_a_queue(device: str) -> None:
 
 
 def test_between_binding_and_running(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs while it is bound has run for the interrupted inference, not for the next one."""
+    """Steps that ran while they were bound ran for the interrupted inference: they run again for the next one."""
     monkeypatch.setattr(executor, "OVERLAPPED", 1)
     case = CASES["first"]
     request = case.request(emulated)
