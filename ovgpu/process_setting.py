@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ class ProcessSetting(Generic[T]):
     """A setting of the process that is changed while any thread is in a `changed` block.
 
     ``reads`` returns its value, ``changes`` sets the one that holds in the blocks, ``restores`` sets the value from
-    before the first of them when the last one has ended. Calling one of the three twice must do no harm.
+    before the first of them when the last one has ended. Calling one of the three twice must do no harm. A forked
+    process is outside all blocks, whose threads may not be there. Settings live as long as the process.
     """
 
     def __init__(self, reads: Callable[[], T], changes: Callable[[], object], restores: Callable[[T], object]) -> None:
@@ -22,6 +24,8 @@ class ProcessSetting(Generic[T]):
         self._lock = threading.Lock()
         self._blocks: set[object] = set()
         self._before: list[T] = []  # one value, once a block has begun
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
 
     @contextmanager
     def changed(self) -> Iterator[None]:
@@ -38,6 +42,12 @@ class ProcessSetting(Generic[T]):
         except BaseException:
             self._end(block)
             raise
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        if self._blocks:
+            self._restores(self._before[0])
+            self._blocks.clear()
 
     def _end(self, block: object) -> None:
         with self._lock:

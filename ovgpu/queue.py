@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from ovgpu import forks
+from ovgpu.claim import Claim
 from ovgpu.compiled import CompiledModel
-from ovgpu.request import InferRequest
+from ovgpu.request import CALLER, InferRequest
 
 
 class AsyncInferQueue:
@@ -52,7 +53,7 @@ class AsyncInferQueue:
         Waits until there is one. Raises RuntimeError in a callback if that can never be.
         """
         self._check_process()
-        number = started = -1
+        number, started, runner = -1, 0, Claim()
         try:
             with self._changed:
                 self._await_idle()
@@ -61,9 +62,9 @@ class AsyncInferQueue:
                 self._running[number] = started
                 self._idle.popleft()
                 self._userdata[number] = userdata
-            self._requests[number].start(inputs, share_inputs, partial(self._finish, number, started))
+            self._requests[number].start(inputs, share_inputs, partial(self._finish, number, started), runner)
         except BaseException:
-            if number >= 0 and not self._requests[number]._owner:  # interrupted, it may run all the same
+            if number >= 0 and runner.take(CALLER):  # else it runs, and ends as others do
                 self._release(number, started)
             raise
 

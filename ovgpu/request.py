@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from ovgpu.compiled import CompiledModel
 
 
+CALLER = "caller"
+"""The party of a `Claim` that has called `InferRequest.start`."""
+
+
 class InferRequest(RequestTensors):
     """Runs a compiled model. Create it with `CompiledModel.create_infer_request`.
 
@@ -121,14 +125,18 @@ class InferRequest(RequestTensors):
         elif userdata is not None:
             self._check_idle()
             self._userdata = userdata
-        self.start(inputs, share_inputs, self._call_back)
+        self.start(inputs, share_inputs, self._call_back, Claim())
 
-    def start(self, inputs: Any, share_inputs: bool, finished: Callable[[BaseException | None], Any]) -> None:
-        """Starts an inference, after which its thread calls ``finished`` with None, or what went wrong."""
+    def start(self, inputs: Any, share_inputs: bool, finished: Callable[[BaseException | None], Any],
+              runner: Claim) -> None:
+        """Starts an inference, after which its thread calls ``finished`` with None, or what went wrong.
+
+        The thread takes ``runner``. Where `start` raises, `CALLER` can take it if the inference does not run; it may
+        run all the same where a signal's handler has raised.
+        """
         from concurrent.futures import Future, ThreadPoolExecutor  # they bring logging along
 
         future, last = Future[None](), self._future
-        runner = Claim()  # the worker, or this thread if it is interrupted before the worker has begun
         try:
             self._begin(future)
             last = self._future
@@ -140,7 +148,7 @@ class InferRequest(RequestTensors):
             self._future = future
             self._worker.submit(self._run_async, future, runner, finished)
         except BaseException:
-            if runner.take(self):
+            if runner.take(CALLER):
                 if self._future is future:
                     self._future = last
                 self._owner.release(future)
@@ -218,8 +226,7 @@ class InferRequest(RequestTensors):
         return self._userdata
 
     def _begin(self, inference: object) -> None:
-        if self._forks != forks.count:
-            self._check_process()
+        self._check_process()
         if not self._owner.take(inference):
             raise RuntimeError("Infer Request is busy")
 

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ovgpu.claim import Claim
 from ovgpu.cli._inputs import Array, Feed
 from ovgpu.request import InferRequest
 
@@ -133,7 +134,8 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
             if not idle:
                 finish()
             number = idle.pop(0)
-            requests[number].start(sources[number].next(requests[number]), True, partial(finished, number))
+            inputs = sources[number].next(requests[number])
+            requests[number].start(inputs, True, partial(finished, number), Claim())
             started += 1
             advance(found.iterations, time.perf_counter() - start)
         while found.iterations < started:

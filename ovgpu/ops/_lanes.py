@@ -158,28 +158,20 @@ def _blas_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
     return None
 
 
-def _one_thread() -> ProcessSetting[int] | None:
-    """The number of BLAS's threads, which is one within its blocks; None if it cannot be set."""
-    if BLAS_THREADS is None:
-        return None
-    read, write = BLAS_THREADS
-    return ProcessSetting(read, lambda: write(1), write)
-
-
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 BLAS_THREADS = _blas_threads()
 LANES = min(_cores(), 8) if BLAS_THREADS else 1
-_blas = _one_thread()
+_blas = BLAS_THREADS and ProcessSetting(BLAS_THREADS[0], partial(BLAS_THREADS[1], 1), BLAS_THREADS[1])
 _crew = _Crew()
 
 
 def _start_afresh() -> None:
     """Threads do not live on in a forked process."""
-    global _crew, _blas
-    _crew, _blas = _Crew(), _one_thread()
+    global _crew
+    _crew = _Crew()
 
 
 if hasattr(os, "register_at_fork"):

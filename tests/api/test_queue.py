@@ -143,6 +143,19 @@ def test_inputs_that_do_not_fit_leave_the_request_idle() -> None:
     assert queue.is_ready()
 
 
+def test_a_request_that_is_busy_on_its_own_is_idle_again() -> None:
+    """Somebody runs a request of the queue beside it: the queue's own inference is refused, and the next one runs."""
+    other, queue = object(), ovgpu.AsyncInferQueue(compiled(ovgpu, nets.one()), 1)
+    request = queue[0]
+    request._owner.take(other)
+    with pytest.raises(RuntimeError, match="busy"):
+        queue.start_async(X)
+    assert queue.is_ready()
+    request._owner.release(other)
+    queue.start_async(X)
+    queue.wait_all()
+
+
 def test_callbacks_start_the_next() -> None:
     """As many callbacks as requests may not wait for each other: one of them is told."""
     queue, seen = ovgpu.AsyncInferQueue(compiled(ovgpu, nets.one()), 3), []

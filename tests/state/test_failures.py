@@ -11,43 +11,25 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops._op import Op, _registry, op
 from tests.emulator import cupy_emu, kernel
 from tests.harness import Net
 from tests.harness.layers import add, numbers, reshape
 
 from .test_interruption import fed, same, states
+from .test_requests import guarded
 from .test_steady import attending
 
 INIT = numbers(2, 3, seed=9)
 
 
-@pytest.fixture(autouse=True)
-def guard() -> Iterator[None]:
-    """An operation of a user's, which fails when an element is above 5."""
-    @op("Guard", "tests")
-    class Guard(Op):
-        def infer(self, x: Any) -> Any:
-            return (x,)
-
-        def evaluate(self, xp: Any, x: Any) -> Any:
-            if (x > 5).any():
-                raise ValueError("above 5")
-            return (x,)
-
-    yield
-    del _registry["Guard"]
-
-
-def decoder(guarded: bool) -> Net:
-    """Attention to caches, and a sum of all inputs; ``guarded``: with layers that fail for some of them."""
+def decoder(fails: bool) -> Net:
+    """Attention to caches, and a sum of all inputs; ``fails``: with layers that fail for some of them."""
     net = attending()
     x, shape = net.parameter("f32", (2, 3), "x"), net.parameter("i64", (2,), "shape")
     total = net.read_value("total", "f32", (2, 3), net.const(INIT))
     net.assign("total", add(net, total, x))
-    if guarded:
-        checked = net.layer("Guard", "tests", [x])
-        net.result(reshape(net, checked, shape))
+    if fails:
+        net.result(reshape(net, guarded(net, x), shape))
     else:
         net.result(add(net, total, x))
         net.result(shape)
@@ -96,13 +78,14 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
             yield failing
 
 
-@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.usefixtures("guard")
 @pytest.mark.filterwarnings("ignore:runs call by call")
-def test_faults_in_turn(guarded: bool, device: str) -> None:
-    net, random = decoder(guarded), np.random.default_rng(guarded)
+def test_faults_in_turn(fails: bool, device: str) -> None:
+    net, random = decoder(fails), np.random.default_rng(fails)
     found, wanted = (ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request()
                      for name in (device, "CPU"))
-    kinds = ["memory"] + ["op", "shape"] * guarded + ["launch", "node"] * (device != "CPU")
+    kinds = ["memory"] + ["op", "shape"] * fails + ["launch", "node"] * (device != "CPU")
     failures, had = dict.fromkeys(kinds, 0), 0
     for step in range(120):
         rows = int(random.choice([1, 1, 1, 2, 5, 20]))

@@ -1,6 +1,7 @@
 """Requests in a process that was forked from theirs, where their threads are not."""
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu import collector
 from ovgpu.ops._op import Op, op
 from tests.emulator.isolation import isolated
 from tests.harness import Net, cuda
@@ -127,6 +129,32 @@ def test_cores_share_the_work() -> None:
     request = compiled(net).create_infer_request()
     wanted = request.infer([x])[0]
     np.testing.assert_array_equal(in_child(lambda: float(abs(request.infer([x])[0] - wanted).max())), 0)
+
+
+@isolated
+def test_a_setting_that_another_thread_has_changed() -> None:
+    """The child, where that thread is not, has the setting from before, and may change it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def compiles() -> None:
+        with collector.paused():
+            entered.set()
+            assert leave.wait(SECONDS)
+
+    def use() -> list[bool]:
+        found = [gc.isenabled()]
+        with collector.paused():
+            found.append(gc.isenabled())
+        return [*found, gc.isenabled()]
+
+    thread = threading.Thread(target=compiles)
+    thread.start()
+    assert entered.wait(SECONDS) and not gc.isenabled()
+    assert in_child(use) == [True, False, True]
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
 
 
 @isolated

@@ -5,18 +5,18 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops._op import Op, _registry, op
 from tests.harness import Net, feed, take
 from tests.harness.ir import Port
 from tests.harness.layers import add, concat, gather, i64, mul, numbers, reshape, scalar
 
+pytestmark = pytest.mark.usefixtures("guard")
 INIT = numbers(2, 3, seed=100)
 X = [numbers(2, 3, seed=n) for n in range(5)]
 
@@ -345,23 +345,6 @@ def failing(make: Callable[[Net, Port, Port], Port]) -> Net:
         net.result(before)
     net.result(make(net, x, index))
     return net
-
-
-@pytest.fixture(autouse=True)
-def guard() -> Iterator[None]:
-    """An operation that fails where it runs: it gives its input, unless an element is above 5."""
-    @op("Guard", "tests")
-    class Guard(Op):
-        def infer(self, x: Any) -> Any:
-            return (x,)
-
-        def evaluate(self, xp: Any, x: Any) -> Any:
-            if (x > 5).any():
-                raise ValueError("above 5")
-            return (x,)
-
-    yield
-    del _registry["Guard"]
 
 
 def guarded(net: Net, x: Port) -> Port:

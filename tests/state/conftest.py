@@ -1,0 +1,26 @@
+"""An operation that fails where it runs."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ovgpu.ops._op import Op, _registry, op
+
+
+@pytest.fixture
+def guard() -> Iterator[None]:
+    """Guard gives its input, unless an element is above 5."""
+    @op("Guard", "tests")
+    class Guard(Op):
+        def infer(self, x: Any) -> Any:
+            return (x,)
+
+        def evaluate(self, xp: Any, x: Any) -> Any:
+            if (x > 5).any():
+                raise ValueError("above 5")
+            return (x,)
+
+    yield
+    del _registry["Guard"]
