@@ -9,6 +9,7 @@ from typing import Any
 from ovgpu.debug import DEBUG, STOP_AT, log_passes
 from ovgpu.errors import Error, OpError
 from ovgpu.faults import fault
+from ovgpu.ir import check_files
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
@@ -24,6 +25,7 @@ from ovgpu.states import InitialPrograms
 from ovgpu.steady import SteadyPrograms
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
+from ovgpu.types.mapped import check_unchanged
 
 MOST_AXES = 64  # of NumPy's and CuPy's arrays
 
@@ -36,6 +38,7 @@ class Compilation:
 
     def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
         require_supported(model)
+        check_files(model)
         try:
             self._compile(model, backend, settings)
         except (Error, MemoryError):
@@ -111,6 +114,7 @@ class Compilation:
     def _load(self, program: Program) -> None:
         """Brings a program's constants to the device."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
+        check_unchanged(new.values())
         for (key, source), array in zip(new.items(), self.backend.constants(list(new.values()))):
             self.constants[key] = source, array  # the source as well, so that its id stays its own
 

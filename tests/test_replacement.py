@@ -1,4 +1,4 @@
-"""Files that take their place when they are complete."""
+"""Files that replace others when they are complete. `tests/ir/test_files.py` has those of several files."""
 from __future__ import annotations
 
 import errno
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from ovgpu.replacement import Replacement
+from ovgpu import replacement
+from ovgpu.replacement import replacing
 
 
-def write(path: Path, data: bytes, complete: bool = True) -> None:
-    with Replacement(path) as new:
-        new.file.write(data)
-        new.complete = complete
+def write(path: Path, data: bytes) -> None:
+    with replacing(path) as (file,):
+        file.write(data)
 
 
 def test_others_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    write(path, b"new", complete=False)
+    with pytest.raises(ValueError, match="no"), replacing(path) as (file,):
+        file.write(b"new")
+        raise ValueError("no")
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
     write(path, b"new")
     assert path.read_bytes() == b"new" and os.listdir(tmp_path) == ["file"]
@@ -37,15 +39,12 @@ def test_permissions_are_those_of_any_file(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
-    """Which may show only when the file is closed."""
-    path = tmp_path / "file"
-    with pytest.raises(OSError, match="No space left"), Replacement(path) as new:
-        new.complete, close = True, new.file.close
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may show only when the last bytes are written."""
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        def fail() -> None:
-            close()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        new.file = type("File", (), {"name": new.file.name, "close": staticmethod(fail)})()  # type: ignore[assignment]
+    monkeypatch.setattr(replacement.os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
+        write(tmp_path / "file", b"data")
     assert not os.listdir(tmp_path)

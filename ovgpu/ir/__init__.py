@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from ovgpu.ir._constants import check_files
 from ovgpu.ir.read import read_model
 from ovgpu.ir.write import save_model, serialize
 
-__all__ = ["read_model", "save_model", "serialize"]
+__all__ = ["check_files", "read_model", "save_model", "serialize"]

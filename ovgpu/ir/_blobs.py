@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from ovgpu.ir._constants import PackedConstant
+from ovgpu.ir._constants import CHECKSUM_BYTES, PackedConstant
 from ovgpu.ops.graph import Constant
 from ovgpu.types import Type, pack
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 Array = np.ndarray[Any, Any]
 
@@ -21,20 +24,31 @@ F16_MAX, F16_TINY = 65504.0, 2.0**-24
 
 class Blobs:
     """A .bin file in the making. Equal constants are written once; each begins at a multiple of its type's
-    size, so that a reader's views are aligned (OpenVINO itself packs them without gaps)."""
+    size, so that a reader's views are aligned (OpenVINO itself packs them without gaps).
+
+    The file ends with a checksum of its constants, which the .xml states as well: a reader knows by it that the two
+    files belong together. OpenVINO does not look at what lies behind the last constant.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._end = 0
         self._known: dict[tuple[int, bytes], int] = {}
 
+    def finish(self) -> tuple[int, str]:
+        """Writes the checksum; the size of the file, and the checksum in hexadecimal digits."""
+        checksum = _hash()
+        for (size, digest), start in self._known.items():
+            checksum.update(b"%d %d " % (start, size) + digest)
+        self._file.seek(self._end)
+        self._file.write(checksum.digest())
+        return self._end + CHECKSUM_BYTES, checksum.hexdigest()
+
     def write(self, chunks: Iterable[Array], alignment: int) -> tuple[int, int]:
         """Writes flat uint8 arrays as one constant; its offset and size."""
-        import hashlib  # takes time to import that readers do not have to wait for
-
         start = -(-self._end // alignment) * alignment
         self._file.seek(start)
-        size, digest = 0, hashlib.blake2b(digest_size=16)
+        size, digest = 0, _hash()
         for chunk in chunks:
             self._file.write(chunk.data)
             digest.update(chunk.data)
@@ -47,6 +61,12 @@ class Blobs:
         self._known[key] = start
         self._end = start + size
         return start, size
+
+
+def _hash() -> blake2b:
+    import hashlib  # takes time to import that readers do not have to wait for
+
+    return hashlib.blake2b(digest_size=CHECKSUM_BYTES)
 
 
 def shape_of(op: Constant) -> tuple[int, ...]:

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import ModelError, OpError
+from ovgpu.ir._files import is_lfs_pointer
+from ovgpu.ir._xml import Element
+from ovgpu.model import Model
+from ovgpu.ops._unsupported import all_nodes
 from ovgpu.ops.graph import Constant
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
-from ovgpu.types.mapped import map_file
+from ovgpu.types.mapped import check_unchanged, map_file
 from ovgpu.types.packing import nbytes, unpack
 
 Array = np.ndarray[Any, Any]
 
+CHECKSUM_BYTES = 16
+"""The end of a .bin file that ovgpu has written."""
 SMALL = 1024
 """Up to so many elements a packed constant takes part in shape inference, which unpacks it."""
 
@@ -43,8 +49,9 @@ class PackedConstant(Constant):
 class Weights:
     """The bytes of a .bin file; a file is mapped on first use and never read as a whole."""
 
-    def __init__(self, source: Path | Any | None) -> None:
-        self._source = source
+    def __init__(self, source: Path | Any | None, stated: Element | None = None) -> None:
+        """``stated``: the <weights> of the .xml, by which a file is known to be the one that was written with it."""
+        self._source, self._stated = source, stated
 
     @property
     def name(self) -> str:
@@ -58,10 +65,25 @@ class Weights:
         if not isinstance(self._source, Path):
             return as_bytes(self._source)
         try:
-            return map_file(self._source)
+            data = map_file(self._source)
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or e
             raise OpError(f"the weights cannot be read: {self._source}: {reason}") from None
+        if is_lfs_pointer(data[:100].tobytes()):
+            raise ModelError(f"{self.name} is a pointer of Git LFS: `git lfs pull` fetches the file itself")
+        self._check(data)
+        return data
+
+    def _check(self, data: Array) -> None:
+        """ModelError if the file is not the one that was written together with the .xml."""
+        size, checksum = (None if self._stated is None else self._stated.get(name) for name in ("size", "checksum"))
+        if size is None or checksum is None:
+            return
+        if size != str(data.size):
+            raise ModelError(f"{self.name} has {data.size} bytes, but the .xml was written with one of {size} bytes")
+        if checksum != data[-CHECKSUM_BYTES:].tobytes().hex():
+            raise ModelError(f"{self.name} is not the file that the .xml was written with: it does not end with the "
+                             f"checksum {checksum}. Weights that are given as bytes or arrays are not compared")
 
     def constant(self, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
         """The constant at ``offset``, of ``size`` bytes: a view of the file, aligned or not.
@@ -83,6 +105,12 @@ class Weights:
         if offset + size > data.size:
             raise OpError(f"bytes {offset} to {offset + size} are outside {self.name}, which has {data.size}")
         return _constant(kind, data[offset : offset + (size if kind is Type.string else needed)], shape)
+
+
+def check_files(model: Model) -> None:
+    """ModelError if a file that has constants of the model has changed since they were read."""
+    check_unchanged(op.packed if isinstance(op, PackedConstant) else op.value
+                    for node in all_nodes(model) if isinstance(op := node.op, Constant))
 
 
 def _constant(kind: Type, raw: Array, shape: tuple[int, ...]) -> Constant:

@@ -15,6 +15,7 @@ from typing import Any
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._bodies import Graph, if_attributes, loop_attributes
 from ovgpu.ir._constants import Weights
+from ovgpu.ir._files import document
 from ovgpu.ir._layers import Layer, integer, model_rt_info, read_rt_info, split_names
 from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
@@ -42,17 +43,20 @@ FORMER_EXTENSIONS = {
 def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Model:
     """The model of an IR file.
 
-    ``model`` is a path to an .xml file, or the XML itself as str or bytes; ``weights`` is a path to the .bin
-    file (by default the one beside the .xml), or its contents: bytes, a memoryview, an array, a Tensor. Bytes
-    given are not copied and must not change as long as the model is used. Nor may the files.
+    ``model`` is a path to an .xml file, or to a folder with an openvino_model.xml or a single .xml file in it, or the
+    XML itself as str or bytes; ``weights`` is a path to the .bin file (by default the one beside the .xml), or its
+    contents: bytes, a memoryview, an array, a Tensor. Bytes given are not copied and must not change as long as the
+    model is used. Nor may the files; they may be replaced by others.
 
     Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
     of unknown type are no error before the model is compiled.
     """
-    text, source, beside = _text(model)
-    root = parse(text, source)
+    given = document(model)
+    root = parse(given.text, given.source)
     information = {element.getparent(): element for element in root.iter("rt_info")}
-    file = File(source, Weights(beside if weights is None else _weights(weights)), information)
+    beside = weights is None or (isinstance(weights, str) and not weights)  # OpenVINO's default is ""
+    source = given.weights if beside else _weights(weights)
+    file = File(given.source, Weights(source, root.find("weights")), information)
     if root.tag != "net":
         raise ModelError(f"the root element is <{root.tag}>, not <net>{file.suffix}")
     if root.get("version") not in VERSIONS:
@@ -66,26 +70,6 @@ def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Mo
     else:
         _name_results(result)
     return result
-
-
-def _text(model: Any) -> tuple[bytes, str, Path | None]:
-    """The XML, its file's name for messages, and where its weights are by default."""
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        if bytes(model[:8]).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" or b"\n" in bytes(model):
-            return bytes(model), "", None
-        model = os.fsdecode(bytes(model))
-    elif isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<":
-        return model.encode("utf-8", "surrogatepass"), "", None
-    if not isinstance(model, (str, os.PathLike)):
-        raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
-    path = Path(model)
-    if path.suffix.lower() in (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite"):
-        raise ModelError(f"{path.name} is no OpenVINO IR; openvino can convert it: "
-                         f"openvino.save_model(openvino.convert_model({str(path)!r}), 'model.xml')")
-    try:
-        return path.read_bytes(), path.name, path.with_suffix(".bin")
-    except (OSError, ValueError) as e:
-        raise ModelError(f"the model cannot be read: {model}: {getattr(e, 'strerror', None) or e}") from None
 
 
 def _weights(weights: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._blobs import Blobs, constant_bytes, f16_bytes, fits_f16
+from ovgpu.ir._constants import check_files
 from ovgpu.ir._layers import join_names
 from ovgpu.ir._xml import Lines
 from ovgpu.model import Model, Node, Output, RTMap
@@ -19,7 +19,7 @@ from ovgpu.model.rt_info import text as rt_text
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
 from ovgpu.ops.graph import Constant
-from ovgpu.replacement import Replacement
+from ovgpu.replacement import replacing
 from ovgpu.types import PartialShape, Type
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
@@ -71,17 +71,15 @@ def _write(model: Model, xml_path: Any, bin_path: Any, version: int, compress: b
     if xml.suffix != ".xml":
         raise ModelError(f"a model is written to a path that ends with .xml, not to {xml.name!r}")
     weights = Path(os.fsdecode(bin_path)) if bin_path else xml.with_suffix(".bin")
+    if os.path.realpath(xml) == os.path.realpath(weights):
+        raise ModelError(f"the .xml and the .bin file of a model are two files, not {str(xml)!r} alone")
+    check_files(model)
     try:
         xml.parent.mkdir(parents=True, exist_ok=True)
-        # The files take their places only when they are complete: the model's own constants may be views of
-        # the very file that is being replaced.
-        with ExitStack() as stack:
-            new = [stack.enter_context(Replacement(path)) for path in (weights, xml)]
-            writer = Writer(Lines(new[1].file), Blobs(new[0].file), version, compress)
-            writer.lines.put('<?xml version="1.0"?>')
-            writer.graph(model, "net", name=model.friendly_name, version=version)
-            for file in new:
-                file.complete = True
+        # The files take their places only when they are complete: the model's own constants may be views of the very
+        # file that is being replaced. The .xml is first: it tells whether the .bin is the one it was written with.
+        with replacing(xml, weights) as (xml_file, bin_file):
+            Writer(Lines(xml_file), Blobs(bin_file), version, compress).net(model)
     except OSError as e:
         raise ModelError(f"the model cannot be written: {e.filename or xml}: {e.strerror or e}") from None
 
@@ -107,21 +105,28 @@ class Writer:
     version: int
     compress: bool
 
-    def graph(self, model: Model, tag: str, plan: Plan | None = None, **attributes: Any) -> None:
-        """A ``<net>`` or a body."""
-        plan = plan or self.plan(model)
-        with self.lines.element(tag, **attributes):
-            with self.lines.element("layers"):
-                for node in plan.nodes:
-                    try:
-                        self.layer(node, plan)
-                    except OpError as e:
-                        raise e.at(node.op.name, node.place) from None
-            with self.lines.element("edges"):
-                for edge in _edges(plan):
-                    self.lines.empty("edge", **dict(zip(EDGE, edge)))
-            with self.lines.element("rt_info"):
-                self.meta(model.rt_info)
+    def net(self, model: Model) -> None:
+        """The whole .xml file."""
+        self.lines.put('<?xml version="1.0"?>')
+        with self.lines.element("net", name=model.friendly_name, version=self.version):
+            self.graph(model, self.plan(model))
+            # Not in <rt_info>, which other programs keep when they write the model with weights of their own.
+            size, checksum = self.blobs.finish()
+            self.lines.empty("weights", size=size, checksum=checksum)
+
+    def graph(self, model: Model, plan: Plan) -> None:
+        """The inside of a ``<net>`` or a body."""
+        with self.lines.element("layers"):
+            for node in plan.nodes:
+                try:
+                    self.layer(node, plan)
+                except OpError as e:
+                    raise e.at(node.op.name, node.place) from None
+        with self.lines.element("edges"):
+            for edge in _edges(plan):
+                self.lines.empty("edge", **dict(zip(EDGE, edge)))
+        with self.lines.element("rt_info"):
+            self.meta(model.rt_info)
 
     def plan(self, model: Model) -> Plan:
         ends = {*model.parameters, *model.sinks, *model.results}
@@ -155,7 +160,8 @@ class Writer:
             self.rt_info(node.rt_info)
             self.ports(node)
             for key, inner in plans.items():
-                self.graph(getattr(op, key), key, inner)
+                with self.lines.element(key):
+                    self.graph(getattr(op, key), inner)
 
     def compressed_constant(self, node: Node, number: int) -> None:
         op: Any = node.op

@@ -31,6 +31,7 @@ from ovgpu.runtime.program import HostInput, Program, Segment, Step
 from ovgpu.runtime.repeat import Known
 from ovgpu.symbolic import Sym, atoms
 from ovgpu.types import Type
+from ovgpu.types.mapped import check_unchanged
 
 KEPT = 8  # bindings per segment
 OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
@@ -85,6 +86,7 @@ class Executor:
             if value.memory == "constant" and value.is_root:
                 source = value.source
                 if id(source) not in constants:  # the source is kept as well, so that its id stays its own
+                    check_unchanged([source])
                     constants[id(source)] = source, backend.constant(source)
                 self.arrays[value.id] = constants[id(source)][1]
         self.constants = constants

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
+
+from ovgpu.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 
@@ -15,23 +20,49 @@ Array = np.ndarray[Any, Any]
 class MappedFile(mmap.mmap):
     """A file mapped to memory, to be read only."""
 
+    path: Path
+    status: os.stat_result
+    """Size and time of modification, when the file was mapped."""
+
+    def check(self) -> None:
+        """ModelError if the file has changed since it was mapped. Reading behind the end of one that has become
+        shorter would end the process. A file that others replace by a new one stays as it is."""
+        size = self.size()
+        try:
+            now = self.path.stat()
+            rewritten = os.path.samestat(now, self.status) and now.st_mtime_ns != self.status.st_mtime_ns
+        except OSError:  # it has been removed, and stays as it is likewise
+            rewritten = False
+        if rewritten or size != self.status.st_size:
+            sizes = "" if size == self.status.st_size else f", from {self.status.st_size} to {size} bytes"
+            raise ModelError(f"{self.path.name} has changed since the model was read{sizes}: read the model again")
+
 
 def map_file(path: Path) -> Array:
     """The bytes of a file. OSError if it cannot be read."""
-    with path.open("rb") as file:
-        if file.seek(0, 2) == 0:
+    if path.exists() and not path.is_file():  # before opening it, which waits for others where it is a pipe
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    with path.open("rb") as opened:
+        status = os.fstat(opened.fileno())
+        if status.st_size == 0:
             return np.empty(0, np.uint8)
-        return np.frombuffer(MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        file = MappedFile(opened.fileno(), status.st_size, access=mmap.ACCESS_READ)
+        file.path, file.status = path, status
+        return np.frombuffer(file, np.uint8)
+
+
+def check_unchanged(arrays: Iterable[Array]) -> None:
+    """ModelError if one of the arrays lies in a mapped file that has changed since it was mapped."""
+    files = {file for array in arrays if (file := _file(array)) is not None}
+    for file in files:
+        file.check()
 
 
 def let_go(array: Array) -> int:
     """Gives back the memory of the pages that lie in an array of a mapped file, and returns its bytes: who reads the
     array later, has the system read them again. Other arrays stay as they are."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    file = base.obj if isinstance(base, memoryview) else None
-    if not isinstance(file, MappedFile) or not hasattr(file, "madvise"):
+    file = _file(array)
+    if file is None or not hasattr(file, "madvise"):
         return 0
     origin = byte_bounds(np.frombuffer(file, np.uint8))[0]
     first, last = (address - origin for address in byte_bounds(array))
@@ -40,3 +71,12 @@ def let_go(array: Array) -> int:
         return 0
     file.madvise(mmap.MADV_DONTNEED, first, last - first)
     return last - first
+
+
+def _file(array: Array) -> MappedFile | None:
+    """The mapped file in which an array lies."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    file = base.obj if isinstance(base, memoryview) else None
+    return file if isinstance(file, MappedFile) else None

@@ -1,6 +1,7 @@
 """Malformed files: one clear error that says what is wrong where, quickly, whatever the file is."""
 from __future__ import annotations
 
+import os
 import random
 import re
 import resource
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ovgpu.errors import Error, ModelError, OpError
-from ovgpu.ir import read_model
+from ovgpu.ir import _files, read_model
 from tests.harness.ir import Net, feed, take
 
 from . import mutate
@@ -98,7 +99,7 @@ def test_a_billion_laughs() -> None:
 
 def test_other_encodings_hide_nothing() -> None:
     hidden = changed("<net", "<!DOCTYPE net [<!ENTITY e 'x'>]><net").encode("utf-16")
-    fails(hidden, "malformed|does not exist|cannot be read|no OpenVINO IR")
+    fails(hidden, "document type declaration, which is not allowed")
 
 
 def test_depth_is_bounded() -> None:
@@ -250,16 +251,50 @@ def test_strings(raw: bytes) -> None:
 def test_files(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot be read: .*none\.xml: No such file"):
         read_model(tmp_path / "none.xml")
-    with pytest.raises(ModelError, match="cannot be read"):
-        read_model(tmp_path)
+    with pytest.raises(ModelError, match="cannot be read: its path is empty"):
+        read_model("")
     with pytest.raises(ModelError, match="cannot be read"):
         read_model("no\0name.xml")
-    (tmp_path / "m.xml").write_bytes(b"")
-    with pytest.raises(ModelError, match=r"m\.xml"):
+
+
+@pytest.mark.parametrize("name, contents, message", [
+    ("model.py", b"import os\nprint(1)\n", r"model\.py is no OpenVINO IR, .* begins with '<': .* b'import os\\nprint"),
+    ("m.xml", b"\x7fELF\0\0", r"m\.xml is no OpenVINO IR, .* it begins with b'\\x7fELF\\x00\\x00'$"),
+    ("m.xml", b"", r"m\.xml is no OpenVINO IR, .*: it is empty$"),
+    ("m.xml", b" \n", r"m\.xml is no OpenVINO IR, .*: it is empty$"),
+    ("m.bin", b"\0" * 8, r"m\.bin is no OpenVINO IR, .*: it has the weights$"),
+    ("m.xml", b"version https://git-lfs.github.com/spec/v1\nsize 3\n", "`git lfs pull` fetches the file itself$"),
+    ("m.xml", b"<\0n\0e", r"m\.xml is malformed: it begins as UTF-16, but .* truncated data"),
+])
+def test_files_of_other_kinds(name: str, contents: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(contents)
+    with pytest.raises(ModelError, match=message):
+        read_model(tmp_path / name)
+
+
+def test_weights_of_other_kinds(tmp_path: Path) -> None:
+    (tmp_path / "m.xml").write_text(XML)
+    (tmp_path / "m.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\nsize 24\n")
+    with pytest.raises(ModelError, match=r"^m\.bin is a pointer of Git LFS: `git lfs pull` fetches the file itself$"):
         read_model(tmp_path / "m.xml")
-    (tmp_path / "m.xml").write_bytes(b"\x7fELF\0\0")
-    with pytest.raises(ModelError, match=r"malformed.*m\.xml"):
-        read_model(tmp_path / "m.xml")
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    with pytest.raises(OpError, match=r"cannot be read: .*pipe: it is not a regular file \(layer 'w'"):
+        read_model(tmp_path / "m.xml", tmp_path / "pipe")
+
+
+def test_no_more_is_read_than_a_model_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "MAX_BYTES", 100)
+    with pytest.raises(ModelError, match=r"zero is no OpenVINO IR, .*: it begins with b'\\x00\\x00"):
+        read_model("/dev/zero")
+
+
+def test_folders_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"the folder .* has no \.xml file: read_model takes the path of the \.xml "):
+        read_model(tmp_path)
+    for name in "fbadgce":
+        (tmp_path / f"{name}.xml").write_text(XML)
+    with pytest.raises(ModelError, match=r"several \.xml files \(a\.xml, b\.xml, c\.xml, d\.xml, e\.xml, \.\.\.\): "):
+        read_model(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "m.pdmodel", "m.tflite", "m.pb"])

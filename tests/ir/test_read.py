@@ -332,6 +332,31 @@ def test_paths(kind: Callable[[Path], Any], tmp_path: Path) -> None:
     assert op(other, "w").value.tolist() == [0, 1, 5]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_encodings_are_those_that_openvino_reads(encoding: str, tmp_path: Path) -> None:
+    net = Net("größe")
+    net.result(net.layer("Relu", "opset1", [net.parameter("f32", (2,), "größe")]))
+    text = net.build()[0].decode()
+    (tmp_path / "m.xml").write_bytes(text.encode(encoding))
+    (tmp_path / "m.bin").touch()
+    theirs = ov.Core().read_model(tmp_path / "m.xml")
+    for model in (read_model(tmp_path / "m.xml"), read_model(text.encode(encoding))):
+        assert model.friendly_name == theirs.friendly_name == "größe"
+        assert [node.friendly_name for node in model.ops] == [n.friendly_name for n in theirs.get_ordered_ops()]
+
+
+def test_folders(tmp_path: Path) -> None:
+    """The model of a folder is its openvino_model.xml, or its only .xml file."""
+    for name in ("one", "openvino_model", "two"):
+        net = Net(name)
+        net.result(net.layer("Add", "opset1", [net.parameter("f32", (1,)), net.const(np.ones(1, np.float32))]))
+        xml, weights = net.build()
+        (tmp_path / f"{name}.xml").write_bytes(xml)
+        (tmp_path / f"{name}.bin").write_bytes(weights)
+        model = read_model(str(tmp_path))
+        assert model.friendly_name == ("one" if name == "one" else "openvino_model")
+
+
 def test_a_model_without_constants_needs_no_weights(tmp_path: Path) -> None:
     net = Net()
     net.result(net.layer("Relu", "opset1", [net.parameter("f32", (2,))]))

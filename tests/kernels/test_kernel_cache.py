@@ -156,11 +156,11 @@ def test_a_folder_that_takes_nothing(kind: str, fresh: None, tmp_path: Path, mon
     elif kind == "read-only":
         folder.mkdir(mode=0o500)
         if os.access(folder, os.W_OK):  # root may
-            monkeypatch.setattr(kernel_cache, "Replacement", lambda path: (folder / "no" / "such").open("wb"))
+            monkeypatch.setattr(kernel_cache, "replacing", lambda *_, **__: (folder / "no" / "such").open("wb"))
     else:
-        def no_room(path: Path) -> Any:
+        def no_room(path: Path, flush: bool) -> Any:
             raise OSError(28, "No space left on device")
-        monkeypatch.setattr(kernel_cache, "Replacement", no_room)
+        monkeypatch.setattr(kernel_cache, "replacing", no_room)
     with pytest.warns(RuntimeWarning, match="CACHE_DIR '.*kernels' does not keep kernels: "):
         run(folder)
     assert folder.is_file() or not files(folder)

@@ -6,13 +6,10 @@ each line that `infer` runs in the calling thread, one after the other.
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,38 +18,13 @@ import ovgpu as ov
 from ovgpu.backends.cuda import kernel_cache
 from ovgpu.runtime import executor
 from tests.harness import Net, feed, take
+from tests.harness.interruption import Interruption
 from tests.harness.layers import add, gather, matmul, mul, numbers, reshape, scalar
 
 from .test_steady import attending
 from .test_values import INIT, accumulator
 
-PACKAGE = str(Path(ov.__file__).parent)
 Inputs = Mapping[str, Any]
-
-
-class Interruption:
-    """Within the block, KeyboardInterrupt before the line of ovgpu that is run as number ``at``; counts the lines."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.lines = at, 0
-
-    def __enter__(self) -> Self:
-        sys.settrace(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        name = frame.f_code.co_filename
-        return self._line if name.startswith(PACKAGE) or name == "<string>" else None  # or a generated function
-
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.at:
-                raise KeyboardInterrupt
-        return self._line
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ovgpu.backends.cuda import rt
-from ovgpu.replacement import Replacement
+from ovgpu.replacement import replacing
 
 USUAL = os.path.expanduser("~/.cupy/kernel_cache")
 DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written
@@ -101,9 +101,8 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, payload: bytes) -> None:
     """Keep bytes in a file, which others see once it is complete. OSError where that is not possible."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Replacement(path) as new:
-        new.file.write(_digest(payload) + payload)
-        new.complete = True
+    with replacing(path, flush=False) as (file,):  # the digest tells a file that the disk has lost a part of
+        file.write(_digest(payload) + payload)
 
 
 def _digest(payload: bytes) -> bytes:

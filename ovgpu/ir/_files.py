@@ -1,0 +1,93 @@
+"""What `read_model` is given: the path of a file or folder, or XML itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ovgpu.errors import ModelError
+from ovgpu.ir._xml import MAX_BYTES
+
+CONVERTIBLE = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
+SPACE = " \t\r\n"
+UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+LFS_POINTER = b"version https://git-lfs.github.com/"
+
+
+@dataclass(frozen=True)
+class Document:
+    """The XML of a model, in UTF-8."""
+
+    text: bytes
+    source: str = ""
+    """The name of its file, for messages."""
+    weights: Path | None = None
+    """The .bin file beside it."""
+
+
+def document(model: Any) -> Document:
+    """The XML at a path, or that a str or bytes object is. ModelError for what is no XML or cannot be read."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        text = bytes(model)
+        if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
+            return Document(_utf8(text, "the XML"))
+        model = os.fsdecode(text)
+    elif isinstance(model, str) and model.lstrip("\ufeff" + SPACE)[:1] == "<":
+        return Document(model.encode("utf-8", "surrogatepass"))
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
+    if not os.fspath(model):
+        raise ModelError("the model cannot be read: its path is empty")
+    path = Path(os.fsdecode(model))
+    if path.suffix.lower() in CONVERTIBLE:
+        raise ModelError(f"{path.name} is no OpenVINO IR; openvino can convert it: "
+                         f"openvino.save_model(openvino.convert_model({str(path)!r}), 'model.xml')")
+    try:
+        if path.is_dir():
+            path = _inside(path)
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)  # which `parse` refuses; a device may have no end
+    except (OSError, ValueError) as e:
+        raise ModelError(f"the model cannot be read: {path}: {getattr(e, 'strerror', None) or e}") from None
+    return Document(_utf8(text, path.name), path.name, path.with_suffix(".bin"))
+
+
+def _inside(folder: Path) -> Path:
+    """The model of a folder: openvino_model.xml, as optimum-intel calls it, or the only .xml file."""
+    found = sorted(folder.glob("*.xml"))
+    usual = folder / "openvino_model.xml"
+    if usual in found:
+        return usual
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(path.name for path in found[:5]) + (", ..." if len(found) > 5 else "")
+    raise ModelError(f"the folder {folder} has {f'several .xml files ({names})' if found else 'no .xml file'}: "
+                     "read_model takes the path of the .xml file of an OpenVINO IR")
+
+
+def _utf8(text: bytes, name: str) -> bytes:
+    """XML that OpenVINO reads as well: in UTF-8 or UTF-16."""
+    if text[:2] in UTF16:
+        try:
+            return text.decode(UTF16[text[:2]]).encode()
+        except UnicodeError as e:
+            raise ModelError(f"{name} is malformed: it begins as UTF-16, but {e}") from None
+    if not _is_xml(text):
+        found = f"it begins with {text[:20]!r}" if text.strip() else "it is empty"
+        if is_lfs_pointer(text):
+            found = "it is a pointer of Git LFS, and `git lfs pull` fetches the file itself"
+        elif name.endswith(".bin"):
+            found = "it has the weights"
+        raise ModelError(f"{name} is no OpenVINO IR, whose .xml file begins with '<': {found}")
+    return text
+
+
+def _is_xml(text: bytes) -> bool:
+    return text[:64].removeprefix(b"\xef\xbb\xbf").lstrip(SPACE.encode())[:1] == b"<"
+
+
+def is_lfs_pointer(text: bytes) -> bool:
+    """Return whether a file is what Git has in place of a large file that was not fetched."""
+    return text[: len(LFS_POINTER)] == LFS_POINTER
