@@ -41,8 +41,9 @@ class Core:
     def read_model(self, model: Any, weights: Any = None, config: Mapping[str, Any] | None = None) -> Model:
         """The model of an IR file.
 
-        ``model`` is a path or the XML itself (str, bytes, a binary file object), ``weights`` a path (by default that
-        of the .bin beside the .xml) or its contents (bytes, an array, a Tensor, a binary file object).
+        ``model`` is the path of an .xml file or of the folder that has one, or the XML itself (str, bytes, a binary
+        file object), ``weights`` a path (by default that of the .bin beside the .xml) or its contents (bytes, an array,
+        a Tensor, a binary file object).
 
         Raises: ModelError and OpError for what is wrong with the file, TypeError for another kind of ``model``.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ovgpu.cli._inputs import add_options, feed_of, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.core import Core
 from ovgpu.ops._storage import decode
+from ovgpu.replacement import replacing
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 
@@ -51,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
         out.print(results_table("State", ((s.name, s.state.array) for s in request.query_state())))
     out.print(f"latency: {milliseconds(latencies)}")
     if args.save:
-        np.savez(args.save, **saved)
+        with replacing(Path(args.save)) as (file,):  # NumPy would add ".npz" to a path without
+            np.savez(file, **saved)
         out.print(f"saved {counted(len(saved), 'array')} to {args.save}", soft_wrap=True)
 
 

@@ -46,7 +46,7 @@ def words(text: str) -> str:
 # ---- run
 
 def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "out.npz"
+    saved = tmp_path / "out"  # without a suffix, which NumPy would add
     text = output(capsys, "run", stateful, "--input", "ones", "--steps", "3", "--save", str(saved))
     assert "stateful on CPU: 3 inferences, 1 state variable" in text
     assert re.search(r"add +float32 +\[1,8\] +3 +3 +3 +3 3 \.\.\.", text)
@@ -55,6 +55,11 @@ def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     with np.load(saved) as arrays:
         assert sorted(arrays) == ["add.0", "add.1", "add.2"]
         np.testing.assert_array_equal(arrays["add.1"], np.full((1, 8), 2, "f4"))
+
+
+def test_run_saves_to_devices(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "saved 1 array to /dev/null" in output(capsys, "run", stateful, "--save", "/dev/null")
+    assert "No space left on device: '/dev/full'" in error(capsys, "run", stateful, "--save", "/dev/full")
 
 
 def test_run_reads_files(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
