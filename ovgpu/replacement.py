@@ -15,10 +15,10 @@ from typing import IO
 def replacing(*paths: Path, flush: bool = True) -> Iterator[list[IO[bytes]]]:
     """Open a temporary file for each path; when the block ends without an exception, they replace what is there.
 
-    If one of them cannot, all paths keep the files that they had. Only a process that is killed meanwhile can leave
-    some replaced: the first ones. With ``flush``, all are on disk before the first one replaces another. Symbolic links
-    stay, what they lead to is replaced; a new file has the permissions of the one it replaces. Devices and pipes are
-    written to once all files are complete.
+    If one file cannot be replaced, none is. Only a process that is killed meanwhile can leave some replaced: the first
+    ones. With ``flush``, all new files are on disk before the first old one is replaced. A symbolic link stays, and the
+    file that it leads to is replaced. A new file has the permissions of the old one. Devices and pipes are written to
+    when all files are complete.
 
     Raises: OSError that names the path, for a directory or a read-only file among others.
     """
@@ -120,7 +120,7 @@ def _opened(path: Path) -> Iterator[_Device | _Regular]:
 
 
 def _replace(targets: Sequence[_Regular]) -> None:
-    """Have all temporary files take their places; once the last one has, the new files count."""
+    """Rename all temporary files. From the last renaming on, the new files count; before it, the old ones."""
     *others, last = targets
     try:
         for target in others:

@@ -50,7 +50,7 @@ class Weights:
     """The bytes of a .bin file; a file is mapped on first use and never read as a whole."""
 
     def __init__(self, source: Path | Any | None, stated: Element | None = None) -> None:
-        """``stated``: the <weights> of the .xml, by which a file is known to be the one that was written with it."""
+        """``stated`` is the <weights> element of the .xml: size and checksum of the .bin file written with it."""
         self._source, self._stated = source, stated
 
     @property
@@ -75,7 +75,7 @@ class Weights:
         return data
 
     def _check(self, data: Array) -> None:
-        """ModelError if the file is not the one that was written together with the .xml."""
+        """Raise ModelError if the file is not the one that was written together with the .xml."""
         size, checksum = (None if self._stated is None else self._stated.get(name) for name in ("size", "checksum"))
         if size is None or checksum is None:
             return
@@ -108,7 +108,7 @@ class Weights:
 
 
 def check_files(model: Model) -> None:
-    """ModelError if a file that has constants of the model has changed since they were read."""
+    """Raise ModelError if a file that holds constants of the model has changed since it was read."""
     check_unchanged(op.packed if isinstance(op, PackedConstant) else op.value
                     for node in all_nodes(model) if isinstance(op := node.op, Constant))
 

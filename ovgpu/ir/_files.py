@@ -28,7 +28,7 @@ class Document:
 
 
 def document(model: Any) -> Document:
-    """The XML at a path, or that a str or bytes object is. ModelError for what is no XML or cannot be read."""
+    """Return the XML that ``model`` is, or that is at this path. Raises: ModelError if there is none."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         text = bytes(model)
         if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
@@ -48,14 +48,14 @@ def document(model: Any) -> Document:
         if path.is_dir():
             path = _inside(path)
         with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)  # which `parse` refuses; a device may have no end
+            text = file.read(MAX_BYTES + 1)  # `parse` refuses one byte too many; a device may have no end
     except (OSError, ValueError) as e:
         raise ModelError(f"the model cannot be read: {path}: {getattr(e, 'strerror', None) or e}") from None
     return Document(_utf8(text, path.name), path.name, path.with_suffix(".bin"))
 
 
 def _inside(folder: Path) -> Path:
-    """The model of a folder: openvino_model.xml, as optimum-intel calls it, or the only .xml file."""
+    """Return the model of a folder: openvino_model.xml, as optimum-intel names it, or else the only .xml file."""
     found = sorted(folder.glob("*.xml"))
     usual = folder / "openvino_model.xml"
     if usual in found:
@@ -68,7 +68,7 @@ def _inside(folder: Path) -> Path:
 
 
 def _utf8(text: bytes, name: str) -> bytes:
-    """XML that OpenVINO reads as well: in UTF-8 or UTF-16."""
+    """Return XML as UTF-8. OpenVINO reads UTF-16 as well."""
     if text[:2] in UTF16:
         try:
             return text.decode(UTF16[text[:2]]).encode()
@@ -89,5 +89,5 @@ def _is_xml(text: bytes) -> bool:
 
 
 def is_lfs_pointer(text: bytes) -> bool:
-    """Return whether a file is what Git has in place of a large file that was not fetched."""
+    """Return whether a file is a pointer of Git LFS, in place of a large file that was not fetched."""
     return text[: len(LFS_POINTER)] == LFS_POINTER

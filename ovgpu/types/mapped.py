@@ -25,13 +25,16 @@ class MappedFile(mmap.mmap):
     """Size and time of modification, when the file was mapped."""
 
     def check(self) -> None:
-        """ModelError if the file has changed since it was mapped. Reading behind the end of one that has become
-        shorter would end the process. A file that others replace by a new one stays as it is."""
+        """Raise ModelError if the file has changed since it was mapped.
+
+        Reading pages that a shortened file no longer has ends the process. A file that was replaced or removed is not
+        changed: the mapping keeps it.
+        """
         size = self.size()
         try:
             now = self.path.stat()
             rewritten = os.path.samestat(now, self.status) and now.st_mtime_ns != self.status.st_mtime_ns
-        except OSError:  # it has been removed, and stays as it is likewise
+        except OSError:  # it has been removed
             rewritten = False
         if rewritten or size != self.status.st_size:
             sizes = "" if size == self.status.st_size else f", from {self.status.st_size} to {size} bytes"
@@ -40,7 +43,7 @@ class MappedFile(mmap.mmap):
 
 def map_file(path: Path) -> Array:
     """The bytes of a file. OSError if it cannot be read."""
-    if path.exists() and not path.is_file():  # before opening it, which waits for others where it is a pipe
+    if path.exists() and not path.is_file():  # asked first, since opening a pipe waits for its writer
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as opened:
         status = os.fstat(opened.fileno())
@@ -52,7 +55,7 @@ def map_file(path: Path) -> Array:
 
 
 def check_unchanged(arrays: Iterable[Array]) -> None:
-    """ModelError if one of the arrays lies in a mapped file that has changed since it was mapped."""
+    """Raise ModelError if one of the arrays lies in a mapped file that has changed since it was mapped."""
     files = {file for array in arrays if (file := _file(array)) is not None}
     for file in files:
         file.check()
@@ -74,7 +77,7 @@ def let_go(array: Array) -> int:
 
 
 def _file(array: Array) -> MappedFile | None:
-    """The mapped file in which an array lies."""
+    """Return the mapped file in which an array lies, or None."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
