@@ -28,7 +28,7 @@ WORST = 20
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("compare", help="compare every layer's outputs with those of a reference")
-    parser.add_argument("model", help="the .xml file of the model")
+    parser.add_argument("model", help="the .xml file of the model, or its folder")
     parser.add_argument("--against", choices=("cpu", "openvino"), metavar="cpu|openvino",
                         help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)")
     parser.add_argument("-d", "--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")

@@ -23,7 +23,7 @@ SHORT = {"tput": "throughput", "ctput": "cumulative_throughput", "": "throughput
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", nargs="?", help="the .xml file of the model")
+    add("model", nargs="?", help="the .xml file of the model, or its folder")
     add("-m", "--path_to_model", metavar="MODEL", help="the same")
     add("-d", "--target_device", default="AUTO", metavar="DEVICE", help="CPU, NVIDIA[.n] or AUTO (default)")
     add("-hint", "--perf_hint", default="", choices=["throughput", "tput", "cumulative_throughput", "ctput", "latency",

@@ -24,7 +24,7 @@ from ovgpu.version import __version__
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("info", help="the devices; inputs, outputs, states and ops of a model; its plan")
-    parser.add_argument("model", nargs="?", help="the .xml file of the model; without one, the devices are told of")
+    parser.add_argument("model", nargs="?", help="the .xml file of a model, or its folder; without it, the devices")
     parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
                         help="shapes of dynamic inputs, for the plan")

@@ -19,7 +19,7 @@ from ovgpu.types import Type
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("run", help="run a model on given or random inputs")
-    parser.add_argument("model", help="the .xml file of the model")
+    parser.add_argument("model", help="the .xml file of the model, or its folder")
     add_options(parser)
     parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     parser.add_argument("--save", metavar="OUT.npz", help="writes the outputs; as NAME.0, NAME.1 ... for several steps")

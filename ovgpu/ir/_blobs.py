@@ -35,8 +35,8 @@ class Blobs:
         self._end = 0
         self._known: dict[tuple[int, bytes], int] = {}
 
-    def finish(self) -> tuple[int, str]:
-        """Writes the checksum; the size of the file, and the checksum in hexadecimal digits."""
+    def write_checksum(self) -> tuple[int, str]:
+        """Writes the end of the file; returns its size in bytes, and the checksum in hexadecimal digits."""
         checksum = _hash()
         for (size, digest), start in self._known.items():
             checksum.update(b"%d %d " % (start, size) + digest)

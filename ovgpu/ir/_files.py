@@ -1,8 +1,9 @@
-"""What `read_model` is given: the path of a file or folder, or XML itself."""
+"""Finding the XML of a model: at the path of a file or folder, or in a str or bytes object itself."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from ovgpu.errors import ModelError
 from ovgpu.ir._xml import MAX_BYTES
 
 CONVERTIBLE = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
-SPACE = " \t\r\n"
+BEGINNING = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*<")
 UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 LFS_POINTER = b"version https://git-lfs.github.com/"
 
@@ -34,7 +35,7 @@ def document(model: Any) -> Document:
         if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
             return Document(_utf8(text, "the XML"))
         model = os.fsdecode(text)
-    elif isinstance(model, str) and model.lstrip("\ufeff" + SPACE)[:1] == "<":
+    elif isinstance(model, str) and model.lstrip("\ufeff \t\r\n")[:1] == "<":
         return Document(model.encode("utf-8", "surrogatepass"))
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError(f"a model is a path, or XML as str or bytes, not {type(model).__name__}")
@@ -75,17 +76,18 @@ def _utf8(text: bytes, name: str) -> bytes:
         except UnicodeError as e:
             raise ModelError(f"{name} is malformed: it begins as UTF-16, but {e}") from None
     if not _is_xml(text):
-        found = f"it begins with {text[:20]!r}" if text.strip() else "it is empty"
         if is_lfs_pointer(text):
             found = "it is a pointer of Git LFS, and `git lfs pull` fetches the file itself"
         elif name.endswith(".bin"):
             found = "it has the weights"
+        else:
+            found = f"it begins with {text[:20]!r}" if text.strip() else "it is empty"
         raise ModelError(f"{name} is no OpenVINO IR, whose .xml file begins with '<': {found}")
     return text
 
 
 def _is_xml(text: bytes) -> bool:
-    return text[:64].removeprefix(b"\xef\xbb\xbf").lstrip(SPACE.encode())[:1] == b"<"
+    return BEGINNING.match(text) is not None
 
 
 def is_lfs_pointer(text: bytes) -> bool:

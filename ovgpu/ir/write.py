@@ -111,7 +111,7 @@ class Writer:
         with self.lines.element("net", name=model.friendly_name, version=self.version):
             self.graph(model, self.plan(model))
             # Not in <rt_info>, which other programs keep when they write the model with weights of their own.
-            size, checksum = self.blobs.finish()
+            size, checksum = self.blobs.write_checksum()
             self.lines.empty("weights", size=size, checksum=checksum)
 
     def graph(self, model: Model, plan: Plan) -> None:

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,18 +165,16 @@ def test_files_are_complete_and_flushed_before_one_is_replaced(saved: Path, monk
 @pytest.mark.usefixtures("links")
 def test_every_line_of_writing(saved: Path) -> None:
     """An interrupted `serialize` has replaced both files, or none."""
-    new, interruption, at = model(2), Interruption(0), 0
-    count = lines(new, saved)
+    new = model(2)
+    with Interruption(0) as all_lines:
+        serialize(new, saved)
+    count = all_lines.lines
     serialize(model(1), saved)
     old = listing(saved.parent)
     seen = {1.0: 0, 2.0: 0}
     for at in [*range(1, count - 150, 23), *range(count - 150, count + 1)]:
-        interruption = Interruption(at)
-        try:
-            with interruption:
-                serialize(new, saved)
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt), Interruption(at):
+            serialize(new, saved)
         seen[factor(saved)] += 1
         for path in saved.parent.iterdir():
             if path.name not in old:  # Ctrl-C came as it was about to be removed
@@ -183,12 +182,6 @@ def test_every_line_of_writing(saved: Path) -> None:
             else:
                 path.write_bytes(old[path.name])
     assert all(seen.values())
-
-
-def lines(new: Model, path: Path) -> int:
-    with Interruption(0) as interruption:
-        serialize(new, path)
-    return interruption.lines
 
 
 KILLED = """
@@ -253,8 +246,8 @@ USES: dict[str, Callable[[Model, Path], Any]] = {
 
 
 @pytest.fixture(params=CHANGES)
-def change(request: pytest.FixtureRequest) -> Iterator[tuple[Callable[[Path], None], str]]:
-    yield CHANGES[request.param]
+def change(request: pytest.FixtureRequest) -> tuple[Callable[[Path], None], str]:
+    return CHANGES[request.param]
 
 
 @pytest.mark.parametrize("use", USES)

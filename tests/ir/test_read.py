@@ -345,6 +345,19 @@ def test_encodings_are_those_that_openvino_reads(encoding: str, tmp_path: Path) 
         assert [node.friendly_name for node in model.ops] == [n.friendly_name for n in theirs.get_ordered_ops()]
 
 
+@pytest.mark.parametrize("start", ["\n" * 100, " \t\r\n", "\ufeff\n"], ids=["long", "kinds", "bom"])
+def test_space_before_the_root_element(start: str, tmp_path: Path) -> None:
+    net = Net("m")
+    net.result(net.parameter("f32", (2,)))
+    xml = net.build()[0].decode()
+    text = start + xml[xml.index("<net"):]
+    (tmp_path / "m.xml").write_text(text)
+    (tmp_path / "m.bin").touch()
+    assert ov.Core().read_model(tmp_path / "m.xml").friendly_name == "m"
+    for given in (tmp_path / "m.xml", text, text.encode()):
+        assert read_model(given).friendly_name == "m"
+
+
 def test_folders(tmp_path: Path) -> None:
     """The model of a folder is its openvino_model.xml, or its only .xml file."""
     for name in ("one", "openvino_model", "two"):
