@@ -5,7 +5,7 @@
 wheels/            Python packages, nvmath-python and cuDNN's frontend by default
 expectations.xz    OpenVINO's answers for the test suite
 kernels.tar.xz     machine code for sm_90 of the kernels that the suite and the benchmarks ask for: of CUPY_CACHE_DIR
-run.sh             the whole procedure: `bash run.sh STAGE`, from the root of the project
+run.sh             the whole procedure: `bash run.sh STAGE [OUT [--budget SECONDS]]`, from the root of the project
 
 It takes about 15 minutes on two cores. Wheels and answers that are there are not fetched again; kernels/, which need
 not travel, has what has been compiled before.
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("nvmath-python>=1.0", "nvidia-cudnn-frontend>=1.22,<1.29")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PROCEDURE = """#!/usr/bin/env bash
-# bash {folder}/run.sh STAGE [OUT]: one stage of bench.gpu, from the root of the project; see bench/README.md.
+# bash {folder}/run.sh STAGE [OUT [--budget SECONDS]]: a stage of bench.gpu, from the project's root
 set -u
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 work=${{TMPDIR:-/tmp}}/ovgpu-card
@@ -39,7 +39,7 @@ python3 -m pip install -q --no-index --no-deps --target "$work"/site --upgrade "
 mkdir -p "$work"/kernels && tar xf "$here"/kernels.tar.xz -C "$work"/kernels --skip-old-files
 export PYTHONPATH=$work/site CUPY_CACHE_DIR=$work/kernels OPENBLAS_NUM_THREADS=1
 before=$(ls "$work"/kernels/ovgpu | wc -l)
-python3 -m bench.gpu --stage "$1" --out "${{2:-$work/results}}" --expectations "$here"/expectations.xz
+python3 -m bench.gpu --stage "$1" --out "${{2:-$work/results}}" --expectations "$here"/expectations.xz "${{@:3}}"
 echo "$(($(ls "$work"/kernels/ovgpu | wc -l) - before)) kernels were compiled, $before were there"
 """
 

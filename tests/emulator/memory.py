@@ -274,35 +274,63 @@ class OutOfMemoryError(MemoryError):
 
 
 class MemoryPool:
-    """cupy.cuda.MemoryPool without pooling: reuse of addresses would hide accesses to freed memory."""
+    """cupy.cuda.MemoryPool without pooling: reuse of addresses would hide accesses to freed memory.
+
+    What CuPy's pool would hold is counted: a block that was freed goes to allocations on the stream that it was
+    allocated on, and to no other. Blocks are not split.
+    """
 
     def __init__(self, allocator: object = None) -> None:
         self._limit = 0
+        self._lock = threading.Lock()
+        self._free: dict[tuple[int, int], list[int]] = {}  # bytes of freed blocks, by device and stream
+        self._total: dict[int, int] = {}  # bytes of all blocks, by device
 
     def malloc(self, size: int) -> MemoryPointer:
         used = self.used_bytes()
         if self._limit and used + size > self._limit:
             raise OutOfMemoryError(size, used, self._limit)
         try:
-            return MemoryPointer(Memory(size), 0)
+            memory = Memory(size)
         except CUDARuntimeError as error:
             if error.status != OUT_OF_MEMORY:
                 raise
             raise OutOfMemoryError(size, used) from None
+        if size:
+            freed = self._free.setdefault((device.current(), get_current_stream().ptr), [])
+            # The finalizer may run at any time, so that it takes no lock.
+            weakref.finalize(memory, freed.append, self._block(freed, size)).atexit = False
+        return MemoryPointer(memory, 0)
+
+    def _block(self, freed: list[int], size: int) -> int:
+        """Bytes of the block that an allocation takes: the best fit of those that were freed, or a new one."""
+        with self._lock:
+            fits = [block for block in freed if block >= size]
+            if fits:
+                freed.remove(min(fits))
+                return min(fits)
+            self._total[device.current()] = self.total_bytes() + size
+        return size
 
     def free_all_blocks(self, stream: Stream | None = None) -> None:
         refuse_device_wide("MemoryPool.free_all_blocks()")
+        with self._lock:
+            for (number, ptr), freed in list(self._free.items()):
+                if number == device.current() and (stream is None or ptr == stream.ptr):
+                    while freed:
+                        self._total[number] -= freed.pop()
 
     def used_bytes(self) -> int:
         return used_bytes()
 
-    total_bytes = used_bytes
+    def total_bytes(self) -> int:
+        return self._total.get(device.current(), 0)
 
     def free_bytes(self) -> int:
-        return 0
+        return self.total_bytes() - self.used_bytes()
 
     def n_free_blocks(self) -> int:
-        return 0
+        return sum(len(freed) for (number, _), freed in list(self._free.items()) if number == device.current())
 
     def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
         self._limit = size or int((fraction or 0) * device.memory_bytes())

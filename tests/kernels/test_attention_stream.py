@@ -108,7 +108,7 @@ def test_which_arrays_have_it(backend: CudaBackend, monkeypatch: pytest.MonkeyPa
     assert "attend_split<" in kernel_name(call)
     (call,) = attend(backend, (1, 3, 136), (1, 40, 136), (1, 40, 136), kind=HALF)
     assert "attend_split<" in kernel_name(call)
-    monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", "75")
+    monkeypatch.setattr(Launcher, "capability", 75)
     (call,) = attend(backend, (1, 3, 16), (1, 40, 16), (1, 40, 16), kind=HALF)
     assert "attend_split<" in kernel_name(call)
 

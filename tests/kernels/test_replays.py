@@ -107,12 +107,12 @@ def test_other_shapes(compiled: Any) -> None:
 def test_memory_that_is_bound_no_more(compiled: Any) -> None:
     """A request does not keep tensors on the device that other ones have replaced, beyond its last few bindings."""
     request = compiled(nets.one()).create_infer_request()
-    used = []
+    pool, used = cp.get_default_memory_pool(), []
     for n in range(20):
         request.set_input_tensor(resident(n * X)), request.set_output_tensor(resident(0 * X))
         for _ in range(4):
             np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n * X))
-        used.append(cp.cuda.memory.used_bytes())
+        used.append(pool.used_bytes())
     assert used[-1] == used[10]
 
 
@@ -172,13 +172,14 @@ def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.M
         request.set_input_tensor(number, resident(array))
     for _ in range(3):
         request.infer()
-    waited, wait = [0], cp.cuda.Stream.wait_event
+    streams = type(request._backend.stream)
+    waited, wait = [0], streams.wait_event
 
     def count(*args: Any) -> None:
         waited[0] += 1
         wait(*args)
 
-    monkeypatch.setattr(cp.cuda.Stream, "wait_event", count)
+    monkeypatch.setattr(streams, "wait_event", count)
     request.infer()
     assert waited[0] == 1
 

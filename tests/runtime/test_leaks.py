@@ -1,43 +1,21 @@
 """Models, compiled models and requests that are dropped leave nothing behind."""
 from __future__ import annotations
 
-import gc
-import os
 import threading
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda import interop
 from tests.harness import Net
+from tests.harness.held import held
 from tests.models.drive import replay
 from tests.models.test_models import NAMES, load
 
 ROUNDS = 10  # rounds of a series; two series are measured
 SLACK = 5  # objects by which caches may grow in a series: fewer than one in each round
-
-
-class Held(NamedTuple):
-    """Objects, open files, mapped bytes of weights and bytes of device memory in use."""
-
-    objects: int
-    files: int
-    mapped: int
-    device: int
-
-
-def held(device: str) -> Held:
-    gc.collect()
-    gc.collect()  # the first collection frees object arrays, whose elements only the second one can see
-    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    extents = [m[0].split("-") for m in maps if m[-1].endswith(".bin")]
-    pool = 0 if device == "CPU" else rt.cupy().get_default_memory_pool().used_bytes()
-    return Held(len(gc.get_objects()), len(os.listdir("/proc/self/fd")),
-                sum(int(end, 16) - int(start, 16) for start, end in extents), pool)
 
 
 def run(name: str, device: str) -> None:
@@ -87,6 +65,15 @@ def test_failed_inferences_and_failed_reshapes_leave_nothing_behind(device: str)
         fail()
     after = held(device)
     assert after.objects - before.objects <= SLACK and after[1:] == before[1:]
+
+
+def test_arrays_on_the_device_leave_their_memory_to_others(emulated: str) -> None:
+    interop.to_device(np.ones(1000), 0)
+    before = held(emulated).pool
+    for n in range(ROUNDS):
+        np.testing.assert_array_equal(interop.to_device(np.full(1000, n), 0).get(), n)
+        interop.zeros((1000,), np.dtype(float), 0)
+    assert held(emulated).pool == before
 
 
 def workers() -> set[threading.Thread]:

@@ -14,6 +14,7 @@ from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.graphs import Graphs
+from ovgpu.backends.cuda.handles import stream_for
 from ovgpu.backends.cuda.interop import Waiting
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
@@ -41,7 +42,7 @@ class CudaBackend:
         self.xp: Adapter = CupyAdapter(self.cupy)
         self.device = self.cupy.cuda.Device(number)
         with errors.translated(), self.device:
-            self.stream = self.cupy.cuda.Stream(non_blocking=True)
+            self.stream = stream_for(self)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream, plans), Fft()
         self.graphs = Graphs(self.stream)
         self.waiting = Waiting(self.stream, number)
@@ -110,7 +111,7 @@ class CudaBackend:
 
     @cached_property
     def _reader(self) -> Any:
-        return self.cupy.cuda.Stream(non_blocking=True)
+        return stream_for(self)
 
     def upload(self, source: Any, target: Array) -> Sequence[Call]:
         return [PinnedCopy(source, target, True, self.stream)] if target.nbytes else ()

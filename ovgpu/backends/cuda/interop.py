@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import rt
+from ovgpu.backends.cuda.handles import borrowed_stream
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.errors import Error
 from ovgpu.ops._op import Array
@@ -106,13 +107,13 @@ class Waiting:
 @contextmanager
 def _work(*owners: Any) -> Iterator[Any]:
     """A stream for work that begins after what the owners of arrays have enqueued, and is done at the end."""
-    stream = rt.cupy().cuda.Stream(non_blocking=True)
-    for owner in owners:
-        if owner is not None:
-            order(owner, stream)
-    with stream:
-        yield stream
-        stream.synchronize()
+    with borrowed_stream() as stream:
+        for owner in owners:
+            if owner is not None:
+                order(owner, stream)
+        with stream:
+            yield stream
+            stream.synchronize()
 
 
 def to_host(array: Array, owner: Any) -> np.ndarray[Any, Any]:
