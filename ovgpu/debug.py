@@ -208,7 +208,8 @@ class _Watch:
         inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
 
         def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
-            child = Executor(control.program_for(model, arrays, {}), executor.backend, executor.constants)
+            child = Executor(control.program_for(model, arrays, {}), executor.backend, executor.constants,
+                             executor.cancellation)
             if _has(model, self.layer):
                 child.observe = _Watch(child, None, 0, self.layer)
             return child.run(arrays, {}, Fresh(executor.backend))

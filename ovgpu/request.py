@@ -24,6 +24,7 @@ from ovgpu.outputs import RequestMemory
 from ovgpu.replays import KEPT, Replay, Transition
 from ovgpu.request_tensors import RequestTensors
 from ovgpu.results import OVDict
+from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
@@ -55,9 +56,10 @@ class InferRequest(RequestTensors):
         self._backend = compilation.backend.for_request()
         self._inputs, self._outputs = slots(compilation.inputs, compilation.outputs, self._backend)
         self._variables = Variables(compilation.initial.infos, self._backend)
+        self._cancellation = Cancellation()
         self._memory = RequestMemory(self._outputs, self._variables)
         self._initial = InitialValues(compilation.initial, self._variables, self._backend, compilation.constants,
-                                      compilation.lock)
+                                      compilation.lock, self._cancellation)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
         self._replays: deque[Replay] = deque(maxlen=KEPT)  # those that were not run for the longest time come first
@@ -67,7 +69,6 @@ class InferRequest(RequestTensors):
         self._future: Future[None] | None = None  # of the last inference that was started
         self._worker: ThreadPoolExecutor | None = None
         self._thread = 0  # the worker's
-        self._cancelled = False
         self._callback: Callable[[Any], Any] | None = None
         self._userdata: Any = None
         self._latency = 0.0
@@ -98,7 +99,7 @@ class InferRequest(RequestTensors):
         try:
             self._begin(inference)
             before = self._variables.now
-            self._future = None
+            self._future, self._cancellation.requested = None, False
             self._set_inputs(inputs, share_inputs)
             self._order()
             after = self._run()
@@ -144,7 +145,7 @@ class InferRequest(RequestTensors):
             self._order()
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
-            self._cancelled = False
+            self._cancellation.requested = False
             self._future = future
             self._worker.submit(self._run_async, future, runner, finished)
         except BaseException:
@@ -160,8 +161,7 @@ class InferRequest(RequestTensors):
         self._thread = threading.get_ident()
         error: BaseException | None = None
         try:
-            if self._cancelled:
-                raise RuntimeError("Infer Request was canceled")
+            self._cancellation.check()
             self._variables.now = self._run()
         except BaseException as e:
             error = e
@@ -209,8 +209,12 @@ class InferRequest(RequestTensors):
         return True
 
     def cancel(self) -> None:
-        """Has an inference that was started, but has not begun to run, end with an error in `wait`."""
-        self._cancelled = True
+        """Has an inference that runs or was started end with an error, in `infer` or `wait`; the state is as it was.
+
+        The inference ends at the next of its steps or iterations, on a CUDA device between captured graphs: steps that
+        take long are not interrupted. It may end as usual if little of it was left.
+        """
+        self._cancellation.requested = True
 
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
         """Has ``callback(userdata)`` called after each asynchronous inference that succeeds, on the thread that
@@ -364,7 +368,8 @@ class InferRequest(RequestTensors):
         programs = self._compilation.steady
         if programs is None:
             return None
-        steps = SteadySteps(programs, self._backend, self._variables, self._compilation.constants)
+        steps = SteadySteps(programs, self._backend, self._variables, self._compilation.constants,
+                            self._cancellation)
         steps.executor.observe = self._profiler
         return steps
 
@@ -381,7 +386,8 @@ class InferRequest(RequestTensors):
         program = self._compilation.program(arrays)
         executor = self._executors.get(id(program))
         if executor is None:
-            executor = self._executors[id(program)] = Executor(program, self._backend, self._compilation.constants)
+            executor = self._executors[id(program)] = Executor(program, self._backend, self._compilation.constants,
+                                                                   self._cancellation)
             executor.observe = self._profiler
         return executor
 

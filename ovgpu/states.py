@@ -12,6 +12,7 @@ from ovgpu.ops.growth import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.blocks import Block
+from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
@@ -72,8 +73,9 @@ class InitialValues:
     """The initial values of the variables of one request."""
 
     def __init__(self, programs: InitialPrograms, variables: Variables, backend: Backend, constants: dict[int, Array],
-                 lock: Any) -> None:
+                 lock: Any, cancellation: Cancellation) -> None:
         self._programs, self._variables, self._backend = programs, variables, backend
+        self._cancellation = cancellation
         self._constants, self._lock = constants, lock
         self._executors: dict[int, tuple[Executor, _Results]] = {}
         self._fixed: dict[str, Array] | None = None
@@ -114,8 +116,8 @@ class InitialValues:
             program = program_for(stage.model, inputs, stage.programs, uploads=self._backend.remote)
         found = self._executors.get(id(program))
         if found is None:
-            found = self._executors[id(program)] = (Executor(program, self._backend, self._constants),
-                                                    _Results(self._backend))
+            found = self._executors[id(program)] = (
+                Executor(program, self._backend, self._constants, self._cancellation), _Results(self._backend))
         executor, memory = found
         executor.hosts = hosts
         return dict(zip(stage.names, executor.run(inputs, {}, memory)))

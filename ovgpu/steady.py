@@ -23,6 +23,7 @@ from ovgpu.passes.steady import Cache, Feed, Steady, steady
 from ovgpu.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.build import build
+from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Constants, Executor
 from ovgpu.runtime.intervals import Intervals, Unknown
@@ -77,10 +78,11 @@ def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
 class SteadySteps:
     """Decode steps of one request, bound once per capacity of the caches."""
 
-    def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants) -> None:
+    def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants,
+                 cancellation: Cancellation) -> None:
         self.programs, self._backend = programs, backend
         self._variables = variables
-        self.executor = Executor(programs.device, backend, constants)
+        self.executor = Executor(programs.device, backend, constants, cancellation)
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
         self._host: dict[Any, _HostPart] = {}
         self._on_host: Constants = {}

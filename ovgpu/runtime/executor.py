@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain, compress, count
+from itertools import chain, compress, count, islice
 from math import prod
 from operator import length_hint, ne
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from ovgpu.ops._strided import same_place
 from ovgpu.runtime import control, stepwise
 from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
 from ovgpu.runtime.blocks import Block
+from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.iterations import culprit
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
@@ -35,6 +36,7 @@ from ovgpu.types.mapped import check_unchanged
 
 KEPT = 8  # bindings per segment
 OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
+UNCHECKED = 32  # calls between two looks at whether the inference is cancelled
 Constants = dict[int, tuple[Any, Array]]
 """A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
 
@@ -75,10 +77,12 @@ class Binding:
 
 
 class Executor:
-    """Runs one program for one request; not for use by two threads at once."""
+    """Runs one program for one request; not for use by two threads at once. Error ends a run that is cancelled."""
 
-    def __init__(self, program: Program, backend: Backend, constants: Constants) -> None:
+    def __init__(self, program: Program, backend: Backend, constants: Constants,
+                 cancellation: Cancellation | None = None) -> None:
         self.program, self.backend = program, backend
+        self.cancellation = cancellation or Cancellation()
         # by value id, then the inputs as the lane reads them; -1, an absent input, is None
         self.arrays: list[Any] = [None] * (len(program.values) + len(program.inputs) + 1)
         self.hosts: Sequence[Array] | None = None  # the inputs on the host, where a device has copies of them
@@ -113,6 +117,7 @@ class Executor:
         self.take(inputs, states)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
+                self.cancellation.check()
                 binding = self._bound(number, segment, memory, key, self.observe is None and self.backend.replays)
                 if binding.started:
                     binding.started = False
@@ -151,7 +156,7 @@ class Executor:
         """The executor of a body's program, made on first use."""
         found = self.children.get(key)
         if found is None:
-            found = self.children[key] = Executor(program, self.backend, self.constants)
+            found = self.children[key] = Executor(program, self.backend, self.constants, self.cancellation)
         return found
 
     # ---- bindings
@@ -289,20 +294,24 @@ class Executor:
         return given is None or bool(host_value(segment, given, slots, hosts))
 
     def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
-        """What to raise when there is no memory for a segment: names the step with the largest result."""
-        values = self.program.values
-        for step in segment.steps:
-            for i in step.outputs:
-                extents = [segment.resolve(d, slots) for d in values[i].view.shape]
-                if min(extents, default=0) < 0:
-                    return _located(OpError(f"the result would have the shape {extents}"), step)
-        sizes = {i: prod(segment.resolve(d, slots) for d in values[i].view.shape) * values[i].type.storage.itemsize
-                 for step in segment.steps for i in step.outputs}
-        largest = max(sizes, key=sizes.__getitem__)
-        step = next(s for s in segment.steps if largest in s.outputs)
-        shape = [segment.resolve(d, slots) for d in values[largest].view.shape]
+        """What to raise when there is no memory for a segment: names the step with the largest result, and tells what
+        the segment needs."""
+        def shape(i: int) -> list[int]:
+            return [segment.resolve(d, slots) for d in self.program.values[i].view.shape]
+
+        def size(i: int) -> int:
+            return prod(shape(i)) * self.program.values[i].type.storage.itemsize
+
+        made = [(i, step) for step in segment.steps for i in step.outputs]
+        for i, step in made:
+            if min(shape(i), default=0) < 0:
+                return _located(OpError(f"the result would have the shape {shape(i)}"), step)
+        largest, step = max(made, key=lambda pair: size(pair[0]))
+        arena = lay_out(segment.buffers, [segment.resolve(b.nbytes, slots) for b in segment.buffers],
+                        [isinstance(b.nbytes, Sym) for b in segment.buffers])
         told = self.backend.explain(error).removeprefix("out of memory: ")
-        return _located(OpError(f"out of memory: a result of shape {shape} takes {sizes[largest]} bytes"
+        return _located(OpError(f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
+                                f"the plan needs {arena.nbytes + sum(map(size, segment.given)):,}"
                                 + (f"; {told}" if told else "")), step)
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
@@ -416,12 +425,14 @@ class Executor:
     def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
         """Runs the calls of a recording one by one; raises one clear exception that names the step that failed."""
         rest = iter(recording.flat)
-        try:
-            for call in rest:
-                call()
-        except Exception as e:
-            number = len(recording.flat) - length_hint(rest) - 1
-            raise self._failed(e, culprit(steps, recording.calls, number)) from e
+        while length_hint(rest):
+            self.cancellation.check()
+            try:
+                for call in islice(rest, UNCHECKED):
+                    call()
+            except Exception as e:
+                number = len(recording.flat) - length_hint(rest) - 1
+                raise self._failed(e, culprit(steps, recording.calls, number)) from e
 
     def _failed(self, error: Exception, step: Step) -> Exception:
         """What to raise when a step failed: one clear exception that names op, layer and file."""

@@ -80,7 +80,7 @@ class Iterations:
         """The calls of ``n`` iterations; None if they are more than ``limit``."""
         found = Calls(self.child)
         for binding in self._bindings(inputs, outputs, n):
-            if len(binding.flat) * n > limit:
+            if max(1, len(binding.flat)) * n > limit:
                 return None
             found.add(binding)
         found += self._last(inputs, outputs, n)
@@ -90,6 +90,7 @@ class Iterations:
         """Binds each iteration when it runs: more of them take no more memory."""
         steps = self.child.program.segments[0].steps
         for binding in self._bindings(inputs, outputs, n):
+            self.child.cancellation.check()
             self.child.run_flat(steps, binding)
         for call in self._last(inputs, outputs, n):
             call()

@@ -158,6 +158,7 @@ class Repeated(Iterations):
 
     def _run(self, cycle: Cycle, times: int) -> None:
         for _ in range(times):
+            self.child.cancellation.check()
             self.child.replay([self.step], cycle)
 
     def _like(self, i: int) -> int:

@@ -20,6 +20,9 @@ from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.program import Program, Step
 from ovgpu.types import Type
 
+COLLECTED_BYTES = 1 << 26  # of concatenated results, from which on memory for the whole has to be there
+PART_BYTES = 256  # what a part takes beside its values
+
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
@@ -64,8 +67,10 @@ class Stepwise:
         parts: dict[int, list[Array]] = {m.port: [] for m in op.outputs if m.axis is not None}
         results: Sequence[Array] = ()
         self.held = {}
+        collected, checked = 0, COLLECTED_BYTES
         i = 0
         while limit < 0 or i < limit:
+            executor.cancellation.check()
             given: list[Any] = [None] * len(op.body.parameters)
             for entry in op.inputs:
                 p = entry.parameter
@@ -79,13 +84,17 @@ class Stepwise:
             for m in op.outputs:
                 if m.axis is not None:
                     parts[m.port].append(results[m.result].copy())
+                    collected += parts[m.port][-1].nbytes + PART_BYTES
+            if collected > checked:
+                self.backend.require(collected)
+                checked = 2 * collected
             i += 1
             if condition is not None:
                 going = self.backend.to_host(results[condition]) if known is None else known
                 if not going.reshape(-1)[0]:
                     break
-        collected: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
-        return collected
+        outputs: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
+        return outputs
 
     def _run(self, executor: Executor, model: Model, given: list[Any], counter: int | None = None,
              i: int = 0) -> Sequence[Array]:

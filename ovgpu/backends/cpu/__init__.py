@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.backends.cpu import memory
 from ovgpu.errors import OpError
 from ovgpu.ops._lanes import lanes, record
 from ovgpu.ops._op import Array, Op, call, evaluate
@@ -51,9 +52,12 @@ class CpuBackend:
     def allocate(self, nbytes: int) -> Any:
         if nbytes > sys.maxsize - ALIGNMENT:
             raise MemoryError
-        block = np.empty(nbytes + ALIGNMENT, np.uint8)
+        block = memory.allocate(nbytes + ALIGNMENT)
         start = -block.ctypes.data % ALIGNMENT
         return block[start : start + nbytes]
+
+    def require(self, nbytes: int) -> None:
+        memory.require(nbytes)
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         if 0 in shape:

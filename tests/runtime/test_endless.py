@@ -1,0 +1,190 @@
+"""Work that never ends can be ended, and work that needs more memory than there is does not begin."""
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.backends.cpu import memory
+from ovgpu.runtime import stepwise
+from tests.harness import Net
+from tests.harness.ir import Port, feed, take
+from tests.kernels.test_failures import little_memory
+
+X = np.ones((1, 4), np.float32)
+CANCELED = "^Infer Request was canceled$"
+
+
+def add_one(body: Net, x: Port) -> Port:
+    port: Port = body.layer("Add", "opset1", [x, body.const(np.ones((1, 4), np.float32))])
+    return port
+
+
+def same(body: Net, x: Port) -> Port:
+    return x
+
+
+def looping(trips: int, step: Callable[[Net, Port], Port] = add_one, *, tested: bool = False,
+            joined: bool = False) -> Net:
+    """A counter as a state, and a loop over x; with ``tested`` the body computes whether it goes on."""
+    net = Net()
+    x, one = net.parameter("f32", (1, 4), "x"), net.const(np.ones(1, np.float32))
+    read = net.read_value("count", "f32", (1,), net.const(np.zeros(1, np.float32)))
+    net.assign("count", net.layer("Add", "opset1", [read, one]))
+    body = Net()
+    carried = body.parameter("f32", (1, 4))
+    stepped = step(body, carried)
+    result = body.result(stepped)
+    goes_on = body.const(np.array(True))
+    if tested:
+        total = body.layer("ReduceSum", "opset1", [stepped, body.const(np.array([0, 1]))])
+        goes_on = body.layer("Less", "opset1", [total, body.const(np.array(1e30, np.float32))])
+    last = net.loop(net.const(np.array(trips)), net.const(np.array(True)), body, [feed(x, carried)],
+                    [take(result, **({"axis": 0} if joined else {}))], [(result, carried)],
+                    body_condition=body.result(goes_on))
+    net.result(last)
+    net.result(read)
+    return net
+
+
+def request_of(net: Net, device: str) -> Any:
+    return ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
+
+
+def count_of(request: Any) -> float:
+    (state,) = request.query_state()
+    return float(state.state.data[0])
+
+
+LOOPS = {
+    "2^40": looping(1 << 40), "2^62": looping(1 << 62), "without end": looping(-1),
+    "a test that holds": looping(-1, tested=True), "nothing to do": looping(1 << 40, same),
+    "joined": looping(-1, tested=True, joined=True),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_cancelled(name: str, device: str) -> None:
+    request = request_of(LOOPS[name], device)
+    for start in (lambda: request.infer([X]), lambda: (request.start_async([X]), request.wait())):
+        canceller = threading.Timer(0.2, request.cancel)
+        canceller.start()
+        with pytest.raises(RuntimeError, match=CANCELED):
+            start()
+        canceller.join()
+        assert count_of(request) == 0
+
+
+def test_a_loop_is_interrupted(device: str) -> None:
+    request = request_of(LOOPS["2^40"], device)
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        request.infer([X])
+    assert count_of(request) == 0
+
+
+def test_the_request_goes_on(device: str) -> None:
+    """What is cancelled while nothing runs is nothing, and after a cancelled inference the next one runs."""
+    net = looping(3000)  # more than is unrolled
+    request = request_of(net, device)
+    request.cancel()
+    np.testing.assert_array_equal(request.infer([X])[0], X + 3000)
+    request.start_async([X])
+    request.cancel()
+    before = count_of_finished(request)
+    np.testing.assert_array_equal(request.infer([X])[0], X + 3000)
+    assert count_of(request) == before + 1
+
+
+def count_of_finished(request: Any) -> float:
+    """The count after an inference that was cancelled at a moment that is not known."""
+    try:
+        request.wait()
+    except RuntimeError as e:
+        assert str(e) == "Infer Request was canceled"
+        assert count_of(request) == 1
+    return count_of(request)
+
+
+def test_a_chain_of_layers_is_cancelled() -> None:
+    """Between steps, loops or not: the next one does not begin."""
+    net = Net()
+    port = net.parameter("f32", (700, 700), "x")
+    weights = net.const(np.eye(700, dtype=np.float32))
+    for _ in range(600):
+        port = net.layer("MatMul", "opset1", [port, weights])
+    net.result(port)
+    request = request_of(net, "CPU")
+    x = np.ones((700, 700), np.float32)
+    start = time.perf_counter()
+    request.infer([x])
+    whole = time.perf_counter() - start
+    request.start_async([x])
+    time.sleep(whole / 20)
+    request.cancel()
+    with pytest.raises(RuntimeError, match=CANCELED):
+        request.wait()
+
+
+def test_results_of_a_loop_that_outgrow_the_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's or the device's, before it is used up."""
+    monkeypatch.setattr(stepwise, "COLLECTED_BYTES", 1 << 12)
+    request = request_of(LOOPS["joined"], device)
+    if device == "CPU":
+        monkeypatch.setattr(memory, "free_bytes", lambda: 100_000)
+        with pytest.raises(ov.OpError, match=r"\[Loop\] out of memory: 1\d\d,\d{3} bytes .* the host has 100,000 \(layer"):
+            request.infer([X])
+    else:
+        with little_memory(100_000), pytest.raises(ov.OpError, match=r"\[Loop\] out of memory: .*\(layer"):
+            request.infer([X])
+    assert count_of(request) == 0
+
+
+def tiled(extent: int) -> tuple[Net, list[Any]]:
+    net = Net()
+    x, repeats = net.parameter("f32", (1,), "x"), net.parameter("i64", (1,), "repeats")
+    port = net.layer("Tile", "opset1", [x, repeats])
+    net.result(net.layer("Relu", "opset1", [net.layer("Exp", "opset1", [port])]))
+    return net, [np.ones(1, np.float32), np.array([extent])]
+
+
+def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error that says what it needs and what there is; nothing is allocated."""
+    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 20)
+    net, inputs = tiled(1 << 20)
+    request = request_of(net, "CPU")
+    with pytest.raises(ov.OpError, match=r"\[\w+\] out of memory: a result of shape \[1048576\] takes 4,194,304 bytes, "
+                                         r"the plan needs [\d,]{9,}; [\d,]+ bytes were asked for, the host has "
+                                         r"1,048,576 \(layer '"):
+        request.infer(inputs)
+    assert request.infer([inputs[0], [5]])[0].shape == (5,)
+
+
+def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1000_000)
+    monkeypatch.setattr(memory, "_resident_bytes", lambda: 0)
+    first = memory.allocate(600_000)
+    with pytest.raises(MemoryError, match="600,000 bytes were asked for, the host has 400,000"):
+        memory.allocate(600_000)
+    del first
+    memory.allocate(600_000)
+
+
+def test_what_control_groups_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("800000\n")
+    (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 50000\nactive_file 50000\n")
+    monkeypatch.setattr(memory, "GROUPS", tmp_path)
+    assert memory.free_bytes() == 250_000
+    (tmp_path / "memory.max").write_text("max\n")
+    free = memory.free_bytes()
+    assert free is not None and free > 250_000
