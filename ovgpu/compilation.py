@@ -41,7 +41,7 @@ class Compilation:
         check_files(model)
         try:
             self._compile(model, backend, settings)
-        except (Error, MemoryError):
+        except Error:
             raise
         except Exception as e:
             raise fault("compiling", e) from e

@@ -13,6 +13,7 @@ from ovgpu.backends.cuda import CudaBackend, transfer
 from ovgpu.errors import Error, OpError
 from ovgpu.mirror import Mirror, MirroredTensor
 from ovgpu.ops._op import Array
+from ovgpu.runtime import host_memory
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
@@ -34,7 +35,9 @@ class Downloads:
 
     def copy(self, source: Array, kind: Type) -> Array:
         """Return a contiguous device array as an array on the host, as `Tensor.data` shows it."""
-        target = np.empty(source.shape, source.dtype)
+        with self.located():
+            host_memory.require(source.nbytes)
+            target = np.empty(source.shape, source.dtype)
         self.into(target, source)
         return target.view(kind.to_dtype())
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.errors import Error
+from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
 from ovgpu.ports import ConstOutput
+from ovgpu.runtime import host_memory
+from ovgpu.runtime.backend import explain
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type
@@ -122,11 +124,19 @@ class OutputSlot:
         return self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool) -> Any:
-        """The output as an array: openvino's view of the tensor's bits, or a copy of it; texts are always copied."""
+        """The output as an array: openvino's view of the tensor's bits, or a copy of it; texts are always copied.
+        OpError if there is no memory for the copy."""
         tensor = self.tensor
         if tensor.element_type is Type.string:
             return tensor.str_data if decode_strings else tensor.bytes_data
-        return tensor.data if share else tensor.data.copy()
+        data = tensor.data
+        if share:
+            return data
+        try:
+            host_memory.require(data.nbytes)
+            return data.copy()
+        except MemoryError as e:
+            raise OpError(explain(e)).at("Result", self.port.node.place) from e
 
     def preserve(self) -> None:
         """Bring copies of the last result that were handed out, and not read yet, to the host: the next inference

@@ -282,7 +282,7 @@ class InferRequest(RequestTensors):
                     except BaseException:
                         self._backend.abandon()
                         raise
-        except (Error, MemoryError):
+        except Error:
             raise
         except Exception as e:
             raise fault("the inference", e) from e

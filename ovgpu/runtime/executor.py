@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain, compress, count, islice
+from itertools import chain, compress, count
 from math import prod
 from operator import length_hint, ne
 from typing import Any, Protocol
@@ -36,7 +36,6 @@ from ovgpu.types.mapped import check_unchanged
 
 KEPT = 8  # bindings per segment
 OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
-UNCHECKED = 32  # calls between two looks at whether the inference is cancelled
 Constants = dict[int, tuple[Any, Array]]
 """A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
 
@@ -117,7 +116,6 @@ class Executor:
         self.take(inputs, states)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
-                self.cancellation.check()
                 binding = self._bound(number, segment, memory, key, self.observe is None and self.backend.replays)
                 if binding.started:
                     binding.started = False
@@ -424,15 +422,16 @@ class Executor:
 
     def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
         """Runs the calls of a recording one by one; raises one clear exception that names the step that failed."""
-        rest = iter(recording.flat)
-        while length_hint(rest):
-            self.cancellation.check()
-            try:
-                for call in islice(rest, UNCHECKED):
-                    call()
-            except Exception as e:
-                number = len(recording.flat) - length_hint(rest) - 1
-                raise self._failed(e, culprit(steps, recording.calls, number)) from e
+        rest, cancellation = iter(recording.flat), self.cancellation
+        try:
+            for call in rest:
+                if cancellation.requested:
+                    break
+                call()
+        except Exception as e:
+            number = len(recording.flat) - length_hint(rest) - 1
+            raise self._failed(e, culprit(steps, recording.calls, number)) from e
+        cancellation.check()
 
     def _failed(self, error: Exception, step: Step) -> Exception:
         """What to raise when a step failed: one clear exception that names op, layer and file."""
@@ -449,6 +448,7 @@ class Executor:
     def _compute(self, step: Step, binding: Binding) -> None:
         A, values = self.arrays, self.program.values
         segment = next(s for s in self.program.segments if s.steps and s.steps[-1] is step)
+        self.cancellation.check()
         inputs = self._inputs(segment, step, binding.slots, binding.hosts)
         types = [values[i].type for i in step.outputs]
         try:

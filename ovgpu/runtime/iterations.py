@@ -90,7 +90,6 @@ class Iterations:
         """Binds each iteration when it runs: more of them take no more memory."""
         steps = self.child.program.segments[0].steps
         for binding in self._bindings(inputs, outputs, n):
-            self.child.cancellation.check()
             self.child.run_flat(steps, binding)
         for call in self._last(inputs, outputs, n):
             call()

@@ -70,8 +70,8 @@ def test_no_memory_for_a_result(emulated: str) -> None:
         with little_memory(1 << 20), pytest.raises(ov.OpError) as raised:
             request.infer([ONES, [200_000, 1]])
         assert re.match(r"\[\w+\] out of memory: a result of shape \[200000, 64\] takes 51,200,000 bytes, the plan "
-                        r"needs [\d,]+; [\d,]+ bytes were asked for, [\d,]+ of the device's [\d,]+ are free, [\d,]+ are held by this process "
-                        r"\(layer '", str(raised.value))
+                        r"needs [\d,]+; [\d,]+ bytes were asked for, [\d,]+ of the device's [\d,]+ are free, [\d,]+ "
+                        r"are held by this process \(layer '", str(raised.value))
     for n in range(3, 6):
         assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
     assert (request.infer([ONES, [3000, 1]])[0] == 6 + 3000).all()

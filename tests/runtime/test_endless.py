@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.backends.cpu import memory
-from ovgpu.runtime import stepwise
+from ovgpu.runtime import host_memory, stepwise
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
 from tests.kernels.test_failures import little_memory
@@ -138,8 +137,9 @@ def test_results_of_a_loop_that_outgrow_the_memory(device: str, monkeypatch: pyt
     monkeypatch.setattr(stepwise, "COLLECTED_BYTES", 1 << 12)
     request = request_of(LOOPS["joined"], device)
     if device == "CPU":
-        monkeypatch.setattr(memory, "free_bytes", lambda: 100_000)
-        with pytest.raises(ov.OpError, match=r"\[Loop\] out of memory: 1\d\d,\d{3} bytes .* the host has 100,000 \(layer"):
+        monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
+        monkeypatch.setattr(host_memory, "free_bytes", lambda: 100_000)
+        with pytest.raises(ov.OpError, match=r"\[Loop\] out of memory: 1\d\d,\d{3} bytes .* host has 100,000 \(layer"):
             request.infer([X])
     else:
         with little_memory(100_000), pytest.raises(ov.OpError, match=r"\[Loop\] out of memory: .*\(layer"):
@@ -157,8 +157,8 @@ def tiled(extent: int) -> tuple[Net, list[Any]]:
 
 def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One error that says what it needs and what there is; nothing is allocated."""
-    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 10)
-    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 1 << 20)
     net, inputs = tiled(1 << 20)
     request = request_of(net, "CPU")
     with pytest.raises(ov.OpError, match=r"\[\w+\] out of memory: a result of shape \[1048576\] takes 4,194,304 bytes, "
@@ -168,23 +168,54 @@ def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert request.infer([inputs[0], [5]])[0].shape == (5,)
 
 
+@pytest.mark.parametrize("doing", ["Bucketize", "Result"])
+def test_memory_beside_the_plan(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a layer is evaluated into, and copies of results, have to fit as well; the state is as it was."""
+    monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
+    net = Net()
+    x, one = net.parameter("f32", (1000,), "x"), net.const(np.ones(1, np.float32))
+    read = net.read_value("count", "f32", (1,), net.const(np.zeros(1, np.float32)))
+    net.assign("count", net.layer("Add", "opset1", [read, one]))
+    limits = net.const(np.array([5, 10], np.float32))
+    net.result(net.layer("Bucketize", "opset3", [x, limits], {"output_type": "i32"}))
+    request = request_of(net, "CPU")
+    x = np.arange(1000, dtype=np.float32)
+    np.testing.assert_array_equal(request.infer([x])[0], np.searchsorted([5, 10], x))
+    free = iter([3000] if doing == "Bucketize" else [1 << 20, 3000])
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: next(free))
+    with pytest.raises(ov.OpError, match=rf"\[{doing}\] out of memory: 4,000 bytes were asked for, the host has 3,000 "
+                                         r"\(layer '"):
+        request.infer([x])
+    assert count_of(request) == 1
+
+
+def test_compiling_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error that names the layer, and no fault of ovgpu."""
+    net = Net()
+    x = net.parameter("f32", (2, 1 << 40, 5), "x")
+    net.result(net.layer("MVN", "opset1", [x], {"across_channels": False, "normalize_variance": True, "eps": 1e-5}))
+    with pytest.raises(ov.Error, match=r"^(?!.*fault).*out of memory: Unable to allocate 8.00 TiB"):
+        request_of(net, "CPU")
+
+
 def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LARGE_BYTES", 1 << 10)
-    monkeypatch.setattr(memory, "free_bytes", lambda: 1000_000)
-    monkeypatch.setattr(memory, "_resident_bytes", lambda: 0)
-    first = memory.allocate(600_000)
+    monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 1000_000)
+    monkeypatch.setattr(host_memory, "_resident_bytes", lambda: 0)
+    monkeypatch.setattr(host_memory, "_blocks", {})
+    first = host_memory.allocate(600_000)
     with pytest.raises(MemoryError, match="600,000 bytes were asked for, the host has 400,000"):
-        memory.allocate(600_000)
+        host_memory.allocate(600_000)
     del first
-    memory.allocate(600_000)
+    host_memory.allocate(600_000)
 
 
 def test_what_control_groups_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("800000\n")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 50000\nactive_file 50000\n")
-    monkeypatch.setattr(memory, "GROUPS", tmp_path)
-    assert memory.free_bytes() == 250_000
+    monkeypatch.setattr(host_memory, "GROUPS", tmp_path)
+    assert host_memory.free_bytes() == 250_000
     (tmp_path / "memory.max").write_text("max\n")
-    free = memory.free_bytes()
+    free = host_memory.free_bytes()
     assert free is not None and free > 250_000

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.backends.cpu import memory
 from ovgpu.errors import OpError
 from ovgpu.ops._lanes import lanes, record
 from ovgpu.ops._op import Array, Op, call, evaluate
 from ovgpu.ops._xp import NUMPY
+from ovgpu.runtime import host_memory
 from ovgpu.runtime.backend import Call, Clock, Recording, explain
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
@@ -52,12 +52,12 @@ class CpuBackend:
     def allocate(self, nbytes: int) -> Any:
         if nbytes > sys.maxsize - ALIGNMENT:
             raise MemoryError
-        block = memory.allocate(nbytes + ALIGNMENT)
+        block = host_memory.allocate(nbytes + ALIGNMENT)
         start = -block.ctypes.data % ALIGNMENT
         return block[start : start + nbytes]
 
     def require(self, nbytes: int) -> None:
-        memory.require(nbytes)
+        host_memory.require(nbytes)
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         if 0 in shape:
@@ -189,6 +189,7 @@ def _index(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def _evaluate_into(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], types: Sequence[Type]) -> None:
+    host_memory.require(sum([out.nbytes for out in outputs]))  # the results are made beside them
     for out, result in zip(outputs, evaluate(op, NUMPY, inputs, types)):
         if out.shape != result.shape:
             raise OpError(f"the result has shape {result.shape}, inference said {out.shape}")

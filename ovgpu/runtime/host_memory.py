@@ -25,7 +25,7 @@ _numbers = count()
 
 
 def allocate(nbytes: int) -> Any:
-    """An array of bytes. MemoryError if it is large and the host does not have as much."""
+    """An array of bytes. MemoryError if the host does not have as much."""
     if nbytes < LARGE_BYTES:
         return np.empty(nbytes, np.uint8)
     require(nbytes)
@@ -36,8 +36,9 @@ def allocate(nbytes: int) -> Any:
 
 
 def require(nbytes: int) -> None:
-    """Raise MemoryError if the host does not have so many bytes more, beside the blocks that were not written to yet."""
-    free = free_bytes()
+    """Raise MemoryError if the host does not have so many bytes more, beside the blocks that were not written to yet.
+    Few bytes are not looked into."""
+    free = free_bytes() if nbytes >= LARGE_BYTES else None
     if free is not None:
         free -= max(0, sum(list(_blocks.values())) - _resident_bytes())
         if nbytes > free:
