@@ -211,8 +211,7 @@ class InferRequest(RequestTensors):
     def cancel(self) -> None:
         """Has an inference that runs or was started end with an error, in `infer` or `wait`; the state is as it was.
 
-        The inference ends at the next of its steps or iterations, on a CUDA device between captured graphs: steps that
-        take long are not interrupted. It may end as usual if little of it was left.
+        The inference ends after the step or iteration that runs, on a CUDA device after the captured graph.
         """
         self._cancellation.requested = True
 
@@ -286,6 +285,7 @@ class InferRequest(RequestTensors):
             raise
         except Exception as e:
             raise fault("the inference", e) from e
+        self._cancellation.check()
         self._latency = (time.perf_counter() - start) * 1000
         return after
 

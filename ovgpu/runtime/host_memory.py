@@ -1,12 +1,14 @@
 """Memory of the host in large blocks, refused before they are made where the machine does not have it.
 
 An operating system promises more than there is: a block takes memory when it is written to, and the process that
-writes to the last one is killed. Linux tells how much is left; elsewhere blocks are refused by NumPy alone.
+writes to the last one is killed. Linux tells how much is left; elsewhere blocks are refused by NumPy alone. The
+environment variable OVGPU_HOST_MEMORY says it in bytes where Linux tells too little, as with caches of ZFS.
 """
 
 from __future__ import annotations
 
-import re
+import mmap
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -16,8 +18,9 @@ from weakref import finalize
 
 import numpy as np
 
+from ovgpu.errors import Error
+
 LARGE_BYTES = 1 << 28  # of blocks that are counted; asking Linux takes some 50 us
-PAGE_BYTES = 4096
 GROUPS = Path("/sys/fs/cgroup")
 
 _blocks: dict[int, int] = {}  # sizes of the large blocks that are alive; finalizers change it at any time
@@ -46,27 +49,47 @@ def require(nbytes: int) -> None:
 
 
 def free_bytes() -> int | None:
-    """Bytes that the machine has available, or the control groups of this process if these have less; None where
-    nothing tells."""
-    with suppress(OSError):
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        if found is not None:
-            return min(int(found[1]) << 10, *_left_in_groups(), 1 << 62)
+    """Bytes that the machine has available, swap space included, or the control groups of this process if these have
+    less; None where nothing tells. Error if the environment variable is no number."""
+    told = os.environ.get("OVGPU_HOST_MEMORY", "")
+    if told:
+        if not told.isdecimal():
+            raise Error(f"OVGPU_HOST_MEMORY must be a number of bytes, not {told!r}")
+        return int(told)
+    with suppress(OSError, KeyError, ValueError):
+        sizes = _table(Path("/proc/meminfo"))
+        swap = sizes["SwapFree:"] << 10
+        return min([(sizes["MemAvailable:"] << 10) + swap, *_left_in_groups(swap)])
     return None
 
 
-def _left_in_groups() -> Iterator[int]:
-    """Bytes left in each control group, of version 2, that limits this process."""
+def _left_in_groups(swap: int) -> Iterator[int]:
+    """Bytes left in each control group, of version 2, that limits this process; of ``swap`` bytes of swap space."""
     with suppress(OSError, ValueError):
         path = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "")
         group = GROUPS / path.strip("/")
         for folder in (group, *group.parents):
-            limit = folder / "memory.max"
-            if limit.exists() and (most := limit.read_text().strip()) != "max":
-                files = re.search(r"^inactive_file (\d+)", (folder / "memory.stat").read_text(), re.MULTILINE)
-                used = int((folder / "memory.current").read_text())
-                yield int(most) - used + (int(files[1]) if files else 0)
+            left = _left(folder, "memory")
+            if left is not None:
+                swapped = _left(folder, "memory.swap")
+                files = _table(folder / "memory.stat").get("inactive_file", 0)
+                yield left + files + (swap if swapped is None else min(swap, swapped))
+
+
+def _left(folder: Path, resource: str) -> int | None:
+    """What a group has left of a resource; None where it is not limited."""
+    limit = folder / f"{resource}.max"
+    most = limit.read_text().strip() if limit.exists() else "max"
+    return None if most == "max" else int(most) - int((folder / f"{resource}.current").read_text())
+
+
+def _table(file: Path) -> dict[str, int]:
+    """A file's lines of a name and a number."""
+    rows = (line.split() for line in file.read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    return 0

@@ -89,6 +89,20 @@ def test_a_loop_is_interrupted(device: str) -> None:
     assert count_of(request) == 0
 
 
+def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the step was, the state is the old one."""
+    request = request_of(looping(3), emulated)
+    for _ in range(4):
+        request.infer([X])
+    with monkeypatch.context() as patch:
+        patch.setattr(request._backend, "synchronize", request.cancel)
+        with pytest.raises(RuntimeError, match=CANCELED):
+            request.infer([X])
+    assert count_of(request) == 4
+    np.testing.assert_array_equal(request.infer([X])[0], X + 3)
+    assert count_of(request) == 5
+
+
 def test_the_request_goes_on(device: str) -> None:
     """What is cancelled while nothing runs is nothing, and after a cancelled inference the next one runs."""
     net = looping(3000)  # more than is unrolled
@@ -215,7 +229,16 @@ def test_what_control_groups_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "memory.current").write_text("800000\n")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 50000\nactive_file 50000\n")
     monkeypatch.setattr(host_memory, "GROUPS", tmp_path)
+    swap = host_memory._table(Path("/proc/meminfo"))["SwapFree:"] << 10
+    assert host_memory.free_bytes() == 250_000 + swap
+    (tmp_path / "memory.swap.max").write_text("0\n")
+    (tmp_path / "memory.swap.current").write_text("0\n")
     assert host_memory.free_bytes() == 250_000
     (tmp_path / "memory.max").write_text("max\n")
     free = host_memory.free_bytes()
     assert free is not None and free > 250_000
+    monkeypatch.setenv("OVGPU_HOST_MEMORY", "123")
+    assert host_memory.free_bytes() == 123
+    monkeypatch.setenv("OVGPU_HOST_MEMORY", "12 GB")
+    with pytest.raises(ov.Error, match="OVGPU_HOST_MEMORY must be a number of bytes, not '12 GB'"):
+        host_memory.require(1 << 40)
