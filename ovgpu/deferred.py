@@ -36,8 +36,7 @@ class Downloads:
     def copy(self, source: Array, kind: Type) -> Array:
         """Return a contiguous device array as an array on the host, as `Tensor.data` shows it."""
         with self.located():
-            host_memory.require(source.nbytes)
-            target = np.empty(source.shape, source.dtype)
+            target = host_memory.empty(source.shape, source.dtype)
         self.into(target, source)
         return target.view(kind.to_dtype())
 

@@ -17,6 +17,7 @@ from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
 from ovgpu.ports import ConstOutput, PortList
 from ovgpu.results import OVDict
+from ovgpu.runtime import host_memory
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type, pack, unpack
 
@@ -231,7 +232,7 @@ class InputSlot:
         """A copy of the array in memory of the slot's own."""
         staged = self._staged
         if staged is None or staged.shape != array.shape or staged.dtype != array.dtype:
-            staged = self._staged = np.empty(array.shape, array.dtype)
+            staged = self._staged = host_memory.empty(array.shape, array.dtype)
         np.copyto(staged, array)
         return staged
 

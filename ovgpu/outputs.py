@@ -68,7 +68,7 @@ class OutputSlot:
             if tensor.is_continuous():
                 return tensor.array
         if self._array is None or self._array.shape != shape or self._array.dtype != kind.storage:
-            self._array = np.empty(shape, kind.storage)
+            self._array = host_memory.empty(shape, kind.storage)
         return self._array
 
     def host(self) -> Array | None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.runtime import host_memory
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 
 CUDA = 2, 13  # DLPack's numbers of CUDA memory, and of that which the host shares
@@ -361,8 +362,8 @@ def _zeros(element_type: Type, shape: Shape) -> Array:
     if element_type is Type.string:
         return np.full(shape, b"", object)
     if element_type.packed:
-        return np.zeros(nbytes(element_type, shape), np.uint8)
-    return np.zeros(shape, element_type.storage)
+        return host_memory.zeros((nbytes(element_type, shape),), np.uint8)
+    return host_memory.zeros(shape, element_type.storage)
 
 
 def _element_type(source: Any) -> Type:

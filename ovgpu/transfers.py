@@ -24,6 +24,7 @@ from ovgpu.outputs import OutputSlot
 from ovgpu.ports import ConstOutput
 from ovgpu.remote import RemoteTensor
 from ovgpu.results import Deferred
+from ovgpu.runtime import host_memory
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
@@ -97,7 +98,7 @@ class InputTensor(MirroredTensor):
         if fits_pinned(element_type, tuple(shape)):
             return super()._new(element_type, shape)
         self.pinned = False  # also when it shrinks
-        return np.zeros(tuple(shape), element_type.storage)
+        return host_memory.zeros(tuple(shape), element_type.storage)
 
 
 class RemoteInput(InputSlot):
@@ -316,7 +317,7 @@ class RemoteOutput(OutputSlot):
         if tensor is not None and tensor.is_continuous():
             self._downloads.into(tensor.array, result)
             return
-        host = np.empty(result.shape, result.dtype)
+        host = host_memory.empty(result.shape, result.dtype)
         self._downloads.into(host, result)
         self._fill(host)
 

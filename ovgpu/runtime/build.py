@@ -459,20 +459,20 @@ class Builder:
             source = result.inputs[0]
             assert source is not None
             value = self._use(source)
-            self.program.results.append(self._settle(value, self.outputs.get(number), number))
+            self.program.results.append(self._settle(value, self.outputs.get(number), number, source.node))
         for sink in self.model.sinks:
             source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
             value = self._use(source)
             if value != self.program.states.get(variable):  # else it keeps its value
-                value = self._settle(value, self.variables.get(variable), -1)
+                value = self._settle(value, self.variables.get(variable), -1, source.node)
             self.program.assigns[variable] = value
         for number, value in enumerate(self.program.results):
             if self.downloads and self.values[value].root == self.outputs.get(number):
                 self._append(Step(Download(), "download", (value,), ()))
 
-    def _settle(self, value: int, target: int | None, number: int) -> int:
-        """The value in the place that was meant for it, copied there if it is not."""
+    def _settle(self, value: int, target: int | None, number: int, node: Node) -> int:
+        """The value, which ``node`` makes, in the place that was meant for it, copied there if it is not."""
         if target is None or self.values[value].root == target:
             return value
         memory = self.values[self.values[value].root].memory
@@ -480,7 +480,7 @@ class Builder:
         if (number >= 0 and self.layouts.may_alias(number, memory, self.values[value].source)
                 and all(positive(s) or equal(d, 1) for s, d in zip(view.strides, view.shape))):
             return value
-        self._append(Step(Copy(), "copy", (value,), (target,)))
+        self._append(Step(Copy(), "copy", (value,), (target,), node=node))
         return target
 
     def _upload(self) -> None:

@@ -1,7 +1,7 @@
-"""Memory of the host in large blocks, refused before they are made where the machine does not have it.
+"""Large arrays in the host's memory, refused before they are made where the machine does not have it.
 
-An operating system promises more than there is: a block takes memory when it is written to, and the process that
-writes to the last one is killed. Linux tells how much is left; elsewhere blocks are refused by NumPy alone. The
+An operating system promises more than there is: an array takes memory when it is written to, and the process that
+writes to the last one is killed. Linux tells how much is left; elsewhere arrays are refused by NumPy alone. The
 environment variable OVGPU_HOST_MEMORY says it in bytes where Linux tells too little, as with caches of ZFS.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
+from math import prod
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -20,30 +21,42 @@ import numpy as np
 
 from ovgpu.errors import Error
 
-LARGE_BYTES = 1 << 28  # of blocks that are counted; asking Linux takes some 50 us
+Array = np.ndarray[Any, Any]
+
+LARGE_BYTES = 1 << 28  # of arrays that are counted; asking Linux takes some 50 us
 GROUPS = Path("/sys/fs/cgroup")
 
-_blocks: dict[int, int] = {}  # sizes of the large blocks that are alive; finalizers change it at any time
+_sizes: dict[int, int] = {}  # bytes of the large arrays that are alive; finalizers change it at any time
 _numbers = count()
 
 
-def allocate(nbytes: int) -> Any:
-    """An array of bytes. MemoryError if the host does not have as much."""
-    if nbytes < LARGE_BYTES:
-        return np.empty(nbytes, np.uint8)
+def empty(shape: Sequence[int], kind: Any) -> Array:
+    """`numpy.empty`; MemoryError if the host does not have as much."""
+    return _made(np.empty, shape, kind)
+
+
+def zeros(shape: Sequence[int], kind: Any) -> Array:
+    """`numpy.zeros`, likewise."""
+    return _made(np.zeros, shape, kind)
+
+
+def _made(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kind: Any) -> Array:
+    nbytes = prod(shape) * np.dtype(kind).itemsize
     require(nbytes)
-    block, number = np.empty(nbytes, np.uint8), next(_numbers)
-    _blocks[number] = nbytes
-    finalize(block, _blocks.pop, number).atexit = False
-    return block
+    array = make(shape, kind)
+    if nbytes >= LARGE_BYTES:
+        number = next(_numbers)
+        _sizes[number] = nbytes
+        finalize(array, _sizes.pop, number).atexit = False
+    return array
 
 
 def require(nbytes: int) -> None:
-    """Raise MemoryError if the host does not have so many bytes more, beside the blocks that were not written to yet.
+    """Raise MemoryError if the host does not have so many bytes more, beside the arrays that were not written to yet.
     Few bytes are not looked into."""
     free = free_bytes() if nbytes >= LARGE_BYTES else None
     if free is not None:
-        free -= max(0, sum(list(_blocks.values())) - _resident_bytes())
+        free -= max(0, sum(list(_sizes.values())) - _resident_bytes())
         if nbytes > free:
             raise MemoryError(f"out of memory: {nbytes:,} bytes were asked for, the host has {max(0, free):,}")
 

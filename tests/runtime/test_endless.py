@@ -169,6 +169,33 @@ def tiled(extent: int) -> tuple[Net, list[Any]]:
     return net, [np.ones(1, np.float32), np.array([extent])]
 
 
+def huge(op: str) -> Net:
+    """A layer whose result takes terabytes."""
+    net, extent = Net(), 1 << 21
+    x = net.parameter("f32", (1, 1, 8, 8), "x")
+    if op == "Broadcast":
+        shape = net.const(np.array([extent, 1, extent // 8, 8, 8]))
+        port = net.layer(op, "opset3", [x, shape], {"mode": "bidirectional"})
+    elif op == "ROIPooling":
+        boxes = net.const(np.array([[0, 0, 0, 7, 7]], np.float32))
+        port = net.layer(op, "opset2", [x, boxes], {"pooled_h": extent, "pooled_w": extent, "spatial_scale": 1,
+                                                    "method": "max"})
+    else:
+        port = net.layer(op, "opset1", [x], {
+            "kernel": "2,2", "strides": "1,1", "pads_begin": f"{extent},{extent}", "pads_end": "0,0",
+            "rounding_type": "floor", "auto_pad": "explicit", "exclude-pad": False})
+    net.result(port)
+    return net
+
+
+@pytest.mark.parametrize("op", ["Broadcast", "ROIPooling", "AvgPool"])
+def test_terabytes(op: str, device: str) -> None:
+    """A Broadcast is a view, which is copied into the result."""
+    with pytest.raises(ov.OpError, match=rf"^\[({op}|Copy)\] out of memory: a result of shape \[.*\] takes "
+                                         rf"(17|140),[\d,]+ bytes, the plan needs [\d,]+; .*\(layer '{op}"):
+        request_of(huge(op), device).infer([np.ones((1, 1, 8, 8), np.float32)])
+
+
 def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """One error that says what it needs and what there is; nothing is allocated."""
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
@@ -216,12 +243,12 @@ def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1000_000)
     monkeypatch.setattr(host_memory, "_resident_bytes", lambda: 0)
-    monkeypatch.setattr(host_memory, "_blocks", {})
-    first = host_memory.allocate(600_000)
+    monkeypatch.setattr(host_memory, "_sizes", {})
+    first = host_memory.empty((600, 1000), np.int8)
     with pytest.raises(MemoryError, match="600,000 bytes were asked for, the host has 400,000"):
-        host_memory.allocate(600_000)
+        host_memory.empty((600, 1000), np.int8)
     del first
-    host_memory.allocate(600_000)
+    host_memory.empty((600, 1000), np.int8)
 
 
 def test_what_control_groups_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class CpuBackend:
     def allocate(self, nbytes: int) -> Any:
         if nbytes > sys.maxsize - ALIGNMENT:
             raise MemoryError
-        block = host_memory.allocate(nbytes + ALIGNMENT)
+        block = host_memory.empty((nbytes + ALIGNMENT,), np.uint8)
         start = -block.ctypes.data % ALIGNMENT
         return block[start : start + nbytes]
 
