@@ -126,26 +126,28 @@ class Run:
             self.result["ovgpu_cudnn"] = rt.cudnn() is not None
             print(self.result["device"]["name"], "with" if self.result["ovgpu_cudnn"] else "WITHOUT", "cuDNN in ovgpu",
                   flush=True)
-        for name in self.options.only:
-            if self.over():
-                print(f"{name}: not started, the budget is spent", flush=True)
-                continue
-            try:
-                self.item(name, (TINY if self.options.tiny else WORKLOADS)[name])
-            except Exception:
-                self.result["items"].setdefault(name, {"engines": {}})["trace"] = traceback.format_exc()[-4000:]
-                print(f"{name}: FAILED {traceback.format_exc().splitlines()[-1][:150]}", flush=True)
-            self.free()
-            self.keep()
-            print(f"{name:18} {time.perf_counter() - self.start:.0f} s so far", flush=True)
+        compiled = self.cuda and any(_compiles(mode) for mode in self.options.modes)
+        for compiling in (False, True) if compiled else (False,):  # which takes longest: all workloads come first
+            for name in self.options.only:
+                if self.over():
+                    print(f"{name}: {'compiling ' * compiling}not started, the budget is spent", flush=True)
+                    continue
+                try:
+                    self.item(name, (TINY if self.options.tiny else WORKLOADS)[name], compiling)
+                except Exception:
+                    self.result["items"].setdefault(name, {"engines": {}})["trace"] = traceback.format_exc()[-4000:]
+                    print(f"{name}: FAILED {traceback.format_exc().splitlines()[-1][:150]}", flush=True)
+                self.free()
+                self.keep()
+                print(f"{name:18} {time.perf_counter() - self.start:.0f} s so far", flush=True)
 
-    def item(self, name: str, make: Callable[[], Configured]) -> None:
-        """One workload: torch in f32 for reference, ovgpu, then torch's modes."""
+    def item(self, name: str, make: Callable[[], Configured], compiling: bool) -> None:
+        """One workload: torch in f32 for reference, then ovgpu and torch's modes, or those of them that compile."""
         start = time.perf_counter()
         workload = make()
-        item: dict[str, Any] = {"title": workload.title, "least_bytes": workload.nbytes, "engines": {},
-                                "build_seconds": time.perf_counter() - start}
-        self.result["items"][name] = item
+        item: dict[str, Any] = self.result["items"].setdefault(name, {
+            "title": workload.title, "least_bytes": workload.nbytes, "engines": {},
+            "build_seconds": time.perf_counter() - start})
         if self.options.torch == "none":
             wanted = results(Ovgpu(replace(workload, config={}), "CPU"), workload)
             row = self.engine(partial(Ovgpu, workload, self.options.device), workload, wanted, workload.tolerance)
@@ -154,11 +156,15 @@ class Run:
             return
         peer = partial(gpu_vision_torch.Peer, workload, device=self.options.torch, module=workload.module())
         wanted = results(peer("eager"), workload)
-        item["reference_seconds"] = time.perf_counter() - start - item["build_seconds"]
-        makers: dict[str, Callable[[], Any]] = {"ovgpu": lambda: Ovgpu(workload, self.options.device)}
+        makers: dict[str, Callable[[], Any]] = {}
+        if not compiling:
+            item["reference_seconds"] = time.perf_counter() - start - item["build_seconds"]
+            makers["ovgpu"] = lambda: Ovgpu(workload, self.options.device)
         last = workload.image and (workload.half or self.options.channels_last)
         for mode in self.modes(workload):
             plain, _, extra = mode.partition("-")
+            if _compiles(mode) is not compiling:
+                continue
             makers[f"torch {mode}"] = partial(peer, plain, half=workload.half, tf32=extra == "tf32",
                                               channels_last=last and extra != "nchw")
         for engine, build in makers.items():
@@ -173,7 +179,7 @@ class Run:
         _ratios(name, item)
 
     def modes(self, workload: Configured) -> list[str]:
-        """Torch's modes that the device and the workload allow; compiling, which takes longest, is last."""
+        """Torch's modes that the device and the workload allow."""
         modes = [mode for mode in MODES if mode in self.options.modes and (self.cuda or mode == "eager")]
         if "graph" in modes and (workload.image or not workload.half):
             modes.insert(modes.index("graph") + 1, "graph-nchw" if workload.half else "graph-tf32")
@@ -205,9 +211,13 @@ class Run:
         if self.cuda:
             import torch
 
-            if any(mode.startswith("compile") for mode in self.options.modes):
+            if any(map(_compiles, self.options.modes)):
                 torch._dynamo.reset()
             torch.cuda.empty_cache()
+
+
+def _compiles(mode: str) -> bool:
+    return mode.startswith("compile")
 
 
 def _line(row: Mapping[str, Any]) -> str:
