@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from ovgpu import host_memory
 from ovgpu.errors import Error
-from ovgpu.runtime import host_memory
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 
 CUDA = 2, 13  # DLPack's numbers of CUDA memory, and of that which the host shares

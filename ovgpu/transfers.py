@@ -14,6 +14,7 @@ from weakref import ref
 
 import numpy as np
 
+from ovgpu import host_memory
 from ovgpu.backends.cuda import CudaBackend, interop, transfer
 from ovgpu.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.errors import Error, OpError
@@ -24,7 +25,6 @@ from ovgpu.outputs import OutputSlot
 from ovgpu.ports import ConstOutput
 from ovgpu.remote import RemoteTensor
 from ovgpu.results import Deferred
-from ovgpu.runtime import host_memory
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"claim", "collector", "errors", "forks", "process_setting", "properties", "replacement", "symbolic", "types"},
+    {"claim", "collector", "errors", "forks", "host_memory", "process_setting", "properties", "replacement", "symbolic",
+     "types"},
     {"tensor"},
     {"model"},
     {"ops"},

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.runtime import host_memory, stepwise
+from ovgpu import host_memory
+from ovgpu.runtime import stepwise
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
 from tests.kernels.test_failures import little_memory

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu import host_memory
 from ovgpu.errors import OpError
 from ovgpu.ops._lanes import lanes, record
 from ovgpu.ops._op import Array, Op, call, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime import host_memory
 from ovgpu.runtime.backend import Call, Clock, Recording, explain
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
