@@ -14,6 +14,7 @@ from ovgpu.backends.cuda import CudaBackend, transfer
 from ovgpu.errors import Error, OpError
 from ovgpu.mirror import Mirror, MirroredTensor
 from ovgpu.ops._op import Array
+from ovgpu.runtime.backend import explain
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
@@ -46,7 +47,8 @@ class Downloads:
         try:
             yield
         except (Error, MemoryError) as e:
-            raise OpError(str(e)).at("Result", self._place) from e
+            text = explain(e) if isinstance(e, MemoryError) else str(e)
+            raise OpError(text).at("Result", self._place) from e
 
 
 def fits_pinned(kind: Type, shape: tuple[int, ...]) -> bool:

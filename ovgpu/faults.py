@@ -1,5 +1,4 @@
-"""Exceptions that ovgpu did not raise on purpose become errors that name the layer and say that ovgpu is at fault, or
-that memory was missing."""
+"""Turning unexpected exceptions into errors that name the layer, and report missing memory or a fault of ovgpu."""
 
 from __future__ import annotations
 

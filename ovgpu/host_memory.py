@@ -1,8 +1,9 @@
 """Large arrays in the host's memory, refused before they are made where the machine does not have it.
 
-An operating system promises more than there is: an array takes memory when it is written to, and the process that
-writes to the last one is killed. Linux tells how much is left; elsewhere arrays are refused by NumPy alone. The
-environment variable OVGPU_HOST_MEMORY says it in bytes where Linux tells too little, as with caches of ZFS.
+An operating system promises more memory than it has: an array takes memory only when it is written to, and a process
+that writes to more than there is gets killed. Linux reports how much is left; on other systems only NumPy refuses
+arrays. Where Linux reports too little (it does not count ZFS's cache), the environment variable OVGPU_HOST_MEMORY gives
+the number of bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _numbers = count()
 
 
 def empty(shape: Sequence[int], kind: Any) -> Array:
-    """`numpy.empty`; MemoryError if the host does not have as much."""
+    """Return `numpy.empty`. MemoryError if the host does not have as much memory."""
     return _made(np.empty, shape, kind)
 
 
 def zeros(shape: Sequence[int], kind: Any) -> Array:
-    """`numpy.zeros`, likewise."""
+    """Return `numpy.zeros`. MemoryError likewise."""
     return _made(np.zeros, shape, kind)
 
 
@@ -52,8 +53,10 @@ def _made(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kin
 
 
 def require(nbytes: int) -> None:
-    """Raise MemoryError if the host does not have so many bytes more, beside the arrays that were not written to yet.
-    Few bytes are not looked into."""
+    """Raise MemoryError if the host does not have ``nbytes`` more. Arrays that were not written to yet count as used.
+
+    Requests of less than `LARGE_BYTES` are not checked.
+    """
     free = free_bytes() if nbytes >= LARGE_BYTES else None
     if free is not None:
         free -= max(0, sum(list(_sizes.values())) - _resident_bytes())
@@ -62,8 +65,10 @@ def require(nbytes: int) -> None:
 
 
 def free_bytes() -> int | None:
-    """Bytes that the machine has available, swap space included, or the control groups of this process if these have
-    less; None where nothing tells. Error if the environment variable is no number."""
+    """Return the bytes that the machine has left, swap space included, or its control groups if these have less.
+
+    None where neither is known. Error if OVGPU_HOST_MEMORY is not a number.
+    """
     told = os.environ.get("OVGPU_HOST_MEMORY", "")
     if told:
         if not told.isdecimal():
@@ -77,7 +82,8 @@ def free_bytes() -> int | None:
 
 
 def _left_in_groups(swap: int) -> Iterator[int]:
-    """Bytes left in each control group, of version 2, that limits this process; of ``swap`` bytes of swap space."""
+    """Yield the bytes left in each control group (version 2) that limits this process. The machine has ``swap`` bytes
+    of swap space left."""
     with suppress(OSError, ValueError):
         path = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "")
         group = GROUPS / path.strip("/")
@@ -90,14 +96,14 @@ def _left_in_groups(swap: int) -> Iterator[int]:
 
 
 def _left(folder: Path, resource: str) -> int | None:
-    """What a group has left of a resource; None where it is not limited."""
+    """Return the bytes that a group has left of a resource, or None where it has no limit."""
     limit = folder / f"{resource}.max"
     most = limit.read_text().strip() if limit.exists() else "max"
     return None if most == "max" else int(most) - int((folder / f"{resource}.current").read_text())
 
 
 def _table(file: Path) -> dict[str, int]:
-    """A file's lines of a name and a number."""
+    """Read a file whose lines have a name and a number each."""
     rows = (line.split() for line in file.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 

@@ -209,9 +209,8 @@ class InferRequest(RequestTensors):
         return True
 
     def cancel(self) -> None:
-        """Has an inference that runs or was started end with an error, in `infer` or `wait`; the state is as it was.
-
-        The inference ends after the step or iteration that runs, on a CUDA device after the captured graph.
+        """Cancel the inference that runs or was started: `infer` or `wait` raises RuntimeError, and the state is as it
+        was. The inference ends after its current step or iteration, on a CUDA device after its current graph.
         """
         self._cancellation.requested = True
 

@@ -25,7 +25,7 @@ from ovgpu.outputs import OutputSlot
 from ovgpu.ports import ConstOutput
 from ovgpu.remote import RemoteTensor
 from ovgpu.results import Deferred
-from ovgpu.runtime.backend import Backend
+from ovgpu.runtime.backend import Backend, explain
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Shape, Type
@@ -189,7 +189,7 @@ class RemoteInput(InputSlot):
             raise self._exhausted(e) from e
 
     def _exhausted(self, error: MemoryError) -> OpError:
-        return OpError(str(error)).at("Parameter", self.port.node.place)
+        return OpError(explain(error)).at("Parameter", self.port.node.place)
 
     def _pair(self, array: Array) -> Pair:
         if not isinstance(array, np.ndarray):

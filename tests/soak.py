@@ -43,8 +43,8 @@ FEATURES = 8
 CALLS = 3  # of a model of the catalogue, at most
 GROWTH = {"objects": 200, "files": 0, "threads": 0, "mapped bytes": 0, "resident MB": 16, "device MB": 16,
           "pool MB": 512}
-"""How much more a process may hold in the end: caches of bounded size may not be full after the first half, and CuPy's
-pool has the memory of as many requests as there were at a time."""
+"""Growth that is allowed in the second half. Bounded caches may not be full before, and the size of CuPy's pool depends
+on how many requests run at the same time."""
 
 
 class Soak:
@@ -150,7 +150,7 @@ class Soak:
 
 
 def measured(device: str) -> dict[str, int]:
-    """What the process holds, once freed memory has been given back."""
+    """Measure the process after freed memory has been given back."""
     before = held(device)
     if device != "CPU":
         rt.cupy().get_default_memory_pool().free_all_blocks()
@@ -175,6 +175,7 @@ def wait_for_requests(seconds: float) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the scenarios; return the exit status."""
     soak = Soak(options.device, options.models)
     done, failed = Counter[str](), list[str]()
     barrier = threading.Barrier(options.threads + 1)
@@ -215,6 +216,9 @@ def run(options: argparse.Namespace) -> int:
         thread.join()
     print(", ".join(f"{count} {name}" for name, count in sorted(done.items())))
     print(*failed[:5], sep="\n")
+    if len(marks) < 2:
+        print("nothing to compare: there was one interval")
+        return 1
     grown = {name: value - marks[len(marks) // 2 - 1][name] for name, value in marks[-1].items()}
     more = [f"{growth} more {name}" for name, growth in grown.items() if growth > GROWTH[name]]
     print("; ".join(more) or "nothing is left behind")

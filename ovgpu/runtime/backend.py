@@ -119,11 +119,11 @@ class Backend(Protocol):
         """The backend of one request, with a stream of its own where there are streams."""
 
     def allocate(self, nbytes: int) -> Any:
-        """A block of memory, aligned to 64 bytes. MemoryError, which says how much there is, for one that does not
+        """Return a block of memory, aligned to 64 bytes. MemoryError, which states the memory left, if it does not
         fit."""
 
     def require(self, nbytes: int) -> None:
-        """Raises MemoryError likewise unless there is room for so many bytes more."""
+        """Raise MemoryError, which states the memory left, if ``nbytes`` more do not fit."""
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         """An array in a block; offset and strides in bytes."""

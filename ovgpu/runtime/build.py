@@ -472,7 +472,7 @@ class Builder:
                 self._append(Step(Download(), "download", (value,), ()))
 
     def _settle(self, value: int, target: int | None, number: int, node: Node) -> int:
-        """The value, which ``node`` makes, in the place that was meant for it, copied there if it is not."""
+        """Return the value that ``node`` makes in the memory that was meant for it: a copy if it lies elsewhere."""
         if target is None or self.values[value].root == target:
             return value
         memory = self.values[self.values[value].root].memory

@@ -1,4 +1,4 @@
-"""Ending an inference that runs."""
+"""Cancellation of a running inference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ovgpu.errors import Error
 
 
 class Cancellation:
-    """A flag of one request: any thread sets it, and the inference looks at it between steps, iterations and graphs."""
+    """Flag of one request. Any thread may set it; the inference checks it between steps, iterations and graphs."""
 
     __slots__ = ("requested",)
 
@@ -14,6 +14,6 @@ class Cancellation:
         self.requested = False
 
     def check(self) -> None:
-        """Raise Error if the inference is to end."""
+        """Raise Error if the inference was cancelled."""
         if self.requested:
             raise Error("Infer Request was canceled")

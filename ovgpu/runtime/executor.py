@@ -76,7 +76,7 @@ class Binding:
 
 
 class Executor:
-    """Runs one program for one request; not for use by two threads at once. Error ends a run that is cancelled."""
+    """Runs one program for one request; not for use by two threads at once. A cancelled run raises Error."""
 
     def __init__(self, program: Program, backend: Backend, constants: Constants,
                  cancellation: Cancellation | None = None) -> None:
@@ -292,8 +292,8 @@ class Executor:
         return given is None or bool(host_value(segment, given, slots, hosts))
 
     def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
-        """What to raise when there is no memory for a segment: names the step with the largest result, and tells what
-        the segment needs."""
+        """Return the error for a segment that does not fit in memory. It names the step with the largest result, and
+        the bytes that the segment needs."""
         def shape(i: int) -> list[int]:
             return [segment.resolve(d, slots) for d in self.program.values[i].view.shape]
 

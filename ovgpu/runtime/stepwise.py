@@ -20,11 +20,11 @@ from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.program import Program, Step
 from ovgpu.types import Type
 
-COLLECTED_BYTES = 1 << 26  # of concatenated results, from which on memory for the whole has to be there
-PART_BYTES = 256  # what a part takes beside its values
-
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
+
+COLLECTED_BYTES = 1 << 26  # parts of concatenated results; from here on the memory to join them is checked
+PART_BYTES = 256  # of Python objects per part, beside its values
 
 
 def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Sequence[Array]:

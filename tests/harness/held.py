@@ -1,4 +1,4 @@
-"""What a process holds: to find what dropped models and requests leave behind."""
+"""Count of objects, files and memory that a process holds, to find leaks of dropped models and requests."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_loop_is_interrupted(device: str) -> None:
 
 
 def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the step was, the state is the old one."""
+    """A cancellation after the last step still keeps the old state."""
     request = request_of(looping(3), emulated)
     for _ in range(4):
         request.infer([X])
@@ -105,7 +105,7 @@ def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_request_goes_on(device: str) -> None:
-    """What is cancelled while nothing runs is nothing, and after a cancelled inference the next one runs."""
+    """`cancel` does nothing while nothing runs, and the inference after a cancelled one runs as usual."""
     net = looping(3000)  # more than is unrolled
     request = request_of(net, device)
     request.cancel()
@@ -148,7 +148,7 @@ def test_a_chain_of_layers_is_cancelled() -> None:
 
 
 def test_results_of_a_loop_that_outgrow_the_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's or the device's, before it is used up."""
+    """The inference ends before the memory of the host or the device is used up."""
     monkeypatch.setattr(stepwise, "COLLECTED_BYTES", 1 << 12)
     request = request_of(LOOPS["joined"], device)
     if device == "CPU":
@@ -212,7 +212,7 @@ def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("doing", ["Bucketize", "Result"])
 def test_memory_beside_the_plan(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a layer is evaluated into, and copies of results, have to fit as well; the state is as it was."""
+    """Temporary results of a layer and copies of results have to fit as well. The state stays as it was."""
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     net = Net()
     x, one = net.parameter("f32", (1000,), "x"), net.const(np.ones(1, np.float32))

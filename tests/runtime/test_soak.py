@@ -30,3 +30,8 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(soak.Soak, "queue", wrong)
     assert soak.main(SHORT) == 1
     assert "AssertionError: wrong" in capsys.readouterr().out
+
+
+def test_one_interval_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert soak.main([*SHORT, "--seconds", "0.1"]) == 1
+    assert "nothing to compare" in capsys.readouterr().out

@@ -61,7 +61,7 @@ class CudaBackend:
         with self.active():
             free = self.cupy.cuda.runtime.memGetInfo()[0] + self.cupy.get_default_memory_pool().free_bytes()
             if nbytes > free:
-                raise errors.OutOfMemory(f"out of memory: {nbytes:,} bytes were asked for, the device has {free:,}")
+                raise errors.OutOfMemory(errors.out_of_memory(f"{nbytes:,} bytes were asked for"))
 
     def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
         return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)

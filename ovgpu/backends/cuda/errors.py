@@ -28,7 +28,7 @@ def explained(error: BaseException) -> str | None:
     status = getattr(error, "status", None)
     of_cuda = isinstance(error, (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError))
     if isinstance(error, cuda.memory.OutOfMemoryError) or (of_cuda and status == OUT_OF_MEMORY):
-        return _out_of_memory(str(error))
+        return out_of_memory(str(error))
     if isinstance(error, cuda.compiler.CompileException):
         return f"a kernel does not compile:\n{_log(error)}"
     if of_cuda and status in STICKY:
@@ -114,7 +114,8 @@ def _log(error: Exception) -> str:
     return "\n".join(lines[:LINES] + more)
 
 
-def _out_of_memory(message: str) -> str:
+def out_of_memory(message: str) -> str:
+    """Return the text of an error: CuPy's message, or another one, and how much memory the device has."""
     asked = re.search(r"allocating ([\d,]+) bytes", message)
     text = f"{asked[1]} bytes were asked for" if asked else message
     with contextlib.suppress(Exception):

@@ -1,7 +1,7 @@
-"""Streams, and handles of NVIDIA's libraries, which requests that are gone leave to others.
+"""Streams and library handles, which are used again when their request is gone.
 
-Destroying a handle would wait for the device, and spoil a capture. And CuPy's memory pool keeps the blocks that were
-freed on a stream for allocations on that stream: those of a stream that is destroyed would be lost to other requests.
+Destroying a handle would wait for the device, and spoil a capture. CuPy's memory pool keeps freed blocks for the stream
+that they were allocated on: no other request could use the blocks of a destroyed stream.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _idle: dict[tuple[int, int], list[Any]] = {}  # by library and device
 
 
 def lent(owner: object, library: Any, create: Callable[[], Any]) -> Any:
-    """A handle of the library on the current device for as long as ``owner`` lives: an idle one, or a new one."""
+    """Return a handle of the library on the current device, idle or new, for as long as ``owner`` lives."""
     handle, idle = _taken(library, create)
     finalize(owner, idle.append, handle).atexit = False
     return handle
 
 
 def stream_for(owner: object) -> Any:
-    """A stream of the current device for as long as ``owner`` lives. Work of an owner that is gone may still run on
-    it; what is enqueued now comes after that."""
+    """Return a stream of the current device for as long as ``owner`` lives. Work of an earlier owner may still run on
+    it; new work runs after that."""
     return lent(owner, rt.cupy(), _new_stream)
 
 
 @contextmanager
 def borrowed_stream() -> Iterator[Any]:
-    """A stream of the current device within the block."""
+    """Lend a stream of the current device to the block."""
     stream, idle = _taken(rt.cupy(), _new_stream)
     try:
         yield stream
@@ -40,7 +40,7 @@ def borrowed_stream() -> Iterator[Any]:
 
 
 def _taken(library: Any, create: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """A handle, and the list that it goes to when it is idle again."""
+    """Return a handle, and the list to which it returns when it is idle."""
     idle = _idle.setdefault((id(library), rt.cupy().cuda.Device().id), [])
     try:
         return idle.pop(), idle  # not after a look: another thread may take the last one in between
