@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = thread; i < size; i += THREADS) {
       const int other = numbers[i];
       if (other < 0) continue;
-      if (other == winner || (selected && overlap(best, corners(boxes + 4 * other, center)) > threshold)) {
+      if (other == winner || (selected && overlap(best, corners(boxes + 4 * other, center)) >= threshold)) {
         numbers[i] = -1;
       } else if (number == count || left[i] > score || (left[i] == score && other < number)) {
         score = left[i];

@@ -331,8 +331,8 @@ class InferRequest(RequestTensors):
         if self._backend.remote:
             executor.hosts = [pair.host for pair in pairs]
             key = (*key, *addresses(read, self._outputs))
+        states = self._states(executor, arrays, pairs if steady is None else None)
         arrays = [pair.device for pair in pairs]
-        states = self._states(executor, arrays)
         if self._profiler is not None:
             self._profiler.begin()
         if DEBUG.value or STOP_AT.value or NVTX.value:
@@ -390,14 +390,18 @@ class InferRequest(RequestTensors):
             executor.observe = self._profiler
         return executor
 
-    def _states(self, executor: Executor, arrays: Sequence[Array]) -> dict[str, Array]:
-        """The current values of the variables that a program reads."""
+    def _states(self, executor: Executor, arrays: Sequence[Array], pairs: Sequence[Pair] | None) -> dict[str, Array]:
+        """Return the current values of the variables that a program reads; ``pairs`` is None for a decode step, whose
+        inputs may not be those of the model."""
         if not executor.program.states:
             return {}
         variables = self._variables
         states: dict[str, Any] = {name: variables.value(name).array for name in executor.program.states}
         if any(value is None for value in states.values()):
-            initial = self._initial.find(arrays, executor.hosts)
+            if pairs is None:
+                pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
+            hosts = [pair.host for pair in pairs] if self._backend.remote else None
+            initial = self._initial.find([pair.device for pair in pairs], hosts)
             states = {name: variables.begin(name, initial(name)) if value is None else value
                       for name, value in states.items()}
         return states
@@ -473,9 +477,10 @@ class InferRequest(RequestTensors):
         program = self._compilation.program(arrays)
         with self._backend.active():
             executor = Executor(program, self._backend, self._compilation.constants)
+            both = [Pair(x, self._backend.constant(x) if self._backend.remote else x) for x in arrays]
             if self._backend.remote:
-                executor.hosts, arrays = arrays, [self._backend.constant(x) for x in arrays]
-            executor.prepare(arrays, self._states(executor, arrays), self._memory)
+                executor.hosts, arrays = arrays, [pair.device for pair in both]
+            executor.prepare(arrays, self._states(executor, arrays, both), self._memory)
         return plan_of(executor)
 
     def _release_memory(self) -> None:

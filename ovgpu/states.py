@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ovgpu.errors import ModelError
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
@@ -124,6 +125,8 @@ class InitialValues:
 
     def _zeros(self, name: str) -> Array:
         info = self._programs.infos[name]
+        if info.type.is_dynamic():
+            raise ModelError(f"[ReadValue] variable '{name}' has neither an initial value nor an element type")
         shape = [d.get_length() if d.is_static else 0 for d in info.shape] if info.shape.rank.is_static else []
         zeros: Array = self._backend.xp.zeros(shape, info.type.storage)
         return zeros

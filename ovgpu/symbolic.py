@@ -103,9 +103,13 @@ class Sym:
     def __repr__(self) -> str:
         return expression(self, _spell)
 
+    def __str__(self) -> str:
+        """As a dimension that users know: ?, 2.. or 2..5."""
+        return str(_dimension(self))
+
 
 def _spell(atom: Atom) -> str:
-    return f"{atom.op}({', '.join(map(str, atom.args))})"
+    return f"{atom.op}({', '.join(map(repr, atom.args))})"
 
 
 def atoms(value: Int) -> tuple[Atom, ...]:
@@ -205,7 +209,7 @@ class Table:
             return a // b
         lo, hi = bounds(a)
         if lo < 0 or bounds(b)[0] < 1:
-            return self.atom("floordiv", a, b, lo=-(2**63))
+            return self.atom("floordiv" if bounds(b)[0] > 0 else "safediv", a, b, lo=-(2**63))
         return self.atom("floordiv", a, b, lo=0 if isinstance(b, Sym) else lo // b,
                          hi=hi if hi is None or isinstance(b, Sym) else hi // b)
 
@@ -256,6 +260,7 @@ class Check:
 
 _OPS: dict[str, str] = {
     "floordiv": "({0} // ({1}))",
+    "safediv": "_safediv({0}, {1})",
     "truncdiv": "_truncdiv({0}, {1})",
     "fmod": "_fmod({0}, {1})",
     "min": "min({0}, {1})",
@@ -282,7 +287,14 @@ CHECKS: dict[str, str] = {
 }
 
 
+def _safediv(a: int, b: int) -> int:
+    """Return ``a // b``, and 0 for a division by zero, which is refused where it matters."""
+    return a // b if b else 0
+
+
 def _truncdiv(a: int, b: int) -> int:
+    if not b:
+        return 0
     q = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 
@@ -303,7 +315,8 @@ def room(needed: int, had: int, row: int) -> int:
 
 
 ROOM = 1024  # elements: the least
-HELPERS: dict[str, Callable[..., int]] = {"_truncdiv": _truncdiv, "_fmod": _fmod, "_scaled": _scaled, "_room": room}
+HELPERS: dict[str, Callable[..., int]] = {"_safediv": _safediv, "_truncdiv": _truncdiv, "_fmod": _fmod,
+                                         "_scaled": _scaled, "_room": room}
 
 
 def _quotient(a: Monomial, b: Monomial) -> Monomial | None:
@@ -384,6 +397,8 @@ def apply(op: str, *args: Int) -> Int:
 
 def scaled(extent: Int, scale: float) -> Int:
     """``extent * scale``, cut off, as OpenVINO computes it: in f32, the scale increased by 1e-6."""
+    if not np.isfinite(np.float32(scale)):
+        raise OpError(f"scale {scale} is not finite")
     bits = int(np.float32(scale).view(np.uint32))
     if _static(extent):
         return _scaled(extent, bits)
@@ -541,7 +556,10 @@ class Spec:
         """The elements of an integer tensor as Ints, if known at least symbolically."""
         if self.value is None:
             return None
-        return [v if isinstance(v, Sym) else int(v) for v in self.value.ravel().tolist()]
+        values = self.value.ravel()
+        if values.dtype.names:  # types that share bytes are stored as codes, which are the numbers
+            values = values.view(np.uint8)
+        return [v if isinstance(v, Sym) else int(v) for v in values.tolist()]
 
     @property
     def partial_shape(self) -> PartialShape:

@@ -133,9 +133,11 @@ def above(boxes: Boxes, threshold: float) -> Suppressed:
     return lambda best, rest: boxes.iou(best, rest, touching=True) > np.float32(threshold)
 
 
-def falling(overlap: Suppressed, threshold: float, eta: float, count: int) -> Suppressed:
+def falling(overlap: Suppressed, threshold: float, eta: float, count: int,
+            beyond: Callable[[Array, np.float32], Array] = np.greater) -> Suppressed:
     """What suppresses, of so many candidates, by a threshold that becomes ``eta`` of what it was in every round, as
-    long as it is above 0.5. What it has become counts for the boxes kept before as well."""
+    long as it is above 0.5. What it has become counts for the boxes kept before as well. ``beyond`` compares with it.
+    """
     limit, largest = np.float32(threshold), np.zeros(count, np.float32)
 
     def suppressed(kept: Array, rest: Array) -> Array:
@@ -143,7 +145,7 @@ def falling(overlap: Suppressed, threshold: float, eta: float, count: int) -> Su
         if eta < 1 and limit > 0.5:
             limit *= np.float32(eta)
         largest[rest] = np.maximum(largest[rest], overlap(kept, rest))
-        return largest[rest] > limit
+        return beyond(largest[rest], limit)
 
     return suppressed
 

@@ -92,7 +92,6 @@ class Convolved:
         that a kernel counts to."""
         arrays = (self.x, self.kernel, self.out, *self.operands)
         spans = [sum(abs(s) * d for s, d in zip(strides_of(a), a.shape)) for a in arrays]
-        small = max(count, *spans) < FAR
         numbers: list[int] = []
         for values, missing in ((self.x.shape[2:], 1), (self.out.shape[2:], 1), (self.taps, 1), (self.strides, 1),
                                 (self.dilations, 1), (self.begin, 0)):
@@ -100,8 +99,15 @@ class Convolved:
         for array in (self.x, self.out):
             numbers += _steps(strides_of(array))
         numbers += [self.x.shape[0], self.groups, self.channels, self.outputs]
+        small = max(count, *spans, *map(abs, numbers)) < FAR
         index = np.dtype(np.int32 if small else np.int64)
         return np.array(numbers, index), "int" if small else "long long", index.type
+
+
+def shortened(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    """Return strides or dilations as 1 along axes on which there is one place only: they may be larger than any number
+    of a kernel."""
+    return tuple(step if count > 1 else 1 for step, count in zip(steps, counts))
 
 
 def _steps(strides: Sequence[int]) -> list[int]:

@@ -16,6 +16,7 @@ own, and ``T`` is the type that is computed in (float for f16, bf16 and f8).
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from math import copysign, isfinite, isnan
@@ -25,6 +26,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, Workspace
+from ovgpu.ops._shapes import check_count
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE, Tape, tiled, trace
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
@@ -33,7 +35,7 @@ from ovgpu.types import Type
 Broadcast = Literal["numpy", "none", "pdpd"]
 
 _KINDS: dict[str, tuple[Callable[[Type], bool], str]] = {
-    "any": (lambda kind: True, "allowed"),
+    "any": (lambda kind: kind != Type.string, "a number or boolean"),
     "number": (lambda kind: kind.is_real() or _is_integer(kind), "a number"),
     "real": (Type.is_real, "a floating-point type"),
     "integer": (lambda kind: _is_integer(kind), "an integer type"),
@@ -84,7 +86,21 @@ class Elementwise(Op):
         """`cuda_expr`, where it depends on the attributes or on the element type of the (last) input."""
         return self.cuda_expr
 
+    def check_inputs(self, count: int) -> None:
+        """Raise OpError unless `fn` takes that many inputs."""
+        check_count(count, *self._counts())
+
+    @classmethod
+    @cache
+    def _counts(cls) -> tuple[int, float]:
+        """Return how many inputs `fn` takes, at least and at most."""
+        given = list(inspect.signature(cls.fn).parameters.values())[2:]
+        single = [p for p in given if p.kind == p.POSITIONAL_OR_KEYWORD]
+        least = sum(p.default is p.empty for p in single)
+        return least, len(single) if len(single) == len(given) else math.inf
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        self.check_inputs(len(inputs))
         kind = merge_types(inputs)
         self.check_type(kind)
         return (Spec(self.result_type(kind), self.broadcast([s.shape for s in inputs])),)

@@ -264,14 +264,21 @@ def convert(text: str, kind: Any) -> Any:
         return Type.parse(text)
     if kind in (int, float) and ("_" in text or not text.isascii()):  # numbers in Python, not in IR
         raise ValueError(f"{text!r} is not a number")
-    if kind is int and "." in text:
-        number = float(text)
-        if number != int(number):
-            raise ValueError(f"{text!r} is not an integer")
-        return int(number)
     if kind is PartialShape:
         return PartialShape(text)
-    return kind(text)
+    if kind not in (int, float):
+        return kind(text)
+    try:
+        return kind(text) if kind is float or "." not in text else whole(float(text))
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not {'an integer' if kind is int else 'a number'}") from None
+
+
+def whole(number: float) -> int:
+    """Return a number without a fraction as an integer; ValueError for any other."""
+    if number != int(number):
+        raise ValueError
+    return int(number)
 
 
 _schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, unknown
+from ovgpu.types import Type
 
 MAX_RANK = 64  # NumPy's
 
@@ -32,9 +33,15 @@ def unknowns(rank: int | None) -> Shape:
     return None if rank is None else tuple(unknown() for _ in range(rank))
 
 
+def check_count(count: int, least: int, most: float | None = None) -> None:
+    """OpError unless there are ``least`` inputs, or up to ``most``."""
+    if not least <= count <= (least if most is None else most):
+        raise OpError(f"{count} inputs are not what the operation takes")
+
+
 def check_integers(spec: Spec, what: str, *, ranks: Sequence[int] | None = (1,)) -> None:
     """OpError unless ``spec`` has an integer type and one of these ranks (None: any), if that is known."""
-    if not (spec.type.is_dynamic() or spec.type.is_integral_number()):
+    if not spec.type.is_dynamic() and (not spec.type.is_integral_number() or spec.type in (Type.string, Type.nf4)):
         raise OpError(f"{what} must be integers, not {spec.type.get_type_name()}")
     if ranks is not None and spec.rank is not None and spec.rank not in ranks:
         raise OpError(f"{what} must have rank {' or '.join(map(str, ranks))}, not {spec.rank}")
@@ -58,8 +65,8 @@ def length(spec: Spec) -> int | None:
 
 def constants(spec: Spec) -> list[int] | None:
     """The elements of an integer tensor, if all of them are known."""
-    value = spec.constant
-    return None if value is None else [int(v) for v in value.ravel().tolist()]
+    known = [v for v in spec.ints() or () if not isinstance(v, Sym)]
+    return known if spec.value is not None and len(known) == spec.value.size else None
 
 
 def check_axes(spec: Spec, rank: int | None, *, ranks: Sequence[int] = (1,)) -> None:
@@ -73,8 +80,11 @@ def check_axes(spec: Spec, rank: int | None, *, ranks: Sequence[int] = (1,)) -> 
 def constant_axis(spec: Spec, rank: int) -> int | None:
     """The axis that a one-element tensor holds, if it is known."""
     values = constants(spec)
-    if values is None:
-        return None
+    return None if values is None else one_axis(values, rank)
+
+
+def one_axis(values: Sequence[int], rank: int) -> int:
+    """Return the axis that the elements of a tensor name, from the front. OpError unless it is one, and in range."""
     if len(values) != 1:
         raise OpError(f"one axis is expected, not {len(values)}")
     return normalize_axis(values[0], rank)
@@ -97,6 +107,14 @@ def is_read(value: Int) -> bool:
         return False
     atoms = [atom for monomial, _ in value.terms for atom in monomial]
     return any(atom.op == "item" or any(is_read(arg) for arg in atom.args) for atom in atoms)
+
+
+def integer(values: Any, what: str) -> int:
+    """The element of a host tensor; OpError unless there is one."""
+    found = integers(values)
+    if len(found) != 1:
+        raise OpError(f"{what} must have one element, not {len(found)}")
+    return found[0]
 
 
 def integers(values: Any) -> list[int]:

@@ -28,6 +28,10 @@ def is_float(kind: Type) -> bool:
     return kind.is_real() or kind is Type.nf4
 
 
+HALVED = (Type.f8e4m3, Type.f8e5m2)
+"""OpenVINO rounds to f16 before it rounds to these types."""
+
+
 @cache
 def is_plain(dtype: np.dtype[Any]) -> bool:
     """Whether CUDA C++ computes with such elements; types of fewer bits, f8 and strings it only moves."""
@@ -82,6 +86,8 @@ def _float(x: Array, kind: Type, xp: Any) -> Array:
         return _exponents(x, xp).view(kind.storage)
     if kind is Type.f4e2m1:  # no infinity and no NaN
         x = xp.fmin(x, 6)
+    if kind in HALVED:
+        x = x.astype(np.float16)
     return x.astype(kind.storage)
 
 

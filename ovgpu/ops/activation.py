@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Elementwise, Unary, merge_types
 from ovgpu.ops._op import op
 from ovgpu.ops._special import erf, polynomial
-from ovgpu.symbolic import Int, Spec, Sym, onto
+from ovgpu.symbolic import Int, Spec, Sym, onto, same
 from ovgpu.types import Type
 
 
@@ -33,12 +34,13 @@ class Parametrised(Elementwise):
     types = "real"
 
     def infer(self, x: Spec, *parameters: Spec | None) -> tuple[Spec, ...]:
+        self.check_inputs(1 + len(parameters))
         given = [p for p in parameters if p is not None]
         kind = merge_types([x, *given])
         self.check_type(kind)
         for p, name in zip(given, ("second", "third")):
-            if p.shape is not None and any(not isinstance(d, Sym) and d != 1 for d in p.shape):
-                raise OpError(f"the {name} input must be a scalar, its shape is {list(p.shape)}")
+            for extent in p.shape or ():
+                same(extent, 1, f"the {name} input must be a scalar, but it has an axis of {{0}} elements")
         return (Spec(kind, x.shape),)
 
     def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -80,7 +82,7 @@ class PRelu(Elementwise):
         self.check_type(kind)
         if x.shape is not None and slope.shape is not None:
             if not _maybe_channels(x.shape, slope.shape):
-                for a, b in zip(reversed(slope.shape), reversed(x.shape)):
+                for a, b in zip_longest(reversed(slope.shape), reversed(x.shape), fillvalue=1):
                     onto(a, b, "the slope's dimension {0} does not broadcast to {1}")
         return (Spec(kind, x.shape),)
 

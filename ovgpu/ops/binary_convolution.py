@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._convolution import Convolved, convolve_signs, dense
+from ovgpu.ops._convolution import Convolved, convolve_signs, dense, shortened
 from ovgpu.ops._op import Array, op
 from ovgpu.ops._shapes import unknowns
 from ovgpu.ops._storage import is_plain
@@ -59,7 +59,8 @@ class BinaryConvolution(Windowed):
         (x, kernel), out = inputs, outputs[0]
         if not is_plain(out.dtype):
             return NotImplemented
-        strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
+        strides = shortened(self.per_axis("strides", 2, 1), out.shape[2:])
+        dilations = shortened(self.per_axis("dilations", 2, 1), kernel.shape[2:])
         bits = dense(k, kernel.view(np.uint8))[None]
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
         convolve_signs(k, Convolved(x, bits, out, strides, dilations, begin), self.padding)

@@ -16,7 +16,7 @@ from ovgpu.ops._fused import Chain
 from ovgpu.ops._lanes import lanes, record, shares
 from ovgpu.ops._op import Array, Op, Workspace, call, op, unregistered
 from ovgpu.ops._pooling import Sliding
-from ovgpu.ops._shapes import check_axes, integers, normalize_axes
+from ovgpu.ops._shapes import check_axes, check_count, integers, normalize_axes
 from ovgpu.ops.normalization import NormalizeL2, check_real, mvn_block, normalize
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.ops.softmax import block_rows
@@ -72,6 +72,7 @@ class BatchNorm(Op):
         return [inputs[self.data], *inputs[: self.data], *inputs[self.data + 1 :]]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        check_count(len(inputs), 5)
         x, *others = self.order(inputs)
         check_channels(x, *others)
         if self.epsilon < 0:

@@ -369,6 +369,8 @@ class Loop(_Iterating):
             going = self.body.results[self.condition].outputs[0].spec.constant
             if going is None:
                 return None
+            if going.size != 1:
+                raise OpError(f"the body's condition must have one element, it has {going.size}")
             if not going.reshape(-1)[0]:
                 count = 1 if not isinstance(count, Sym) and count else apply("ne", count, 0)
         if not isinstance(count, Sym):

@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import Unary, decide
 from ovgpu.ops._op import Op, op, unregistered
-from ovgpu.ops._storage import decode, encode, is_float, is_plain
+from ovgpu.ops._storage import HALVED, decode, encode, is_float, is_plain
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View
 from ovgpu.ops._xp import NUMPY
@@ -46,6 +46,8 @@ class Convert(Unary):
         return (_convertible(x, self.destination_type),)
 
     def fn(self, xp: Any, x: Any) -> Any:
+        if self.destination_type in HALVED and x.dtype != np.float16:
+            x = x.astype(np.float16)
         return x.astype(self.destination_type.storage)
 
     def symbolic(self, x: Any) -> Any:

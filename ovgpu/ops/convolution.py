@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _columns, _lanes
 from ovgpu.ops._columns import BLOCK, Finish
-from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import at_most, check_integers, integers, length, unknowns
@@ -42,7 +42,8 @@ class _Convolution(Windowed):
         """The arrays and numbers of a convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         kernel = kernel.reshape(self.grouped(kernel.shape))
-        return Convolved(x, kernel, out, strides, dilations, begin, transposed, finish)
+        return Convolved(x, kernel, out, shortened(strides, (x if transposed else out).shape[2:]),
+                         shortened(dilations, kernel.shape[3:]), begin, transposed, finish)
 
 
 @op("Convolution", "opset1")

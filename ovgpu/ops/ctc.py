@@ -15,7 +15,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._segments import check_numbers
-from ovgpu.ops._shapes import at_most, check_reals, integers, length
+from ovgpu.ops._shapes import at_most, check_reals, integer, length
 from ovgpu.ops._storage import compute_dtype
 from ovgpu.symbolic import Int, Spec, same, unknown
 from ovgpu.types import Type
@@ -38,7 +38,7 @@ class _Ctc(Op):
 
     def blank(self, classes: int, given: Array | None) -> int:
         """The class that stands for nothing: the last one, unless another is given; -1 for none of them."""
-        index = classes - 1 if given is None else integers(given)[0]
+        index = classes - 1 if given is None else integer(given, "blank_index")
         return index if 0 <= index < classes else -1
 
 

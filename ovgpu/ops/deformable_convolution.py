@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, converted, convolve_deformed, dense
+from ovgpu.ops._convolution import COLUMN_ELEMENTS, Convolved, converted, convolve_deformed, dense, shortened
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Workspace, op
 from ovgpu.ops._shapes import unknowns
@@ -128,7 +128,8 @@ class DeformableConvolution(Windowed):
             given = [None if a is None else converted(k, a, workspace[0].dtype) for a in inputs]
             out = k.scratch(out.shape, workspace[0].dtype)
         x, offsets, kernel, mask = (*given, None)[:4]
-        strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
+        strides = shortened(self.per_axis("strides", 2, 1), out.shape[2:])
+        dilations = shortened(self.per_axis("dilations", 2, 1), kernel.shape[2:])
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
         weights = dense(k, kernel).reshape(self.group, -1, *kernel.shape[1:])
         done = convolve_deformed(k, Convolved(x, weights, out, strides, dilations, begin), dense(k, offsets),

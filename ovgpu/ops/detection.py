@@ -10,7 +10,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._boxes import Boxes, best, greedy, ranked
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._shapes import check_reals
-from ovgpu.symbolic import Int, Spec, Sym, same, unknown
+from ovgpu.symbolic import Int, Spec, Sym, onto, same, unknown
 
 EVERY = 2**62  # boxes of a class
 
@@ -60,20 +60,27 @@ class Detection(Op):
                 check_reals(spec, what, ranks=(rank,))
         if (objectness is None) != (refinement is None):
             raise OpError("there are four inputs, neither three nor five")
-        return (Spec(offsets.type, (1, 1, self.rows(offsets, scores, priors), 7)),)
+        return (Spec(offsets.type, (1, 1, self.rows(offsets, scores, priors, objectness, refinement), 7)),)
 
-    def rows(self, offsets: Spec, scores: Spec, priors: Spec) -> Int:
+    def rows(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None,
+             refinement: Spec | None) -> Int:
         """How many rows the output has."""
         if offsets.shape is None or scores.shape is None or priors.shape is None:
             return unknown()
         images = same(offsets.shape[0], scores.shape[0], "there are {0} images of offsets and {1} of scores")
         same(priors.shape[2] % self.size, 0, f"the numbers of priors divided by {self.size} leave {{0}}")
+        onto(priors.shape[0], images, "there are {0} sets of priors for {1} images")
         same(priors.shape[1], 1 if self.variance_encoded_in_target else 2, "priors have {0} rows, not {1}")
         count = priors.shape[2] // self.size
         classes = self.classes(scores.shape[1], count)
         same(scores.shape[1], count * classes, "there are {0} scores, not {1}")
         located = 1 if self.share_location else classes
         same(offsets.shape[1], count * located * 4, "there are {0} offsets, not {1}")
+        for spec, extent, what in ((objectness, count * 2, "additional scores"),
+                                   (refinement, offsets.shape[1], "additional offsets")):
+            if spec is not None and spec.shape is not None:
+                same(spec.shape[0], images, f"there are {{0}} images of {what}, not {{1}}")
+                same(spec.shape[1], extent, f"there are {{0}} {what}, not {{1}}")
         return self.capacity(images, classes, count)
 
     def capacity(self, images: Int, classes: Int, priors: Int) -> Int:

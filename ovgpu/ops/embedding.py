@@ -18,7 +18,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._segments import ascends, check_below, check_numbers, fold, shares
-from ovgpu.ops._shapes import at_most, integers
+from ovgpu.ops._shapes import at_most, integer
 from ovgpu.ops._storage import is_plain
 from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
 from ovgpu.types import Type
@@ -88,7 +88,7 @@ class _Bags(Op):
 
     def default(self, table: Array, default: Array | None) -> int | None:
         """The row that stands for an empty bag."""
-        row = -1 if default is None else integers(default)[0]
+        row = -1 if default is None else integer(default, "default_index")
         if not -1 <= row < len(table):
             raise OpError(f"default_index {row} is out of range for extent {len(table)}")
         return None if row < 0 else row
@@ -206,7 +206,7 @@ class EmbeddingSegmentsSum(_Bags):
                  weights: Array | None = None) -> tuple[Array, ...]:
         if not ascends(ids):
             raise OpError("segment_ids do not ascend")
-        bounds = xp.searchsorted(ids, xp.arange(integers(count)[0] + 1))
+        bounds = xp.searchsorted(ids, xp.arange(integer(count, "num_segments") + 1))
         return self.pooled(xp, table, indices, bounds[:-1], bounds[1:], default, weights)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:

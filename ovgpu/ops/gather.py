@@ -132,22 +132,20 @@ class _GatherND(Op):
     def evaluate(self, xp: Any, x: Any, indices: Any) -> tuple[Any, ...]:
         batch, places, rest = self.shapes(x, indices)
         extents = x.shape[self.batch_dims :][: indices.shape[-1]]
-        shape, kind = (*self.folded(batch), *places, *rest), x.dtype
-        if not is_plain(kind) and kind.kind != "O":
-            x = x.view(np.uint8)  # CuPy does not move elements of all types
+        shape = (*self.folded(batch), *places, *rest)
         if not prod(extents):
-            return (xp.zeros(shape, x.dtype).view(kind),)
+            return (xp.zeros(shape, x.dtype),)
         number = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(places)))  # of rows, through all batches
         number = xp.broadcast_to(number, (*batch, *places))
         outside = xp.zeros(number.shape, bool)
         for i, extent in enumerate(extents):
             index, beyond = from_front(xp, indices[..., i], extent)
             number, outside = number * extent + index, outside | beyond
-        rows = xp.broadcast_to(x, (*batch, *x.shape[len(batch) :])).reshape((-1, *rest))
-        out = xp.take(rows, number, axis=0)
+        rows = xp.broadcast_to(x, (*batch, *x.shape[len(batch) :])).reshape((prod(batch) * prod(extents), *rest))
+        out = xp.asarray(xp.take(rows, number, axis=0))  # for one index and no further axis NumPy returns a scalar
         if outside.any():
             out[outside] = zero_of(x)
-        return (out.reshape(shape).view(kind),)
+        return (out.reshape(shape),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices), out = inputs, outputs[0]

@@ -11,7 +11,17 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
-from ovgpu.ops._shapes import at_most, check_integers, constant_axis, constants, integers, normalize_axis, unknowns
+from ovgpu.ops._shapes import (
+    at_most,
+    check_integers,
+    constant_axis,
+    constants,
+    integer,
+    integers,
+    normalize_axis,
+    one_axis,
+    unknowns,
+)
 from ovgpu.ops._storage import decode, is_plain
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
 from ovgpu.ops._view import View
@@ -97,7 +107,7 @@ class Gather(Op):
         return 0
 
     def evaluate(self, xp: Any, x: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
-        where = normalize_axis(integers(axis)[0], x.ndim)
+        where = one_axis(integers(axis), x.ndim)
         batch = self.batch(indices.ndim)
         extent = x.shape[where]
         shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
@@ -137,7 +147,9 @@ class Gather(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, indices, axis), out = inputs, outputs[0]
-        where = normalize_axis(axis.item(), x.ndim)
+        if not is_plain(indices.dtype):
+            return NotImplemented
+        where = one_axis(integers(axis), x.ndim)
         batch, extent = self.batch(indices.ndim), x.shape[where]
         if batch == 0 and indices.size == 1 and extent:
             if indices.ndim != 1:
@@ -161,7 +173,7 @@ class Gather(Op):
         indices = readable(k, indices)
         if indices is NotImplemented:
             return NotImplemented
-        where, steps = normalize_axis(integers(axis)[0], x.ndim), strides_of(x)
+        where, steps = one_axis(integers(axis), x.ndim), strides_of(x)
         batch, index = self.batch(indices.ndim), strides_of(indices)
         axes = Axes.collapse(
             out.shape, (*steps[:where], *(0,) * (indices.ndim - batch), *steps[where + 1 :]),
@@ -278,7 +290,7 @@ class OneHot(Op):
 
     def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
         axis = normalize_axis(self.axis, indices.ndim + 1)
-        spread, classes = self.aligned(xp, signed(xp, indices), integers(depth)[0], axis)
+        spread, classes = self.aligned(xp, signed(xp, indices), integer(depth, "the depth"), axis)
         hit = spread == classes
         if self.normalizes:
             hit |= spread == classes - classes.size
@@ -294,8 +306,10 @@ class OneHot(Op):
         assert outputs[0].shape is not None
         return ((Type.boolean, outputs[0].shape),)
 
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]
+        if not is_plain(indices.dtype):
+            return NotImplemented
         axis = normalize_axis(self.axis, out.ndim)
         spread, classes = self.aligned(np, indices, out.shape[axis], axis)
         hit = workspace[0].reshape(out.shape)
@@ -305,6 +319,7 @@ class OneHot(Op):
         if self.normalizes:
             k(np.equal, spread, classes - classes.size, hit)
             k(np.copyto, out, on, where=hit)
+        return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (indices, _, on, off), out = inputs, outputs[0]

@@ -114,6 +114,9 @@ class Interpolate4(Op):
             wanted = [(n, np.float32(n) / np.float32(extents[a])) for a, n in zip(over, integers(sizes))]
         else:
             wanted = [(scaled(extents[a], float(s)), np.float32(s)) for a, s in zip(over, np.ravel(scales))]
+        for n, _ in wanted:
+            if n < 0:
+                raise OpError(f"size {n} is negative")
         sharp = self.mode != "linear" or not self.antialias or all(scale >= 1 for _, scale in wanted)
         return [(a, n, self.along(n, extents[a], scale, np.float32(1) if sharp else scale))
                 for a, (n, scale) in self.ordered(zip(over, wanted)) if n != extents[a]]

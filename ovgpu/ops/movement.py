@@ -22,6 +22,7 @@ from ovgpu.ops._shapes import (
     length,
     normalize_axes,
     normalize_axis,
+    one_axis,
     unknowns,
 )
 from ovgpu.ops._storage import decode, is_plain
@@ -133,7 +134,8 @@ class ReverseSequence(Op):
     exact = True
 
     def infer(self, x: Spec, lengths: Spec) -> tuple[Spec, ...]:
-        if not lengths.type.is_dynamic() and not (lengths.type.is_real() or lengths.type.is_integral_number()):
+        number = lengths.type.is_real() or (lengths.type.is_integral_number() and lengths.type != Type.string)
+        if not (number or lengths.type.is_dynamic()):
             raise OpError(f"the lengths must be numbers, not {lengths.type.get_type_name()}")
         if lengths.rank not in (None, 1):
             raise OpError(f"the lengths must have rank 1, not {lengths.rank}")
@@ -342,7 +344,7 @@ class Split(_Splitting):
         return (Spec(x.type, _with_extent(x.shape, where, part)),) * self.num_splits
 
     def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
-        (where,) = integers(axis)
+        where = one_axis(integers(axis), x.ndim)
         self.parts(where, x.shape[where])
         return tuple(xp.split(x, self.num_splits, axis=where))
 
@@ -376,7 +378,7 @@ class VariadicSplit(_Splitting):
         return tuple(Spec(x.type, _with_extent(x.shape, where, part)) for part in parts)
 
     def evaluate(self, xp: Any, x: Any, axis: Any, lengths: Any) -> tuple[Any, ...]:
-        (where,) = integers(axis)
+        where = one_axis(integers(axis), x.ndim)
         parts = split_lengths(integers(lengths), x.shape[where])
         return tuple(xp.split(x, np.cumsum(parts[:-1]).tolist(), axis=where)) if parts else ()
 

@@ -132,7 +132,7 @@ class InClasses(Op):
 
 @op("MulticlassNms", "opset8")
 class MulticlassNms(InClasses):
-    """See `InClasses`; a box suppresses those that overlap it by more than ``iou_threshold``, which becomes ``nms_eta``
+    """See `InClasses`; a box suppresses those that overlap it by ``iou_threshold`` or more, which becomes ``nms_eta``
     of what it was with every box that is selected, as long as it is above 0.5. As in OpenVINO and PaddlePaddle, what
     it has become counts for all the boxes selected before as well."""
 
@@ -151,7 +151,7 @@ class MulticlassNms(InClasses):
 
     def select(self, found: Candidates) -> Candidates:
         overlap = Boxes.of(found.box, not self.normalized).iou
-        suppressed = falling(overlap, self.iou_threshold, self.nms_eta, len(found.image))
+        suppressed = falling(overlap, self.iou_threshold, self.nms_eta, len(found.image), np.greater_equal)
         return found[greedy(self.groups(found), EVERY, suppressed)]
 
 

@@ -104,7 +104,8 @@ class Suppression(Op):
         else:
             order = ranked(group, scores)
             overlap = self.overlap(boxes.take(order, 0))
-            chosen = order[greedy(group[order], limit, lambda a, b: overlap(a, b) > threshold, max(2 * limit, STAGE))]
+            chosen = order[greedy(group[order], limit, lambda a, b: self.suppresses(overlap(a, b), threshold),
+                                  max(2 * limit, STAGE))]
             scores = scores[chosen]
         if self.sort_result_descending:
             order = np.argsort(-scores, kind="stable")
@@ -115,6 +116,10 @@ class Suppression(Op):
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
         """The IoU of boxes by number."""
         raise NotImplementedError
+
+    def suppresses(self, iou: Array, threshold: np.float32) -> Array:
+        """Return whether boxes of this IoU with a better one are suppressed: in OpenVINO also at the threshold."""
+        return iou >= threshold
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
         """What soft suppression multiplies scores by."""
@@ -256,3 +261,6 @@ class NMSRotated(Listed):
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
         return RotatedBoxes(boxes, self.clockwise).iou
+
+    def suppresses(self, iou: Array, threshold: np.float32) -> Array:
+        return iou > threshold

@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._axes import MAX_INDEX
+from ovgpu.ops._convolution import shortened
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, constants, integers, length, unknowns
 from ovgpu.ops._storage import is_plain
@@ -87,11 +88,11 @@ class ExtractImagePatches(Op):
             return None
         (n, channels, height, width), (across, down, rows, step) = x.shape, strides_of(x)
         extents = (n, *self.sizes, channels, *out.shape[2:])
-        (stride, beside), (rate, apart) = self.strides, self.rates
+        (stride, beside), (rate, apart) = shortened(self.strides, out.shape[2:]), shortened(self.rates, self.sizes)
         axes = Axes.collapse(
             extents, (across, rate * rows, apart * step, down, stride * rows, beside * step),
             (0, rate, 0, 0, stride, 0), (0, 0, apart, 0, 0, beside), reach=x.size)
-        if not axes.rank or not x.size:
+        if not axes.rank or not x.size or max(stride, beside, rate, apart) > MAX_INDEX:
             return NotImplemented
         k.kernel("patches.cu", f"extract<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
                  (THREADS,), (x, out, axes.packed(), *axes.numbers(
@@ -147,6 +148,9 @@ class Col2Im(Op):
     def evaluate(self, xp: Any, x: Any, size: Any, kernel: Any) -> tuple[Any, ...]:
         (height, width), window = integers(size), integers(kernel)
         rows, columns = self.places((height, width), window)
+        if min(window) < 1 or x.shape[-2] % prod(window) or x.shape[-1] != rows * columns:
+            raise OpError(f"data of shape {list(x.shape)} are no patches of size {window} of images of size "
+                          f"{[height, width]}")
         images = x.reshape(-1, *window, rows, columns)
         reach = [(n - 1) * stride + (m - 1) * dilation + 1 for n, stride, m, dilation in zip(
             (rows, columns), self.strides, window, self.dilations)]

@@ -14,6 +14,7 @@ from ovgpu.symbolic import Spec, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
+MAX_PRIORS = 1 << 20  # of an element: more are a mistake, and would take memory that no model has
 
 
 class Priors(Op):
@@ -106,6 +107,8 @@ class PriorBox(Priors):
         for name in ("min_size", "max_size", "aspect_ratio", "fixed_ratio", "fixed_size", "density"):
             if min(getattr(self, name), default=1) <= 0:
                 raise OpError(f"{name} has the element {min(getattr(self, name)):g}, which is not positive")
+        if sum(density**2 for density in self.density) > MAX_PRIORS:
+            raise OpError(f"density {list(self.density)} gives more than {MAX_PRIORS} boxes for each element")
         return super().infer(output_size, image_size)
 
     def count(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import check_integers, integers, length, unknowns
+from ovgpu.ops._shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops._special import polynomial
 from ovgpu.ops._strided import THREADS, blocks
 from ovgpu.ops._xp import NUMPY
@@ -313,19 +313,20 @@ class Multinomial(Op):
             raise OpError(f"{count} samples of {classes} classes need replacement")
 
     def evaluate(self, xp: Any, probs: Any, samples: Any) -> tuple[Any, ...]:
-        (count,) = integers(samples)
+        count = integer(samples, "the number of samples")
         self._check_count(count, probs.shape[1])
         probs = probs.astype(np.float32)
         sums = xp.cumsum(xp.exp(probs) if self.log_probs else probs, axis=1, dtype=np.float32)
         sums = sums / xp.maximum(sums[:, -1:], np.finfo(np.float32).tiny)
-        drawn = xp.asarray(self._drawn(probs.shape[0] * count)).reshape(-1, count)
+        drawn = xp.asarray(self._drawn(probs.shape[0] * count)).reshape(probs.shape[0], count)
+        limit = probs.shape[1]  # which nobody reaches but with probabilities below 0: then it is the first class
         if self.with_replacement:
             found = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
-            return (xp.stack(found) if found else xp.zeros(drawn.shape, np.int64),)
-        classes = xp.arange(probs.shape[1])
+            return (xp.stack(found) % limit if found else xp.zeros(drawn.shape, np.int64),)
+        classes = xp.arange(limit)
         found = []
         for n in range(count):
-            chosen = (drawn[:, n : n + 1] > sums).sum(axis=1, keepdims=True)
+            chosen = (drawn[:, n : n + 1] > sums).sum(axis=1, keepdims=True) % limit
             padded = xp.concatenate([xp.zeros_like(sums[:, :1]), sums], axis=1)
             part = xp.take_along_axis(padded, chosen + 1, axis=1) - xp.take_along_axis(padded, chosen, axis=1)
             sums = xp.where(classes >= chosen, sums - part, sums) / (1 - part)

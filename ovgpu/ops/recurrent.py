@@ -12,7 +12,8 @@ from ovgpu.ops import _recurrence
 from ovgpu.ops._cells import AUGRU, GRU, LSTM, RNN, Recurrent, State
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Workspace, op
-from ovgpu.ops._shapes import check_integers
+from ovgpu.ops._shapes import check_count, check_integers
+from ovgpu.ops._storage import is_plain
 from ovgpu.ops.normalization import check_real
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Int, Spec, product, same, unknown
@@ -72,6 +73,7 @@ class Cell(_Layer):
     """
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        check_count(1 + len(others), self.states + 3, self.states + 5)
         states, (w, r, b, *_) = others[: self.states], (*others[self.states :], None)
         kind = self.element_type((x, *others))
         _check_ranks(2, X=x, H=states[0], C=states[-1], W=w, R=r)
@@ -127,6 +129,7 @@ class LSTMCell1(LSTM, Cell):
     input_forget: bool = False
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        check_count(1 + len(others), 5, 7)
         h, c, w, r, *rest = others
         if r.rank == 1 and not rest:
             parts = None if x.shape is None or w.shape is None else (x.shape[1], w.shape[1] - x.shape[1])
@@ -218,6 +221,7 @@ class SequenceOfCells(_Layer):
         return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[self.direction]
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
+        check_count(1 + len(others), self.states + 5)
         states, (lengths, w, r, b) = others[: self.states], others[self.states :]
         kind = self.element_type((x, *states, w, r, b))
         if lengths is not None:
@@ -268,7 +272,7 @@ class SequenceOfCells(_Layer):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, states, (lengths, w, r, b) = inputs[0], inputs[1 : 1 + self.states], inputs[1 + self.states :]
-        if not is_float(x.dtype) or outputs[0].size == 0:
+        if not is_float(x.dtype) or outputs[0].size == 0 or not (lengths is None or is_plain(lengths.dtype)):
             return NotImplemented
         n, steps, features = x.shape
         hidden = r.shape[2]
@@ -305,7 +309,7 @@ class SequenceOfCells(_Layer):
             for final, first in zip(outputs[1:], states):
                 k.copy(first, final)
             return None
-        if outputs[0].size == 0 or features == 0:
+        if outputs[0].size == 0 or features == 0 or not (lengths is None or is_plain(lengths.dtype)):
             return NotImplemented
         # All steps of all sequences as one product; what is projected lies as x does, steps or sequences first.
         flat = workspace[0][: len(w) * n * steps * self.gates * r.shape[2]]

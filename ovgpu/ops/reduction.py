@@ -121,7 +121,7 @@ class Reduction(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        gone = tuple(normalize_axes(integers(inputs[1]), x.ndim))
+        gone = tuple(self.gone(x, inputs[1], out))
         count = prod(x.shape[i] for i in gone)
         if not self.takes(x.dtype) or not gone:
             return NotImplemented
@@ -129,6 +129,13 @@ class Reduction(Op):
             k(out.fill, self.identity(x.dtype))
             return None
         return self.record(k, x, gone, count, out)
+
+    def gone(self, x: Any, axes: Any, out: Any) -> list[int]:
+        """Return the axes that are reduced. OpError if the output was expected to have fewer axes."""
+        found = normalize_axes(integers(axes), x.ndim)
+        if not self.keep_dims and x.ndim - len(found) != out.ndim:
+            raise OpError(f"axes {integers(axes)} name an axis twice")
+        return found
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         """Whether the fast form computes in this dtype."""
@@ -140,7 +147,7 @@ class Reduction(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        gone = normalize_axes(integers(inputs[1]), x.ndim)
+        gone = self.gone(x, inputs[1], out)
         if not _axes.is_plain(x):
             return NotImplemented
         written = iter(strides_of(out))

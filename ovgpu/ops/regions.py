@@ -141,5 +141,8 @@ class ReorgYolo(Op):
         k(np.copyto, outputs[0].reshape(source.shape), source)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        source = self.split(inputs[0])
-        k.copy(source, outputs[0].reshape(source.shape))
+        if not outputs[0].size:
+            return
+        x, out = (a.view(f"u{a.dtype.itemsize}") for a in (inputs[0], outputs[0]))
+        source = self.split(x)
+        k.copy(source, out.reshape(source.shape))

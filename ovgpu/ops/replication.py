@@ -255,7 +255,8 @@ class Pad(Op):
 
     def sources(self, extent: int, begin: int, end: int) -> np.ndarray[Any, Any]:
         """Where each element of a padded axis comes from."""
-        i = np.arange(-begin, max(extent + end, -begin))
+        count = max(extent + begin + end, 0)
+        i = np.arange(-begin, count - begin) if count else np.zeros(0, np.int64)
         if self.pad_mode == "edge":
             return np.clip(i, 0, extent - 1)
         last = extent - 1

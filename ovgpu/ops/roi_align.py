@@ -14,7 +14,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Array, op
 from ovgpu.ops._regions import Regions, check_scale, interpolated, spread
-from ovgpu.ops._shapes import check_integers
+from ovgpu.ops._shapes import check_count, check_integers
 from ovgpu.ops.indexing import readable
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, same
@@ -35,14 +35,16 @@ class _Aligned(Regions):
         return self.pooled_h, self.pooled_w
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+        check_count(2 + len(others), 3)
         (images,) = others
         check_scale(self.spatial_scale)
-        if self.sampling_ratio < 0:
-            raise OpError(f"sampling_ratio {self.sampling_ratio} is negative")
+        if not 0 <= self.sampling_ratio < 2**31:
+            raise OpError(f"sampling_ratio {self.sampling_ratio} is negative or too large")
         check_integers(images, "the numbers of the images")
+        found = super().infer(x, regions)
         if images.shape is not None and regions.shape is not None:
             same(images.shape[0], regions.shape[0], "{0} numbers of images are given for {1} regions")
-        return super().infer(x, regions)
+        return found
 
     def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Where regions begin, before they are rotated, and their heights and widths; y comes before x."""
@@ -168,7 +170,7 @@ class ROIAlign(_Aligned):
         size = size[:, None, None]
         at = start[:, None, None] + part * size + size / divisor * (point + 0.5)
         used = (point < ratio[:, None, None]) & (at >= -1) & (at <= length)
-        at = np.clip(at, 0, length - 1)
+        at = np.where(used, np.clip(at, 0, length - 1), 0)  # a region may lie nowhere (NaN)
         low = np.floor(at)
         weights = np.zeros((len(start), count, length), kind)
         place = low.astype(np.int64) + np.arange(0, weights.size, length).reshape(len(start), count, 1)

@@ -214,6 +214,7 @@ class DeformablePSROIPooling(_PositionSensitive):
                 if regions.shape is not None:
                     same(offsets.shape[0], regions.shape[0], "there are {0} offsets for {1} regions")
                 classes = offsets.shape[1] // 2
+                same(classes * 2, offsets.shape[1], "the offsets have {1} channels, not two for each class")
                 at_most(1, classes, "the offsets have no channels")
                 same(self.output_dim % classes, 0, f"{self.output_dim} channels have offsets that do not come out even")
                 for extent in offsets.shape[2:]:

@@ -13,7 +13,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Op, op
 from ovgpu.ops._segments import ascends, check_below, check_numbers, fold, shares
-from ovgpu.ops._shapes import integers
+from ovgpu.ops._shapes import integer, integers
 from ovgpu.ops._storage import decode, is_plain
 from ovgpu.ops.embedding import segments
 from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
@@ -55,7 +55,7 @@ class SegmentMax(Op):
 
     def evaluate(self, xp: Any, x: Array, ids: Array, count: Array | None = None) -> tuple[Array, ...]:
         _check_ids(ids)
-        places = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integers(count)[0]) + 1))
+        places = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integer(count, "num_segments")) + 1))
         least, empty = self.limits(Type.of(x.dtype))
         x = decode(x, xp)
         out = xp.full((len(places) - 1, *x.shape[1:]), least, x.dtype)
@@ -145,11 +145,8 @@ class SparseFillEmptyRows(Op):
         (added,) = xp.nonzero(empty)
         found = xp.concatenate([indices, xp.stack([added, xp.zeros_like(added)], 1).astype(indices.dtype)])
         order = xp.lexsort(xp.ascontiguousarray(found.T[::-1]))
-        kind = values.dtype
-        if not is_plain(kind) and kind.kind != "O":
-            values, default = values.view(np.uint8), default.view(np.uint8)  # CuPy does not move elements of all types
         elements = xp.concatenate([values, default.reshape(1)])
-        return found[order], xp.take(elements, xp.minimum(order, len(values))).view(kind), empty
+        return found[order], xp.take(elements, xp.minimum(order, len(values))), empty
 
 
 def _extent(value: Int) -> Int:

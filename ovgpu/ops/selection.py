@@ -8,7 +8,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import check_integers, constant_axis, integers, normalize_axis, unknowns
+from ovgpu.ops._shapes import check_integers, constant_axis, integers, one_axis, unknowns
 from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
 from ovgpu.types import Type
 
@@ -66,7 +66,7 @@ class Unique(Op):
                 Spec(self.count_element_type, number))
 
     def evaluate(self, xp: Any, x: Any, axis: Any = None) -> tuple[Any, ...]:
-        where = 0 if axis is None else normalize_axis(integers(axis)[0], x.ndim)
+        where = 0 if axis is None else one_axis(integers(axis), x.ndim)
         x = x.reshape(-1) if axis is None else x
         rows = xp.moveaxis(x, where, 0).reshape((x.shape[where], -1) if x.size else (x.shape[where], 0))
         count, width = rows.shape

@@ -11,9 +11,10 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, Workspace, op
-from ovgpu.ops._shapes import check_integers, integers, length, unknowns
+from ovgpu.ops._shapes import check_integers, integer, integers, length, unknowns
+from ovgpu.ops._storage import decode
 from ovgpu.ops._strided import THREADS, bits, blocks
-from ovgpu.symbolic import Int, Shape, Spec, Sym, ceildiv, maximum, unknown
+from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, ceildiv, maximum, unknown
 from ovgpu.types import Type
 
 
@@ -33,6 +34,8 @@ class ShapeOf(Op):
         if x.shape is None:
             return (Spec(self.kind, (unknown(),)),)
         symbolic = any(isinstance(d, Sym) for d in x.shape)
+        if any(bounds(d)[0] > 2**31 - 1 for d in x.shape) and self.kind == Type.i32:
+            raise OpError(f"an extent of [{', '.join(map(str, x.shape))}] does not fit into i32")
         value = np.empty(len(x.shape), object if symbolic else self.kind.storage)
         value[:] = x.shape
         return (Spec(self.kind, (len(x.shape),), value),)
@@ -115,8 +118,9 @@ class Range(Op):
 def _number(spec: Spec) -> Int | float | None:
     if spec.value is None:
         return None
-    value = spec.value.ravel()[0]
-    return value if isinstance(value, Sym) else float(value) if spec.type.is_real() else int(value)
+    if spec.type.is_real():
+        return float(decode(spec.value).ravel()[0])
+    return (spec.ints() or [0])[0]
 
 
 def count(start: Int | float, stop: Int | float, step: Int | float) -> Int:
@@ -184,12 +188,12 @@ class Eye(Op):
         return (Spec(self.output_type, (*lead, *last)),)
 
     def evaluate(self, xp: Any, rows: Any, columns: Any, diagonal: Any, batch: Any = None) -> tuple[Any, ...]:
-        (m,), (n,), (k,) = map(integers, (rows, columns, diagonal))
+        m, n, k = (integer(value, "a size or the diagonal") for value in (rows, columns, diagonal))
         one = xp.eye(m, n, k, dtype=np.int8)
         return (xp.broadcast_to(one, (*(() if batch is None else integers(batch)), m, n)),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        out, (diagonal,) = outputs[0], integers(inputs[2])
+        out, diagonal = outputs[0], integer(inputs[2], "a size or the diagonal")
         one = np.ones((), np.int8).astype(out.dtype).view(f"u{out.dtype.itemsize}")[()]
         if out.size:
             k.kernel("eye.cu", f"eye<{bits(out.dtype.itemsize)}>", blocks(out.size), (THREADS,),

@@ -30,6 +30,10 @@ class Span:
     step: Int = 1
     keep: bool = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.step, Sym):  # in bytes it must fit into 64 bits
+            object.__setattr__(self, "step", max(-END, min(self.step, END)))
+
     @property
     def index(self) -> Any:
         """What NumPy takes it with, where all is known."""

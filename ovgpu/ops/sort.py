@@ -10,7 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import at_most, check_integers, constant_axis, integers, normalize_axis
+from ovgpu.ops._shapes import at_most, check_integers, constant_axis, integer, integers, normalize_axis, one_axis
 from ovgpu.ops._strided import strides_of
 from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
 from ovgpu.types import Type
@@ -60,10 +60,10 @@ class TopK(Op):
 
     def evaluate(self, xp: Any, x: Any, k: Any) -> tuple[Any, ...]:
         axis = normalize_axis(self.axis, x.ndim)
-        count, extent = integers(k)[0], x.shape[axis]
+        count, extent = integer(k, "k"), x.shape[axis]
         if not 0 <= count <= extent:
             raise OpError(f"k is {count}, of {extent} elements")
-        chosen = self.select(xp, x, count, axis) if LONG * max(count, 1) <= extent else None
+        chosen = self.select(xp, x, count, axis) if count and LONG * count <= extent else None
         if chosen is None:
             order = self.order(xp, x, axis)[(slice(None),) * axis + (slice(count),)]
         else:
@@ -156,8 +156,7 @@ class CumSum(Op):
         return (Spec(x.type, x.shape),)
 
     def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
-        (number,) = integers(axis)
-        along = normalize_axis(number, x.ndim)
+        along = one_axis(integers(axis), x.ndim)
         x = xp.flip(x, along) if self.reverse else x
         if self.exclusive:
             total = xp.zeros_like(x)
@@ -171,7 +170,7 @@ class CumSum(Op):
         x, out = inputs[0], outputs[0]
         if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
             return NotImplemented
-        along = normalize_axis(integers(inputs[1])[0], x.ndim)
+        along = one_axis(integers(inputs[1]), x.ndim)
         if self.reverse:
             x, out = np.flip(x, along), np.flip(out, along)
         if self.exclusive:
@@ -183,7 +182,7 @@ class CumSum(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        axis = normalize_axis(integers(inputs[1])[0], x.ndim)
+        axis = one_axis(integers(inputs[1]), x.ndim)
         axes = list(zip(x.shape, strides_of(x), strides_of(out)))
         n, step, written = axes.pop(axis)
         kept = _axes.merged(_axes.by_stride(axes))

@@ -162,6 +162,7 @@ class _Batches(Op):
             for i, value in enumerate(values or ()):
                 if not isinstance(value, Sym) and value < least:
                     raise OpError(f"{what} {value} of axis {i} is less than {least}")
+                at_most(least, value, f"{what} {{1}} of axis {i} is less than {{0}}")
                 if i == 0:
                     same(value, least, f"{what} {{0}} of the batch axis is not {least}")
         found: Shape = unknowns(rank)

@@ -28,6 +28,8 @@ class ReadValue3(Op):
     def _variable(self, kind: Type, shape: PartialShape) -> Spec:
         if not self.variable_id:
             raise OpError("attribute 'variable_id' is empty")
+        if kind == Type.string:
+            raise OpError(f"variable '{self.variable_id}' would hold strings")
         return Spec(kind, dims_of(shape, active(), self.variable_id))
 
     def evaluate(self, xp: Any, initial: Any) -> tuple[Any, ...]:

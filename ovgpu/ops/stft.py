@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Array, Op, Workspace, op
-from ovgpu.ops._shapes import at_most, check_integers, check_reals, integers, length
+from ovgpu.ops._shapes import at_most, check_integers, check_reals, integer, integers, length
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._strided import THREADS
 from ovgpu.ops.fourier import as_complex, converted, from_pairs, symmetrize, to_pairs, transform_type, transformed_into
@@ -68,7 +68,7 @@ class STFT(Op):
             return None
         if not is_plain(x.dtype):
             return NotImplemented
-        (n,), (apart,) = integers(size), integers(step)
+        n, apart = integer(size, "frame_size"), integer(step, "frame_step")
         target = out.swapaxes(-2, -3) if self.transpose_frames else out
         shape = (*target.shape[:-2], n)
         frames = workspace[0][: prod(shape)].reshape(shape)

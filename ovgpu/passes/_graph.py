@@ -75,9 +75,15 @@ def alike_shapes(a: Sequence[Int], b: Sequence[Int]) -> bool:
     return len(a) == len(b) and all(map(equal, a, b))
 
 
+def broadcasts(node: Node) -> bool:
+    """Return whether an elementwise op broadcasts its inputs as NumPy does."""
+    return getattr(node.op, "auto_broadcast", "numpy") == "numpy"
+
+
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
-    """The two operands of a node of that op, in either order unless they are ``ordered``."""
-    if isinstance(node.op, op) and len(node.inputs) == 2:
+    """The two operands of a node of that op, in either order unless they are ``ordered``; none of a node that does not
+    broadcast as NumPy does."""
+    if isinstance(node.op, op) and len(node.inputs) == 2 and broadcasts(node):
         a, b = node.inputs
         assert a is not None and b is not None
         yield a, b

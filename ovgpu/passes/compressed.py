@@ -30,7 +30,7 @@ from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.matmul import MatMul
-from ovgpu.passes._graph import HALVES, Graph
+from ovgpu.passes._graph import HALVES, Graph, operands
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
@@ -226,9 +226,9 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
     if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
         return None
     inner = _through(port, ("Identity", "Convert", *RESHAPES))
-    for product, scale in (*_operands(inner, Multiply), (inner, None)):
+    for product, scale in (*operands(inner.node, Multiply), (inner, None)):
         scaled = _through(product, ("Identity", "Convert"))
-        for difference, zero in (*_operands(scaled, Subtract)[:1], (scaled, None)):
+        for difference, zero in (*operands(scaled.node, Subtract, ordered=True), (scaled, None)):
             codes = _codes(_through(difference, ("Identity", "Convert")), rounded)
             if codes is None or codes[0].spec.shape != inner.spec.shape:
                 continue
@@ -253,15 +253,6 @@ def _through(port: Output, ops: tuple[str, ...]) -> Output:
     return port
 
 
-def _operands(port: Output, op: type) -> list[tuple[Output, Output]]:
-    """The two operands of the layer that makes a port, if it is that op; in both orders."""
-    if not isinstance(port.node.op, op):
-        return []
-    a, b = port.node.inputs
-    assert a is not None and b is not None
-    return [(a, b), (b, a)]
-
-
 def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | None:
     """The constant that is converted to this port, and the values of codes of 4 bits or in a codebook."""
     node, source = port.node, port.node.inputs[0] if port.node.inputs else None
@@ -276,7 +267,7 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
     if isinstance(node.op, Gather) and node.inputs[1] is not None:
         numbers = _through(node.inputs[1], ("Identity", "Convert"))
         book, count = _term(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
-        if book is not None and book.ndim == 1 and len(book) <= count:
+        if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
             return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # as Gather reads beyond
     return None
 

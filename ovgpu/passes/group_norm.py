@@ -22,7 +22,7 @@ from ovgpu.ops._view import equal
 from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.channel_normalization import GroupNorm
 from ovgpu.ops.normalization import ScaledRMS
-from ovgpu.passes._graph import Graph, alike_shapes, constant_of, users_of
+from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
 from ovgpu.passes.norm import normalised
 from ovgpu.passes.spelled_norm import Over
 from ovgpu.symbolic import Int, Sym, product
@@ -94,7 +94,7 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
             break
         if user.op.name not in RESHAPES:
             position = int(user.inputs[0] is port)  # of the other operand
-            same = len(user.inputs) == 2 and alike_shapes(shape, result)
+            same = len(user.inputs) == 2 and broadcasts(user) and alike_shapes(shape, result)
             value = constant_of(user.inputs[position]) if same else None
             numbers = None if value is None else _per_channel(value, shape, images, channels)
             if value is None or numbers is None:

@@ -14,7 +14,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
-from ovgpu.passes._graph import constant_of, users_of
+from ovgpu.passes._graph import broadcasts, constant_of, users_of
 from ovgpu.passes.spelled_norm import Over, last_extents
 
 
@@ -63,7 +63,7 @@ def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
     """The only user of a norm's result, if it is one of these ops with a constant per normalised element; and that
     constant."""
     found = users.get(id(node.outputs[0]), [])
-    if len(found) != 1 or not isinstance(found[0].op, ops):
+    if len(found) != 1 or not isinstance(found[0].op, ops) or not broadcasts(found[0]):
         return None
     user = found[0]
     position = int(user.inputs[0] is node.outputs[0])  # of the other operand

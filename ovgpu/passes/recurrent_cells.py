@@ -20,6 +20,7 @@ from ovgpu.ops.movement import Concat, Split, Transpose, VariadicSplit
 from ovgpu.ops.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNSequence
 from ovgpu.ops.reshape import Reshape
 from ovgpu.ops.slicing import sliced
+from ovgpu.passes._graph import broadcasts
 from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, unwrapped
 from ovgpu.symbolic import Int
 
@@ -377,7 +378,7 @@ def _activation(port: Output) -> Kind | None:
 def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
     """Both operands of a binary op, reshapes apart; either way round if that is the same. Empty for other ops."""
     port = unwrapped(port)
-    if port.node.op.name != name:
+    if port.node.op.name != name or not broadcasts(port.node):
         return []
     a, b = (unwrapped(s) for s in port.node.inputs)
     return [(a, b)] if name == "Subtract" else list(permutations((a, b)))  # type: ignore[arg-type]

@@ -193,6 +193,8 @@ def explain(error: Exception) -> str:
     """`Backend.explain` of what any library may raise."""
     if isinstance(error, MemoryError):
         return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
+    if isinstance(error, OverflowError):
+        return f"a number of the layer is too large: {error}"
     return f"{type(error).__name__}: {error}"
 
 

@@ -14,6 +14,7 @@ from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import host_indices
 from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._storage import decode
 from ovgpu.ops._view import View, equal, positive
 from ovgpu.ops.growth import Append, Reorder, growing
 from ovgpu.passes.subgraph import subgraph
@@ -113,7 +114,7 @@ class Builder:
         """How a step or a host node gets the port's value on the host."""
         spec, value = port.spec, port.spec.value
         if value is not None and not spec.symbolic:
-            return HostInput(constant=value)
+            return HostInput(constant=decode(value) if value.dtype.kind == "V" else value)
         if value is not None and self.hosts.spelled(port):
             return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
         return HostInput(lane=self._host_node(port))

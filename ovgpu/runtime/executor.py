@@ -21,6 +21,7 @@ import numpy as np
 
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
+from ovgpu.ops._storage import decode
 from ovgpu.ops._strided import same_place
 from ovgpu.runtime import control, stepwise
 from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
@@ -498,7 +499,8 @@ def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: 
     if given.ints is not None:
         values = [segment.resolve(i, slots) for i in given.ints]
         return np.array(values, given.type.storage).reshape(given.shape)
-    return hosts[given.lane]  # type: ignore[no-any-return]
+    found: np.ndarray[Any, Any] = hosts[given.lane]
+    return decode(found) if found.dtype.kind == "V" else found
 
 
 def _located(error: Error, step: Step) -> Error:

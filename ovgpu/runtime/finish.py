@@ -18,7 +18,8 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
     made: dict[int, int] = {}  # value -> number of the segment that makes its array
     last_segment = _last_segments(program)
     for number, segment in enumerate(program.segments):
-        for i in _used(program, number):
+        following = program.segments[number + 1:number + 2]
+        for i in [*_used(program, number), *(i for other in following for i in other.fetches)]:  # views of what is made
             for v in (i, values[i].root):
                 if v not in made and (values[v].memory == "buffer" or v != values[v].root):
                     made[v] = number

@@ -64,7 +64,7 @@ def _place_assign(b: Builder, sink: Node) -> None:
     if source.spec.shape is None or b.data_dependent(source):
         return
     view, axis = View.dense(source.spec.shape), b.growing.get(variable, 0)
-    if axis:
+    if axis and variable in b.program.states:
         before = b.values[b.program.states[variable]].view.strides[axis - 1]
         shape = view.shape
         row = maximum(product(shape[axis + 1 :]), 1)

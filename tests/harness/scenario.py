@@ -133,7 +133,7 @@ class Scenario:
                 outputs, states = outputs or judged, _states(plugin.request, step) | states
             elif isinstance(step, Infer) and not outputs:
                 assert self.oracle != "value", f"{self.id}: an Infer lacks `expect`"
-                outputs = stateless.expect(list(self._values(step).values()))
+                outputs = stateless.expect(list(self.values(step).values()))
             seen.append((outputs, states))
         return seen
 
@@ -186,7 +186,7 @@ class Scenario:
         for step in self.steps:
             yield type(step).__name__
             if isinstance(step, Infer):
-                for array, kind in self._values(step).values():
+                for array, kind in self.values(step).values():
                     yield from (array, kind)
                 yield from (expected.array for expected in step.expect)
                 for name, value in step.states.items():
@@ -196,7 +196,7 @@ class Scenario:
                 if isinstance(step, SetState):
                     yield from (np.asarray(step.value), step.type)
 
-    def _values(self, step: Infer) -> dict[str, Value]:
+    def values(self, step: Infer) -> dict[str, Value]:
         """The inputs in the order of the parameters, in their element types."""
         ports = self.net.parameters
         assert set(step.inputs) == set(ports), f"{self.id}: parameters are {set(ports)}"
@@ -205,7 +205,7 @@ class Scenario:
     def _take(self, library: Any, request: Any, step: Step) -> list[Value]:
         """Takes a step with a request of `library`; the outputs."""
         if isinstance(step, Infer):
-            return judge.infer(library, request, self._values(step))
+            return judge.infer(library, request, self.values(step))
         if isinstance(step, Reset) and step.variable is None:
             request.reset_state()
             return []

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from ovgpu.errors import Error, ModelError, OpError
 from ovgpu.ir import _files, read_model
+from tests.fuzz import documents
 from tests.harness.ir import Net, feed, take
-
-from . import mutate
 
 DATA = Path(__file__).parents[1] / "models" / "data"
 
@@ -387,14 +386,14 @@ def tolerates(xml: bytes, weights: bytes) -> None:
 @given(st.sampled_from(range(len(FILES))), st.integers(0, 2**32))
 def test_changed_structure(number: int, seed: int) -> None:
     xml, weights = FILES[number]
-    tolerates(mutate.structure(xml, random.Random(seed)), weights)
+    tolerates(documents.structure(xml, random.Random(seed)), weights)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(range(len(FILES))), st.integers(0, 2**32))
 def test_changed_text(number: int, seed: int) -> None:
     xml, weights = FILES[number]
-    tolerates(mutate.text(xml, random.Random(seed)), weights)
+    tolerates(documents.text(xml, random.Random(seed)), weights)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -436,4 +435,18 @@ def test_attributes_that_are_no_numbers() -> None:
     net = Net()
     net.result(net.layer("Softmax", "opset1", [net.parameter("f32", (2,))], {"axis": "1" * 5000}, name="s"))
     with pytest.raises(OpError, match=r"\[Softmax\] attribute 'axis'"):
+        read_model(*net.build())
+
+
+@pytest.mark.parametrize(("op", "version", "name", "text", "message"), [
+    ("Softmax", "opset1", "axis", "1,2", "'1,2' is not an integer"),
+    ("Softmax", "opset1", "axis", "0.5", "'0.5' is not an integer"),
+    ("Softmax", "opset1", "axis", "1e30", "'1e30' is not an integer"),
+    ("Softmax", "opset1", "axis", "", "'' is not an integer"),
+    ("Elu", "opset1", "alpha", "1,2", "'1,2' is not a number"),
+])
+def test_attributes_of_one_number(op: str, version: str, name: str, text: str, message: str) -> None:
+    net = Net()
+    net.result(net.layer(op, version, [net.parameter("f32", (2, 3))], {name: text}, name="s"))
+    with pytest.raises(OpError, match=rf"^\[{op}\] attribute '{name}': {message} \(layer 's', id 1\)$"):
         read_model(*net.build())

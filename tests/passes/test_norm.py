@@ -122,6 +122,16 @@ def test_others_stay(options: dict[str, Any], why: str) -> None:
     assert norms(build("f32", **options)) == []
 
 
+def test_what_does_not_broadcast_stays() -> None:
+    """It demands that shapes be equal, which only the layer itself does."""
+    net = Net("norm")
+    y = mvn(net, net.parameter("f32", (-1, 3, 4, 8), "x"), [-1])
+    scale = net.const(random(1, 1, 1, 8))
+    net.result(net.layer("Multiply", "opset1", [y, scale], {"auto_broadcast": "none"}, name="product"))
+    with pytest.raises(ov.OpError, match=r"\[Multiply\] dimensions 3 and 1 must be equal"):
+        prepared(net)
+
+
 def test_a_norm_with_other_users_stays() -> None:
     net = Net("norm")
     y = mvn(net, net.parameter("f32", SHAPE, "x"), [-1])

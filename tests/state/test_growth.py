@@ -228,3 +228,27 @@ def test_which_variables_grow() -> None:
     assert layers(cache()) == ["InOrder", "Reorder", "Concat"]
     assert layers(cache(beams=False)) == ["Concat"]
     assert layers(crossed()) == layers(around(before)) == layers(around(picked)) == []
+
+
+def run(net: Net, steps: Sequence[dict[str, Any]], device: str) -> tuple[list[list[Any]], Any]:
+    """The outputs of each inference with one request, and the request."""
+    core = ov.Core()
+    request = core.compile_model(core.read_model(*net.build()), device).create_infer_request()
+    return [[np.array(x) for x in request.infer(step).values()] for step in steps], request
+
+
+def test_a_rank_that_only_running_tells(device: str) -> None:
+    """What follows a value of unknown rank is built late: the variable is assigned there, and read before."""
+    net = Net()
+    x, target = net.parameter("f32", (-1, 2, -1, ROW), "x"), net.parameter("i64", (-1,), "target")
+    start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [2, 0, ROW])], 0))
+    before = net.read_value("cache", "f32", (-1, 2, -1, ROW), start)
+    after = concat(net, [before, net.layer("Reshape", "opset1", [x, target], {"special_zero": False})], 2)
+    net.assign("cache", after)
+    net.result(reduce(net, "ReduceSum", after, [2]))
+    steps = [{"x": numbers(1, 2, 3, ROW, seed=n), "target": np.array([1, 2, 3, ROW])} for n in range(4)]
+    found, request = run(net, steps, device)
+    whole = np.concatenate([step["x"] for step in steps], 2)
+    np.testing.assert_array_equal(request.query_state()[0].state.data, whole)
+    for n, (total,) in enumerate(found):
+        np.testing.assert_allclose(total, whole[:, :, :3 * n + 3].sum(2), 1e-5, 1e-5)

@@ -16,7 +16,20 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.runtime.executor import Executor
 from tests.emulator import cupy_emu
 from tests.harness.ir import Net, Port
-from tests.harness.layers import add, broadcast, concat, extent, gather, i64, mul, numbers, scalar, transpose, unsqueeze
+from tests.harness.layers import (
+    add,
+    broadcast,
+    concat,
+    extent,
+    gather,
+    i64,
+    mul,
+    numbers,
+    reduce,
+    scalar,
+    transpose,
+    unsqueeze,
+)
 from tests.models.drive import DATA, Decoder, decoder_inputs
 from tests.models.test_decoding import prompt, wanted
 
@@ -315,6 +328,15 @@ def test_release_memory(device: str) -> None:
     with pytest.raises(RuntimeError, match="there is no plan"):
         request.plan()
     assert [twins.feed(1), twins.feed(1)] == [device != "CPU"] * 2
+
+
+def test_a_variable_that_nothing_sets(device: str) -> None:
+    """It begins anew with every inference, from an input of the model, which a decode step has beside others."""
+    net = attending()
+    kept = net.read_value("kept", "f32", None, mul(net, net.parameters["q"], net.parameters["q"]), version="opset3")
+    net.result(reduce(net, "ReduceSum", kept, [2]))
+    twins = Twins(net, device, looks=False)
+    assert [twins.feed(1) for _ in range(4)][2:] == [device != "CPU"] * 2
 
 
 @pytest.mark.emulator

@@ -13,6 +13,7 @@ from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
+from ovgpu.backends.cuda.elementwise import NoKernelError
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.handles import stream_for
 from ovgpu.backends.cuda.interop import Waiting
@@ -22,6 +23,7 @@ from ovgpu.backends.cuda.slicing import PARTS, Slicing
 from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, pinned, send, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.ops._op import Array, Op, evaluate
+from ovgpu.ops._storage import is_plain
 from ovgpu.ops._xp import NUMPY, Adapter
 from ovgpu.runtime.backend import Call, Clock, Eager, Recording, explain
 from ovgpu.types import Type
@@ -128,8 +130,9 @@ class CudaBackend:
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
         launcher = Launcher(self.stream, self.blas, self.dnn, self.ffts)
-        if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
-            return launcher.calls
+        with suppress(NoKernelError):
+            if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
+                return launcher.calls
         return [Eager(self._evaluate_into, op, inputs, outputs, types)]
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
@@ -147,7 +150,8 @@ class CudaBackend:
                 call()
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
-        if Type.string in types or any(x is not None and x.dtype == object for x in inputs):
+        dtypes = [x.dtype for x in inputs if x is not None] + [t.storage for t in types if not t.is_dynamic()]
+        if not all(map(is_plain, dtypes)):  # CuPy has no such elements
             given = [None if x is None else self.to_host(x) for x in inputs]
             return [self.constant(x) for x in evaluate(op, NUMPY, given, types)]
         with self.stream:

@@ -21,6 +21,7 @@ from ovgpu.backends.cuda.kernels import SEPARATE, Kernel
 from ovgpu.ops._elementwise import cuda_body
 from ovgpu.ops._fused import Chain, cuda_literal
 from ovgpu.ops._op import Array
+from ovgpu.ops._storage import is_plain
 from ovgpu.ops._strided import THREADS, Axes, strides_of
 from ovgpu.types import Type
 
@@ -34,8 +35,14 @@ FEW = 1 << 16  # elements: below, one per thread, so that there are threads for 
 MANY = 1 << 22  # elements: from here on, several vectors per thread
 
 
+class NoKernelError(Exception):
+    """There is no kernel for elements of a type: the op is evaluated with arrays."""
+
+
 def c_type(dtype: np.dtype[Any]) -> str:
-    """The CUDA C++ type of a dtype's elements."""
+    """Return the CUDA C++ type of a dtype's elements. NoKernelError if kernels do not compute with them."""
+    if not is_plain(dtype):
+        raise NoKernelError(f"kernels do not compute with {dtype}")
     return "__nv_bfloat16" if dtype.name == "bfloat16" else _C[f"{dtype.kind}{dtype.itemsize}"]
 
 

@@ -1,0 +1,45 @@
+"""Findings of the fuzzer, which stay found."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.harness import guarded, judge
+from tests.harness.cases import api
+from tests.harness.recall import recall
+from tests.harness.tolerance import compare_all
+
+from . import inference, kept
+from .corpus import Subject
+
+CASES = sorted(kept.FOLDER.glob("*.xml"))
+
+
+def expected(subject: Subject, inputs: list[judge.Value]) -> list[judge.Expected]:
+    """What OpenVINO says."""
+    parts = [subject.xml, subject.weights, *(part for value in inputs for part in value)]
+    return recall(parts, lambda: guarded.ask(guarded.expect, subject.xml, subject.weights, "cpu", inputs))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_kept(path: Path, device: str) -> None:
+    wanted, subject = kept.load(path)
+    outcome = inference.answer_with(api(), subject, device)
+    if wanted not in (kept.SAME, kept.ANSWERS):
+        assert outcome.kind == "refused" and wanted in outcome.text, outcome
+        return
+    assert outcome.kind == "answered", outcome
+    if wanted == kept.SAME:
+        (found,), (call,) = outcome.outputs, subject.calls
+        inputs = inference.fed(outcome.inputs, call)
+        assert inputs is not None
+        compare_all(path.stem, [(x.array, x.type) for x in found], expected(subject, inputs), None)
+
+
+def test_cases_are_documents() -> None:
+    """Each says what is expected of it."""
+    assert CASES
+    for path in CASES:
+        assert re.match(rb"<!-- (as OpenVINO|answers|\[\w+\] .*) -->\n<", path.read_bytes()), path
