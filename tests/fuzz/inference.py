@@ -77,7 +77,7 @@ def answer_with(ovgpu: Any, subject: Subject, device: str) -> Outcome:
 
 
 def openvino_plugin(perturbed: bool = False) -> Callable[[Subject], Outcome]:
-    """Return what answers with OpenVINO's CPU plugin; if perturbed, new memory is not zero, as memory that was used before."""
+    """Return what answers with OpenVINO's CPU plugin. If perturbed, other stray bytes lie in memory that is new."""
     ov = judge.openvino()
     if perturbed:
         ctypes.CDLL(None).mallopt(M_PERTURB, 0x55)
