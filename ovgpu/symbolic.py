@@ -104,8 +104,9 @@ class Sym:
         return expression(self, _spell)
 
     def __str__(self) -> str:
-        """As a dimension that users know: ?, 2.. or 2..5."""
-        return str(_dimension(self))
+        """Return the bounds as users know them from dimensions: ?, 2.. or 2..5."""
+        low, high = max(self.lo, 0), self.hi
+        return "?" if not low and high is None else f"{low}..{'' if high is None else high}"
 
 
 def _spell(atom: Atom) -> str:

@@ -260,7 +260,7 @@ class _Planner:
             constants=sum(int(array.nbytes) for array in constants(program).values()),
             state=sum(self._operand(v).nbytes or 0 for v in
                       (*program.states.values(), *(program.inputs[number] for number in program.caches))),
-            slots=tuple(tuple((str(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
+            slots=tuple(tuple((repr(slot), None if known is None else known[i]) for i, slot in enumerate(segment.slots))
                         for segment, known in zip(program.segments, self.slots)),
             captured=tuple(b is not None and bool(b.graph) for b in bindings),
             counts=tuple(Counts(0, 0) if b is None else counts(b.flat, bool(b.graph)) for b in bindings),
