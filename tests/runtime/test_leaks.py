@@ -14,7 +14,7 @@ from tests.harness.held import held
 from tests.models.drive import replay
 from tests.models.test_models import NAMES, load
 
-ROUNDS = 10  # rounds of a series; two series are measured
+ROUNDS = 6  # rounds of a series; two series are measured
 SLACK = 5  # objects by which caches may grow in a series: fewer than one in each round
 
 
