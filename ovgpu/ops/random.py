@@ -319,7 +319,7 @@ class Multinomial(Op):
         sums = xp.cumsum(xp.exp(probs) if self.log_probs else probs, axis=1, dtype=np.float32)
         sums = sums / xp.maximum(sums[:, -1:], np.finfo(np.float32).tiny)
         drawn = xp.asarray(self._drawn(probs.shape[0] * count)).reshape(probs.shape[0], count)
-        limit = probs.shape[1]  # which nobody reaches but with probabilities below 0: then it is the first class
+        limit = probs.shape[1]  # reached with probabilities below 0, or by rounding: OpenVINO gives the first class
         if self.with_replacement:
             found = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
             return (xp.stack(found) % limit if found else xp.zeros(drawn.shape, np.int64),)

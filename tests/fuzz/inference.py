@@ -29,7 +29,7 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "dynamic"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a mutant ended.
+    """The end of a mutant in one process.
 
     answered  with the outputs of every inference
     large     compiled, but its inputs are too large to try

@@ -26,7 +26,7 @@ Answer = Callable[[Subject], Outcome]
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take."""
+    """The time and the memory that a worker has for an answer."""
 
     seconds: float = 20
     megabytes: int = 6000

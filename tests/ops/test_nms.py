@@ -52,8 +52,8 @@ def distinct_boxes(batches: int = 2, classes: int = 3, count: int = 17) -> tuple
 
 def selected(boxes: Array, scores: Array, limit: int, threshold: float, least: float, sigma: float = 0,
              hard: bool = True) -> list[tuple[float, int, int, int]]:
-    """What is selected, box by box: score, batch, class and box, sorted by score. The specification suppresses above
-    the threshold alone, the plugin at it as well."""
+    """Select boxes one by one; return (score, batch, class, box) of each, sorted by score. Boxes at the threshold are
+    suppressed as well, by the plugin and unlike in the specification."""
     found = []
     for b, c in np.ndindex(scores.shape[:2]):
         left = {i: float(s) for i, s in enumerate(scores[b, c]) if s > least}

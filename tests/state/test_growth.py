@@ -231,14 +231,14 @@ def test_which_variables_grow() -> None:
 
 
 def run(net: Net, steps: Sequence[dict[str, Any]], device: str) -> tuple[list[list[Any]], Any]:
-    """The outputs of each inference with one request, and the request."""
+    """Return the outputs of each inference with one request, and the request."""
     core = ov.Core()
     request = core.compile_model(core.read_model(*net.build()), device).create_infer_request()
     return [[np.array(x) for x in request.infer(step).values()] for step in steps], request
 
 
 def test_a_rank_that_only_running_tells(device: str) -> None:
-    """What follows a value of unknown rank is built late: the variable is assigned there, and read before."""
+    """A variable is read in one program, and assigned in the one that is built when a rank is known."""
     net = Net()
     x, target = net.parameter("f32", (-1, 2, -1, ROW), "x"), net.parameter("i64", (-1,), "target")
     start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [2, 0, ROW])], 0))
