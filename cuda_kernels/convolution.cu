@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   y[e.place(w)] = F::of(T(sum), Places<I>(operands, e.image, e.at, e.channel), p0, p1, p2, p3);
 }
 
-// A convolution of signs: 1 where an element is 1, else -1. `padding` is what lies outside: 1, 0 or -1.
+// A convolution of signs: 1 where the data is above 0, else -1. `padding` is what lies outside: 1, 0 or -1.
 template <class T, class I>
 __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
     convolve_signs(const T* __restrict__ x, const unsigned char* __restrict__ kernel, T* __restrict__ y,
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(I) == 4 ? 4 : 2)
   for (I i = 0; i < depth; i++) {
     const Tap<I> read = tap(w, i);
     const I at[3] = {first[0] + read.at[0], first[1] + read.at[1], first[2] + read.at[2]};
-    const I sign = !inside(at, w.size) ? padding : x[origin + read.offset] == T(1) ? 1 : -1;
+    const I sign = !inside(at, w.size) ? padding : x[origin + read.offset] > T(0) ? 1 : -1;
     sum += kernel[e.channel * depth + i] == 1 ? sign : -sign;
   }
   y[e.place(w)] = T(sum);

@@ -54,21 +54,23 @@ __device__ __forceinline__ void taps(Number at, int extent, int padding, bool al
   }
 }
 
+// Integers of more than 8 bits, which are cut off as OpenVINO does it; those of 8 bits are rounded.
 template <typename T>
-struct Cut {
-  static constexpr bool OFF = false;
-};
+constexpr bool is_cut_off = false;
 template <>
-struct Cut<int> {
-  static constexpr bool OFF = true;
-};
+constexpr bool is_cut_off<short> = true;
 template <>
-struct Cut<long long> {
-  static constexpr bool OFF = true;
-};
+constexpr bool is_cut_off<unsigned short> = true;
+template <>
+constexpr bool is_cut_off<int> = true;
+template <>
+constexpr bool is_cut_off<unsigned> = true;
+template <>
+constexpr bool is_cut_off<long long> = true;
+template <>
+constexpr bool is_cut_off<unsigned long long> = true;
 
 // Each thread computes one element of `size` on all images' grids, for some of the channels. P taps along each axis.
-// Integers of 8 bits are rounded, wider ones cut off, as OpenVINO does it.
 template <typename T, typename G, int P>
 __global__ void sample(const T* __restrict__ x, const G* __restrict__ grid, T* __restrict__ y, int size, int places,
                        int channels, int height, int width, int padding, bool align) {
@@ -83,7 +85,7 @@ __global__ void sample(const T* __restrict__ x, const G* __restrict__ grid, T* _
   const long long image = static_cast<long long>(i / places) * channels;
   for (int c = blockIdx.y; c < channels; c += gridDim.y) {
     auto total = sum<0>(x + (image + c) * height * width, place, weight);
-    if constexpr (Cut<T>::OFF) total = trunc(total);
+    if constexpr (is_cut_off<T>) total = trunc(total);
     y[(image + c) * places + i % places] = Element<T>::of(total);
   }
 }

@@ -54,7 +54,9 @@ class Compilation:
         together = not STOP_AT.value
         fuse, finish = backend.fuses and together, not backend.remote and together
         self.model = simplified(model, fuse, settings.precision, settings.cache)
-        self._unsplit = self.model.clone() if together and growing(self.model) and backend.replays else None
+        self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
+        splits = together and backend.replays and not self._untyped and growing(self.model)
+        self._unsplit = self.model.clone() if splits else None
         self._steady: SteadyPrograms | None = None
         combine(self.model, fuse, finish)
         if DEBUG.value >= 3:
@@ -65,7 +67,6 @@ class Compilation:
         self.constants: Constants = {}
         self.lock = threading.RLock()
         self.initial = InitialPrograms(self.model, model)
-        self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         self.programs: dict[tuple[Any, ...], Program] = {}
         self._only: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:

@@ -471,9 +471,9 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
     if not isinstance(b, Sym):
         if b == 1:
             return a
-        if a.lo > 1 or (a.hi is not None and a.hi < b and a.hi != 1):
-            return same(a, b, message) if a.hi is None or a.hi >= 1 else b
-        a.table.require("onto", a, b, message)
+        if a.lo > 1:
+            return same(a, b, message)
+        a.table.require("onto", a, b, message)  # it may be 1
         return b
     if _operands(a) <= _operands(b):
         return b

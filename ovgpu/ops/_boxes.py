@@ -35,11 +35,11 @@ class Boxes:
     def iou(self, a: Array, b: Array, touching: bool = False) -> Array:
         """Intersection over union of boxes by number, in f32; the numbers broadcast. ``touching`` wants 0 for boxes
         without a point in common, whatever is added to their sides."""
-        sides = np.minimum(self.high.take(a, 1), self.high.take(b, 1))  # several times faster than by indexing
-        sides -= np.maximum(self.low.take(a, 1), self.low.take(b, 1))
+        low_a, low_b, high_a, high_b = (corner.take(i, 1) for corner in (self.low, self.high) for i in (a, b))
+        sides = np.minimum(high_a, high_b) - np.maximum(low_a, low_b)
         if self.extra:
-            if touching:
-                sides[:, (sides < 0).any(0)] = -self.extra
+            if touching:  # sides below 0 would not do for boxes whose corners are the wrong way round
+                sides[:, ((low_a > high_b) | (low_b > high_a)).any(0)] = -self.extra
             sides += self.extra
         common = np.multiply(*np.maximum(sides, 0, out=sides))
         return common / (self.area.take(a) + self.area.take(b) - common)

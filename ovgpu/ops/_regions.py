@@ -26,8 +26,9 @@ def taken(xp: Any, x: Array, image: Array, channel: Array, row: Array, column: A
 
 
 def interpolated(xp: Any, x: Array, image: Array, channel: Array, y: Array, x_: Array) -> Array:
-    """Between four elements, at a point inside the image."""
+    """Between four elements, at a point inside the image. One that is not a number stands for the first."""
     last = x.shape[2] - 1, x.shape[3] - 1
+    y, x_ = (xp.where(v == v, v, 0) for v in (y, x_))
     (top, left) = (xp.floor(v).astype(np.int64) for v in (y, x_))
     bottom, right = (xp.minimum(v + 1, n) for v, n in zip((top, left), last))
     dy, dx = y - top, x_ - left
@@ -96,6 +97,12 @@ class Regions(Op):
     def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         """The beginning of the kernel's name, its operands, and its last arguments."""
         raise NotImplementedError
+
+
+def check_sampling(ratio: int) -> None:
+    """OpError unless it can be the number of points along an axis of a part; 0 stands for one that regions tell."""
+    if not 0 <= ratio < 2**31:
+        raise OpError(f"sampling_ratio {ratio} is negative or too large")
 
 
 def check_scale(scale: float) -> None:

@@ -20,11 +20,11 @@ from ovgpu.types import Type
 
 @op("BinaryConvolution", "opset1")
 class BinaryConvolution(Windowed):
-    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and all else is -1.
+    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and 0 is -1.
 
-    The kernel is of u1, the data of any type of numbers. What lies outside is ``pad_value``; where that is 0 it adds
-    nothing, as in OpenVINO's plugin. In a constant kernel, unlike other constants of u1, the first bit of a byte is the
-    lowest: `passes.canonicalise` turns it round.
+    The kernel is of u1, the data of any type of numbers. As in OpenVINO's plugin, data above 0 is 1, all else 0; what
+    lies outside is ``pad_value``, which adds nothing where it is 0. In a constant kernel, unlike other constants of u1,
+    the first bit of a byte is the lowest: `passes.canonicalise` turns it round.
     """
 
     mode: Literal["xnor-popcount"]
@@ -76,5 +76,5 @@ class BinaryConvolution(Windowed):
 
 
 def signs_of(xp: Any, x: Array) -> Array:
-    """1 where an element is 1, else -1."""
-    return xp.where(x == 1, xp.float32(1), xp.float32(-1))
+    """1 where an element is above 0, else -1."""
+    return xp.where(x > 0, xp.float32(1), xp.float32(-1))

@@ -14,6 +14,7 @@ from ovgpu.ops._boxes import Boxes, above, greedy, moved, ranked
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._fused import Chain, Part
 from ovgpu.ops._op import Array, Op, Workspace, op
+from ovgpu.ops._regions import check_sampling
 from ovgpu.ops._shapes import at_most, check_reals
 from ovgpu.ops._storage import compute_dtype
 from ovgpu.ops._strided import THREADS, blocks
@@ -168,8 +169,7 @@ class ROIFeatureExtractor(Op):
     def infer(self, regions: Spec, *maps: Spec) -> tuple[Spec, ...]:
         if self.output_size < 1:
             raise OpError(f"output_size is {self.output_size}, not positive")
-        if self.sampling_ratio < 0:
-            raise OpError(f"sampling_ratio {self.sampling_ratio} is negative")
+        check_sampling(self.sampling_ratio)
         if min(self.pyramid_scales, default=1) < 1:
             raise OpError(f"pyramid_scales has the element {min(self.pyramid_scales)}, which is not positive")
         if not maps or len(maps) > len(self.pyramid_scales):

@@ -215,7 +215,7 @@ class MVN(_MVN):
     """MVN-1 (opset2 has the same): over ``reduction_axes``, else all axes after the batch, or the channel."""
 
     eps: float
-    normalize_variance: bool = True
+    normalize_variance: bool = False
     across_channels: bool = False
     reduction_axes: tuple[int, ...] = ()
 

@@ -56,7 +56,8 @@ class _Pool(Op):
         """The fold of every window."""
         for axis, along in enumerate(windows, start=2):
             (places, inside), start, rest = along.places(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
-            start, inside = (xp.asarray(a).reshape(along.count, -1, *rest) for a in (start, inside))
+            start, inside = (xp.asarray(a).reshape(*shape, *rest) for a, shape in
+                             ((start, (along.count, 1)), (inside, inside.shape)))
             if x.size:
                 taken = xp.where(inside, xp.take(x, xp.asarray(places), axis=axis), start)
                 x = getattr(xp, self.fold_name)(taken, axis=axis + 1)

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._op import Array, op
-from ovgpu.ops._regions import Regions, check_scale, interpolated, spread
+from ovgpu.ops._regions import Regions, check_sampling, check_scale, interpolated, spread
 from ovgpu.ops._shapes import check_count, check_integers
 from ovgpu.ops.indexing import readable
 from ovgpu.ops.reduction import is_float
@@ -38,8 +37,7 @@ class _Aligned(Regions):
         check_count(2 + len(others), 3)
         (images,) = others
         check_scale(self.spatial_scale)
-        if not 0 <= self.sampling_ratio < 2**31:
-            raise OpError(f"sampling_ratio {self.sampling_ratio} is negative or too large")
+        check_sampling(self.sampling_ratio)
         check_integers(images, "the numbers of the images")
         found = super().infer(x, regions)
         if images.shape is not None and regions.shape is not None:

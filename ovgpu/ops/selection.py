@@ -15,7 +15,10 @@ from ovgpu.types import Type
 
 @op("NonZero", "opset3")
 class NonZero(Op):
-    """``x [d1 .. dR] -> [R, N]``: a column of coordinates for each of the N non-zero elements, in row-major order."""
+    """``x [d1 .. dR] -> [R, N]``: a column of coordinates for each of the N non-zero elements, in row-major order.
+
+    A scalar is a vector of one element, as with OpenVINO.
+    """
 
     output_type: Type = Type.i64
 
@@ -24,12 +27,10 @@ class NonZero(Op):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
         if x.shape is None:
             return (Spec(self.output_type, None),)
-        return (Spec(self.output_type, (len(x.shape), unknown(0, bounds(product(x.shape))[1]))),)
+        return (Spec(self.output_type, (max(len(x.shape), 1), unknown(0, bounds(product(x.shape))[1]))),)
 
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
-        found = xp.nonzero(x) if x.ndim else (xp.zeros(int(bool(x)), np.int64),)
-        rows = xp.stack(found).astype(self.output_type.storage)
-        return (rows if x.ndim else rows[:0],)
+        return (xp.stack(xp.nonzero(x.reshape(x.shape or 1))).astype(self.output_type.storage),)
 
 
 @op("Unique", "opset10")

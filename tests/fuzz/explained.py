@@ -1,19 +1,34 @@
 """Known causes for which ovgpu and OpenVINO part on a model."""
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from .corpus import Subject
+from .traits import has_extreme_values, has_wide_integers, has_zero_parameters, mixes_integers_and_reals
 
 
 @dataclass(frozen=True)
 class Cause:
     """A difference of a kind (see `verdicts.FINDINGS`) that is expected where its text and the document match these
-    regular expressions, and why. ``extreme``: only with values that are not finite, or very large."""
+    regular expressions and ``when`` says so of the model, and why."""
 
     kind: str
     text: str
     why: str
     document: str = ""
-    extreme: bool = False
+    when: Callable[[Subject], bool] | None = None
+
+
+def explanation(kind: str, text: str, subject: Subject) -> str:
+    """Return why this is expected of the subject, or nothing."""
+    document = subject.xml.decode(errors="replace")
+    for cause in EXPLAINED:
+        if (cause.kind == kind and re.search(cause.text, text, re.DOTALL)
+                and re.search(cause.document, document, re.DOTALL) and (cause.when is None or cause.when(subject))):
+            return cause.why
+    return ""
 
 
 def op(*names: str) -> str:
@@ -26,9 +41,11 @@ def refused(why: str, *texts: str, document: str = "") -> Cause:
     return Cause("refused", "|".join(texts), why, document)
 
 
-PACKED = r'(element_type|destination_type|output_type)="(u1|u2|u3|u4|u6|i4|nf4|f4e2m1|f8e4m3|f8e5m2|f8e8m0)"'
+NARROW = "(u1|u2|u3|u4|u6|i4|nf4|f4e2m1|f8e4m3|f8e5m2|f8e8m0)"
 EDGE = (r"(instead of|\]:) (-?128|127|255|-?32768|32767|65535|-?2147483648|2147483647|2147483520|-?92233720\d+|"
         r"18446744\d+)\b")
+FAR = r"\b(nan|inf)\b|e\+?[1-9]\d"
+NEAR = r"largest error [\d.]+e-0[3-9]"
 
 EXPLAINED: tuple[Cause, ...] = (
     # Files and attributes, of which OpenVINO's parser takes more than its own serializer writes.
@@ -51,6 +68,7 @@ EXPLAINED: tuple[Cause, ...] = (
     refused("the page does not have this element type",
             r"element type \w+ is (not|no)\b", "element types differ", r"must be [\w -]+, not \w+",
             "a back edge brings", "would hold strings"),
+    refused("the page does not have such numbers", r"there is no number from", "a matrix has no inverse"),
     refused("the body of a loop takes stray memory for what nothing feeds", "has no value: it is not in the port map"),
     refused("the bytes of strings contradict each other", "has inconsistent offsets"),
     # Values that only running shows, which the plugin does not look at: it reads past the end, or gives stray memory.
@@ -66,47 +84,60 @@ EXPLAINED: tuple[Cause, ...] = (
             r"\d+ (sizes|scales) for \d+ axes", "must be a scalar", "where it should be", r"\d+ places instead of",
             "is no multiple of", "parts along an axis", "do not fit", "are no patches", "are more than the",
             "add up to", "the initial value of variable", "complex numbers are pairs",
-            "must have one element", "does not fit", "divided by", "are more than extent"),
+            "must have one element", "does not fit", "divided by", "are more than extent", r"a region has \d+ numbers",
+            "channels have offsets that", r"elements on axis \d"),
     # Both compute.
-    Cause("differs", "", "the plugin computes f64 in f32", document=r'"f64"'),
-    Cause("differs", "", "the plugin does not compute with types of 4 and 8 bits as they are", document=PACKED),
-    Cause("differs", "", "NaN, infinities and overflows go other ways through the plugin's kernels", extreme=True),
+    Cause("differs", rf"{FAR}|{NEAR}", "the plugin computes f64 in f32", '"f64"'),
+    Cause("differs", "", "the plugin does not compute with types of 1 to 8 bits as they are",
+          rf'type="Parameter"[^>]*>\s*<data [^>]*element_type="{NARROW}"|(destination|output)_type="{NARROW}"'),
+    Cause("differs", rf"{FAR}|output \d+: shape", "NaN, infinities and overflows go other ways through the plugin",
+          when=has_extreme_values),
+    Cause("differs", FAR, "results beyond f32, or at the end of a domain, where one rounding decides"),
     Cause("differs", r"expected \((\d+, )*0[,)]", "the plugin gives nothing where its shapes contradict each other"),
     Cause("differs", EDGE, "numbers that an integer type does not hold, and divisions by 0, become anything"),
-    Cause("differs", "", "the plugin computes i64 and unsigned integers in i32", document=op(r"Bitwise\w+")),
-    Cause("differs", r"(nan|inf)\b", "results beyond f32, or at the end of a domain, where one rounding decides"),
-    Cause("differs", r"differ; |the reference too",
-          "OpenVINO cuts off what it computes of integers before it runs, and rounds it later",
-          document=r'^(?=(?s:.*)[iu](8|16|32|64)")(?s:.*)'
-          + op("Log", "Tan", "Sin", "Cos", "Sqrt", "Exp", "Gelu", "Erf")),
-    Cause("differs", r"largest error [\d.]+e-0[5-9]", "sums of products in another order",
-          document=op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+")),
-    Cause("differs", r"output \d+: \d\d? of", "a quotient that is rounded to a code can fall to either side",
-          document=op("FakeQuantize")),
+    Cause("differs", "", "OpenVINO keeps integers in 32 bits", when=has_wide_integers),
     Cause("differs", "", "OpenVINO keeps numbers of attributes in 32 bits",
-          document=r'="[^"]*\b-?(2147483648|4294967296|9223372036854775807|9223372036854775808)\b'),
-    Cause("differs", r"shape \(\d+, 3\), expected", "the plugin pads and cuts what is selected by static counts, and "
-          "takes thresholds below 0 for others", document=op("NonMaxSuppression")),
-    Cause("differs", "", "labels that are the blank", document=op("CTCLoss")),
-    Cause("differs", "instead of 0", "the plugin's Unique gives zeros where an output is not used",
-          document=op("Unique")),
-    Cause("differs", "instead of 0", "elements that equal the least of their type have index 0",
-          document=op("MaxPool")),
-    Cause("differs", "", "the plugin's ErfInv loses digits near 1", document=op("ErfInv")),
+          r'="[^"]*\b-?(2147483648|4294967296|9223372036854775807|9223372036854775808)\b'),
+    Cause("differs", r"\b\d{10,}\b", "the plugin computes i64 and unsigned integers in i32", op(r"Bitwise\w+")),
+    Cause("differs", "", "OpenVINO cuts off what it computes of integers before it runs, or rounds it later",
+          when=mixes_integers_and_reals),
+    Cause("differs", r"largest error [\d.]+e-0[5-9]", "sums of products in another order",
+          op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+")),
+    Cause("differs", r"output \d+: \d\d? of", "a quotient that is rounded to a code can fall to either side",
+          op("FakeQuantize")),
+    Cause("differs", "largest error 0", "the plugin does not round products of compressed weights to f16",
+          r'destination_type="f16"(?s:.*)' + op(r"(Group)?Convolution(BackpropData)?", "MatMul", "Gather")),
+    Cause("differs", rf"{NEAR}|largest error 0\.000", "the plugin does not round to f16 between operations", '"f16"'),
     Cause("differs", "", "the plugin does not round to f16 between operations, of which the last finds more in little",
-          document='"f16"(?s:.*)' + op("GatherTree", "Tan")),
-    Cause("differs", "", "roots of numbers near or below 0, to which no eps is added", document=r'eps="(-|0(\.0)?")'),
-    Cause("differs", "", "the plugin takes parameters of 0 for absent ones", document=op("Selu", "HardSigmoid")),
-    Cause("differs", "", "the page's default for axis is 1, the class's is 0",
-          document=r'type="Softmax" version="opset1"[^>]*>\s*(<(?!data)|<data (?![^>]*axis))'),
-    Cause("differs", r"instead of (0\.0|nan|-?[\d.]+e[-+]?\d\d)", "regions of images that are not there",
-          document=op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
-    Cause("differs", "", "constants that are computed in f16 keep more digits while OpenVINO folds them",
-          document=r'destination_type="f16"(?s:.*)' + op(r"(Group)?Convolution(BackpropData)?", "MatMul")),
+          '"f16"(?s:.*)' + op("GatherTree", "Tan")),
+    Cause("differs", r"shape \(\d+, 3\), expected", "the plugin pads and cuts what is selected by static counts, and "
+          "takes thresholds below 0 for others", op("NonMaxSuppression")),
     Cause("differs", "", "the order of equal elements",
-          document=op("TopK", "ExperimentalDetectronTopKROIs", "MatrixNms", "Proposal")),
-    Cause("differs", "", "regions that do not fill the channels", document=op("RegionYolo")),
-    Cause("differs", "", "probabilities below 0", document=op("Multinomial")),
-    Cause("differs", "", "numbers that are nearly 0, and are asked whether they are", document=op(r"Logical\w+")),
-    Cause("differs", r"instead of 0\.0", "lengths beyond the steps there are", document=op(r"(LSTM|GRU|RNN)Sequence")),
+          op("TopK", "ExperimentalDetectronTopKROIs", "MatrixNms", "Proposal", "GenerateProposals")),
+    Cause("differs", r"\]: 0(\.0)? instead of|instead of (0\.0|nan|-?[\d.]+e[-+]?\d\d)",
+          "regions of images that are not there", op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
+    Cause("differs", r"\]: 0(\.0)? instead of", "the plugin does not look at values of indices", op("GatherND")),
+    Cause("differs", "", "labels that are the blank", op("CTCLoss")),
+    Cause("differs", "instead of 0", "the plugin's Unique gives zeros where an output is not used", op("Unique")),
+    Cause("differs", "instead of 0", "elements that equal the least of their type have index 0", op("MaxPool")),
+    Cause("differs", rf"{NEAR}|largest error 0\.00", "the plugin's ErfInv loses digits near 1", op("ErfInv")),
+    Cause("differs", "", "roots of numbers near or below 0, to which no eps is added", r'eps="(-|0(\.0)?")'),
+    Cause("differs", "", "the plugin takes parameters of 0 for absent ones", op("Selu", "HardSigmoid"),
+          has_zero_parameters),
+    Cause("differs", "", "the page's default for axis is 1, the class's is 0",
+          r'type="Soft[mM]ax" version="opset1"[^>]*>\s*(<(?!data)|<data (?![^>]*axis))'),
+    Cause("differs", "", "the plugin cuts the bias to an integer, and takes axes for channels or all but them",
+          op("LRN")),
+    Cause("differs", r"\.\d+ instead of", "the plugin adds up steps in f32", op("Range")),
+    Cause("differs", r"e\+?\d\d", "the plugin computes exp(x) - 1 of x near 0",
+          op("Elu") + r'(?s:.*)alpha="[^"]*e\+?\d\d"'),
+    Cause("differs", r"\d of \d{5,}", "remainders of quotients near integers, which one rounding decides",
+          op("Mod", "FloorMod")),
+    Cause("differs", "", "the plugin adds a scalar mask to all scores but the sink's", op("ScaledDotProductAttention")
+          + r'(?s:.*)to-port="5"'),
+    Cause("differs", "instead of ([,;]|$)", "the plugin does not move strings", '"string"'),
+    Cause("differs", "", "regions that do not fill the channels", op("RegionYolo")),
+    Cause("differs", "", "probabilities below 0", op("Multinomial")),
+    Cause("differs", "", "numbers that are nearly 0, and are asked whether they are", op(r"Logical\w+")),
+    Cause("differs", r"instead of 0\.0", "lengths beyond the steps there are", op(r"(LSTM|GRU|RNN)Sequence")),
 )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from lxml import etree
 
-from tests.harness.elements import ELEMENTS, pack
+from tests.harness.elements import pack
 from tests.harness.tolerance import compare_all
 
 from .corpus import Subject
-from .explained import EXPLAINED
+from .explained import explanation
 from .inference import Outcome, fed, openvino_plugin, openvino_reference, ovgpu_on
 from .workers import Limits, Worker
 
@@ -24,10 +24,7 @@ FINDINGS = ("bare", "died", "hung", "refused", "differs")
 """An exception that is not meant for users, a process that died or hung; ovgpu refuses what OpenVINO computes, or
 computes something else."""
 
-
-FAR = 1e15
 SLOW = 0.1  # seconds on the first device, from which on the emulator may take too long
-REAL = {name: ELEMENTS[name].dtype for name in ("f64", "f32", "f16", "bf16")}
 
 
 @dataclass(frozen=True)
@@ -142,26 +139,8 @@ def differ(found: Outcome, wanted: Outcome, subject: Subject) -> str:
 
 def explained(verdict: Verdict, subject: Subject) -> Verdict:
     """Return the verdict, or a good one if its cause is known."""
-    document = subject.xml.decode(errors="replace")
-    for cause in EXPLAINED:
-        if (cause.kind == verdict.kind and re.search(cause.text, verdict.text, re.DOTALL)
-                and re.search(cause.document, document, re.DOTALL) and (not cause.extreme or is_extreme(subject))):
-            return Verdict(KNOWN, f"{verdict.kind}: {cause.why}")
-    return verdict
-
-
-def is_extreme(subject: Subject) -> bool:
-    """Return whether a constant or a given input has values that are not finite, or beyond `FAR`."""
-    values = [array for call in subject.calls for array, kind in call if kind in REAL]
-    root = etree.fromstring(subject.xml, etree.XMLParser(recover=True, huge_tree=True))
-    for data in () if root is None else root.iter("data"):
-        dtype = REAL.get(data.get("element_type", ""))
-        offset, size = data.get("offset", ""), data.get("size", "")
-        if dtype is not None and offset.isdigit() and size.isdigit():
-            part = subject.weights[int(offset):int(offset) + int(size)]
-            values.append(np.frombuffer(part[:len(part) // dtype.itemsize * dtype.itemsize], dtype))
-    with np.errstate(all="ignore"):
-        return any(not bool((np.abs(v.astype(np.float64)) < FAR).all()) for v in values)
+    why = explanation(verdict.kind, verdict.text, subject)
+    return Verdict(KNOWN, f"{verdict.kind}: {why}") if why else verdict
 
 
 def frozen(subject: Subject, outcome: Outcome) -> Subject:

@@ -260,7 +260,8 @@ def _dims(shape: Dims) -> str:
 
 
 def _port(number: int, type: str, names: Sequence[str] = ()) -> str:
-    return _tag("port", id=number, precision=ELEMENTS[type].precision, **({"names": names} if names else {}))
+    precision = ELEMENTS[type].precision if type in ELEMENTS else "UNSPECIFIED"  # of a dynamic type
+    return _tag("port", id=number, precision=precision, **({"names": names} if names else {}))
 
 
 def _map(kind: str, port: int, inner: Port, **attrs: Any) -> str:

@@ -50,6 +50,7 @@ CASES = [
     judged((2, 16, 6, 7), (5, 16, 2, 3), auto_pad="same_lower", strides="1,2", pad_value="-1"),
     judged((2, 8, 6, 7), (5, 8, 1, 1), auto_pad="valid", strides="2,3"),
     judged((1, 24, 6, 7), (8, 24, 2, 2), kind="f16"),
+    Case("BinaryConvolution", "opset1", [In((2, 16, 6, 7)), In((5, 16, 2, 3), "u1", const=True)], ATTRS, id="real"),
     judged((1, 8, 4, 4), (2, 8, 3, 3), pads_begin="1,1", pads_end="1,1"),
     Case("BinaryConvolution", "opset1", [In((2, 3, 5, 7), "f32", lambda rng: rng.integers(0, 2, (2, 3, 5, 7))),
                                          In(ODD, "u1", lambda rng: rng.integers(0, 2, ODD), const=True)],

@@ -25,6 +25,7 @@ MVN = [
     mvn(X, across_channels=True),
     mvn(X, normalize_variance=False),
     mvn(X, across_channels=True, normalize_variance=False),
+    Case("MVN", "opset2", [X], {"eps": 1e-5}, id="defaults"),
     mvn(X, eps=0.5),
     mvn(X, version="opset2"),
     mvn(X, version="opset2", across_channels=True),

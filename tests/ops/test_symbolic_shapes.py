@@ -173,6 +173,14 @@ def test_broadcasts(table: Table, batch: Any, length: Any) -> None:
     assert len(shape("Broadcast", "opset3", tensor(2, 3), Spec(Type.i64, (2,)), mode="bidirectional")) == 2
 
 
+def test_a_range_that_holds_1_broadcasts(table: Table) -> None:
+    few = table.atom("dim", "few", lo=0, hi=4)
+    assert broadcast(few, 13) == broadcast(13, few) == 13
+    assert [(c.op, c.a, c.b) for c in table.checks] == [("onto", few, 13)]
+    with pytest.raises(OpError, match="dimensions 2..4 and 13 do not broadcast"):
+        broadcast(table.atom("dim", "more", lo=2, hi=4), 13)
+
+
 def test_extents_by_arithmetic(table: Table, batch: Any, length: Any) -> None:
     assert shape("Tile", "opset1", tensor(batch, 3), ints(1, length)) == (batch, 3 * length)
     assert shape("Pad", "opset12", tensor(batch, length), ints(0, 1), ints(0, 2), pad_mode="constant") == (

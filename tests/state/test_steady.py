@@ -20,6 +20,7 @@ from tests.harness.layers import (
     add,
     broadcast,
     concat,
+    convert,
     extent,
     gather,
     i64,
@@ -37,8 +38,9 @@ HEADS, WIDTH = 2, 64  # room for 16 rows at first
 
 
 def attending(mask: bool = True, before: Callable[[Net, Port], Port] = lambda net, x: x, rows: Any = -1,
-              **named: Any) -> Net:
-    """Attention of q to caches of k and v, of so many ``rows``; ``before`` is what a cache goes through on its way."""
+              kind: str = "f32", **named: Any) -> Net:
+    """Attention of q to caches of k and v, of so many ``rows``; ``before`` is what a cache goes through on its way,
+    ``kind`` the element type of the mask's input."""
     net = Net()
     q, k, v = (net.parameter("f32", (-1, HEADS, -1, WIDTH), name) for name in "qkv")
     beams = net.parameter("i32", (-1,), "beams")
@@ -49,7 +51,9 @@ def attending(mask: bool = True, before: Callable[[Net, Port], Port] = lambda ne
         after = concat(net, [past, x], 2)
         net.assign(name, after)
         seen.append(before(net, after))
-    hidden = net.parameter("f32", (-1, -1), "hidden")  # [batch, keys]
+    hidden = net.parameter(kind, (-1, -1), "hidden")  # [batch, keys]
+    if kind != "f32":
+        hidden = convert(net, hidden, "f32")
     masks = [unsqueeze(net, mul(net, hidden, scalar(net, -50)), [1, 2])] if mask else []
     attrs = {"causal": False} | named
     net.result(net.layer("ScaledDotProductAttention", "opset13", [q, *seen, *masks], attrs))
@@ -256,6 +260,12 @@ def test_variables_of_bounded_length(looks: bool, emulated: str) -> None:
     with pytest.raises(ov.Error, match="the new value"):
         twins.feed(1)
     assert [state.state.shape[2] for state in twins.found.query_state()] == [4, 4]
+
+
+def test_an_input_of_any_type(emulated: str) -> None:
+    """Decode steps are planned before an input is seen: they are left alone where one has no type."""
+    twins = Twins(attending(kind="dynamic"), emulated)
+    assert [twins.feed(n) for n in (3, 1, 1)] == [False] * 3
 
 
 def test_masks_of_other_lengths(emulated: str) -> None:

@@ -1,0 +1,53 @@
+"""Traits of a model that explain differences: the sizes of its values, the types that meet in it."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from lxml import etree
+
+import ovgpu
+from tests.harness.elements import ELEMENTS
+
+from .corpus import Subject
+
+FAR = 1e15
+REAL = {name: ELEMENTS[name].dtype for name in ("f64", "f32", "f16", "bf16")}
+WIDE = {name: ELEMENTS[name].dtype for name in ("i64", "u64", "u32")}
+
+
+def has_extreme_values(subject: Subject) -> bool:
+    """Return whether a real constant or input has values that are not finite, or beyond `FAR`."""
+    with np.errstate(all="ignore"):
+        return any(not bool((np.abs(v.astype(np.float64)) < FAR).all()) for v in _values(subject, REAL))
+
+
+def has_wide_integers(subject: Subject) -> bool:
+    """Return whether an integer constant or input has values that i32 does not hold."""
+    return any(bool(((v > 2**31 - 1) | (v.astype(np.float64) < -2**31)).any()) for v in _values(subject, WIDE))
+
+
+def has_zero_parameters(subject: Subject) -> bool:
+    """Return whether a real constant or input of one element is 0."""
+    return any(v.size == 1 and not v.any() for v in _values(subject, REAL))
+
+
+def mixes_integers_and_reals(subject: Subject) -> bool:
+    """Return whether an operation that computes in floating point has integers for inputs."""
+    try:
+        nodes: list[Any] = ovgpu.Core().read_model(subject.xml, subject.weights).get_ops()
+    except ovgpu.Error:
+        return False
+    return any(getattr(node.op, "floating", False) and node.inputs[0].spec.type.is_integral() for node in nodes)
+
+
+def _values(subject: Subject, dtypes: dict[str, Any]) -> Iterator[Any]:
+    """Yield inputs and constants of these element types."""
+    yield from (array for call in subject.calls for array, kind in call if kind in dtypes)
+    root = etree.fromstring(subject.xml, etree.XMLParser(recover=True, huge_tree=True))
+    for data in () if root is None else root.iter("data"):
+        dtype, offset, size = dtypes.get(data.get("element_type", "")), data.get("offset", ""), data.get("size", "")
+        if dtype is not None and offset.isdigit() and size.isdigit():
+            part = subject.weights[int(offset):int(offset) + int(size)]
+            yield np.frombuffer(part[:len(part) // dtype.itemsize * dtype.itemsize], dtype)
