@@ -225,6 +225,12 @@ class _SlidingPool(Windowed, _Pool):
     torch: ClassVar[bool] = False
     """Whether ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
 
+    dilated: ClassVar[bool] = False
+    """Whether ``dilations`` counts: OpenVINO ignores it for versions that do not have it."""
+
+    def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
+        return (1,) * (axes or 0) if name == "dilations" and not self.dilated else super().per_axis(name, axes, least)
+
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         check_number(x.type)
         if self.rounding_type == "ceil_torch" and not self.torch:
@@ -273,6 +279,17 @@ class MaxPool(_Max, _SlidingPool):
     """
 
 
+@unregistered
+class Greatest(MaxPool):
+    """MaxPool-14 without its second output."""
+
+    name: ClassVar[str] = "MaxPool"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    torch = True
+    dilated = True
+
+
 @op("MaxPool", "opset8")
 class MaxPool8(MaxPool):
     """MaxPool-1 with dilated windows, and the indices of the elements as a second output.
@@ -282,6 +299,8 @@ class MaxPool8(MaxPool):
 
     index_element_type: Type = Type.i64
     axis: int = 0
+
+    dilated = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         (values,) = super().infer(x)
@@ -299,7 +318,7 @@ class MaxPool8(MaxPool):
     def values(self) -> Op:
         """The op that gives the values alone."""
         given = {name: value for name, value in self.attributes().items() if name not in ("index_element_type", "axis")}
-        return MaxPool(**given)
+        return Greatest(**given)
 
 
 @op("MaxPool", "opset14")
@@ -342,6 +361,8 @@ class AvgPool14(AvgPool):
 @op("AvgPool", "opset16")
 class AvgPool16(AvgPool14):
     """AvgPool-14 with dilated windows."""
+
+    dilated = True
 
 
 # ---- even parts

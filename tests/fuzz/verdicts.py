@@ -24,7 +24,7 @@ FINDINGS = ("bare", "died", "hung", "refused", "differs")
 """An exception that is not meant for users, a process that died or hung; ovgpu refuses what OpenVINO computes, or
 computes something else."""
 
-SLOW = 0.1  # seconds on the first device, from which on the emulator may take too long
+SLOW = 0.03  # seconds on the first device, from which on the emulator may take too long
 
 
 @dataclass(frozen=True)

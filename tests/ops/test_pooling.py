@@ -83,6 +83,7 @@ MAX = [
     MAX1(given(ONCE), (2, 2), pads_begin=(1, 1), pads_end=(1, 1)),
     MAX1(given(np.float32([[[-np.inf, -np.inf, 1, np.nan, 2]]])), (2,), "specials", pads_begin=(1,),
          expect=np.float32([[[-np.inf, -np.inf, 1, np.nan, np.nan]]])),  # the plugin has finite numbers here
+    MAX1(X2, (3, 2), dilations=(2, 3)),  # which this version does not have
     MAX1((1, 2, 5), (2,), "past_the_end", strides=(4,), pads_begin=(1,), pads_end=(1,), rounding_type="ceil"),
 ]
 test_max = check(MAX)
@@ -151,10 +152,11 @@ def avg16(x: In | Sequence[int], kernel: Sequence[int], *args: Any, **attrs: Any
 
 
 AVG1, AVG14 = functools.partial(pool, "AvgPool", "opset1"), functools.partial(pool, "AvgPool", "opset14")
-test_average = check([*averages(AVG1), AVG1(X2, (2, 2), rounding_type="ceil_torch",
+test_average = check([*averages(AVG1), AVG1(X2, (3, 2), dilations=(2, 3)), AVG1(X2, (2, 2), rounding_type="ceil_torch",
                                             error="'ceil_torch' is not one of floor, ceil")])
 test_average14 = check([
-    *torch_shapes(AVG14), *torch_shapes(functools.partial(AVG14, exclude_pad=False)),
+    AVG14(X2, (3, 2), dilations=(2, 3)), *torch_shapes(AVG14),
+    *torch_shapes(functools.partial(AVG14, exclude_pad=False)),
     *(AVG14(X2, (3, k), strides=(2, 1), pads_begin=(1, 1), exclude_pad=k > 3) for k in range(2, 8))])
 test_average16 = check([
     *dilated(avg16), *torch_shapes(avg16), *(avg16(X2, (3, k), strides=(2, 1)) for k in range(2, 8))])
