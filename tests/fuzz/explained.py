@@ -104,7 +104,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "OpenVINO cuts off what it computes of integers before it runs, or rounds it later",
           when=mixes_integers_and_reals),
     Cause("differs", r"largest error [\d.]+e-0[5-9]", "sums of products in another order",
-          op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+")),
+          op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+", "MVN")),
     Cause("differs", r"output \d+: \d\d? of", "a quotient that is rounded to a code can fall to either side",
           op("FakeQuantize")),
     Cause("differs", "largest error 0", "the plugin does not round products of compressed weights to f16",
