@@ -112,8 +112,8 @@ def test_bodies() -> None:
     assert result.dtype == np.float32 and result.tolist() == x.tolist()
 
 
-@pytest.mark.parametrize(("op", "left"), [("MaxPool", "MaxPool opset1"), ("AdaptiveMaxPool", "AdaptiveMaxPool ovgpu")])
-def test_indices_that_nobody_takes(op: str, left: str) -> None:
+@pytest.mark.parametrize("op", ["MaxPool", "AdaptiveMaxPool"])
+def test_indices_that_nobody_takes(op: str) -> None:
     net, found = Net("pool"), []
     inputs = [net.parameter("f32", (1, 2, 5, 6), "x"), *([net.const(np.array([2, 3]))] if "Ad" in op else [])]
     attrs = {"kernel": "2,2", "strides": "3,2", "pads_begin": "0,0", "pads_end": "0,0"}
@@ -122,7 +122,7 @@ def test_indices_that_nobody_takes(op: str, left: str) -> None:
         net.result(port)
         pool = the(prepare(read(net)), "pool")
         assert len(pool.outputs) == outputs
-        assert outputs == 2 or f"{pool.op.name} {pool.op.version}" == left
+        assert outputs == 2 or (pool.op.name, pool.op.version) == (op, "ovgpu")
         x = np.random.default_rng(1).random((1, 2, 5, 6), np.float32)
         found.append(ov.Core().compile_model(read(net), "CPU").create_infer_request().infer([x]).to_tuple()[0])
     assert np.array_equal(*found)
