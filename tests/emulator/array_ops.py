@@ -205,6 +205,8 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return out
     if not isinstance(result, (np.ndarray, np.generic, tuple, list)):
         return result
+    if name == "getitem" and not result.size and _is_basic(args[1]):  # a view, though of no memory
+        return sources[0]._of(View(sources[0].data.ptr, result.shape, result.strides, result.dtype), sources[0])
     wrapped = wrap(result, sources)
     if _is_device_array(wrapped) and wrapped.base is None:
         counters.launches += 1

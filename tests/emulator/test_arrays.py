@@ -187,6 +187,11 @@ def test_dtypes_without_kernels() -> None:
             cp.asarray(host)
 
 
+def test_views_of_dtypes_without_kernels() -> None:
+    array = cp.empty((3, 4), np.uint8).view(ml_dtypes.float8_e5m2)
+    assert array[:, 1:3].shape == (3, 2) and array[:, 5:].shape == (3, 0)
+
+
 def test_fresh_memory_is_poison() -> None:
     assert set(cp.empty(37, np.uint8).get().tolist()) == {0xFB}
     assert abs(float(cp.empty((), np.float32))) > 1e36
