@@ -569,8 +569,12 @@ class Spec:
         return PartialShape([d if not isinstance(d, Sym) else _dimension(d) for d in self.shape])
 
 
+MOST_DIMENSION = 2**63 - 1  # that a Dimension holds
+
+
 def _dimension(sym: Sym) -> Dimension:
-    return Dimension(max(sym.lo, 0), -1 if sym.hi is None else sym.hi)
+    hi = -1 if sym.hi is None or sym.hi > MOST_DIMENSION else sym.hi
+    return Dimension(min(max(sym.lo, 0), MOST_DIMENSION), hi)
 
 
 def dims_of(shape: PartialShape, table: Table, *key: Any) -> Shape:

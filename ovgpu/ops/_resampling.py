@@ -92,7 +92,7 @@ def cubic(at: Numbers, extent: int, a: float) -> Taps:
 
 def pillow(n: int, extent: int, a: float | None) -> Taps:
     """Pillow's filters, widened by the scale when an axis shrinks: bicubic with parameter ``a``, else bilinear."""
-    scale = extent / n
+    scale = extent / max(n, 1)
     wide = max(scale, 1.0)
     support = wide if a is None else 2 * wide
     centre = (np.arange(n) + 0.5) * scale

@@ -174,6 +174,8 @@ class ConvertPromoteTypes(Op):
     exact = True
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        if Type.string in (a.type, b.type):
+            raise OpError("element type string is not a number")
         kind = self._common(a, b)
         return Spec(kind, a.shape), Spec(kind, b.shape)
 

@@ -13,7 +13,7 @@ from ovgpu.ops import _resampling
 from ovgpu.ops._op import Op, Workspace, op
 from ovgpu.ops._resample_cuda import passes, resample
 from ovgpu.ops._resampling import Taps, limits
-from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axis, unknowns
+from ovgpu.ops._shapes import check_count, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._trace import TILE
 from ovgpu.ops._view import equal
@@ -48,6 +48,7 @@ class Interpolate4(Op):
 
     def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Of the inputs behind the data: the sizes or None, the scales or None, the axes or None."""
+        check_count(1 + len(inputs), 3, 4)
         sizes, scales, axes = (*inputs, None)[:3]
         return (sizes, None, axes) if self.shape_calculation_mode == "sizes" else (None, scales, axes)
 
@@ -232,6 +233,7 @@ class Interpolate11(Interpolate4):
         return self.mode in ("bilinear_pillow", "bicubic_pillow")
 
     def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        check_count(1 + len(inputs), 2, 3)
         given, axes = (*inputs, None)[:2]
         return (given, None, axes) if self.shape_calculation_mode == "sizes" else (None, given, axes)
 

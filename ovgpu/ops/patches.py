@@ -46,6 +46,8 @@ class ExtractImagePatches(Op):
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         for name in ("sizes", "strides", "rates"):
             check_pair(self, name, 1)
+        if x.type == Type.string:
+            raise OpError("element type string has no zeros to pad with")
         if x.rank not in (None, 4):
             raise OpError(f"the data must have rank 4, not {x.rank}")
         return (Spec(x.type, None if x.shape is None else self.shape(x.shape)),)

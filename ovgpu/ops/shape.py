@@ -170,8 +170,8 @@ class Eye(Op):
     host_inputs = (0, 1, 2, 3)
 
     def infer(self, rows: Spec, columns: Spec, diagonal: Spec, batch: Spec | None = None) -> tuple[Spec, ...]:
-        if self.output_type == Type.string:
-            raise OpError("output_type string is not numeric")
+        if self.output_type in (Type.string, Type.dynamic):
+            raise OpError(f"output_type {self.output_type.get_type_name()} is not numeric")
         for spec, what in ((rows, "num_rows"), (columns, "num_columns"), (diagonal, "diagonal_index")):
             check_integers(spec, what, ranks=(0, 1))
             if length(spec) not in (None, 1):

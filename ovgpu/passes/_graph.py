@@ -10,6 +10,7 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._op import SMALL, Op, is_own, op_of
+from ovgpu.ops._shapes import integers
 from ovgpu.ops._view import equal
 from ovgpu.ops.arithmetic import Multiply, Negative
 from ovgpu.ops.graph import Constant
@@ -95,6 +96,12 @@ def constant_of(port: Output | None) -> Any:
     """The value of a constant, None for anything else."""
     op: Any = None if port is None else port.node.op
     return op.value if isinstance(op, Constant) else None
+
+
+def constant_integers(port: Output | None) -> list[int] | None:
+    """Return the elements of a constant of integers (axes, an order), None for anything else."""
+    known = None if port is None or constant_of(port) is None else port.spec.ints()
+    return None if known is None else integers(known)
 
 
 def number_of(port: Output | None) -> float | None:

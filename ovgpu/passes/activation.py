@@ -17,7 +17,7 @@ from ovgpu.ops.arithmetic import Add, Divide, Erf, Exp, Log, Maximum, Minimum, M
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
 from ovgpu.ops.softmax import Softmax8
 from ovgpu.ops.trigonometry import Tanh
-from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite
+from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite
 from ovgpu.types import Type
 
 STEP = {Type.f32: 1e-5, Type.f64: 1e-5, Type.f16: 4e-3, Type.bf16: 3e-2}  # of products of a few numbers
@@ -191,5 +191,5 @@ def _reduced(port: Output, kind: type, of: Output) -> int | None:
     op: Any = port.node.op
     if type(port.node.op) is not kind or not op.keep_dims or port.node.inputs[0] is not of or of.spec.rank is None:
         return None
-    axes = constant_of(port.node.inputs[1])
-    return None if axes is None or axes.size != 1 else int(axes.reshape(())) % of.spec.rank
+    axes = constant_integers(port.node.inputs[1])
+    return None if axes is None or len(axes) != 1 else axes[0] % of.spec.rank

@@ -23,7 +23,7 @@ from ovgpu.ops.matmul import MatMul
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.reshape import Unsqueeze
 from ovgpu.ops.softmax import Softmax, Softmax8
-from ovgpu.passes._graph import Graph, constant_of, number_of, operands, rewrite, users_of
+from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite, users_of
 from ovgpu.symbolic import Int, Spec, Sym
 from ovgpu.types import Type
 
@@ -127,10 +127,10 @@ def _unscaled(port: Output) -> tuple[Output, float]:
 def _turned(graph: Graph, port: Output) -> Output | None:
     """The port with its last two axes swapped, if it comes from a Transpose, which is as good the other way."""
     source, order = (*port.node.inputs, None, None)[:2]
-    axes = constant_of(order) if isinstance(port.node.op, Transpose) else None
-    if source is None or axes is None or axes.size < 2:
+    axes = constant_integers(order) if isinstance(port.node.op, Transpose) else None
+    if source is None or axes is None or len(axes) < 2:
         return None
-    *outer, row, column = axes.reshape(-1).tolist()
+    *outer, row, column = axes
     swapped = [*outer, column, row]
     if swapped == sorted(swapped):
         return source

@@ -17,7 +17,7 @@ from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.movement import Transpose, permutation
-from ovgpu.passes._graph import alike_shapes, constant_of, is_fusable, users_of
+from ovgpu.passes._graph import alike_shapes, constant_integers, constant_of, is_fusable, users_of
 from ovgpu.symbolic import Int, Spec
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
@@ -82,10 +82,11 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
 
 def _transposed(port: Output, transpose: Node) -> Node | None:
     """The same for a Transpose."""
-    order, shape, rank = constant_of(transpose.inputs[1]), port.spec.shape or (), transpose.outputs[0].spec.rank or 0
+    order = constant_integers(transpose.inputs[1])
+    shape, rank = port.spec.shape or (), transpose.outputs[0].spec.rank or 0
     if order is None:
         return None
-    axes, value = permutation(order.tolist(), rank), constant_of(port)
+    axes, value = permutation(order, rank), constant_of(port)
     if value is not None:
         wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
         return _constant(port, value if value.size == 1 else np.ascontiguousarray(wide.transpose(axes)))

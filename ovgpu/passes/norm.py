@@ -14,7 +14,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
-from ovgpu.passes._graph import broadcasts, constant_of, users_of
+from ovgpu.passes._graph import broadcasts, constant_integers, constant_of, users_of
 from ovgpu.passes.spelled_norm import Over, last_extents
 
 
@@ -40,7 +40,7 @@ def normalised(node: Node) -> Over | None:
         return None
     if isinstance(op, ScaledMVN):
         return None if node.inputs[1:] != [None, None] else Over(x, tuple(op.axes(rank, None)))
-    axes = [constant_of(s) for s in node.inputs[1:]]
+    axes = [constant_integers(s) for s in node.inputs[1:]]
     return None if any(a is None for a in axes) else Over(x, tuple(op.axes(rank, *(axes or [None]))))
 
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import op_of
 from ovgpu.ops.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDifference, Subtract
 from ovgpu.ops.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
 from ovgpu.ops.reduction import ReduceL2, ReduceMean, ReduceSum, Reduction
-from ovgpu.passes._graph import Graph, constant_of, negated, number_of, operands, rewrite
+from ovgpu.passes._graph import Graph, constant_integers, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Sym
 
 
@@ -225,10 +223,10 @@ def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
     op: Any = port.node.op
     if type(port.node.op) is not kind or not op.keep_dims:
         return None
-    x, axes = port.node.inputs[0], constant_of(port.node.inputs[1])
+    x, axes = port.node.inputs[0], constant_integers(port.node.inputs[1])
     if x is None or axes is None or not x.spec.rank:
         return None
-    return Over(x, tuple(sorted(int(a) % x.spec.rank for a in np.atleast_1d(axes))))
+    return Over(x, tuple(sorted(axis % x.spec.rank for axis in axes)))
 
 
 def _power(port: Output, exponent: float) -> Output | None:

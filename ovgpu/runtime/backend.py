@@ -195,6 +195,8 @@ def explain(error: Exception) -> str:
         return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
     if isinstance(error, OverflowError):
         return f"a number of the layer is too large: {error}"
+    if isinstance(error, ValueError) and str(error).startswith(("Maximum allowed", "array is too big")):  # of NumPy
+        return f"out of memory: {error}"
     return f"{type(error).__name__}: {error}"
 
 

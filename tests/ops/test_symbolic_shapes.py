@@ -181,6 +181,11 @@ def test_a_range_that_holds_1_broadcasts(table: Table) -> None:
         broadcast(table.atom("dim", "more", lo=2, hi=4), 13)
 
 
+def test_bounds_that_no_dimension_holds(table: Table) -> None:
+    shape = (table.atom("dim", "far", lo=2**64, hi=2**65), table.atom("dim", "wide", lo=2, hi=2**64))
+    assert str(Spec(Type.f32, shape).partial_shape) == "[?,2..]"
+
+
 def test_extents_by_arithmetic(table: Table, batch: Any, length: Any) -> None:
     assert shape("Tile", "opset1", tensor(batch, 3), ints(1, length)) == (batch, 3 * length)
     assert shape("Pad", "opset12", tensor(batch, length), ints(0, 1), ints(0, 2), pad_mode="constant") == (
