@@ -56,7 +56,7 @@ class GatherElements(Op):
     def evaluate(self, xp: Any, x: Any, indices: Any) -> tuple[Any, ...]:
         axis = normalize_axis(self.axis, x.ndim)
         if not x.shape[axis]:
-            return (xp.zeros(indices.shape, x.dtype),)
+            return (xp.full(indices.shape, zero_of(x), x.dtype),)
         index, outside = from_front(xp, indices, x.shape[axis])
         out = xp.take_along_axis(x, index, axis=axis)
         if outside.any():
@@ -134,7 +134,7 @@ class _GatherND(Op):
         extents = x.shape[self.batch_dims :][: indices.shape[-1]]
         shape = (*self.folded(batch), *places, *rest)
         if not prod(extents):
-            return (xp.zeros(shape, x.dtype),)
+            return (xp.full(shape, zero_of(x), x.dtype),)
         number = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(places)))  # of rows, through all batches
         number = xp.broadcast_to(number, (*batch, *places))
         outside = xp.zeros(number.shape, bool)

@@ -112,7 +112,7 @@ class Gather(Op):
         extent = x.shape[where]
         shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
         if extent == 0:
-            return (xp.zeros(shape, x.dtype),)
+            return (xp.full(shape, zero_of(x), x.dtype),)
         index, outside = from_front(xp, indices, extent)
         if batch:
             lead, rest = index.shape[:batch], index.shape[batch:]
@@ -232,8 +232,8 @@ def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
 
 
 def zero_of(x: Any) -> Any:
-    """What stands for nothing among elements like those of x."""
-    return b"" if x.dtype.kind == "O" and isinstance(x.flat[0], bytes) else 0
+    """Return the element that stands for nothing among those of x: 0, or an empty string."""
+    return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
 
 
 @op("Gather", "opset7")

@@ -66,7 +66,7 @@ class MatMul(Op):
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         a, b = self.operands(*inputs)
         out = outputs[0]
-        if out.dtype.itemsize < 4:
+        if out.dtype.itemsize < 4 or not out.size or not a.size:
             return NotImplemented
         if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
             # one product instead of one per batch

@@ -105,8 +105,9 @@ class PriorBox(Priors):
         if self.fixed_size and len(self.density) != len(self.fixed_size):
             raise OpError(f"density has {len(self.density)} elements, and fixed_size {len(self.fixed_size)}")
         for name in ("min_size", "max_size", "aspect_ratio", "fixed_ratio", "fixed_size", "density"):
-            if min(getattr(self, name), default=1) <= 0:
-                raise OpError(f"{name} has the element {min(getattr(self, name)):g}, which is not positive")
+            for element in getattr(self, name):
+                if not 0 < element < np.inf:
+                    raise OpError(f"{name} has the element {element:g}, which is not positive and finite")
         if sum(density**2 for density in self.density) > MAX_PRIORS:
             raise OpError(f"density {list(self.density)} gives more than {MAX_PRIORS} boxes for each element")
         return super().infer(output_size, image_size)

@@ -132,6 +132,7 @@ class LSTMCell1(LSTM, Cell):
         check_count(1 + len(others), 5, 7)
         h, c, w, r, *rest = others
         if r.rank == 1 and not rest:
+            _check_ranks(2, X=x, WR=w)
             parts = None if x.shape is None or w.shape is None else (x.shape[1], w.shape[1] - x.shape[1])
             wr = [Spec(w.type, None if parts is None else (w.shape[0], parts[i])) for i in (0, 1)]
             others = (h, c, *wr, r)

@@ -236,7 +236,9 @@ def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any,
         for number, (parameter, x) in enumerate(zip(model.parameters, inputs)):
             op: Any = parameter.op
             shape = PartialShape.dynamic(x.ndim)
-            kind = Type.of(x.dtype) if op.element_type.is_dynamic() else op.element_type
+            kind: Type = op.element_type
+            if kind.is_dynamic() or kind.storage != x.dtype:  # what enters a body decides, not what it declares
+                kind = Type.of(x.dtype)
             specs.append(Spec(kind, dims_of(shape, table, number)))
         # of a copy: inference writes to the ports, and other requests may be building from the same model
         program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)

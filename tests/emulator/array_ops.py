@@ -153,6 +153,9 @@ def wrap(result: Any, sources: list[Any]) -> Any:
                 mem = source.data.mem
                 if mem.ptr <= address < mem.ptr + mem.size:
                     return ndarray._of(View(address, result.shape, result.strides, result.dtype), source)
+        if not result.size and result.base is not None and sources:  # a view, though of no memory
+            source = sources[0]
+            return ndarray._of(View(source.data.ptr, result.shape, result.strides, result.dtype), source)
         for dtype in {source.dtype for source in sources} | ({result.dtype} if sources else set()):
             check_dtype(dtype)
         order = "F" if result.flags.f_contiguous and not result.flags.c_contiguous else "C"
@@ -205,8 +208,6 @@ def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return out
     if not isinstance(result, (np.ndarray, np.generic, tuple, list)):
         return result
-    if name == "getitem" and not result.size and _is_basic(args[1]):  # a view, though of no memory
-        return sources[0]._of(View(sources[0].data.ptr, result.shape, result.strides, result.dtype), sources[0])
     wrapped = wrap(result, sources)
     if _is_device_array(wrapped) and wrapped.base is None:
         counters.launches += 1

@@ -190,6 +190,7 @@ def test_dtypes_without_kernels() -> None:
 def test_views_of_dtypes_without_kernels() -> None:
     array = cp.empty((3, 4), np.uint8).view(ml_dtypes.float8_e5m2)
     assert array[:, 1:3].shape == (3, 2) and array[:, 5:].shape == (3, 0)
+    assert array[:, 5:].view(np.uint8).dtype == np.uint8
 
 
 def test_fresh_memory_is_poison() -> None:

@@ -60,6 +60,8 @@ CASES = [
     case((7, 3), (3, 5), kind="i8"),
     case((0, 3), (3, 5)),
     case((7, 0), (0, 5)),
+    case((2, 7, 0), (0, 5)),
+    Case("MatMul", "opset1", [In((2, 7, 0)), In((0, 0))], id="nothing_at_all", expect=np.zeros((2, 7, 0), np.float32)),
     case((0, 7, 3), (3, 5)),
     Case("MatMul", "opset1", [given([[100, 20]], "u8"), given([[3], [4]], "u8")],
          id="saturates_u8"),
