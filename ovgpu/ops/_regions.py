@@ -106,6 +106,6 @@ def check_sampling(ratio: int) -> None:
 
 
 def check_scale(scale: float) -> None:
-    """OpError unless the scale of coordinates is positive."""
-    if not scale > 0:
-        raise OpError(f"spatial_scale {scale} is not positive")
+    """OpError unless the scale of coordinates is positive and finite."""
+    if not 0 < scale < np.inf:
+        raise OpError(f"spatial_scale {scale} is not positive and finite")

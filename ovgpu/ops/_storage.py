@@ -58,7 +58,8 @@ def decode(x: Array, xp: Any = NUMPY) -> Array:
     wanted = decoded_dtype(x.dtype)
     if x.dtype == wanted:
         return x
-    return x.astype(wanted) if x.dtype.itemsize > 1 else xp.asarray(_values(x.dtype))[x.view(np.uint8)]
+    # NumPy gives a scalar for one code
+    return x.astype(wanted) if x.dtype.itemsize > 1 else xp.asarray(xp.asarray(_values(x.dtype))[x.view(np.uint8)])
 
 
 @cache

@@ -58,9 +58,14 @@ def all_nodes(model: Model) -> Iterator[Node]:
 
 
 def require_supported(model: Model) -> None:
-    """Raises an `UnsupportedOpError` that names every unsupported op of the model, with its layers."""
+    """Raise `UnsupportedOpError` that names every unsupported op of the model, with its layers. Variables are those of
+    the model, not of bodies in it."""
     layers: dict[tuple[str, str], list[str]] = {}
+    own = {id(node) for node in model.ops}
     for node in all_nodes(model):
+        if node.op.name in ("ReadValue", "Assign") and id(node) not in own:
+            raise UnsupportedOpError(
+                f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are unsupported ({node.place})")
         if isinstance(node.op, Unsupported):
             layers.setdefault((node.op.name, node.op.version), []).append(f"'{node.friendly_name}'")
     if layers:

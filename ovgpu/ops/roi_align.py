@@ -56,7 +56,7 @@ class _Aligned(Regions):
         """How many points there are along parts of such sizes."""
         if self.sampling_ratio:
             return xp.full(size.shape, self.sampling_ratio)
-        return xp.maximum(xp.ceil(size), 0).astype(np.int64)
+        return xp.maximum(xp.ceil(xp.where(xp.isfinite(size), size, 0)), 0).astype(np.int64)
 
     def is_maximum(self) -> bool:
         return False

@@ -62,7 +62,7 @@ EXPLAINED: tuple[Cause, ...] = (
     refused("OpenVINO leaves attributes that are required at whatever its class has", r"attribute '\w+' is missing"),
     refused("the page does not have such attributes", r"attribute '\w+': -?\d+ is less than",
             r"[a-z_]+ (is|must be at least 2, not) -?[\d.e+-]+",
-            r"[a-z_]+ (nan|-?[\d.e+]+) is (negative|not positive|no )",
+            r"[a-z_]+ (nan|inf|-?[\d.e+]+) is (negative|not positive|no )",
             "are not all positive", "is neither -1 nor positive", "there are no classes",
             r"attribute '\w+': '.*' is not one of", "has the element .* which is not positive",
             r"has \d+ elements, and",
@@ -74,6 +74,7 @@ EXPLAINED: tuple[Cause, ...] = (
             "a back edge brings", "would hold strings"),
     refused("the page does not have such numbers", r"there is no number from", "a matrix has no inverse"),
     refused("the body of a loop takes stray memory for what nothing feeds", "has no value: it is not in the port map"),
+    refused("variables in bodies are not supported", "variables in the body"),
     refused("the bytes of strings contradict each other", "has inconsistent offsets"),
     # Values that only running shows, which the plugin does not look at: it reads past the end, or gives stray memory.
     refused("the plugin does not look at values of indices, axes, lengths and counts", "is out of range",

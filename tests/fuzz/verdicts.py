@@ -25,6 +25,7 @@ FINDINGS = ("bare", "died", "hung", "refused", "differs")
 computes something else."""
 
 SLOW = 0.03  # seconds on the first device, from which on the emulator may take too long
+MANY = 20_000  # elements of the inputs, likewise
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,13 @@ class Court:
         for worker in workers:
             worker.send(subject)
         wanted, *found = [worker.receive() for worker in workers]
+        given = fed(found[0].inputs, subject.calls[0] if subject.calls else []) or []
+        large = sum(array.size for array, _ in given) > MANY
         verdicts: list[Verdict] = []
         for device, outcome in zip(self.ovgpu, found):
             if verdicts and found[0].kind == "refused" and outcome.kind in ("refused", "answered"):
                 break  # kernels do not look at values, the CPU has: its verdict counts
-            slow = outcome.kind == "hung" and (wanted.kind == "hung" or found[0].seconds > SLOW)
+            slow = outcome.kind == "hung" and (wanted.kind == "hung" or found[0].seconds > SLOW or large)
             verdict = Verdict(LARGE) if slow else self._verdict(subject, outcome, wanted)
             verdicts.append(replace(verdict, device=device))
             if not verdicts[-1].good:

@@ -129,6 +129,10 @@ def aligned(version: int) -> Iterable[Case]:
                 expect=lambda x, *_: x[1, 0, 1, 1] * np.float32([0, 0, 1]).reshape(3, 1, 1, 1))
     yield point("f64", kind="f64", count=2, images=given(np.int32([0, 1])), draw=np.array([[0, 0, 2, 2]] * 2),
                 expect=lambda x, *_: x[:, :, 1:2, 1:2])
+    for mode, ratio in (("avg", 2), ("max", 2), ("max", 0)):
+        yield of(MAPS, f"not_numbers-{mode}-{ratio}", mode=mode, ratio=ratio, count=1, images=given(np.int32([0])),
+                 draw=np.full((1, 4), np.nan), expect=np.zeros((1, 4, 2, 3), np.float32))
+    yield of(MAPS, "infinite", scale=np.inf, draw=None, error="spatial_scale inf is not positive and finite")
     yield of(MAPS, "ratio", ratio=-1, error="sampling_ratio -1 is negative")
     yield of(MAPS, "scale", scale=-1, draw=None, error="spatial_scale -1.0 is not positive")
     yield of(MAPS, "mode", mode="min", error="'min' is not one of avg, max")
