@@ -226,7 +226,7 @@ class _SlidingPool(Windowed, _Pool):
     """Whether ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
 
     dilated: ClassVar[bool] = False
-    """Whether ``dilations`` counts: OpenVINO ignores it for versions that do not have it."""
+    """True for versions that have ``dilations``; the others ignore it, as OpenVINO does."""
 
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
         return (1,) * (axes or 0) if name == "dilations" and not self.dilated else super().per_axis(name, axes, least)
@@ -280,7 +280,7 @@ class MaxPool(_Max, _SlidingPool):
 
 
 @unregistered
-class Greatest(MaxPool):
+class MaxPoolValues(MaxPool):
     """MaxPool-14 without its second output."""
 
     name: ClassVar[str] = "MaxPool"
@@ -318,7 +318,7 @@ class MaxPool8(MaxPool):
     def values(self) -> Op:
         """The op that gives the values alone."""
         given = {name: value for name, value in self.attributes().items() if name not in ("index_element_type", "axis")}
-        return Greatest(**given)
+        return MaxPoolValues(**given)
 
 
 @op("MaxPool", "opset14")

@@ -14,7 +14,7 @@ MUTANTS = 800  # about half a minute of one core
 @pytest.mark.emulator
 @pytest.mark.timeout(900)
 def test_mutants(tmp_path: Path) -> None:
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="OpenVINO judges the mutants")
     command = [sys.executable, "-m", "tests.fuzz", "--mutants", str(MUTANTS), "--seed", "7", "--keep", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
