@@ -80,10 +80,10 @@ __global__ void inverse(const T* __restrict__ x, T* __restrict__ y, int n, bool 
 
 using Strides = Matrix<long long>;
 
-// The rows of group g lie between ends.
+// Where group g stops: not before `start`, where it starts, nor behind all rows.
 template <typename I>
-__device__ __forceinline__ long long begin_of(const I* end, long long g) {
-  return g ? static_cast<long long>(end[g - 1]) : 0;
+__device__ __forceinline__ long long end_of(const I* end, long long g, long long start, long long rows) {
+  return max(start, min(static_cast<long long>(end[g]), rows));
 }
 
 // out [rows, n] = a [rows, k] @ b [g], for rows of group g: blocks look for theirs. Rows behind all groups are 0.
@@ -93,9 +93,9 @@ __global__ void __launch_bounds__(TILE* TILE)
                  long long k, bool transposed) {
   const long long across = (n + TILE - 1) / TILE;
   long long number = blockIdx.x / across;
-  for (long long g = 0; g <= groups; g++) {
-    const long long start = begin_of(end, g), stop = g < groups ? static_cast<long long>(end[g]) : rows;
-    const long long tiles = stop > start ? (stop - start + TILE - 1) / TILE : 0;
+  for (long long g = 0, start = 0, stop; g <= groups; g++, start = stop) {
+    stop = g < groups ? end_of(end, g, start, rows) : rows;
+    const long long tiles = (stop - start + TILE - 1) / TILE;
     if (number < tiles) {
       multiply_tile(a + start * k, Strides{k, 1}, b + g * n * k, transposed ? Strides{1, k} : Strides{n, 1},
                     out + start * n, Strides{n, 1}, stop - start, n, g < groups ? k : 0, number * TILE,
@@ -113,7 +113,11 @@ __global__ void __launch_bounds__(TILE* TILE)
                  long long k) {
   const long long across = (n + TILE - 1) / TILE, down = (m + TILE - 1) / TILE;
   const long long g = blockIdx.x / (across * down), number = blockIdx.x % (across * down);
-  const long long start = begin_of(end, g), stop = static_cast<long long>(end[g]);
+  long long start = 0, stop = 0;
+  for (long long i = 0; i <= g; i++) {
+    start = stop;
+    stop = end_of(end, i, start, k);
+  }
   multiply_tile(a + start, Strides{k, 1}, b + start * n, Strides{n, 1}, out + g * m * n, Strides{n, 1}, m, n,
                 stop - start, number / across * TILE, number % across * TILE);
 }

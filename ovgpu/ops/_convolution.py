@@ -309,7 +309,8 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
         some = slice(image, image + images)
         finish = None if c.finish is None else c.finish.cut(0, some, c.out.ndim)
         part = replace(c, x=c.x[some], out=c.out[some], finish=finish)
-        columns = workspace[: len(part.x) * c.groups * rows * x.shape[-1]].reshape(len(part.x), c.groups, rows, -1)
+        shape = (len(part.x), c.groups, rows, x.shape[-1])
+        columns = workspace[: prod(shape)].reshape(shape)
         taken = k.gemm(kernel, x[some], columns)
         assert taken, "cuBLAS takes dense matrices"
         _elements(k, part, "fold_columns<{}, {}, {}>", (columns, part.out))

@@ -59,6 +59,9 @@ class Op:
     """Moves or compares bits and computes nothing: runs on storage types (f16, bf16, f8, i4 ...) as they are.
     Other ops see what `_storage.decode` makes of it (f32 and i8), and their results are rounded once."""
 
+    takes_strings: ClassVar[bool] = False
+    """Takes strings as well, although it is not `exact`."""
+
     lane: ClassVar[bool] = False
     """`evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
 
@@ -86,6 +89,13 @@ class Op:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
+    def check_types(self, inputs: Sequence[Spec | None]) -> None:
+        """Raise `OpError` for strings, unless the op only moves elements or is a user's."""
+        if self.exact or self.takes_strings or not is_own(type(self)):
+            return
+        if any(s is not None and s.type is Type.string for s in inputs):
+            raise OpError("element type string is not a number")
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         """Specs of the outputs. Raises `OpError` for inputs that the specification does not allow.
@@ -133,6 +143,7 @@ class Op:
                 return outputs
             values = [v if i in self.host_inputs or v.dtype == object else v.astype(object)
                       for i, v in enumerate(values)]
+            values = [v if v.size else v.astype(np.int64) for v in values]  # an empty object array holds strings
         try:
             found = (self.evaluate(NUMPY, *values) if symbolic
                      else evaluate(self, NUMPY, values, [s.type for s in outputs]))

@@ -69,6 +69,11 @@ def _values(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return NF4[bytes_ % 16] if dtype == Type.nf4.storage else bytes_.view(dtype).astype(decoded_dtype(dtype))
 
 
+def zero_of(x: Any) -> Any:
+    """Return the element that stands for nothing among those of x: 0, or an empty string."""
+    return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
+
+
 def encode(x: Array, kind: Type, xp: Any = NUMPY) -> Array:
     """What was computed, in the storage of ``kind``; ``x`` itself if that is what it has."""
     if x.dtype == kind.storage:

@@ -150,7 +150,7 @@ class _FromI420(_FromYuv):
             return [plane[..., 0] for plane in planes]
         n, total, width, _ = planes[0].shape
         height = total // 3 * 2
-        flat = planes[0].reshape(n, -1)
+        flat = planes[0].reshape(n, total * width)
         u, v = height * width, height * width // 4 * 5
         shape = (n, height // 2, width // 2)
         return [flat[:, :u].reshape(n, height, width), flat[:, u:v].reshape(shape), flat[:, v:].reshape(shape)]

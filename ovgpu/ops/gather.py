@@ -12,9 +12,9 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import check_integers, normalize_axis, unknowns
-from ovgpu.ops._storage import is_plain
+from ovgpu.ops._storage import is_plain, zero_of
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
-from ovgpu.ops.indexing import check_range, from_front, readable, zero_of
+from ovgpu.ops.indexing import check_range, from_front, readable
 from ovgpu.symbolic import Int, Shape, Spec, Sym, broadcast, product, same
 from ovgpu.types import Type
 

@@ -22,7 +22,7 @@ from ovgpu.ops._shapes import (
     one_axis,
     unknowns,
 )
-from ovgpu.ops._storage import decode, is_plain
+from ovgpu.ops._storage import decode, is_plain, zero_of
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
 from ovgpu.ops._view import View
 from ovgpu.ops._xp import NUMPY
@@ -229,11 +229,6 @@ def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) ->
 def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
     """An array of the indices' shape, with axes of 1 where a gather's output has the data's axes."""
     return x.reshape((*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1)))
-
-
-def zero_of(x: Any) -> Any:
-    """Return the element that stands for nothing among those of x: 0, or an empty string."""
-    return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
 
 
 @op("Gather", "opset7")

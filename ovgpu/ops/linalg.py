@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -69,7 +69,8 @@ class GroupedMatMul(Op):
     ``a [T, K], b [G, N, K], ends -> [T, N]``: a row is multiplied by the matrix of its group, and gives 0 if it is in
     none. ``a [G, M, K], b [G, N, K] -> [G, M, N]``: of groups of one size. ``a [K, T], b [T, N], ends -> [G, K, N]``:
     the sums are over the rows of a group. The specification has ``b [G, K, N]``, OpenVINO takes ``[G, N, K]`` alone:
-    both are taken, that of OpenVINO if the extents allow either.
+    both are taken, that of OpenVINO if the extents allow either. A group whose end lies before the last one's has no
+    rows; ends behind all rows are their number.
     """
 
     layout = "dense"
@@ -106,7 +107,8 @@ class GroupedMatMul(Op):
             b = b.swapaxes(-1, -2)
         if ends is None:
             return product(xp, a, b)
-        bounds = [0, *(int(end) for end in ends)]
+        rows = a.shape[1 if b.ndim == 2 else 0]
+        bounds = accumulate((min(int(end), rows) for end in ends), max, initial=0)
         groups = [slice(*pair) for pair in pairwise(bounds)]
         if b.ndim == 2:
             found = [product(xp, a[:, rows], b[rows])[0] for rows in groups]

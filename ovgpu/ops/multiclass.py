@@ -108,6 +108,8 @@ class InClasses(Op):
             index = image * boxes.shape[1] + number
             found = Candidates(image, label, number, index, scores[taking], boxes[image, number])
         else:
+            if counts.min(initial=0) < 0:
+                raise OpError(f"an image cannot have {counts.min()} boxes")
             label, place = np.nonzero(taking[:, : counts.sum()])
             start = np.cumsum(counts) - counts
             image = np.repeat(np.arange(len(counts)), counts)[place]

@@ -11,6 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops._elementwise import merge_types
 from ovgpu.ops._op import Op, op
 from ovgpu.ops._shapes import at_most, check_integers, constants, integers, length, unknowns
+from ovgpu.ops._storage import zero_of
 from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops._view import View, equal
 from ovgpu.symbolic import Int, Shape, Spec, broadcast, broadcast_shapes, maximum, onto
@@ -237,7 +238,7 @@ class Pad(Op):
         if self.pad_mode == "constant":
             shape = [padded(d, b, e) for d, b, e in zip(x.shape, before, after)]
             out = xp.empty(shape, x.dtype)
-            out[...] = _zero(x) if value is None else value
+            out[...] = zero_of(x) if value is None else value
             target, source = _overlap(x.shape, before, shape)
             out[target] = x[source]
             return (out,)
@@ -315,10 +316,6 @@ class Pad12(Pad):
 def padded(extent: Int, begin: Int, end: Int) -> Int:
     """The extent of a padded (or cropped) axis."""
     return maximum(begin + extent + end, 0)
-
-
-def _zero(x: Any) -> Any:
-    return b"" if x.dtype.kind == "O" and x.size and isinstance(x.flat[0], bytes) else 0
 
 
 def _overlap(shape: Sequence[int], begin: Sequence[int],

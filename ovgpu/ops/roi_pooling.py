@@ -204,6 +204,7 @@ class DeformablePSROIPooling(_PositionSensitive):
     part_size: int = 1
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+        found = super().infer(x, regions)
         for offsets in others:
             merge_types((x, offsets))
             if self.part_size < 1:
@@ -219,7 +220,7 @@ class DeformablePSROIPooling(_PositionSensitive):
                 same(self.output_dim % classes, 0, f"{self.output_dim} channels have offsets that do not come out even")
                 for extent in offsets.shape[2:]:
                     same(extent, self.part_size, "the offsets have {0} parts along an axis, part_size is {1}")
-        return super().infer(x, regions)
+        return found
 
     def moved(self, xp: Any, offsets: Array | None) -> Any:
         """How far each part of each region is moved down and right, as a part of the region's sides."""

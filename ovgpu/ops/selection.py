@@ -47,6 +47,7 @@ class Unique(Op):
     count_element_type: Type = Type.i64
 
     host_inputs = (1,)
+    takes_strings = True
 
     def infer(self, x: Spec, axis: Spec | None = None) -> tuple[Spec, ...]:
         for what in ("index_element_type", "count_element_type"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -189,6 +190,9 @@ class Backend(Protocol):
         """Waits until all work given so far is done."""
 
 
+NEGATIVE = re.compile("negative dimensions|must be non-negative")  # in the messages of NumPy and CuPy
+
+
 def explain(error: Exception) -> str:
     """`Backend.explain` of what any library may raise."""
     if isinstance(error, MemoryError):
@@ -197,6 +201,8 @@ def explain(error: Exception) -> str:
         return f"a number of the layer is too large: {error}"
     if isinstance(error, ValueError) and str(error).startswith(("Maximum allowed", "array is too big")):  # of NumPy
         return f"out of memory: {error}"
+    if isinstance(error, ValueError) and NEGATIVE.search(str(error)):
+        return "the result would have a negative extent"
     return f"{type(error).__name__}: {error}"
 
 

@@ -31,7 +31,7 @@ from ovgpu.runtime.iterations import culprit
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.runtime.program import HostInput, Program, Segment, Step
 from ovgpu.runtime.repeat import Known
-from ovgpu.symbolic import Sym, atoms
+from ovgpu.symbolic import Spec, Sym, Table, atoms
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 
@@ -301,10 +301,12 @@ class Executor:
         def size(i: int) -> int:
             return prod(shape(i)) * self.program.values[i].type.storage.itemsize
 
-        made = [(i, step) for step in segment.steps for i in step.outputs]
+        made = [(i, step) for step in segment.steps if step.kind != "eager" for i in step.outputs]
         for i, step in made:
             if min(shape(i), default=0) < 0:
                 return _located(OpError(f"the result would have the shape {shape(i)}"), step)
+        if not made:
+            return Error(self.backend.explain(error))
         largest, step = max(made, key=lambda pair: size(pair[0]))
         arena = lay_out(segment.buffers, [segment.resolve(b.nbytes, slots) for b in segment.buffers],
                         [isinstance(b.nbytes, Sym) for b in segment.buffers])
@@ -438,7 +440,7 @@ class Executor:
         """What to raise when a step failed: one clear exception that names op, layer and file."""
         if isinstance(error, Error) and not isinstance(error, MemoryError):
             return _located(error, step)
-        return OpError(self.backend.explain(error)).at(step.op.name, step.place)
+        return _located(OpError(self.backend.explain(error)), step)
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
         if self.observe is not None:
@@ -456,11 +458,23 @@ class Executor:
             if step.bodies:
                 results = stepwise.run(self, step, inputs)
             else:
+                self._check(step, inputs)
                 results = self.backend.evaluate(step.op, inputs, types)
         except Exception as e:
             raise self._failed(e, step) from e
         for i, result in zip(step.outputs, results):
             A[i] = self._settled(i, result)
+
+    def _check(self, step: Step, inputs: Sequence[Array | None]) -> None:
+        """Have the op check host values that were not known when the model was compiled."""
+        if all(host.constant is not None for host in step.host.values()):
+            return
+        assert step.node is not None
+        specs = [None if port is None or x is None else
+                 Spec(port.spec.type, tuple(x.shape), x if number in step.host else None)
+                 for number, (port, x) in enumerate(zip(step.node.inputs, inputs))]
+        with Table():
+            step.op.infer(*specs)
 
     def _settled(self, i: int, result: Array) -> Array:
         """A value that an eager step has made, where later segments found one of its shape before: what is bound to
@@ -504,4 +518,5 @@ def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: 
 
 
 def _located(error: Error, step: Step) -> Error:
-    return error.at(step.op.name, step.place) if isinstance(error, OpError) else error
+    op = step.op if step.kind != "copy" or step.node is None else step.node.op
+    return error.at(op.name, step.place) if isinstance(error, OpError) else error

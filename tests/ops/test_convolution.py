@@ -122,6 +122,7 @@ TRANSPOSED = [
     transposed((2, 3, 5, 7), (3, 4, 3, 3), strides=(2, 3), shape=(9, 19), pads_begin=(1, 2), pads_end=(2, 2)),
     *(transposed((2, 3, 5, 7), (3, 4, 3, 3), kind, strides=(2, 1)) for kind in ("f16", "bf16", "f64", "i32", "i8")),
     transposed((0, 3, 5, 7), (3, 4, 3, 3), id="zero_batch"),
+    replace(transposed((2, 3, 5, 7), (3, 4, 0, 3), "f16", id="no_taps"), expect=np.zeros((2, 4, 4, 9), np.float16)),
     replace(transposed((2, 0, 3, 5), (0, 4, 1, 3), id="no_channels"), expect=np.zeros((2, 4, 3, 7), np.float32)),
     transposed((2, 3, 5, 7), (4, 4, 3, 3), id="channels", error="the data has 3 channels, the kernel takes 4"),
     transposed((2, 3, 5, 7), (3, 4, 3, 3), id="shape", shape=(9, 9, 9), error="has 3 elements for 2 spatial axes"),

@@ -85,6 +85,7 @@ def own() -> Iterator[Case]:
     for kind in ("none", "score", "classid"):
         for across in (False, True):
             yield make(counts=[7, 0, 9], attrs={"sort_result_type": kind, "sort_result_across_batch": across})
+    yield make(counts=[7, -1, 9], id="negative", error="an image cannot have -1 boxes")
     yield make(counts=[7, 11], attrs={"background_class": 1, "keep_top_k": 9, "nms_top_k": 5})
     yield make(counts=[7, 11], attrs={"nms_eta": 0.7, "iou_threshold": 0.83, "normalized": False}, index="i32")
     yield make(inputs=[In((3, 5, 4)), In((3, 5)), In((2,))], error="roisnum must be integers, not f32")

@@ -189,6 +189,7 @@ def parts(of: Callable[..., Case]) -> Iterable[Case]:
         yield of(X2, [4, 5], kind=kind)
     yield of(X2, [3], "too_few", error="1 sizes do not fit rank 4")
     yield of(X2, [3, 0], "zero", error="0 is no size of an output")
+    yield of(X2, given([0, 5]), "size_of_nothing_given", error="0 is no size of an output", rankless=True)
     yield of((2, 3), [3], "rank", error="the data must have rank 3 or 4 or 5, not 2")
     yield of(X2, const([3.0, 2.0], "f32"), "float", error="the output's sizes must be integers")
     yield of(X2, [3, 2], "i32", kind="i32", error="element type i32 is not real")

@@ -57,6 +57,7 @@ UNIFORM = [
     uniform([3, 5], "f32", In((), "f32", low=-2, high=0), In((1,), "f32", low=1, high=3), **TWISTED, id="bounds_given"),
     uniform(given([3, 5]), **TWISTED, id="shape_given", rankless=True),
     uniform(given([3, 5], "i32"), "i64", **TWISTED, id="shape_given_i32"),
+    uniform(given([3, -5]), **TWISTED, id="negative_shape_given", error="negative extent|shape", rankless=True),
     uniform([3], "f32", attrs={"output_type": "u8"}, error="output_type is u8"),
     uniform([3], "f32", const(1, "i32"), error="the lower bound is i32, output_type is f32"),
     uniform([3], "f32", const([1, 2], "f32"), error=r"the lower bound has shape \[2\]"),
