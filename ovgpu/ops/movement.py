@@ -337,6 +337,8 @@ class Split(_Splitting):
             raise OpError(f"num_splits {self.num_splits} is larger than {MAX_PARTS}")
         if x.shape is None:
             return (Spec(x.type, None),) * self.num_splits
+        if not x.shape:
+            raise OpError("a scalar has no axis to split along")
         where = constant_axis(axis, len(x.shape))
         if where is None:
             return (Spec(x.type, unknowns(len(x.shape))),) * self.num_splits
@@ -371,6 +373,8 @@ class VariadicSplit(_Splitting):
             raise OpError(f"{count} split lengths are more than {MAX_PARTS}")
         if x.shape is None:
             return (Spec(x.type, None),) * count
+        if not x.shape:
+            raise OpError("a scalar has no axis to split along")
         where = constant_axis(axis, len(x.shape))
         if where is None:
             return tuple(Spec(x.type, unknowns(len(x.shape))) for _ in range(count))

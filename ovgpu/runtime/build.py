@@ -98,7 +98,8 @@ class Builder:
         self._close()
         if self.uploads:
             self._upload()
-        finish(self.program, [c for c in self.checks if self._decides(c)], self._source)
+        self._fetch_items()
+        finish(self.program, [c for c in self.checks if self._decides(c)], self._source, self.born)
         return self.program
 
     def _steps(self, nodes: Sequence[Node]) -> None:
@@ -148,6 +149,14 @@ class Builder:
         self.host_numbers[id(port)] = len(self.segment.host_nodes)
         self.segment.host_nodes.append(node)
 
+    def _fetch_items(self) -> None:
+        """Keep the computed values whose elements shapes are made of until the next segment has read them."""
+        for port in self.hosts.items:
+            value = self.value_of.get(id(port))
+            if value in self.born and not self.hosts.is_cheap(port):
+                for following in self.program.segments[self.born[value] + 1 :][:1]:
+                    following.fetches.add(value)
+
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
         """Where the lane of a segment finds an outside atom; see `lane.compile_lane`."""
         if atom.op == "dim":
@@ -174,9 +183,17 @@ class Builder:
 
     def _decides(self, check: Check) -> bool:
         """Whether this program learns what a check compares; what only the rest does, that checks anew."""
-        return all(a.index in self.unknowns for x in (check.a, check.b) for a in atoms(x) if a.op == "unknown") and all(
-            id(port) in self.value_of or self.hosts.is_cheap(port)
-            for x in (check.a, check.b) for a in atoms(x) if a.op == "item" for port in [self.hosts.items[a.args[0]]])
+        return all(self._learns(atom) for x in (check.a, check.b) for atom in atoms(x))
+
+    def _learns(self, atom: Atom) -> bool:
+        if atom.op == "unknown":
+            return atom.index in self.unknowns
+        if atom.op == "dim" and isinstance(atom.args[0], str):  # of a variable that only an initial value may read
+            return atom.args[0] in self.program.states
+        if atom.op == "item":
+            port = self.hosts.items[atom.args[0]]
+            return id(port) in self.value_of or self.hosts.is_cheap(port)
+        return True
 
     # ---- values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -12,8 +12,9 @@ from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
 from ovgpu.types import Type
 
 
-def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]]) -> None:
-    """Fills in the segments of a program whose steps are complete."""
+def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]],
+           born: Mapping[int, int]) -> None:
+    """Fill in the segments of a program whose steps are complete; ``born`` says in which one a value is computed."""
     values = program.values
     made: dict[int, int] = {}  # value -> number of the segment that makes its array
     last_segment = _last_segments(program)
@@ -40,7 +41,7 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
-    available = cache(partial(_available, program, source))
+    available = cache(partial(_available, program, source, born))
     for check in checks:
         known = max((available(a) for x in (check.a, check.b) for a in atoms(x)), default=0)
         if known < len(by_segment):
@@ -216,13 +217,12 @@ def _add(where: dict[int, list[int]], key: int, item: int) -> None:
         items.append(item)
 
 
-def _available(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]], atom: Atom) -> int:
+def _available(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]], born: Mapping[int, int],
+               atom: Atom) -> int:
     """The first segment in whose lane an outside atom is known."""
     if atom.op not in ("unknown", "item"):
         return 0
     kind, value, _ = source(program.segments[0], atom)
     if kind == "host":  # computed from parameters alone
         return 0
-    born = (number for number, segment in enumerate(program.segments)
-            if any(value in step.outputs for step in segment.steps))
-    return next((number + 1 for number in born), 0)
+    return born[value] + 1 if value in born else 0

@@ -34,6 +34,34 @@ def reshape_to_computed() -> Net:
     return net
 
 
+def broadcast_to_computed() -> Net:
+    """The target's first element is computed long before the second; its memory must not be used again until then."""
+    net = Net()
+    n = net.parameter("i64", (-1,), "n")
+    first = net.layer("ReduceSum", "opset1", [net.layer("Add", "opset1", [n, n]), net.const([0])], {"keep_dims": True})
+    sums = n
+    for _ in range(3):
+        sums = net.layer("CumSum", "opset3", [sums, net.const(0)])
+    second = net.layer("ReduceMax", "opset1", [sums, net.const([0])], {"keep_dims": True})
+    target = net.layer("Concat", "opset1", [first, second], {"axis": 0})
+    net.result(net.layer("Exp", "opset1", [net.layer("Broadcast", "opset3", [net.const(0, "f32"), target])]))
+    return net
+
+
+def product_of_part_of_joint() -> Net:
+    """The extent of a factor is an element of a Concat, the length of which is known once a part has been made."""
+    net = Net()
+    x, extent = net.parameter("f32", (-1, -1), "x"), net.parameter("i64", (1,), "extent")
+    others, axis = net.parameter("i64", (3,), "others"), net.parameter("i64", (), "axis")
+    joint = net.layer("Concat", "opset1", [extent, net.layer("Gather", "opset8", [others, net.const([1, 2]), axis])],
+                      {"axis": 0})
+    rows = net.layer("Gather", "opset8", [joint, net.const([0]), net.const(0)])
+    shape = net.layer("Concat", "opset1", [rows, net.const([3])], {"axis": 0})
+    factor = net.layer("Broadcast", "opset3", [net.const(2, "f32"), shape])
+    net.result(net.layer("MatMul", "opset1", [x, factor], {"transpose_a": False, "transpose_b": False}))
+    return net
+
+
 def integer_range() -> Net:
     net = Net()
     stop = net.parameter("i32", (), "stop")
@@ -99,6 +127,11 @@ SCENARIOS = [
              [Infer(x=data(4, 6), target=np.array(t)) for t in ([3, 8], [-1, 2], [0, -1], [24, 1], [3, 8])]),
     Scenario("reshape-to-computed", reshape_to_computed(),
              [Infer(x=data(4, 6), y=np.array([[a, -b]], "f4")) for a, b in ((3.1, 2), (1.9, 8.5), (3.2, 1))]),
+    Scenario("broadcast-to-computed", broadcast_to_computed(),
+             [Infer(n=np.array(n)) for n in ([1, 2], [3], [2, 2, 1], [1, 2])]),
+    Scenario("product-of-part-of-joint", product_of_part_of_joint(),
+             [Infer(x=data(2, k), extent=np.array([k]), others=np.array([7, 8, 9]), axis=np.array(0))
+              for k in (4, 5, 4)]),
     Scenario("integer-range", integer_range(), [Infer(stop=np.array(n, "i4")) for n in (7, 0, 4, 1, 1000)]),
     Scenario("real-range", real_range(),
              [Infer(stop=np.array(n, "f4"), y=np.ones(1, "f4")) for n in (3.3, 0, 4, 3.3)]),

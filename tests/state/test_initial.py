@@ -28,6 +28,18 @@ def chain(declared: Any = "...", shape: Any = (2, 3)) -> Net:
     return net
 
 
+def unused() -> Net:
+    """A variable that nothing but the initial value of another one reads."""
+    net = Net()
+    x = net.parameter("f32", (2, 3), "x")
+    a = net.read_value("a", "f32", "...", x)
+    b = net.read_value("b", "f32", "...", transpose(net, a, [1, 0]))
+    c = net.read_value("c", "f32", "...", matmul(net, a, b))
+    net.assign("c", c)
+    net.result(mul(net, x, scalar(net, 2)))
+    return net
+
+
 def chained(x: Any, y: Any, a: Any, b: Any = None, c: Any = None) -> Infer:
     """An inference that finds or computes these variables; b and c as they begin, if they are not given."""
     b = 3 * a.T if b is None else b
@@ -70,6 +82,8 @@ SCENARIOS = [
         Reset("c"), chained(X[1], X[5], X[2], 3 * X[0].T)], oracle="value"),
     Scenario("initial-values-from-one-that-was-set", chain(), [
         SetState("a", X[4]), chained(X[0], X[1], X[4])], oracle="value"),
+    Scenario("initial-value-from-what-nothing-else-reads", unused(), [
+        Infer([2 * X[n]], {"c": X[0] @ X[0].T}, x=X[n]) for n in range(3)], oracle="value"),
     Scenario("of-unknown-rank", unranked(), of_unranked(*(numbers(5, 3, seed=n) for n in range(3))), oracle="value"),
 ]
 test_initial = check(SCENARIOS)
