@@ -12,6 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Array, Op, op
+from ovgpu.ops._shapes import constants, integers, normalize_axis
 from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
 
@@ -242,7 +243,7 @@ class _Iterating(Op):
         for m in self.outputs:
             if m.axis is not None and parts[m.port]:
                 pieces = parts[m.port][:: -1 if m.stride < 0 else 1]
-                found[m.port] = xp.concatenate(pieces, axis=m.axis)
+                found[m.port] = _joined(xp, pieces, m)
             elif m.axis is not None:
                 found[m.port] = self._empty(xp, m, inputs, counter)
             elif results:
@@ -285,6 +286,17 @@ def _one(spec: Spec | None, name: str, boolean: bool) -> None:
             raise OpError(f"the {name} must be a scalar, it has rank {len(spec.shape)}")
         for dim in spec.shape:
             same(dim, 1, f"the {name} must have one element, it has {{0}}")
+
+
+def _joined(xp: Any, parts: Sequence[Array], m: OutputMap) -> Array:
+    """Return the concatenation of the iterations' parts; OpError for parts that do not fit together."""
+    axis = normalize_axis(m.axis or 0, parts[0].ndim)
+    first = parts[0]
+    for x in parts:
+        if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*first.shape[:axis], *first.shape[axis + 1 :]):
+            raise OpError(f"output {m.port} cannot join parts of shapes {list(first.shape)} and {list(x.shape)} "
+                          f"along axis {m.axis}")
+    return xp.concatenate(parts, axis=axis)
 
 
 def _part(shape: Shape, m: InputMap) -> Shape:
@@ -383,14 +395,14 @@ class Loop(_Iterating):
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         _one(specs[0], "trip count", False)
         _one(specs[1], "execution condition", True)
-        limit = specs[0].constant if specs[0] is not None else None
-        most = None if limit is None else int(limit.reshape(-1)[0])
+        limit = None if specs[0] is None else constants(specs[0])
+        most = None if limit is None else limit[0]
         with _Inside() as inside:
             results = self._infer_body(specs, self.current_iteration, most)
         return self._outputs(specs, results, inside, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        limit = int(np.asarray(inputs[0]).reshape(-1)[0])
+        limit = integers(inputs[0])[0]
         start = bool(np.asarray(inputs[1]).reshape(-1)[0])
         return self._iterate(xp, inputs, limit if start else 0, self.current_iteration, self.condition)
 

@@ -223,6 +223,9 @@ class Builder:
 
     def _state(self, node: Node) -> None:
         port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
+        if port.spec.type.is_dynamic():
+            raise OpError(f"variable '{variable}' has neither an element type nor an initial value").at(
+                node.op.name, node.place)
         view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
         if variable not in self.program.states:
             value = self.program.states[variable] = self.value(port, view, "state", variable)
@@ -364,6 +367,8 @@ class Builder:
         if views is None or any(v is None for v in views):
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
+        if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.outputs):
+            return False  # views of it are made in the next segment, whose lane would read this one before
         for port, view in zip(node.outputs, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)

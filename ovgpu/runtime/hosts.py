@@ -45,6 +45,10 @@ class Hosts:
         value[:] = atoms
         return Spec(spec.type, spec.shape, value.reshape(spec.shape))
 
+    def is_read(self, port: Output) -> bool:
+        """Return whether the host needs the port's elements and the slots do not give them."""
+        return id(port) in self._hosted and not self.spelled(port)
+
     def is_cheap(self, port: Output) -> bool:
         """Whether the lane can compute the port's value from parameters and constants by itself."""
         if self._cheap is None:

@@ -62,6 +62,17 @@ def product_of_part_of_joint() -> Net:
     return net
 
 
+def range_to_squeezed() -> Net:
+    """The host reads a view of what has a length that only running tells."""
+    net = Net()
+    numbers, axis = net.parameter("i64", (3,), "numbers"), net.parameter("i64", (), "axis")
+    stop = net.layer("Squeeze", "opset1", [net.layer("Gather", "opset8", [numbers, net.const([1]), axis]),
+                                           net.const([0])])
+    steps = net.layer("Range", "opset4", [net.const(0), stop, net.const(1)], {"output_type": "f32"}, outputs=["f32"])
+    net.result(net.layer("Exp", "opset1", [steps]))
+    return net
+
+
 def integer_range() -> Net:
     net = Net()
     stop = net.parameter("i32", (), "stop")
@@ -132,6 +143,8 @@ SCENARIOS = [
     Scenario("product-of-part-of-joint", product_of_part_of_joint(),
              [Infer(x=data(2, k), extent=np.array([k]), others=np.array([7, 8, 9]), axis=np.array(0))
               for k in (4, 5, 4)]),
+    Scenario("range-to-squeezed", range_to_squeezed(),
+             [Infer(numbers=np.array([7, n, 8]), axis=np.array(0)) for n in (2, 3, 0, 2)]),
     Scenario("integer-range", integer_range(), [Infer(stop=np.array(n, "i4")) for n in (7, 0, 4, 1, 1000)]),
     Scenario("real-range", real_range(),
              [Infer(stop=np.array(n, "f4"), y=np.ones(1, "f4")) for n in (3.3, 0, 4, 3.3)]),
