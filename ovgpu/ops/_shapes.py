@@ -117,6 +117,14 @@ def integer(values: Any, what: str) -> int:
     return found[0]
 
 
+def first(values: Any, what: str) -> int:
+    """The first element of a host tensor; OpError if there is none. OpenVINO ignores the others of conditions."""
+    found = integers(values)
+    if not found:
+        raise OpError(f"{what} has no element")
+    return found[0]
+
+
 def integers(values: Any) -> list[int]:
     """The elements of a host tensor as Python ints; of one with symbolic elements, a TypeError."""
     return np.asarray(values).astype(np.int64).ravel().tolist()

@@ -12,7 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import Array, Op, op
-from ovgpu.ops._shapes import constants, integers, normalize_axis
+from ovgpu.ops._shapes import constants, first, normalize_axis
 from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
 
@@ -231,7 +231,7 @@ class _Iterating(Op):
                 if m.axis is not None:
                     parts[m.port].append(results[m.result])
             i += 1
-            if condition is not None and not bool(results[condition].reshape(-1)[0]):
+            if condition is not None and not first(results[condition], "the body's condition"):
                 break
         return self._collect(xp, inputs, results, parts, counter)
 
@@ -265,7 +265,7 @@ class _Iterating(Op):
             twin: _Iterating = replace(self, body=self.body.clone())  # type: ignore[type-var]
             spec = twin._infer_body(specs, counter)[m.result]
         shape = [0 if isinstance(d, Sym) else d for d in spec.shape or (0,)]
-        shape[m.axis or 0] = 0
+        shape[normalize_axis(m.axis or 0, len(shape))] = 0
         return xp.empty(tuple(shape), spec.type.storage)
 
 
@@ -402,8 +402,7 @@ class Loop(_Iterating):
         return self._outputs(specs, results, inside, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        limit = integers(inputs[0])[0]
-        start = bool(np.asarray(inputs[1]).reshape(-1)[0])
+        limit, start = first(inputs[0], "the trip count"), first(inputs[1], "the execution condition")
         return self._iterate(xp, inputs, limit if start else 0, self.current_iteration, self.condition)
 
 
@@ -454,7 +453,7 @@ class If(Op):
         return {m.port: results[m.result] for m in outputs}
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
+        taken = first(inputs[0], "the condition")
         body = self.then_body if taken else self.else_body
         given: list[Any] = [None] * len(body.parameters)
         for m in self.then_inputs if taken else self.else_inputs:

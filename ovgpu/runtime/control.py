@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ovgpu.model import Model, Node
 from ovgpu.ops._op import Array, Op
+from ovgpu.ops._shapes import first
 from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops.control_flow import If, InputMap, Loop, TensorIterator
 from ovgpu.runtime import repeat
@@ -196,7 +195,7 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
     """
     op, backend = step.op, executor.backend
     if isinstance(op, If):
-        taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
+        taken = first(inputs[0], "the condition")
         maps = Maps(op.then_inputs, op.then_outputs) if taken else Maps(op.else_inputs, op.else_outputs)
         return Iterations(_child(executor, step, 0 if taken else 1), maps).calls(inputs, outputs, 1) or ()
     assert isinstance(op, (TensorIterator, Loop))

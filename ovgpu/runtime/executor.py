@@ -362,9 +362,9 @@ class Executor:
         if step.kind == "copy" and not step.host:
             source, target = A[step.inputs[0]], A[step.outputs[0]]
             return () if same_place(source, target) else self.backend.copy(source, target)
-        inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
         outputs = [A[i] for i in step.outputs]
         try:
+            inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
             if step.kind == "control":
                 return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
+from ovgpu.ops._shapes import first
 from ovgpu.ops.control_flow import If, Loop, TensorIterator, part
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
@@ -47,7 +48,7 @@ class Stepwise:
 
     def branch(self, executor: Executor, inputs: Sequence[Array | None]) -> Sequence[Array]:
         op: Any = self.step.op
-        taken = bool(np.asarray(inputs[0]).reshape(-1)[0])
+        taken = first(inputs[0], "the condition")
         body, into, out = ((op.then_body, op.then_inputs, op.then_outputs) if taken
                            else (op.else_body, op.else_inputs, op.else_outputs))
         given: list[Any] = [None] * len(body.parameters)
@@ -91,7 +92,7 @@ class Stepwise:
             i += 1
             if condition is not None:
                 going = self.backend.to_host(results[condition]) if known is None else known
-                if not going.reshape(-1)[0]:
+                if not first(going, "the body's condition"):
                     break
         outputs: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
         return outputs
@@ -174,8 +175,8 @@ def _bounds(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int | None
     if isinstance(op, TensorIterator):
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in op.inputs if m.axis is not None]
         return counts[0] if counts else 1, None, None
-    limit, start = (np.asarray(x).reshape(-1)[0] for x in inputs[:2])
-    return int(limit) if start else 0, op.current_iteration, op.condition
+    limit, start = first(inputs[0], "the trip count"), first(inputs[1], "the execution condition")
+    return limit if start else 0, op.current_iteration, op.condition
 
 
 def _is_read(program: Program, value: int) -> bool:
