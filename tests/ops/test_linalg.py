@@ -90,14 +90,6 @@ GROUPED = [
 ]
 
 
-def in_f32(a: Array, b: Array, ends: Array) -> Array:
-    """The groups' products, rounded once."""
-    exact: Array = by_rows(True)(a.astype(np.float32), b.astype(np.float32), ends).astype(a.dtype)
-    return exact
-
-
-GROUPED += [grouped((11, 5), (3, 7, 5), [3, 8, 11], kind, expect=in_f32) for kind in ("f16", "bf16")]
-
 def in_order(a: Array, b: Array, ends: Array) -> Array:
     """The groups' products where ends are out of order or behind the rows."""
     ends = np.maximum.accumulate(ends.clip(0, a.shape[b.ndim == 2]))
@@ -107,6 +99,16 @@ def in_order(a: Array, b: Array, ends: Array) -> Array:
 
 GROUPED += [grouped(*shapes, [3, -1, 20, 7], expect=in_order, id=id)
             for shapes, id in ((((11, 5), (4, 7, 5)), "disorder"), (((5, 11), (11, 7)), "disorder_of_sums"))]
+
+
+def in_f32(a: Array, b: Array, ends: Array) -> Array:
+    """The groups' products, rounded once."""
+    exact: Array = by_rows(True)(a.astype(np.float32), b.astype(np.float32), ends).astype(a.dtype)
+    return exact
+
+
+GROUPED += [grouped((11, 5), (3, 7, 5), [3, 8, 11], kind, expect=in_f32) for kind in ("f16", "bf16")]
+
 test_cases = check([*INVERSE, *GROUPED])
 
 
