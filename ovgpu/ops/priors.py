@@ -9,8 +9,8 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops._op import Array, Op, op
-from ovgpu.ops._shapes import at_most, check_integers, integers
-from ovgpu.symbolic import Spec, same, unknown
+from ovgpu.ops._shapes import check_integers, integers
+from ovgpu.symbolic import Spec, maximum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
@@ -35,9 +35,10 @@ class Priors(Op):
         if len(self.variance) not in (0, 1, 4):
             raise OpError(f"variance has {len(self.variance)} elements, not 0, 1 or 4")
         grid = output_size.ints()
-        for extent in grid or ():
-            at_most(0, extent, "{1} is no extent of an output")
-        return (Spec(Type.f32, (2, unknown() if grid is None else 4 * self.count() * grid[0] * grid[1])),)
+        if grid is None:
+            return (Spec(Type.f32, (2, unknown())),)
+        height, width = (maximum(extent, 0) for extent in grid)
+        return (Spec(Type.f32, (2, 4 * self.count() * height * width)),)
 
     def count(self) -> int:
         """Boxes for each element of the grid."""

@@ -121,6 +121,8 @@ EXPLAINED: tuple[Cause, ...] = (
           "takes thresholds below 0 for others", op("NonMaxSuppression")),
     Cause("differs", "", "the order of equal elements",
           op("TopK", "ExperimentalDetectronTopKROIs", "MatrixNms", "MulticlassNms", "Proposal", "GenerateProposals")),
+    Cause("differs", "", "the order of equal elements: boxes that are all too small",
+          op("ExperimentalDetectronGenerateProposalsSingleImage") + r'(?s:.*?)min_size="(inf|\d{3,}|\d[\d.]*e)'),
     Cause("differs", r"\]: 0(\.0)? instead of|instead of (0\.0|nan|-?[\d.]+e[-+]?\d\d)",
           "regions of images that are not there", op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
     Cause("differs", r"\]: 0(\.0)? instead of", "the plugin does not look at values of indices", op("GatherND")),

@@ -30,7 +30,8 @@ def boxes(version: str) -> Iterator[Case]:
                                        "step": -1.0}, id="relative")
     yield priors("PriorBox", version, {"min_size": (0.2, 0.3), "aspect_ratio": (2.0,), "scale_all_sizes": False,
                                        "step": 0.25, "flip": True}, id="relative_step")
-    yield priors("PriorBox", version, sizes, const([-3, -5]), error="-3 is no extent of an output", id="negative")
+    yield priors("PriorBox", version, sizes, const([-3, -5]), id="negative", expect=np.zeros((2, 0), np.float32))
+    yield priors("PriorBox", version, sizes, given([3, -5]), id="negative_given", expect=np.zeros((2, 0), np.float32))
     yield priors("PriorBox", version, fixed, id="fixed")
     yield priors("PriorBox", version, fixed | {"aspect_ratio": (2.0,), "flip": True}, id="fixed_ratios")
     yield priors("PriorBox", version, fixed | {"fixed_ratio": (2.0,), "clip": True}, id="fixed_ratio")
