@@ -291,10 +291,10 @@ def _one(spec: Spec | None, name: str, boolean: bool) -> None:
 def _joined(xp: Any, parts: Sequence[Array], m: OutputMap) -> Array:
     """Return the concatenation of the iterations' parts; OpError for parts that do not fit together."""
     axis = normalize_axis(m.axis or 0, parts[0].ndim)
-    first = parts[0]
+    begin = parts[0].shape
     for x in parts:
-        if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*first.shape[:axis], *first.shape[axis + 1 :]):
-            raise OpError(f"output {m.port} cannot join parts of shapes {list(first.shape)} and {list(x.shape)} "
+        if (*x.shape[:axis], *x.shape[axis + 1 :]) != (*begin[:axis], *begin[axis + 1 :]):
+            raise OpError(f"output {m.port} cannot join parts of shapes {list(begin)} and {list(x.shape)} "
                           f"along axis {m.axis}")
     return xp.concatenate(parts, axis=axis)
 
