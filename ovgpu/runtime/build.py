@@ -150,12 +150,14 @@ class Builder:
         self.segment.host_nodes.append(node)
 
     def _fetch_items(self) -> None:
-        """Keep the computed values whose elements shapes are made of until the next segment has read them."""
+        """Keep computed values until the next segment has read them, if later shapes depend on their elements."""
         for port in self.hosts.items:
             value = self.value_of.get(id(port))
-            if value in self.born and not self.hosts.is_cheap(port):
-                for following in self.program.segments[self.born[value] + 1 :][:1]:
-                    following.fetches.add(value)
+            if value is None or value not in self.born or self.hosts.is_cheap(port):
+                continue
+            reader = self.born[value] + 1
+            if reader < len(self.program.segments):
+                self.program.segments[reader].fetches.add(value)
 
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
         """Where the lane of a segment finds an outside atom; see `lane.compile_lane`."""
@@ -368,7 +370,7 @@ class Builder:
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
         if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.outputs):
-            return False  # views of it are made in the next segment, whose lane would read this one before
+            return False  # the next segment's lane would read this view before that segment makes it
         for port, view in zip(node.outputs, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)
