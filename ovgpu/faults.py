@@ -7,14 +7,14 @@ from typing import Any
 
 from ovgpu.errors import Error, OpError
 from ovgpu.model import Node
-from ovgpu.runtime.backend import explain
+from ovgpu.runtime.backend import explained
 
 
 def fault(doing: str, error: Exception) -> Error:
     """Return the error to raise in place of an exception that ovgpu did not raise on purpose. It names the innermost
     layer that the code was working on."""
-    text = (explain(error) if isinstance(error, MemoryError) else
-            f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, please report it")
+    text = explained(error) or (f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, "
+                                "please report it")
     node = _node(error.__traceback__)
     return Error(text) if node is None else OpError(text).at(node.op.name, node.place)
 

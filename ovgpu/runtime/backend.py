@@ -195,6 +195,12 @@ NEGATIVE = re.compile("negative dimensions|must be non-negative")  # in the mess
 
 def explain(error: Exception) -> str:
     """`Backend.explain` of what any library may raise."""
+    return explained(error) or f"{type(error).__name__}: {error}"
+
+
+def explained(error: Exception) -> str:
+    """Return the message for an exception that numbers of the model cause: they ask for too much memory, do not fit
+    into a type or make a shape negative. It is empty for other exceptions."""
     if isinstance(error, MemoryError):
         return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
     if isinstance(error, OverflowError):
@@ -203,7 +209,7 @@ def explain(error: Exception) -> str:
         return f"out of memory: {error}"
     if isinstance(error, ValueError) and NEGATIVE.search(str(error)):
         return "the result would have a negative extent"
-    return f"{type(error).__name__}: {error}"
+    return ""
 
 
 class Fresh:

@@ -140,6 +140,8 @@ EXPLAINED: tuple[Cause, ...] = (
           has_zero_parameters),
     Cause("differs", "", "the page's default for axis is 1, the class's is 0",
           r'type="Soft[mM]ax" version="opset1"[^>]*>\s*(<(?!data)|<data\b(?![^>]*axis))'),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the page's default for flatten is true, the class has none",
+          r'type="ExperimentalDetectronPriorGridGenerator"[^>]*>\s*(<(?!data)|<data\b(?![^>]*flatten))'),
     Cause("differs", "", "the plugin cuts the bias to an integer, and takes axes for channels or all but them",
           op("LRN")),
     Cause("differs", r"\.\d+ instead of", "the plugin adds up steps in f32", op("Range")),
