@@ -71,7 +71,7 @@ EXPLAINED: tuple[Cause, ...] = (
     refused("a dynamic element type has no values", "cannot have the dynamic element type", "_type is dynamic"),
     refused("the page does not have this element type",
             r"element type \w+ is (not|no)\b", "element types differ", r"must be [\w -]+, not \w+",
-            "a back edge brings", "would hold strings"),
+            r"_type is \w+, not", "a back edge brings", "would hold strings"),
     refused("the page does not have such numbers", r"there is no number from", "a matrix has no inverse"),
     refused("the body of a loop takes stray memory for what nothing feeds", "has no value: it is not in the port map"),
     refused("variables in bodies are not supported", "variables in the body"),
