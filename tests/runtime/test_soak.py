@@ -23,6 +23,15 @@ def test_what_is_left_behind_is_told(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "more objects" in capsys.readouterr().out
 
 
+def test_memory_that_comes_and_goes_is_no_growth() -> None:
+    def grown(*resident: int) -> dict[str, int]:
+        return soak.grown([{"files": number, "resident MB": each} for number, each in enumerate(resident)])
+
+    assert grown(10, 20) == {"files": 1, "resident MB": 10}
+    assert grown(50, 60, 20, 80, 90, 90, 70, 21) == {"files": 4, "resident MB": 1}
+    assert grown(10, 20, 30, 40, 50, 60, 70, 80) == {"files": 4, "resident MB": 40}
+
+
 def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def wrong(self: soak.Soak, rng: Any) -> None:
         raise AssertionError("wrong")
