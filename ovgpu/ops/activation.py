@@ -91,6 +91,9 @@ class PRelu(Elementwise):
         if slope.ndim == 1 and x.ndim > 1 and slope.shape[0] == x.shape[1]:
             return x, slope.reshape(slope.shape + (1,) * (x.ndim - 2))
         extra = slope.ndim - x.ndim  # leading axes of extent 1
+        for a, b in zip(reversed(slope.shape), reversed(x.shape)):
+            if a not in (1, b):  # of a slope that could have been one of channels, until its length was known
+                raise OpError(f"the slope's dimension {a} does not broadcast to {b}")
         return x, slope.reshape(slope.shape[max(extra, 0):])
 
 

@@ -45,6 +45,7 @@ NARROW = "(u1|u2|u3|u4|u6|i4|nf4|f4e2m1|f8e4m3|f8e5m2|f8e8m0)"
 EDGE = (r"(instead of|\]:) (-?128|127|255|-?32768|32767|65535|-?2147483648|2147483647|2147483520|-?92233720\d+|"
         r"18446744\d+)\b")
 FAR = r"\b(nan|inf)\b|e\+?[1-9]\d"
+STEEP = ("Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh", "Atanh")  # of large numbers, or near the ends of a domain
 NEAR = r"largest error [\d.]+e-0[3-9]"
 
 EXPLAINED: tuple[Cause, ...] = (
@@ -65,7 +66,7 @@ EXPLAINED: tuple[Cause, ...] = (
             r"[a-z_]+ (nan|inf|-?[\d.e+]+) is (negative|not positive|not finite|no )",
             "are not all positive", "is neither -1 nor positive", "there are no classes",
             r"attribute '\w+': '.*' is not one of", "has the element .* which is not positive",
-            r"has \d+ elements, and",
+            r"has \d+ elements, and", r"has \d+ elements instead of \d+", r"there are -\d+ ",
             r"has \d+ elements, not \d+", r"must have \d+ elements, not \d+", "the pooled size is",
             "would have the shape", "is no size of an output"),
     refused("a dynamic element type has no values", "cannot have the dynamic element type", "_type is dynamic"),
@@ -91,9 +92,11 @@ EXPLAINED: tuple[Cause, ...] = (
             "is no multiple of", "parts along an axis", "do not fit", "are no patches", "are more than the",
             "add up to", "the initial value of variable", "complex numbers are pairs",
             "must have one element", "does not fit", "divided by", "are more than extent", r"a region has \d+ numbers",
-            "channels have offsets that", r"elements on axis \d"),
+            "channels have offsets that", r"the offsets have \d+ channels", r"elements on axis \d"),
     # Both compute.
     Cause("differs", rf"{FAR}|{NEAR}", "the plugin computes f64 in f32", '"f64"'),
+    Cause("differs", "", "the plugin computes f64 in f32 before an operation that makes much of little",
+          '"f64"(?s:.*)' + op(*STEEP), is_small),
     Cause("differs", "", "the plugin does not compute with types of 1 to 8 bits as they are",
           rf'type="Parameter"[^>]*>\s*<data [^>]*element_type="{NARROW}"|(destination|output)_type="{NARROW}"'),
     Cause("differs", "", "the plugin cuts digits off where it makes numbers of 8 bits, all exponent", '"f8e8m0"'),
@@ -117,7 +120,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", rf"{NEAR}|largest error 0\.00", "the plugin does not round to 16 bits between operations",
           '"b?f16"', is_small),
     Cause("differs", "", "the plugin does not round to 16 bits before an operation that makes much of little",
-          '"b?f16"(?s:.*)' + op("GatherTree", "Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh"), is_small),
+          '"b?f16"(?s:.*)' + op("GatherTree", *STEEP), is_small),
     Cause("differs", r"shape \(\d+, 3\), expected", "the plugin pads and cuts what is selected by static counts, and "
           "takes thresholds below 0 for others", op("NonMaxSuppression")),
     Cause("differs", "", "the order of equal elements",
@@ -132,9 +135,18 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin reads on behind spectra that are too short", op("IRDFT")),
     Cause("differs", r"shape \(\d+, \d+\), expected", "results so near 0 that one rounding makes them 0",
           op("NonZero")),
+    Cause("differs", "", "the plugin takes all squared differences of u8 for 0",
+          '"u8"(?s:.*)' + op("SquaredDifference")),
+    Cause("differs", r"\]: -?\d+ instead of -?\d+", "the plugin rounds integers along the last two axes, and cuts them "
+          "along others", op("Interpolate")),
+    Cause("differs", r"shape \(2, \d+\), expected \(2, \d+\)", "OpenVINO counts boxes of max_size without min_size "
+          "and leaves them unset", op("PriorBox")),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin joins parts along the first axis where the last is "
+          "meant, against the shapes that it infers", r'<output [^>]*axis="-\d+"'),
     Cause("differs", "", "labels that are the blank", op("CTCLoss")),
     Cause("differs", "instead of 0", "the plugin's Unique gives zeros where an output is not used", op("Unique")),
-    Cause("differs", "output 1: .*differ; ", "elements that equal the least of their type have index 0", op("MaxPool")),
+    Cause("differs", "output 1: .*differ; |instead of 0\\b", "elements that equal the least of their type have index 0",
+          op("MaxPool")),
     Cause("differs", rf"{NEAR}|largest error 0\.0", "the plugin's ErfInv loses digits near 1", op("ErfInv")),
     Cause("differs", "", "roots of numbers near or below 0, to which no eps is added", r'eps="(-|0(\.0)?")'),
     Cause("differs", "", "the plugin takes parameters of 0 for absent ones", op("Selu", "HardSigmoid"),

@@ -72,6 +72,9 @@ def answer_with(ovgpu: Any, subject: Subject, device: str) -> Outcome:
             return Outcome("large", str(e))
         inputs = [] if compiled is None else _ports(compiled)
         return Outcome("bare" if UNMEANT.search(str(e)) else "refused", _told(e), inputs=inputs)
+    except MemoryError as e:
+        copied = traceback.extract_tb(e.__traceback__)[-1].filename == judge.__file__  # which copies inputs and outputs
+        return Outcome("large", str(e)) if copied else Outcome("bare", _told(e))
     except Exception as e:
         return Outcome("bare", _told(e))
 
