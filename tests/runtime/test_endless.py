@@ -240,6 +240,15 @@ def test_compiling_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         request_of(net, "CPU")
 
 
+def test_compiling_what_no_array_holds() -> None:
+    """NumPy has a ValueError for more elements than it can count."""
+    net = Net()
+    grid, image = net.const(np.array([1 << 32, 1 << 32])), net.const(np.array([8, 8]))
+    net.result(net.layer("PriorBox", "opset1", [grid, image], {"offset": 0.5, "min_size": 16.0}))
+    with pytest.raises(ov.Error, match=r"^\[PriorBox\] (?!.*fault)out of memory: .*\(layer '"):
+        request_of(net, "CPU")
+
+
 def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1000_000)
