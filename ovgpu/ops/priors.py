@@ -54,6 +54,8 @@ class Priors(Op):
     def made(self, output_size: Array, image_size: Array) -> Array:
         """The output, on the host."""
         grid, image = integers(output_size), integers(image_size)
+        if min(grid) <= 0:
+            return np.empty((2, 0), F32)
         boxes = self.boxes(np.array(grid), np.array(image))
         if self.clip:
             boxes = boxes.clip(0, 1)
