@@ -35,7 +35,7 @@ from bench import gpu_llama_torch, gpu_measure
 from bench.gpu_llama_model import LLAMA_1B, TINY, Caches, Llama, Variant, build
 from bench.gpu_measure import Events, HostClock, Timer, device_seconds, host_seconds, summary
 from bench.gpu_run import Ovgpu
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 
 Array = NDArray[Any]

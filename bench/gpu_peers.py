@@ -27,7 +27,7 @@ from rich.console import Console
 from bench import engines, gpu_measure, gpu_questions, gpu_run
 from bench.gpu_torch import MODES
 from bench.gpu_workloads import TINY, WORKLOADS
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 
 COPY, COPY_TINY = 2 << 30, 1 << 16  # bytes that a copy moves, each way

@@ -34,7 +34,7 @@ from bench import gpu_measure, gpu_run, gpu_vision_torch
 from bench.gpu_measure import Events, HostClock, Timer, device_seconds, host_seconds, summary
 from bench.gpu_torch import MODES
 from bench.gpu_vision_workloads import TINY, WORKLOADS, Configured
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 
 Array = NDArray[Any]

@@ -22,20 +22,20 @@ shapes of the outputs, and `evaluate` computes them with NumPy or CuPy, whicheve
 from __future__ import annotations
 
 from ovgpu import preprocess, properties
-from ovgpu.compiled import CompiledModel
-from ovgpu.core import Core, compile_model
+from ovgpu.api.async_infer_queue import AsyncInferQueue
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.api.core import Core, compile_model
+from ovgpu.api.infer_request import InferRequest
 from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
 from ovgpu.ir import read_model, save_model, serialize
 from ovgpu.model import Input, Model, Node, Output, OVAny, RTMap, get_batch, set_batch
 from ovgpu.ops import Op, op
-from ovgpu.ports import ConstOutput
-from ovgpu.queue import AsyncInferQueue
-from ovgpu.remote import RemoteContext, RemoteTensor
-from ovgpu.request import InferRequest
-from ovgpu.results import OVDict
+from ovgpu.request.ports import ConstOutput
+from ovgpu.request.remote_tensor import RemoteContext, RemoteTensor
+from ovgpu.request.results import OVDict
+from ovgpu.request.variables import VariableState
 from ovgpu.runtime.profile import ProfilingInfo
-from ovgpu.states import VariableState
 from ovgpu.symbolic import Spec
 from ovgpu.tensor import Tensor
 from ovgpu.types import Dimension, Layout, PartialShape, Shape, Strides, Type

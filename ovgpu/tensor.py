@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ovgpu import host_memory
+from ovgpu._util import host_memory
 from ovgpu.errors import Error
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 

@@ -14,8 +14,8 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own floor and those below.
 FLOORS = [
-    {"claim", "collector", "errors", "forks", "host_memory", "process_setting", "properties", "replacement", "symbolic",
-     "types"},
+    {"errors", "properties", "symbolic", "types", "version"},
+    {"_util"},
     {"tensor"},
     {"model"},
     {"ops"},
@@ -23,9 +23,9 @@ FLOORS = [
     {"passes"},
     {"runtime"},
     {"backends"},
-    {"core", "compilation", "compiled", "debug", "deferred", "devices", "faults", "inputs", "mirror", "outputs",
-     "ports", "queue", "remote", "replays", "request", "request_tensors", "results", "settings", "states", "steady",
-     "transfers", "version"},
+    {"debug"},
+    {"request"},
+    {"api"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
 FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.api.core import CompiledModel, Core
+from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli._inputs import Array, Feed, fill, number_of, parse_shapes, port_name, static_shape
 from ovgpu.cli.flags import IGNORED, add_flags, given, layouts, requested_config
 from ovgpu.cli.measure import SEQUENCE, Limits, Measurement, Source, measure_async, measure_sync, peak_memory
 from ovgpu.cli.report import Report, average, milliseconds, totals
-from ovgpu.core import CompiledModel, Core
 from ovgpu.ir import serialize
 from ovgpu.model import Model, Output
-from ovgpu.request import InferRequest
 from ovgpu.runtime.printing import bytes_text, counted
 from ovgpu.runtime.trace import Trace
 from ovgpu.types import PartialShape, Type

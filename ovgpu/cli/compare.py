@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, feed_of
 from ovgpu.cli._print import console, statistics, table
-from ovgpu.core import Core
 from ovgpu.model import Model, Node
 from ovgpu.ops._storage import decode
 from ovgpu.ops.graph import Result

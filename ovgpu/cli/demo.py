@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from ovgpu.api.core import CompiledModel, Core
 from ovgpu.cli._print import console, milliseconds, results_table, table
 from ovgpu.cli.demo_models import FEATURES, HIDDEN, STEPS, WINDOW, lstm_loop, lstm_weights, moving_window
-from ovgpu.core import CompiledModel, Core
 from ovgpu.errors import Error
 from ovgpu.ir import serialize
 

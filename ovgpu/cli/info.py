@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ovgpu.api.core import Core
 from ovgpu.backends.cuda import device
 from ovgpu.cli._inputs import parse_shapes, port_name, static_shape
 from ovgpu.cli._print import console, ports_table, table
-from ovgpu.core import Core
 from ovgpu.errors import DeviceError
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.graph import Constant

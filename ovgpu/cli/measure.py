@@ -14,9 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ovgpu.claim import Claim
+from ovgpu._util.claim import Claim
+from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli._inputs import Array, Feed
-from ovgpu.request import InferRequest
 
 SEQUENCE = 128  # inferences of a stateful model before its state is reset, so that caches stay bounded
 REFRESH = 0.1  # seconds between updates of the progress bar

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu._util.atomic_file import replacing
+from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, feed_of, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
-from ovgpu.core import Core
 from ovgpu.ops._storage import decode
-from ovgpu.replacement import replacing
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ovgpu._util.atomic_file import replacing
 from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._blobs import Blobs, constant_bytes, f16_bytes, fits_f16
 from ovgpu.ir._constants import check_files
@@ -19,7 +20,6 @@ from ovgpu.model.rt_info import text as rt_text
 from ovgpu.ops._unsupported import Unsupported, all_nodes
 from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
 from ovgpu.ops.graph import Constant
-from ovgpu.replacement import replacing
 from ovgpu.types import PartialShape, Type
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}

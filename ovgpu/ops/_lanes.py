@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
-from ovgpu.claim import Claim
+from ovgpu._util.claim import Claim
+from ovgpu._util.process_setting import ProcessSetting
 from ovgpu.ops._op import Array
-from ovgpu.process_setting import ProcessSetting
 
 Call = Callable[[], Any]
 

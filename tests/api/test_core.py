@@ -11,7 +11,7 @@ import openvino
 import pytest
 
 import ovgpu
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import device as cuda
 

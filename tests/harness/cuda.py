@@ -120,7 +120,7 @@ def bound(where: str) -> Iterator[None]:
 @contextmanager
 def registered(where: str) -> Iterator[str]:
     """Within the block there is a device of that name: the CUDA backend, bound likewise."""
-    from ovgpu import devices
+    from ovgpu.api import devices
     from ovgpu.backends.cuda import CudaBackend
 
     with bound(where):

@@ -15,7 +15,7 @@ import openvino
 import pytest
 
 import ovgpu
-from ovgpu import replacement
+from ovgpu._util import atomic_file
 from ovgpu.errors import ModelError
 from ovgpu.ir import read_model, save_model, serialize
 from ovgpu.ir._constants import CHECKSUM_BYTES
@@ -107,7 +107,7 @@ def test_permissions_are_kept(saved: Path, monkeypatch: pytest.MonkeyPatch) -> N
     serialize(model(2), saved)
     assert (saved.stat().st_mode & 0o777, factor(saved)) == (0o640, 2)
     before = listing(saved.parent)
-    monkeypatch.setattr(replacement.os, "access", lambda path, mode: path.suffix != ".bin")  # root may write anything
+    monkeypatch.setattr(atomic_file.os, "access", lambda path, mode: path.suffix != ".bin")  # root may write anything
     with pytest.raises(ModelError, match=r"the model cannot be written: .*m\.bin: Permission denied"):
         serialize(model(3), saved)
     assert listing(saved.parent) == before
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_replaced(name: str, saved: Path, monkeypatch: pyt
 def test_files_are_complete_and_flushed_before_one_is_replaced(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     replace, fsync = Path.replace, os.fsync
-    monkeypatch.setattr(replacement.os, "fsync", lambda file: (done.append("flushed"), fsync(file)))
+    monkeypatch.setattr(atomic_file.os, "fsync", lambda file: (done.append("flushed"), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append(to.name), replace(self, to))[1])
     serialize(model(2), saved)
     assert done == ["flushed", "flushed", "m.xml", "m.bin"]

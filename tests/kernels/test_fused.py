@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ovgpu as ov
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, elementwise
 from ovgpu.backends.cuda.elementwise import Form, Generated, source
 from ovgpu.backends.cuda.kernels import SEPARATE

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import deferred
 from ovgpu.backends.cuda import transfer
+from ovgpu.request import deferred
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.model import Model
 from ovgpu.ops.normalization import ScaledMVN

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import host_memory
-from ovgpu.faults import fault
+from ovgpu._util import host_memory
+from ovgpu.runtime import stepwise
+from ovgpu.runtime.faults import fault
 from ovgpu.runtime import stepwise
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take

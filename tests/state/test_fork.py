@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import collector
+from ovgpu._util import gc_pause
 from ovgpu.ops._op import Op, op
 from tests.emulator.isolation import isolated
 from tests.harness import Net, cuda
@@ -137,13 +137,13 @@ def test_a_setting_that_another_thread_has_changed() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def compiles() -> None:
-        with collector.paused():
+        with gc_pause.paused():
             entered.set()
             assert leave.wait(SECONDS)
 
     def use() -> list[bool]:
         found = [gc.isenabled()]
-        with collector.paused():
+        with gc_pause.paused():
             found.append(gc.isenabled())
         return [*found, gc.isenabled()]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu import host_memory
+from ovgpu._util import host_memory
 from ovgpu.errors import OpError
 from ovgpu.ops._lanes import lanes, record
 from ovgpu.ops._op import Array, Op, call, evaluate

@@ -16,7 +16,7 @@ from itertools import count, groupby
 from typing import Any
 from weakref import WeakSet
 
-from ovgpu import collector
+from ovgpu._util import gc_pause
 from ovgpu.backends.cuda import rt
 from ovgpu.runtime.backend import Call, Eager, Recording, Uncaptured
 
@@ -103,7 +103,7 @@ class Graphs:
         """
         recording.number = first
         cuda = rt.cupy().cuda
-        with _capturing, collector.paused(), cuda.using_allocator(_refuse):
+        with _capturing, gc_pause.paused(), cuda.using_allocator(_refuse):
             try:
                 self.stream.begin_capture(cuda.runtime.streamCaptureModeThreadLocal)
                 for call in calls:

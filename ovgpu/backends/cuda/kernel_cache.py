@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ovgpu._util.atomic_file import replacing
 from ovgpu.backends.cuda import rt
-from ovgpu.replacement import replacing
 
 USUAL = os.path.expanduser("~/.cupy/kernel_cache")
 DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written

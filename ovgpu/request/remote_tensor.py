@@ -9,7 +9,7 @@ import numpy as np
 from ovgpu import tensor as host
 from ovgpu.backends.cuda import CudaBackend, interop
 from ovgpu.errors import Error
-from ovgpu.mirror import Mirror, MirroredTensor
+from ovgpu.request.pinned import Mirror, MirroredTensor
 from ovgpu.tensor import Tensor
 from ovgpu.types import Array, Shape, Type
 

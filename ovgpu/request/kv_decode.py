@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.mirror import Mirror, Pair
 from ovgpu.ops._op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
 from ovgpu.passes.steady import Cache, Feed, Steady, steady
-from ovgpu.replays import Replay
+from ovgpu.request.pinned import Mirror, Pair
+from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.build import build
 from ovgpu.runtime.cancellation import Cancellation

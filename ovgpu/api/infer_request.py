@@ -11,32 +11,32 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ovgpu import forks
-from ovgpu.claim import Claim
-from ovgpu.compilation import Compilation
+from ovgpu._util import forks
+from ovgpu._util.claim import Claim
+from ovgpu.api.compilation import Compilation
+from ovgpu.api.request_tensors import RequestTensors
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
-from ovgpu.faults import fault
-from ovgpu.inputs import numbered
-from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
-from ovgpu.outputs import RequestMemory
-from ovgpu.replays import KEPT, Replay, Transition
-from ovgpu.request_tensors import RequestTensors
-from ovgpu.results import OVDict
+from ovgpu.request.device_io import addresses, slots
+from ovgpu.request.inputs import numbered
+from ovgpu.request.kv_decode import SteadySteps
+from ovgpu.request.outputs import RequestMemory
+from ovgpu.request.pinned import Pair
+from ovgpu.request.replays import KEPT, Replay, Transition
+from ovgpu.request.results import OVDict
+from ovgpu.request.variables import InitialValues, VariableState
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
+from ovgpu.runtime.faults import fault
 from ovgpu.runtime.plan import Plan, plan_of
 from ovgpu.runtime.profile import Profiler, ProfilingInfo, Span
 from ovgpu.runtime.state import Snapshot, Variables
-from ovgpu.states import InitialValues, VariableState
-from ovgpu.steady import SteadySteps
-from ovgpu.transfers import addresses, slots
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from ovgpu.compiled import CompiledModel
+    from ovgpu.api.compiled_model import CompiledModel
 
 
 CALLER = "caller"
@@ -499,7 +499,7 @@ class InferRequest(RequestTensors):
 
     def get_compiled_model(self) -> CompiledModel:
         """The compiled model, as a new object without the private request of the one that made this request."""
-        from ovgpu.compiled import CompiledModel
+        from ovgpu.api.compiled_model import CompiledModel
 
         return CompiledModel(self._compilation)
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ovgpu.compilation import Compilation
+from ovgpu.api.compilation import Compilation
+from ovgpu.api.infer_request import InferRequest
 from ovgpu.model import Model
-from ovgpu.ports import ConstOutput
-from ovgpu.request import InferRequest
-from ovgpu.results import OVDict
+from ovgpu.request.ports import ConstOutput
+from ovgpu.request.results import OVDict
+from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan
-from ovgpu.states import VariableState
 
 
 class CompiledModel:

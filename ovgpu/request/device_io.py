@@ -14,17 +14,17 @@ from weakref import ref
 
 import numpy as np
 
-from ovgpu import host_memory
+from ovgpu._util import host_memory
 from ovgpu.backends.cuda import CudaBackend, interop, transfer
-from ovgpu.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.errors import Error, OpError
-from ovgpu.inputs import InputSlot
-from ovgpu.mirror import Mirror, MirroredTensor, Pair
 from ovgpu.ops._op import Array
-from ovgpu.outputs import OutputSlot
-from ovgpu.ports import ConstOutput
-from ovgpu.remote import RemoteTensor
-from ovgpu.results import Deferred
+from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
+from ovgpu.request.inputs import InputSlot
+from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.pinned import Mirror, MirroredTensor, Pair
+from ovgpu.request.ports import ConstOutput
+from ovgpu.request.remote_tensor import RemoteTensor
+from ovgpu.request.results import Deferred
 from ovgpu.runtime.backend import Backend, explain
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
@@ -225,7 +225,7 @@ class RemoteInput(InputSlot):
 
 class RemoteOutput(OutputSlot):
     """One output of a request: computed on the device, and downloaded if its tensor is on the host. Large results stay
-    there until they are read, see `ovgpu.deferred`."""
+    there until they are read, see `ovgpu.request.deferred`."""
 
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
         super().__init__(port)

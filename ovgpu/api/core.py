@@ -6,17 +6,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ovgpu import devices, ir
+from ovgpu import ir
+from ovgpu._util.gc_pause import paused
+from ovgpu.api import devices
+from ovgpu.api.compilation import Compilation
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.api.devices import register_backend, resolve
+from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
-from ovgpu.collector import paused
-from ovgpu.compilation import Compilation
-from ovgpu.compiled import CompiledModel
-from ovgpu.devices import register_backend, resolve
 from ovgpu.model import Model
 from ovgpu.ops._unsupported import Unsupported
-from ovgpu.remote import RemoteContext
-from ovgpu.settings import Settings
+from ovgpu.request.remote_tensor import RemoteContext
 from ovgpu.tensor import Tensor
 from ovgpu.version import Version
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ovgpu import replacement
-from ovgpu.replacement import replacing
+from ovgpu._util import atomic_file
+from ovgpu._util.atomic_file import replacing
 
 
 def write(path: Path, data: bytes) -> None:
@@ -44,7 +44,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(replacement.os, "fsync", full)
+    monkeypatch.setattr(atomic_file.os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*/file'$"):
         write(tmp_path / "file", b"data")
     assert not os.listdir(tmp_path)

@@ -13,11 +13,11 @@ from weakref import ref
 
 import numpy as np
 
-from ovgpu.deferred import ResultTensor
-from ovgpu.inputs import InputSlot
-from ovgpu.mirror import MirroredTensor, Pair
 from ovgpu.ops._op import Array
-from ovgpu.outputs import OutputSlot
+from ovgpu.request.deferred import ResultTensor
+from ovgpu.request.inputs import InputSlot
+from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.pinned import MirroredTensor, Pair
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import Snapshot, Value, Variable, Variables
 

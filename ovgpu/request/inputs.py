@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu import host_memory
+from ovgpu._util import host_memory
 from ovgpu.errors import Error
-from ovgpu.mirror import Pair
 from ovgpu.ops._op import Array
-from ovgpu.ports import ConstOutput, PortList
-from ovgpu.results import OVDict
+from ovgpu.request.pinned import Pair
+from ovgpu.request.ports import ConstOutput, PortList
+from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type, pack, unpack
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ovgpu.compilation import Compilation
-from ovgpu.inputs import InputSlot
+from ovgpu.api.compilation import Compilation
 from ovgpu.model import Output
-from ovgpu.outputs import OutputSlot
-from ovgpu.ports import ConstOutput
+from ovgpu.request.inputs import InputSlot
+from ovgpu.request.outputs import OutputSlot
+from ovgpu.request.ports import ConstOutput
 from ovgpu.tensor import Tensor
 
 

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ovgpu import devices
+from ovgpu.api import devices
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.properties import CacheMode, hint, log
 from ovgpu.properties import device as device_properties

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from ovgpu import forks
-from ovgpu.claim import Claim
-from ovgpu.compiled import CompiledModel
-from ovgpu.request import CALLER, InferRequest
+from ovgpu._util import forks
+from ovgpu._util.claim import Claim
+from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.api.infer_request import CALLER, InferRequest
 
 
 class AsyncInferQueue:

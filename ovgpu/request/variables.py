@@ -11,6 +11,7 @@ from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
+from ovgpu.request.device_io import arrived, snapshot
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
@@ -19,7 +20,6 @@ from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.tensor import Tensor
-from ovgpu.transfers import arrived, snapshot
 from ovgpu.types import Type
 
 

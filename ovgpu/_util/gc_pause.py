@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import AbstractContextManager
 
-from ovgpu.process_setting import ProcessSetting
+from ovgpu._util.process_setting import ProcessSetting
 
 
 def _restore(enabled: bool) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu import host_memory
+from ovgpu._util import host_memory
 from ovgpu.errors import Error, OpError
 from ovgpu.ops._op import Array
-from ovgpu.ports import ConstOutput
+from ovgpu.request.ports import ConstOutput
 from ovgpu.runtime.backend import explain
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor

@@ -1,0 +1,2 @@
+"""The classes that users hold: Core, CompiledModel, InferRequest, AsyncInferQueue, and the settings and devices behind
+them."""
