@@ -27,16 +27,17 @@ from weakref import WeakSet
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.lowering.program import Program, Step
+from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import decode
 from ovgpu.ops._unsupported import all_nodes
-from ovgpu.runtime import control
 from ovgpu.runtime.backend import Call, Fresh
-from ovgpu.runtime.executor import Executor, Memory
+from ovgpu.runtime.binding import Memory
+from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import layers_of, plan_of
 from ovgpu.runtime.profile import Profiler
-from ovgpu.runtime.program import Program, Step
 
 T = TypeVar("T", int, str)
 
@@ -208,7 +209,7 @@ class _Watch:
         inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
 
         def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
-            child = Executor(control.program_for(model, arrays, {}), executor.backend, executor.constants,
+            child = Executor(program_for(model, arrays, {}), executor.backend, executor.constants,
                              executor.cancellation)
             if _has(model, self.layer):
                 child.observe = _Watch(child, None, 0, self.layer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Error(RuntimeError):
     """Base of every error that ovgpu raises on purpose."""
@@ -47,3 +49,25 @@ def is_out_of_memory(error: BaseException) -> bool:
         seen.append(cause)
         cause = cause.__cause__
     return False
+
+
+NEGATIVE = re.compile("negative dimensions|must be non-negative")  # in the messages of NumPy and CuPy
+
+
+def explain(error: Exception) -> str:
+    """Return the message for an exception of a library that the numbers of a model made raise it."""
+    return explained(error) or f"{type(error).__name__}: {error}"
+
+
+def explained(error: Exception) -> str:
+    """Return the message for an exception that numbers of the model cause: they ask for too much memory, do not fit
+    into a type or make a shape negative. It is empty for other exceptions."""
+    if isinstance(error, MemoryError):
+        return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
+    if isinstance(error, OverflowError):
+        return f"a number of the layer is too large: {error}"
+    if isinstance(error, ValueError) and str(error).startswith(("Maximum allowed", "array is too big")):  # of NumPy
+        return f"out of memory: {error}"
+    if isinstance(error, ValueError) and NEGATIVE.search(str(error)):
+        return "the result would have a negative extent"
+    return ""

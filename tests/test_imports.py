@@ -21,6 +21,7 @@ FLOORS = [
     {"ops"},
     {"ir", "preprocess"},
     {"passes"},
+    {"lowering"},
     {"runtime"},
     {"backends"},
     {"debug"},

@@ -10,6 +10,8 @@ from ovgpu.api.settings import Settings
 from ovgpu.debug import DEBUG, STOP_AT, log_passes
 from ovgpu.errors import Error, OpError
 from ovgpu.ir import check_files
+from ovgpu.lowering.build import build
+from ovgpu.lowering.program import Program, constants
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
@@ -19,10 +21,8 @@ from ovgpu.request.kv_decode import SteadyPrograms
 from ovgpu.request.ports import PortList
 from ovgpu.request.variables import InitialPrograms
 from ovgpu.runtime.backend import Backend
-from ovgpu.runtime.build import build
-from ovgpu.runtime.executor import Constants
+from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.faults import fault
-from ovgpu.runtime.program import Program, constants
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 from ovgpu.types.mapped import check_unchanged

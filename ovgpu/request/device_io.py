@@ -16,7 +16,7 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.backends.cuda import CudaBackend, interop, transfer
-from ovgpu.errors import Error, OpError
+from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops._op import Array
 from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
@@ -25,7 +25,7 @@ from ovgpu.request.pinned import Mirror, MirroredTensor, Pair
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteTensor
 from ovgpu.request.results import Deferred
-from ovgpu.runtime.backend import Backend, explain
+from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Shape, Type

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cpu import CpuBackend
+from ovgpu.lowering.build import build
+from ovgpu.lowering.program import Program
+from ovgpu.lowering.program_for import program_for
 from ovgpu.ops._op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
@@ -22,12 +25,10 @@ from ovgpu.passes.steady import Cache, Feed, Steady, steady
 from ovgpu.request.pinned import Mirror, Pair
 from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
-from ovgpu.runtime.build import build
+from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.cancellation import Cancellation
-from ovgpu.runtime.control import program_for
-from ovgpu.runtime.executor import Constants, Executor
+from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.intervals import Intervals, Unknown
-from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import Variables
 from ovgpu.symbolic import HELPERS, Int, Lane, Table
 from ovgpu.types import Type

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu._util import host_memory
-from ovgpu.errors import Error, OpError
+from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops._op import Array
 from ovgpu.request.ports import ConstOutput
-from ovgpu.runtime.backend import explain
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import PartialShape, Type
@@ -144,7 +143,7 @@ class OutputSlot:
 
 
 class RequestMemory:
-    """`executor.Memory` of a request: results go to its outputs, new values to the spare buffers of its variables."""
+    """`binding.Memory` of a request: results go to its outputs, new values to the spare buffers of its variables."""
 
     def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
         self._outputs, self._variables = outputs, variables

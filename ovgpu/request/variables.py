@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.errors import ModelError
+from ovgpu.lowering.program import Program
+from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model, Output
 from ovgpu.ops._op import Array
 from ovgpu.ops.growth import growing
@@ -15,9 +17,7 @@ from ovgpu.request.device_io import arrived, snapshot
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
-from ovgpu.runtime.control import program_for
 from ovgpu.runtime.executor import Executor
-from ovgpu.runtime.program import Program
 from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
@@ -133,7 +133,7 @@ class InitialValues:
 
 
 class _Results(Fresh):
-    """`executor.Memory` of initial values, which are copied before the next ones are computed: those of the same shapes
+    """`binding.Memory` of initial values, which are copied before the next ones are computed: those of the same shapes
     lie where the last ones did."""
 
     def __init__(self, backend: Backend) -> None:

@@ -1,1 +1,1 @@
-"""From a Model to something that runs: program, memory, bindings, state."""
+"""From a Program to calls on a device: binding, memory, state, profiles."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -190,30 +189,8 @@ class Backend(Protocol):
         """Waits until all work given so far is done."""
 
 
-NEGATIVE = re.compile("negative dimensions|must be non-negative")  # in the messages of NumPy and CuPy
-
-
-def explain(error: Exception) -> str:
-    """`Backend.explain` of what any library may raise."""
-    return explained(error) or f"{type(error).__name__}: {error}"
-
-
-def explained(error: Exception) -> str:
-    """Return the message for an exception that numbers of the model cause: they ask for too much memory, do not fit
-    into a type or make a shape negative. It is empty for other exceptions."""
-    if isinstance(error, MemoryError):
-        return str(error) if str(error).startswith("out of memory") else f"out of memory: {error}"
-    if isinstance(error, OverflowError):
-        return f"a number of the layer is too large: {error}"
-    if isinstance(error, ValueError) and str(error).startswith(("Maximum allowed", "array is too big")):  # of NumPy
-        return f"out of memory: {error}"
-    if isinstance(error, ValueError) and NEGATIVE.search(str(error)):
-        return "the result would have a negative extent"
-    return ""
-
-
 class Fresh:
-    """`executor.Memory` that allocates: for programs whose results outlive their next run."""
+    """`binding.Memory` that allocates: for programs whose results outlive their next run."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -10,70 +10,34 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, compress, count
 from math import prod
 from operator import length_hint, ne
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ovgpu.errors import Error, OpError
+from ovgpu.lowering.loops import TRIPS
+from ovgpu.lowering.program import Program, Segment, Step
+from ovgpu.lowering.program_for import program_for
 from ovgpu.ops._op import Array
-from ovgpu.ops._storage import decode
 from ovgpu.ops._strided import same_place
-from ovgpu.runtime import control, stepwise
-from ovgpu.runtime.backend import Backend, Call, Recording, Uncaptured
+from ovgpu.runtime.backend import Backend, Call, Uncaptured
+from ovgpu.runtime.binding import Binding, Constants, Memory, Recorded, host_value, host_values
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
-from ovgpu.runtime.iterations import culprit
+from ovgpu.runtime.loops import bind, dynamic
+from ovgpu.runtime.loops.replayed import Known
+from ovgpu.runtime.loops.unrolled import culprit
 from ovgpu.runtime.memory import Layout, lay_out, reserve
-from ovgpu.runtime.program import HostInput, Program, Segment, Step
-from ovgpu.runtime.repeat import Known
 from ovgpu.symbolic import Spec, Sym, Table, atoms
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 
 KEPT = 8  # bindings per segment
 OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
-Constants = dict[int, tuple[Any, Array]]
-"""A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
-
-
-class Recorded(Recording, Protocol):
-    """A recording that tells the calls of each step."""
-
-    @property
-    def calls(self) -> Sequence[Sequence[Call]]: ...
-
-
-class Memory(Protocol):
-    """Who gives a program the memory of its outputs and of its variables' new values, and says where on the host an
-    output just given is to be downloaded to, if it is."""
-
-    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
-    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...],
-                 append: bool) -> Array: ...
-    def host(self, number: int) -> Array | None: ...
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Binding:
-    """A segment for given slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
-
-    slots: tuple[int, ...]
-    hosts: list[Any]
-    outside: dict[int, Array]
-    layout: Layout
-    arrays: list[Array]
-    calls: list[Sequence[Call]]
-    flat: list[Call] = field(default_factory=list)
-    runs: int = 0
-    graph: Any = None
-    reason: str = ""
-    number: int = 0
-    started: bool = False  # whether its calls have run once already, as they were bound
 
 
 class Executor:
@@ -102,7 +66,7 @@ class Executor:
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
         self.loops: dict[int, Known] = {}  # by the id of their steps
-        self.stepwise: dict[int, stepwise.Stepwise] = {}  # likewise
+        self.stepwise: dict[int, dynamic.Stepwise] = {}  # likewise
         self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
         # Key and binding of the first segment that were run last.
         self.bound: tuple[Any, Binding] | None = None
@@ -243,7 +207,7 @@ class Executor:
         todo_steps: Sequence[int]
         if base is None or base.layout is not layout:
             todo_values, todo_steps = range(len(segment.values)), range(len(segment.steps))
-            binding = Binding(slots, _told(segment, hosts), outside, layout, [None] * len(todo_values),
+            binding = Binding(slots, host_values(segment, hosts), outside, layout, [None] * len(todo_values),
                               [()] * len(todo_steps))
         else:
             changed = tuple(compress(count(), map(ne, base.slots, slots)))
@@ -252,7 +216,7 @@ class Executor:
             if not changed and not moved and not told:
                 return base
             todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
-            binding = Binding(slots, _told(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
+            binding = Binding(slots, host_values(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
         arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
         place, view = self.backend.place, self.backend.view
         for position in todo_values:
@@ -366,7 +330,7 @@ class Executor:
         try:
             inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
             if step.kind == "control":
-                return control.bind(self, step, inputs, outputs, self._host(segment, step, control.TRIPS, slots, hosts))
+                return bind.bind(self, step, inputs, outputs, self._host(segment, step, TRIPS, slots, hosts))
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
         except MemoryError:
             raise
@@ -456,7 +420,7 @@ class Executor:
         types = [values[i].type for i in step.outputs]
         try:
             if step.bodies:
-                results = stepwise.run(self, step, inputs)
+                results = dynamic.run(self, step, inputs)
             else:
                 self._check(step, inputs)
                 results = self.backend.evaluate(step.op, inputs, types)
@@ -494,27 +458,11 @@ class Executor:
         assert rest is not None
         inputs = [self.arrays[i] for i in rest.inputs]
         ranks = tuple(x.ndim for x in inputs)
-        child = self.child(("rest", ranks), control.program_for(rest.model, inputs, rest.programs,
+        child = self.child(("rest", ranks), program_for(rest.model, inputs, rest.programs,
                                                                       downloads=self.backend.remote))
         self.children["rest"] = child
         child.observe = self.observe
         return child.run(inputs, {}, memory, key)
-
-
-def _told(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
-    """Copies of the host values that steps take: some are the caller's inputs, which the next inference overwrites."""
-    return [np.array(h) if i in segment.told else None for i, h in enumerate(hosts)]
-
-
-def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """A host input's value for these slots."""
-    if given.constant is not None:
-        return given.constant
-    if given.ints is not None:
-        values = [segment.resolve(i, slots) for i in given.ints]
-        return np.array(values, given.type.storage).reshape(given.shape)
-    found: np.ndarray[Any, Any] = hosts[given.lane]
-    return decode(found) if found.dtype.kind == "V" else found
 
 
 def _located(error: Error, step: Step) -> Error:

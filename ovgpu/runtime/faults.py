@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from ovgpu.errors import Error, OpError
+from ovgpu.errors import Error, OpError, explained
 from ovgpu.model import Node
-from ovgpu.runtime.backend import explained
 
 
 def fault(doing: str, error: Exception) -> Error:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ovgpu.runtime.program import Buffer
+from ovgpu.lowering.program import Buffer
 
 LEAST = 16384  # bytes for a tensor of dynamic size: while it is small, growing moves nothing
 ALIGNMENT = 64  # bytes: a cache line, and what wide vector loads like

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ovgpu.lowering.loops import TRIPS
+from ovgpu.lowering.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
 from ovgpu.ops._finished import Finished
 from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._op import Op
 from ovgpu.ops.add_norm import AddNorm
 from ovgpu.ops.attention import CachedAttention
 from ovgpu.ops.control_flow import If
-from ovgpu.runtime import control
 from ovgpu.runtime.backend import Counts, counts
-from ovgpu.runtime.iterations import Calls
+from ovgpu.runtime.loops.unrolled import Calls
 from ovgpu.runtime.memory import Layout, lay_out
-from ovgpu.runtime.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
@@ -335,7 +335,7 @@ class _Planner:
         """How often each body runs."""
         if step.kind != "control" and not isinstance(step.op, If):
             return (None,)
-        key = 0 if isinstance(step.op, If) else control.TRIPS
+        key = 0 if isinstance(step.op, If) else TRIPS
         given = step.host.get(key)
         count: int | None = None
         if given is not None and given.constant is not None:

@@ -9,8 +9,8 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from ovgpu.lowering.program import Step
 from ovgpu.runtime.backend import Call, Clock
-from ovgpu.runtime.program import Step
 
 
 class HostClock:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ovgpu.runtime import control
+from ovgpu.lowering import loops
+from ovgpu.runtime.loops import bind
 from tests.state import test_flow
 
 from . import test_if, test_loop, test_slices, test_tensor_iterator
@@ -17,11 +18,11 @@ IDS = [s.id for s in SCENARIOS]
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_bound_as_it_runs(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "UNROLLED", 0)
+    monkeypatch.setattr(bind, "UNROLLED", 0)
     scenario.watched("static", device, passes=1)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_step_by_step(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "static_bodies", lambda node, build: None)
+    monkeypatch.setattr(loops, "static_bodies", lambda node, build: None)
     scenario.watched("static", device, passes=1)

@@ -69,9 +69,10 @@ class Watch:
 def poisoned(seen: list[str]) -> Iterator[None]:
     """Within the block, whatever binds or evaluates raises, and is noted."""
     from ovgpu.backends.cuda import CudaBackend
-    from ovgpu.runtime import control, stepwise
-    from ovgpu.runtime.executor import Executor, Recorded
-    from ovgpu.runtime.program import Step
+    from ovgpu.lowering.program import Step
+    from ovgpu.runtime.binding import Recorded
+    from ovgpu.runtime.executor import Executor
+    from ovgpu.runtime.loops import bind, dynamic
 
     def run(executor: Executor, steps: Sequence[Step], recording: Recorded) -> None:
         if recording.flat:
@@ -91,6 +92,6 @@ def poisoned(seen: list[str]) -> Iterator[None]:
         patch.setattr(Executor, "_bind_step", poison("to bind", lambda _, segment, step, *rest: step.op))
         patch.setattr(Executor, "_compute", poison("to evaluate", lambda _, step, *rest: step.op))
         patch.setattr(Executor, "run_flat", run)
-        patch.setattr(control, "bind", poison("to bind", lambda _, step, *rest: step.op))
-        patch.setattr(stepwise, "run", poison("to evaluate", lambda _, step, *rest: step.op))
+        patch.setattr(bind, "bind", poison("to bind", lambda _, step, *rest: step.op))
+        patch.setattr(dynamic, "run", poison("to evaluate", lambda _, step, *rest: step.op))
         yield

@@ -10,8 +10,8 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.runtime import control, repeat
-from ovgpu.runtime.program import Copy
+from ovgpu.lowering.program import Copy
+from ovgpu.runtime.loops import bind, replayed
 from ovgpu.types import Type
 from tests.control_flow import test_slices, test_tensor_iterator
 from tests.control_flow.test_loop import ONES, X, looped
@@ -25,7 +25,7 @@ F = np.float32
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops are long from 20 calls on."""
-    monkeypatch.setattr(control, "UNROLLED", 20)
+    monkeypatch.setattr(bind, "UNROLLED", 20)
 
 
 @pytest.fixture
@@ -120,12 +120,12 @@ def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, ca
 def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[Any]) -> None:
     """Those after them use the cycle, so that captures come to an end."""
     run = Run(looped(counted, [ONES], [(0, 0)], trips="n"), emulated)
-    for trips in range(3, 3 + repeat.KEPT):
+    for trips in range(3, 3 + replayed.KEPT):
         for n in range(2):
             counters = run(X[n], np.array(trips))
         assert (counters.graph_launches, counters.launches) == (1, 0)
     first = len(captures)
-    assert first == repeat.KEPT
+    assert first == replayed.KEPT
     for trips in range(20, 40):
         run(X[0], np.array(trips))
     assert len(captures) <= first + 4  # cycles, of different lengths

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.lowering.build import build
 from ovgpu.model import Model, Node
 from ovgpu.ops._fused import Fused
 from ovgpu.ops.arithmetic import Exp
 from ovgpu.passes import prepare
 from ovgpu.passes.fuse_elementwise import INPUTS, PARTS
-from ovgpu.runtime.build import build
 from ovgpu.symbolic import Spec, Table, dims_of
 from tests.harness.ir import Net, Port, feed, take
 

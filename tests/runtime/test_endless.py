@@ -13,9 +13,8 @@ import pytest
 
 import ovgpu as ov
 from ovgpu._util import host_memory
-from ovgpu.runtime import stepwise
 from ovgpu.runtime.faults import fault
-from ovgpu.runtime import stepwise
+from ovgpu.runtime.loops import dynamic
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take
 from tests.kernels.test_failures import little_memory
@@ -151,7 +150,7 @@ def test_a_chain_of_layers_is_cancelled() -> None:
 
 def test_results_of_a_loop_that_outgrow_the_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inference ends before the memory of the host or the device is used up."""
-    monkeypatch.setattr(stepwise, "COLLECTED_BYTES", 1 << 12)
+    monkeypatch.setattr(dynamic, "COLLECTED_BYTES", 1 << 12)
     request = request_of(LOOPS["joined"], device)
     if device == "CPU":
         monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ovgpu
+from ovgpu.lowering.program import Buffer
 from ovgpu.runtime.memory import LEAST, Layout, capacity, lay_out
-from ovgpu.runtime.program import Buffer
 from tests.harness import Net
 
 MODELS = Path(__file__).parents[1] / "models" / "data"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu._util import host_memory
-from ovgpu.errors import OpError
+from ovgpu.errors import OpError, explain
 from ovgpu.ops._lanes import lanes, record
 from ovgpu.ops._op import Array, Op, call, evaluate
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime.backend import Call, Clock, Recording, explain
+from ovgpu.runtime.backend import Call, Clock, Recording
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go

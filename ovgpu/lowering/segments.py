@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from ovgpu.runtime.lane import compile_lane
-from ovgpu.runtime.program import Buffer, Geometry, Program, Segment, Step, Value
+from ovgpu.lowering.program import Buffer, Geometry, Program, Segment, Step, Value
+from ovgpu.lowering.shape_function import compile_lane
 from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
 from ovgpu.types import Type
 

@@ -18,7 +18,7 @@ from ovgpu.ops.movement import permutation
 from ovgpu.symbolic import Int, apply, atoms, maximum, product
 
 if TYPE_CHECKING:
-    from ovgpu.runtime.build import Builder
+    from ovgpu.lowering.build import Builder
 
 RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep dense memory as it is
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ovgpu.lowering.program import Program, Step
+from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._shapes import first
 from ovgpu.ops.control_flow import If, Loop, TensorIterator, part
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
-from ovgpu.runtime.program import Program, Step
 from ovgpu.types import Type
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
 
 
 class Stepwise:
-    """Runs the bodies of one step for one executor, which owns it; `executor.Memory` of their programs."""
+    """Runs the bodies of one step for one executor, which owns it; `binding.Memory` of their programs."""
 
     def __init__(self, backend: Backend, step: Step) -> None:
         self.backend, self.step = backend, step
@@ -115,8 +116,6 @@ class Stepwise:
         return child.run(given, {}, self, tuple(sorted(self.held.items())))
 
     def _child(self, executor: Executor, model: Model, given: Sequence[Any]) -> tuple[Program, Executor]:
-        from ovgpu.runtime.control import program_for
-
         branch = next(n for n, body in enumerate(self.step.bodies) if body.model is model)
         program = program_for(model, given, executor.body_programs.setdefault(id(model), {}))
         return program, executor.child((id(self.step), branch, id(program)), program)
@@ -155,7 +154,7 @@ class Stepwise:
             block = self.blocks[name, number] = Block(self.backend.allocate, self.backend.dense, True)
         return block
 
-    # ---- executor.Memory
+    # ---- binding.Memory
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
         """Memory of a result: a block that holds no value that the iteration reads."""

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ovgpu.lowering.program import Step
 from ovgpu.ops._op import Array
 from ovgpu.ops.control_flow import InputMap, OutputMap, no_value
 from ovgpu.runtime.backend import Call
-from ovgpu.runtime.program import Step
 from ovgpu.types import Type
 
 if TYPE_CHECKING:
-    from ovgpu.runtime.executor import Binding, Executor
+    from ovgpu.runtime.binding import Binding
+    from ovgpu.runtime.executor import Executor
 
 
 class Calls(list[Call]):
@@ -184,7 +185,7 @@ class Iterations:
 
 @dataclass(frozen=True)
 class _Places:
-    """`executor.Memory` for one iteration."""
+    """`binding.Memory` for one iteration."""
 
     loop: Iterations
     outputs: Sequence[Array]

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.errors import OpError
+from ovgpu.errors import OpError, explain
+from ovgpu.lowering.program import HostInput, HostNode, Segment
 from ovgpu.ops._op import evaluate
 from ovgpu.ops._storage import decode
 from ovgpu.ops._xp import NUMPY
-from ovgpu.runtime.backend import explain
-from ovgpu.runtime.program import HostInput, HostNode, Segment
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
 
 

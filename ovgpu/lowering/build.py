@@ -11,18 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ovgpu.errors import OpError
-from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import host_indices
-from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._storage import decode
-from ovgpu.ops._view import View, equal, positive
-from ovgpu.ops.growth import Append, Reorder, growing
-from ovgpu.passes.subgraph import subgraph
-from ovgpu.runtime import control
-from ovgpu.runtime.finish import finish
-from ovgpu.runtime.hosts import CONTROL, Hosts
-from ovgpu.runtime.placement import Placed, place_all
-from ovgpu.runtime.program import (
+from ovgpu.lowering import loops
+from ovgpu.lowering.host_values import CONTROL, Hosts
+from ovgpu.lowering.placement import Placed, place_all
+from ovgpu.lowering.program import (
     Body,
     Copy,
     Download,
@@ -37,13 +29,21 @@ from ovgpu.runtime.program import (
     Upload,
     Value,
 )
+from ovgpu.lowering.segments import finish
+from ovgpu.model import Model, Node, Output
+from ovgpu.ops._hosted import host_indices
+from ovgpu.ops._op import Op, op_of
+from ovgpu.ops._storage import decode
+from ovgpu.ops._view import View, equal, positive
+from ovgpu.ops.growth import Append, Reorder, growing
+from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
 UNRANKED = View((), ())  # of a variable whose rank only its current value tells
 
 
-def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts | None = None, *,
+def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts | None = None, *,
           uploads: bool = False, downloads: bool = False) -> Program:
     """The program of ``model`` for parameters like ``specs``.
 
@@ -51,13 +51,13 @@ def build(model: Model, specs: Sequence[Spec], table: Table, layouts: control.La
     results have memory of their own first. Without it everything is dense. ``uploads``, ``downloads``: whether steps
     bring the inputs that others read to the device, and the results to the host.
     """
-    return Builder(model, specs, table, layouts or control.Layouts(), uploads, downloads).run()
+    return Builder(model, specs, table, layouts or loops.Layouts(), uploads, downloads).run()
 
 
 class Builder:
     """Builds one program; `run` once. `placement` reads and fills ``placed``, ``outputs`` and ``variables``."""
 
-    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: control.Layouts,
+    def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts,
                  uploads: bool = False, downloads: bool = False) -> None:
         self.model, self.table, self.layouts = model, table, layouts
         self.uploads, self.downloads = uploads, downloads
@@ -291,7 +291,7 @@ class Builder:
     def _bodies(self, node: Node) -> tuple[Body, ...] | None:
         """The programs of a control node whose iterations are bound ahead, or None if it runs dynamically."""
         if id(node) not in self.body_cache:
-            self.body_cache[id(node)] = control.static_bodies(node, build)
+            self.body_cache[id(node)] = loops.static_bodies(node, build)
         return self.body_cache[id(node)]
 
     # ---- steps
@@ -398,7 +398,7 @@ class Builder:
                     atom = dim.terms[0][0][0]
                     if atom.op == "unknown":
                         self.unknowns.setdefault(atom.index, (value, axis))
-        bodies = tuple(Body(body, None) for body in control.bodies_of(op_of(node)))
+        bodies = tuple(Body(body, None) for body in loops.bodies_of(op_of(node)))
         self._append(Step(op_of(node), "eager", tuple(inputs), tuple(outputs), host=host, node=node, bodies=bodies))
         self._close()
 
@@ -420,9 +420,9 @@ class Builder:
             outputs.append(value)
         if isinstance(op, CONTROL):
             inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
-            trips = control.trips(node)
+            trips = loops.trips(node)
             if trips is not None:
-                host = {**host, control.TRIPS: HostInput(ints=(trips,))}
+                host = {**host, loops.TRIPS: HostInput(ints=(trips,))}
             self._append(Step(op, "control", tuple(inputs), tuple(outputs), host=host, node=node,
                               bodies=self._bodies(node) or ()))
             return

@@ -1,34 +1,20 @@
-"""TensorIterator, Loop and If inside a program.
-
-Where the number of iterations is known from shapes and the lane, and the body's shapes do not change, iterations
-are bound ahead (`iterations`), or, if they are many, a few that serve as all of them (`repeat`). Otherwise the body is
-run iteration by iteration (`stepwise`).
-"""
+"""Bodies of TensorIterator, Loop and If: which of them are programs whose iterations can be bound ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ovgpu.lowering.program import Body, Program
 from ovgpu.model import Model, Node
-from ovgpu.ops._op import Array, Op
-from ovgpu.ops._shapes import first
+from ovgpu.ops._op import Op
 from ovgpu.ops._view import dense_strides, equal
 from ovgpu.ops.control_flow import If, InputMap, Loop, TensorIterator
-from ovgpu.runtime import repeat
-from ovgpu.runtime.backend import Call, Eager
-from ovgpu.runtime.iterations import Iterations, Maps
-from ovgpu.runtime.program import Body, Program, Step
 from ovgpu.symbolic import Int, Spec, Sym, Table, bounds, dims_of
-from ovgpu.types import PartialShape, Type
-
-if TYPE_CHECKING:
-    from ovgpu.runtime.executor import Executor
 
 TRIPS = -1  # the key, among a step's host inputs, of the number of iterations
-UNROLLED = 2000  # calls; of a loop with more, not every iteration is bound ahead
 
 Build = Callable[[Model, Sequence[Spec], Table, Any], Program]
 
@@ -182,63 +168,3 @@ def _twin(table: Table, symbols: dict[int, Int], dim: Int, number: int, axis: in
 
 def _strides(shape: tuple[Int, ...] | None) -> tuple[int | None, ...]:
     return tuple(None if isinstance(s, Sym) else s for s in dense_strides(shape or ()))
-
-
-# ---- iterations bound ahead
-
-def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
-         count: Any) -> Sequence[Call]:
-    """The calls of a control step whose bodies are static.
-
-    Where recordings are replayed, trip counts beyond the first few of a loop are not unrolled, since each would be a
-    recording of its own.
-    """
-    op, backend = step.op, executor.backend
-    if isinstance(op, If):
-        taken = first(inputs[0], "the condition")
-        maps = Maps(op.then_inputs, op.then_outputs) if taken else Maps(op.else_inputs, op.else_outputs)
-        return Iterations(_child(executor, step, 0 if taken else 1), maps).calls(inputs, outputs, 1) or ()
-    assert isinstance(op, (TensorIterator, Loop))
-    maps = Maps(op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges],
-                getattr(op, "current_iteration", None))
-    loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
-    found: Sequence[Call] | None = None
-    if backend.replays:
-        unrolled = executor.loops.setdefault(id(step), repeat.Known()).unrolled
-        if n in unrolled or len(unrolled) < repeat.KEPT:
-            found = loop.calls(inputs, outputs, n, UNROLLED)
-        if found is not None:
-            unrolled.add(n)
-        else:
-            found = repeat.calls(executor, step, maps, inputs, outputs, n)
-    elif n * max(1, len(loop.child.program.steps)) <= UNROLLED:
-        found = loop.calls(inputs, outputs, n)
-    return [Eager(loop.run, list(inputs), list(outputs), n)] if found is None else found
-
-
-def _child(executor: Executor, step: Step, branch: int) -> Executor:
-    program = step.bodies[branch].program
-    assert program is not None
-    return executor.child((id(step), branch), program)
-
-
-def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,
-                uploads: bool = False, downloads: bool = False) -> Program:
-    """The program of a model for arrays of these ranks and types; dynamic in every extent that was."""
-    from ovgpu.runtime.build import build
-
-    key = tuple((x.ndim, x.dtype) for x in inputs)
-    program = programs.get(key)
-    if program is None:
-        table = Table()
-        specs = []
-        for number, (parameter, x) in enumerate(zip(model.parameters, inputs)):
-            op: Any = parameter.op
-            shape = PartialShape.dynamic(x.ndim)
-            kind: Type = op.element_type
-            if kind.is_dynamic() or kind.storage != x.dtype:  # what enters a body decides, not what it declares
-                kind = Type.of(x.dtype)
-            specs.append(Spec(kind, dims_of(shape, table, number)))
-        # of a copy: inference writes to the ports, and other requests may be building from the same model
-        program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
-    return program

@@ -1,0 +1,33 @@
+"""Programs of models whose inputs have become known: one for each combination of ranks and element types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ovgpu.lowering.build import build
+from ovgpu.lowering.program import Program
+from ovgpu.model import Model
+from ovgpu.ops._op import Array
+from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.types import PartialShape, Type
+
+
+def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,
+                uploads: bool = False, downloads: bool = False) -> Program:
+    """The program of a model for arrays of these ranks and types; dynamic in every extent that was."""
+    key = tuple((x.ndim, x.dtype) for x in inputs)
+    program = programs.get(key)
+    if program is None:
+        table = Table()
+        specs = []
+        for number, (parameter, x) in enumerate(zip(model.parameters, inputs)):
+            op: Any = parameter.op
+            shape = PartialShape.dynamic(x.ndim)
+            kind: Type = op.element_type
+            if kind.is_dynamic() or kind.storage != x.dtype:  # what enters a body decides, not what it declares
+                kind = Type.of(x.dtype)
+            specs.append(Spec(kind, dims_of(shape, table, number)))
+        # of a copy: inference writes to the ports, and other requests may be building from the same model
+        program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
+    return program

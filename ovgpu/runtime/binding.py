@@ -1,0 +1,70 @@
+"""Binding: a segment's arrays and calls for one set of sizes; and what `executor` needs to make one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ovgpu.lowering.program import HostInput, Segment
+from ovgpu.ops._op import Array
+from ovgpu.ops._storage import decode
+from ovgpu.runtime.backend import Call, Recording
+from ovgpu.runtime.memory import Layout
+from ovgpu.types import Type
+
+Constants = dict[int, tuple[Any, Array]]
+"""A model's constants on the device, shared by its requests: id of the host array -> (that array, the constant)."""
+
+
+class Recorded(Recording, Protocol):
+    """A recording that tells the calls of each step."""
+
+    @property
+    def calls(self) -> Sequence[Sequence[Call]]: ...
+
+
+class Memory(Protocol):
+    """Who gives a program the memory of its outputs and of its variables' new values, and says where on the host an
+    output just given is to be downloaded to, if it is."""
+
+    def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
+    def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...],
+                 append: bool) -> Array: ...
+    def host(self, number: int) -> Array | None: ...
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Binding:
+    """A segment for given slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
+
+    slots: tuple[int, ...]
+    hosts: list[Any]
+    outside: dict[int, Array]
+    layout: Layout
+    arrays: list[Array]
+    calls: list[Sequence[Call]]
+    flat: list[Call] = field(default_factory=list)
+    runs: int = 0
+    graph: Any = None
+    reason: str = ""
+    number: int = 0
+    started: bool = False  # whether its calls have run once already, as they were bound
+
+
+def host_values(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
+    """Copies of the host values that steps take: some are the caller's inputs, which the next inference overwrites."""
+    return [np.array(h) if i in segment.told else None for i, h in enumerate(hosts)]
+
+
+def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """A host input's value for these slots."""
+    if given.constant is not None:
+        return given.constant
+    if given.ints is not None:
+        values = [segment.resolve(i, slots) for i in given.ints]
+        return np.array(values, given.type.storage).reshape(given.shape)
+    found: np.ndarray[Any, Any] = hosts[given.lane]
+    return decode(found) if found.dtype.kind == "V" else found

@@ -1,0 +1,61 @@
+"""Binding TensorIterator, Loop and If whose bodies are static.
+
+Where the number of iterations is known from shapes and host values, and the body's shapes do not change, iterations
+are bound ahead (`unrolled`), or, if they are many, a few that serve as all of them (`replayed`). Otherwise the body is
+run iteration by iteration (`dynamic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ovgpu.lowering.program import Step
+from ovgpu.ops._op import Array
+from ovgpu.ops._shapes import first
+from ovgpu.ops.control_flow import If, Loop, TensorIterator
+from ovgpu.runtime.backend import Call, Eager
+from ovgpu.runtime.loops import replayed
+from ovgpu.runtime.loops.unrolled import Iterations, Maps
+
+if TYPE_CHECKING:
+    from ovgpu.runtime.executor import Executor
+
+UNROLLED = 2000  # calls; of a loop with more, not every iteration is bound ahead
+
+
+
+def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
+         count: Any) -> Sequence[Call]:
+    """The calls of a control step whose bodies are static.
+
+    Where recordings are replayed, trip counts beyond the first few of a loop are not unrolled, since each would be a
+    recording of its own.
+    """
+    op, backend = step.op, executor.backend
+    if isinstance(op, If):
+        taken = first(inputs[0], "the condition")
+        maps = Maps(op.then_inputs, op.then_outputs) if taken else Maps(op.else_inputs, op.else_outputs)
+        return Iterations(_child(executor, step, 0 if taken else 1), maps).calls(inputs, outputs, 1) or ()
+    assert isinstance(op, (TensorIterator, Loop))
+    maps = Maps(op.inputs, op.outputs, [(b.result, b.parameter) for b in op.back_edges],
+                getattr(op, "current_iteration", None))
+    loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
+    found: Sequence[Call] | None = None
+    if backend.replays:
+        unrolled = executor.loops.setdefault(id(step), replayed.Known()).unrolled
+        if n in unrolled or len(unrolled) < replayed.KEPT:
+            found = loop.calls(inputs, outputs, n, UNROLLED)
+        if found is not None:
+            unrolled.add(n)
+        else:
+            found = replayed.calls(executor, step, maps, inputs, outputs, n)
+    elif n * max(1, len(loop.child.program.steps)) <= UNROLLED:
+        found = loop.calls(inputs, outputs, n)
+    return [Eager(loop.run, list(inputs), list(outputs), n)] if found is None else found
+
+
+def _child(executor: Executor, step: Step, branch: int) -> Executor:
+    program = step.bodies[branch].program
+    assert program is not None
+    return executor.child((id(step), branch), program)
