@@ -21,10 +21,10 @@ import numpy as np
 
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _compressed_mma
-from ovgpu.ops._packed import Packed
 from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.compressed import CompressedMatMul
+from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.passes.compressed import DEVICE_TILE
 from ovgpu.types import Type
 

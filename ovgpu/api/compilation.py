@@ -15,7 +15,7 @@ from ovgpu.lowering.program import Program, constants
 from ovgpu.model import Model
 from ovgpu.ops._op import Array
 from ovgpu.ops._unsupported import require_supported
-from ovgpu.ops.growth import growing
+from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import combine, simplified
 from ovgpu.request.kv_decode import SteadyPrograms
 from ovgpu.request.ports import PortList

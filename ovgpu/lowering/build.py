@@ -35,7 +35,7 @@ from ovgpu.ops._hosted import host_indices
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._storage import decode
 from ovgpu.ops._view import View, equal, positive
-from ovgpu.ops.growth import Append, Reorder, growing
+from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
 from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type

@@ -1,4 +1,4 @@
-"""The ops: one file per family, each registered by being imported; there is no list to keep."""
+"""The operations, by family. Importing this package imports and so registers all of them; there is no list to keep."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ovgpu.ops._op import Op, lookup, op, registry
 
 __all__ = ["Op", "lookup", "op", "registry"]
 
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    if not any(part.startswith("_") for part in _module.name.split(".")):
+        import_module(_module.name)

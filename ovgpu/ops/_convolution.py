@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
 from ovgpu.ops._storage import compute_dtype, is_plain
 from ovgpu.ops._strided import Axes, bits, strides_of
 from ovgpu.ops.convert import Convert
+from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.types import Type
 
 FILE = "convolution.cu"

@@ -11,12 +11,12 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import Elementwise, merge_types
-from ovgpu.ops._finished import Finished
-from ovgpu.ops._fused import Chain
 from ovgpu.ops._lanes import lanes, record, shares
 from ovgpu.ops._op import Array, Op, Workspace, call, op, unregistered
 from ovgpu.ops._pooling import Sliding
 from ovgpu.ops._shapes import check_axes, check_count, integers, normalize_axes
+from ovgpu.ops.fused._elementwise import Chain
+from ovgpu.ops.fused._epilogue import Finished
 from ovgpu.ops.normalization import NormalizeL2, check_real, mvn_block, normalize
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.ops.softmax import block_rows

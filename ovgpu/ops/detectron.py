@@ -12,7 +12,6 @@ from ovgpu.errors import OpError
 from ovgpu.ops import _axes
 from ovgpu.ops._boxes import Boxes, above, greedy, moved, ranked
 from ovgpu.ops._elementwise import merge_types
-from ovgpu.ops._fused import Chain, Part
 from ovgpu.ops._op import Array, Op, Workspace, op
 from ovgpu.ops._regions import check_sampling
 from ovgpu.ops._shapes import at_most, check_reals
@@ -20,6 +19,7 @@ from ovgpu.ops._storage import compute_dtype
 from ovgpu.ops._strided import THREADS, blocks
 from ovgpu.ops.arithmetic import Add
 from ovgpu.ops.convert import Convert
+from ovgpu.ops.fused._elementwise import Chain, Part
 from ovgpu.ops.indexing import Gather8
 from ovgpu.ops.priors import centers
 from ovgpu.ops.reduction import is_float

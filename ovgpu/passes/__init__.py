@@ -10,26 +10,26 @@ from ovgpu.passes.attention import fuse_attention
 from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
+from ovgpu.passes.convolution_epilogue import finish_convolutions
+from ovgpu.passes.decomposed_norm import join_norms
 from ovgpu.passes.einsum import expand_einsum
-from ovgpu.passes.finish_convolution import finish_convolutions
-from ovgpu.passes.finish_group_norm import finish_group_norms
-from ovgpu.passes.finish_product import finish_products
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.group_norm import group_norms
+from ovgpu.passes.group_norm_epilogue import finish_group_norms
 from ovgpu.passes.grouped_attention import group_heads
-from ovgpu.passes.growth import growing_variables
+from ovgpu.passes.infer_state_rank import rank_states
+from ovgpu.passes.kv_cache import growing_variables
+from ovgpu.passes.matmul_epilogue import finish_products
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
-from ovgpu.passes.norm import scale_norms
+from ovgpu.passes.norm_affine import scale_norms
 from ovgpu.passes.precision import narrow
-from ovgpu.passes.rank_states import rank_states
 from ovgpu.passes.recurrent import recurrent_layers
 from ovgpu.passes.rotary import rotary_embeddings
-from ovgpu.passes.spelled_norm import join_norms
+from ovgpu.passes.upcast_to_f32 import widen
 from ovgpu.passes.weight_layout import lay_out_weights
-from ovgpu.passes.widen import widen
 from ovgpu.types import Type
 
 

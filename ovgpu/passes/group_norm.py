@@ -23,8 +23,8 @@ from ovgpu.ops.arithmetic import Add, Multiply, Subtract
 from ovgpu.ops.channel_normalization import GroupNorm
 from ovgpu.ops.normalization import ScaledRMS
 from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
-from ovgpu.passes.norm import normalised
-from ovgpu.passes.spelled_norm import Over
+from ovgpu.passes.decomposed_norm import Over
+from ovgpu.passes.norm_affine import normalised
 from ovgpu.symbolic import Int, Sym, product
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")

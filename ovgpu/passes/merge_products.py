@@ -17,11 +17,11 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._joined import Joined
 from ovgpu.ops._op import Op, op_of
 from ovgpu.ops._view import View, dense_strides
 from ovgpu.ops.arithmetic import Add
-from ovgpu.ops.compressed import CompressedMatMul
+from ovgpu.ops.fused._joined import Joined
+from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.graph import Constant
 from ovgpu.ops.matmul import MatMul
 from ovgpu.ops.movement import VariadicSplit

@@ -18,10 +18,10 @@ from ovgpu.ops._elementwise import Unary
 from ovgpu.ops._op import Op, is_own, op_of
 from ovgpu.ops._view import View, dense_strides, equal
 from ovgpu.ops.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.fused.rotary import Rotary
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.movement import Concat
 from ovgpu.ops.reshape import Reshape, Unsqueeze
-from ovgpu.ops.rotary import Rotary
 from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Int, Sym, product
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention import CachedAttention
-from ovgpu.ops.growth import Place
+from ovgpu.ops.fused.kv_cache import Place
+from ovgpu.ops.fused.rotary import Rotary, RotaryAppend
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.reshape import Reshape, Unsqueeze
-from ovgpu.ops.rotary import Rotary, RotaryAppend
 from ovgpu.passes._graph import Graph, users_of
 
 

@@ -1,4 +1,4 @@
-"""Inferences of a decoder that append a few rows to its caches in place: see `ovgpu.passes.steady`.
+"""Inferences of a decoder that append a few rows to its caches in place: see `ovgpu.passes.split_decode`.
 
 Such an inference computes masks on the host, writes them and two numbers where the device reads them, and runs a
 program in which nothing else has changed since the last one. All others, the first one and those that find no room
@@ -21,7 +21,7 @@ from ovgpu.lowering.program_for import program_for
 from ovgpu.ops._op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
-from ovgpu.passes.steady import Cache, Feed, Steady, steady
+from ovgpu.passes.split_decode import Cache, Feed, Steady, steady
 from ovgpu.request.pinned import Mirror, Pair
 from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ovgpu.cli import main
-from ovgpu.ops._fused import Fused
+from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.sort import CumSum
 from tests.harness.ir import Net, feed, take
 from tests.harness.replay import EMULATED

@@ -7,7 +7,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _compressed_mma
+from ovgpu.ops.fused import _compressed_mma
 from ovgpu.types import Type
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_compressed_mma import multiply, packed

@@ -10,9 +10,9 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._packed import Packed
 from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 

@@ -10,10 +10,10 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _compressed_mma
-from ovgpu.ops._packed import Packed
 from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.compressed import CompressedMatMul
+from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused._packed import Packed
+from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 

@@ -15,7 +15,7 @@ from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
 from tests.models.drive import DATA
-from tests.passes.test_finish_convolution import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
+from tests.passes.test_convolution_epilogue import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
 
 from .recorded import counted
 

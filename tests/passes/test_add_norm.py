@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model
 from ovgpu.ops._unsupported import all_nodes
-from ovgpu.ops.add_norm import AddNorm
+from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.passes import prepare
 from tests.harness.ir import Net, Port, feed, take
 

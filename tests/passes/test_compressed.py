@@ -13,7 +13,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model
 from ovgpu.ops._unsupported import all_nodes
-from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.passes import compressed, prepare
 from tests.emulator import cupy_emu, memory
 from tests.harness import Net, judge

@@ -13,8 +13,8 @@ import pytest
 import ovgpu as ov
 from ovgpu.lowering.build import build
 from ovgpu.model import Model, Node
-from ovgpu.ops._fused import Fused
 from ovgpu.ops.arithmetic import Exp
+from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.passes import prepare
 from ovgpu.passes.fuse_elementwise import INPUTS, PARTS
 from ovgpu.symbolic import Spec, Table, dims_of

@@ -10,9 +10,9 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops.compressed import CompressedGather, CompressedMatMul
 from ovgpu.ops.convert import LARGEST, Narrow
-from ovgpu.ops.growth import growing
+from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
+from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import prepare
 from tests.harness import Net
 from tests.harness.ir import Port, feed, take

@@ -10,7 +10,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops.rotary import Rotary
+from ovgpu.ops.fused.rotary import Rotary
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port

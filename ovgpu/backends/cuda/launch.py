@@ -15,9 +15,9 @@ from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.ops._convolution import Convolved
 from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._fused import Chain
 from ovgpu.ops._op import Array
 from ovgpu.ops.convert import Convert
+from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 

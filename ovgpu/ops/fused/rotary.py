@@ -12,7 +12,7 @@ from ovgpu.ops._op import Op, Workspace, call, unregistered
 from ovgpu.ops._storage import is_plain
 from ovgpu.ops._strided import Axes, strides_of
 from ovgpu.ops._trace import TILE, tiles
-from ovgpu.ops.growth import Place
+from ovgpu.ops.fused.kv_cache import Place
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
 

@@ -16,8 +16,8 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops._elementwise import Elementwise
 from ovgpu.ops._op import op_of
 from ovgpu.ops.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.fused.kv_cache import Append, Place, Reorder
 from ovgpu.ops.graph import Parameter
-from ovgpu.ops.growth import Append, Place, Reorder
 from ovgpu.ops.movement import Transpose
 from ovgpu.ops.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of

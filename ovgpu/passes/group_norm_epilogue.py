@@ -11,7 +11,7 @@ from ovgpu.ops._view import equal
 from ovgpu.ops.channel_normalization import OTHERS, FinishedGroupNorm, GroupNormalization
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
-from ovgpu.passes.finish_convolution import is_literal, region
+from ovgpu.passes.convolution_epilogue import is_literal, region
 from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 

@@ -12,9 +12,9 @@ from ovgpu.ops._elementwise import same_layout
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops._trace import trace
-from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
-from ovgpu.ops.finished_convolution import FinishedConvolution
+from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
+from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import PARTS, fused, layer_of
 from ovgpu.symbolic import Sym

@@ -10,12 +10,12 @@ import numpy as np
 from ovgpu.ops import _lanes
 from ovgpu.ops._columns import Index
 from ovgpu.ops._convolution import Epilogue
-from ovgpu.ops._finished import Finished
 from ovgpu.ops._lanes import Lane
 from ovgpu.ops._op import Array, Workspace, unregistered
 from ovgpu.ops._trace import TILE, Tape, tiles, trace
-from ovgpu.ops.compressed_convolution import CompressedConvolution
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 

@@ -12,12 +12,12 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.elementwise import functor
 from ovgpu.ops import _convolution
 from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._fused import Chain, Fused, Layer, Part
 from ovgpu.ops._op import Op
 from ovgpu.ops.activation import Clamp, Relu, Swish
 from ovgpu.ops.arithmetic import Add, Multiply
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
-from ovgpu.ops.finished_convolution import FinishedConvolution
+from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
+from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
 from tests.emulator import nvrtc
 
 from .test_convolution import convolve

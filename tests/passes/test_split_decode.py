@@ -7,7 +7,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.passes import simplified
-from ovgpu.passes.steady import steady
+from ovgpu.passes.split_decode import steady
 from tests.models.drive import DATA
 
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._fused import Fused
 from ovgpu.ops._hosted import hosted_ports
 from ovgpu.ops._op import op_of
 from ovgpu.ops._view import equal
 from ovgpu.ops.activation import Gelu7, Relu
 from ovgpu.ops.arithmetic import Add
-from ovgpu.ops.finished_product import Activation, FinishedMatMul
+from ovgpu.ops.fused._elementwise import Fused
+from ovgpu.ops.fused.matmul_epilogue import Activation, FinishedMatMul
 from ovgpu.ops.matmul import MatMul
 from ovgpu.ops.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops._op import op_of
-from ovgpu.ops.growth import Append, InOrder, Reorder
+from ovgpu.ops.fused.kv_cache import Append, InOrder, Reorder
 from ovgpu.ops.indexing import Gather
 from ovgpu.ops.movement import Concat
 from ovgpu.passes._graph import Graph

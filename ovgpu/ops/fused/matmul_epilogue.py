@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.ops._finished import Finished
 from ovgpu.ops._op import unregistered
+from ovgpu.ops.fused._epilogue import Finished
 from ovgpu.ops.matmul import MatMul
 
 Activation = Literal["", "relu", "gelu"]  # that by tanh

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops._op import Array
-from ovgpu.ops._packed import Packed
 from ovgpu.ops._strided import reciprocal
+from ovgpu.ops.fused._packed import Packed
 from ovgpu.types import Type
 
 CAPABILITY = 80  # compute capability of the first devices whose tensor cores the kernel is for

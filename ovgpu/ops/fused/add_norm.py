@@ -10,8 +10,8 @@ import numpy as np
 
 from ovgpu.ops import _axes
 from ovgpu.ops._elementwise import same_layout
-from ovgpu.ops._fused import Fused, Layer
 from ovgpu.ops._op import Array, Op, evaluate, unregistered
+from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization import EPSILON, ScaledMVN
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type

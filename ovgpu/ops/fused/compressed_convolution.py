@@ -10,9 +10,9 @@ import numpy as np
 
 from ovgpu.ops._convolution import Epilogue, reads_weights
 from ovgpu.ops._op import Array, Op, Workspace, unregistered
-from ovgpu.ops._packed import Packed, Tile, affine
-from ovgpu.ops.compressed import expand
 from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.fused._packed import Packed, Tile, affine
+from ovgpu.ops.fused.compressed import expand
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 

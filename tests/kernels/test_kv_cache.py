@@ -13,8 +13,8 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops._op import Op
 from ovgpu.ops._xp import NUMPY
 from ovgpu.ops.attention import CachedAttention
-from ovgpu.ops.growth import Place
-from ovgpu.ops.rotary import RotaryAppend
+from ovgpu.ops.fused.kv_cache import Place
+from ovgpu.ops.fused.rotary import RotaryAppend
 from tests.emulator import cupy_emu
 
 KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64": np.float64}

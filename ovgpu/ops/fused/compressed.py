@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops import _compressed_mma
 from ovgpu.ops._op import Array, Op, Workspace, unregistered
-from ovgpu.ops._packed import VECTOR, Packed, affine
-from ovgpu.ops._packed_product import PackedProduct
 from ovgpu.ops._shapes import check_integers
 from ovgpu.ops._view import View
+from ovgpu.ops.fused import _compressed_mma
+from ovgpu.ops.fused._packed import VECTOR, Packed, affine
+from ovgpu.ops.fused._packed_product import PackedProduct
 from ovgpu.ops.indexing import readable, signed
 from ovgpu.ops.matmul import MatMul
 from ovgpu.symbolic import Spec, Sym, product

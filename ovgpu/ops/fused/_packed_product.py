@@ -17,7 +17,7 @@ import numpy as np
 
 from ovgpu.ops._lanes import LANES, lanes, record
 from ovgpu.ops._op import Array, Workspace
-from ovgpu.ops._packed import Packed, Tile
+from ovgpu.ops.fused._packed import Packed, Tile
 from ovgpu.symbolic import Int, maximum, minimum
 from ovgpu.types import Type
 

@@ -1,0 +1,1 @@
+"""Operations that OpenVINO does not define: passes make them of several layers."""
