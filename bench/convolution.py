@@ -26,7 +26,7 @@ from typing import Any
 import engines
 import numpy as np
 
-from ovgpu.ops.convolution import Convolution, GroupConvolution
+from ovgpu.ops.convolution.convolution import Convolution, GroupConvolution
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 

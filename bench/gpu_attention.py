@@ -23,7 +23,7 @@ from bench.gpu_questions import captured
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _attention
+from ovgpu.ops.attention import _attention
 
 Array = Any
 LOWEST = -65504.0  # what exported decoders add to hidden scores

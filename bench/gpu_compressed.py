@@ -21,7 +21,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused import _compressed_mma
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedMatMul

@@ -18,8 +18,8 @@ from bench.gpu_measure import Events, call_seconds, device_seconds, host_seconds
 from ovgpu.backends.cuda import rt, transfer
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.activation import Gelu7
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.activation.activation import Gelu7
+from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.fused._elementwise import Chain, Part
 from tests.models.recurrent import lstm_sequence
 

@@ -4,7 +4,7 @@
 #include "common.cuh"
 
 // R axes of N operands that are walked together, outermost first; strides count elements. I is int or long long.
-// The layout is that of ovgpu/ops/_strided.py. Of a power of two from the extent on, `shift` is the exponent.
+// The layout is that of ovgpu/ops/base/strided.py. Of a power of two from the extent on, `shift` is the exponent.
 template <typename I, int R, int N>
 struct Axes {
   I extent[R], magic[R], shift[R];

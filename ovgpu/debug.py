@@ -30,9 +30,9 @@ from ovgpu.errors import Error
 from ovgpu.lowering.program import Program, Step
 from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model
-from ovgpu.ops._op import Array
-from ovgpu.ops._storage import decode
-from ovgpu.ops._unsupported import all_nodes
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.runtime.backend import Call, Fresh
 from ovgpu.runtime.binding import Memory
 from ovgpu.runtime.executor import Executor

@@ -28,7 +28,7 @@ from rich.progress import track
 
 from ovgpu.cli._print import console, table
 from ovgpu.ops import lookup, registry
-from ovgpu.ops._op import is_own
+from ovgpu.ops.base.op import is_own
 from tests.harness import Case, Scenario, cuda, judge
 from tests.harness.ir import Variant
 from tests.harness.replay import EMULATED
@@ -92,9 +92,9 @@ class Tally:
 
 
 def modules(folder: str) -> Iterator[ModuleType]:
-    """The test files of a folder."""
-    for file in sorted((TESTS / folder).glob("test_*.py")):
-        yield importlib.import_module(f"tests.{folder}.{file.stem}")
+    """The test files of a folder and of those in it."""
+    for file in sorted((TESTS / folder).rglob("test_*.py"), key=lambda file: file.name):
+        yield importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def tables(*files: ModuleType) -> Iterator[Case | Scenario]:

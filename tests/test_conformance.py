@@ -8,7 +8,7 @@ import pytest
 from tests import conformance
 from tests.conformance import Sweep, draw, main
 from tests.harness import judge
-from tests.ops.test_softmax import test_random as softmaxes
+from tests.ops.activation.test_softmax import test_random as softmaxes
 
 NAME = ("Softmax", "opset1")
 

@@ -13,8 +13,8 @@ from ovgpu.ir import check_files
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
 from ovgpu.model import Model
-from ovgpu.ops._op import Array
-from ovgpu.ops._unsupported import require_supported
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import combine, simplified
 from ovgpu.request.kv_decode import SteadyPrograms

@@ -16,7 +16,7 @@ from ovgpu.api.settings import Settings
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda import device as cuda
 from ovgpu.model import Model
-from ovgpu.ops._unsupported import Unsupported
+from ovgpu.ops.base.unsupported import Unsupported
 from ovgpu.request.remote_tensor import RemoteContext
 from ovgpu.tensor import Tensor
 from ovgpu.version import Version

@@ -17,7 +17,7 @@ from ovgpu.api.compilation import Compilation
 from ovgpu.api.request_tensors import RequestTensors
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.device_io import addresses, slots
 from ovgpu.request.inputs import numbered
 from ovgpu.request.kv_decode import SteadySteps

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ovgpu.cli._inputs import port_name
 from ovgpu.model import Output
-from ovgpu.ops._storage import decode
+from ovgpu.ops.base.storage import decode
 
 WIDTH = 160  # columns in a file, so that few rows of plans and tables are folded
 

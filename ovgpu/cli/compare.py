@@ -14,8 +14,8 @@ from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, feed_of
 from ovgpu.cli._print import console, statistics, table
 from ovgpu.model import Model, Node
-from ovgpu.ops._storage import decode
-from ovgpu.ops.graph import Result
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.infrastructure.graph import Result
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 

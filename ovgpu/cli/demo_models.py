@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import build
-from ovgpu.ops.control_flow import BackEdge, InputMap, OutputMap, TensorIterator
-from ovgpu.ops.graph import Constant, Parameter, Result
-from ovgpu.ops.movement import Concat
-from ovgpu.ops.recurrent import LSTMCell
-from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.slicing import Slice
-from ovgpu.ops.state import Assign6, ReadValue6
+from ovgpu.ops.base.op import build
+from ovgpu.ops.infrastructure.control_flow import BackEdge, InputMap, OutputMap, TensorIterator
+from ovgpu.ops.infrastructure.graph import Constant, Parameter, Result
+from ovgpu.ops.infrastructure.state import Assign6, ReadValue6
+from ovgpu.ops.movement.movement import Concat
+from ovgpu.ops.movement.slicing import Slice
+from ovgpu.ops.sequence.recurrent import LSTMCell
+from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.types import PartialShape, Type
 
 STEPS, FEATURES, HIDDEN = 25, 512, 256  # as in the specification of TensorIterator

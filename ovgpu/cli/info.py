@@ -16,8 +16,8 @@ from ovgpu.backends.cuda import device
 from ovgpu.cli._inputs import parse_shapes, port_name, static_shape
 from ovgpu.cli._print import console, ports_table, table
 from ovgpu.errors import DeviceError
-from ovgpu.ops._unsupported import Unsupported, all_nodes
-from ovgpu.ops.graph import Constant
+from ovgpu.ops.base.unsupported import Unsupported, all_nodes
+from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.runtime.printing import bytes_text, counted
 from ovgpu.version import __version__
 

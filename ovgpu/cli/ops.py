@@ -16,7 +16,7 @@ import ovgpu
 from ovgpu.cli._print import console, table
 from ovgpu.cli.nvidia_plugin import NVIDIA_PLUGIN
 from ovgpu.ops import Op, registry
-from ovgpu.ops._op import is_own, schema
+from ovgpu.ops.base.op import is_own, schema
 from ovgpu.types import Type
 
 ELSEWHERE = {

@@ -12,7 +12,7 @@ from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import Core
 from ovgpu.cli._inputs import add_options, feed_of, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
-from ovgpu.ops._storage import decode
+from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ovgpu.ir._constants import CHECKSUM_BYTES, PackedConstant
-from ovgpu.ops.graph import Constant
+from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.types import Type, pack
 
 if TYPE_CHECKING:

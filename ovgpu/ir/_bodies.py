@@ -9,7 +9,7 @@ from typing import Any
 from ovgpu.ir._layers import Layer, integer
 from ovgpu.ir._xml import Element
 from ovgpu.model import Model
-from ovgpu.ops.control_flow import BackEdge, InputMap, OutputMap
+from ovgpu.ops.infrastructure.control_flow import BackEdge, InputMap, OutputMap
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from ovgpu.errors import ModelError, OpError
 from ovgpu.ir._files import is_lfs_pointer
 from ovgpu.ir._xml import Element
 from ovgpu.model import Model
-from ovgpu.ops._unsupported import all_nodes
-from ovgpu.ops.graph import Constant
+from ovgpu.ops.base.unsupported import all_nodes
+from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged, map_file

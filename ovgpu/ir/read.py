@@ -21,9 +21,9 @@ from ovgpu.ir._variables import check_values, check_variables
 from ovgpu.ir._xml import Element, parse
 from ovgpu.model import Model, Node, Output, RTMap
 from ovgpu.ops import Op, lookup, registry
-from ovgpu.ops._op import build, declared
-from ovgpu.ops._unsupported import Unsupported
-from ovgpu.ops.graph import Constant, Parameter
+from ovgpu.ops.base.op import build, declared
+from ovgpu.ops.base.unsupported import Unsupported
+from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.types import Type
 
 VERSIONS = ("10", "11")

@@ -17,9 +17,9 @@ from ovgpu.ir._layers import join_names
 from ovgpu.ir._xml import Lines
 from ovgpu.model import Model, Node, Output, RTMap
 from ovgpu.model.rt_info import text as rt_text
-from ovgpu.ops._unsupported import Unsupported, all_nodes
-from ovgpu.ops.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
-from ovgpu.ops.graph import Constant
+from ovgpu.ops.base.unsupported import Unsupported, all_nodes
+from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, OutputMap, TensorIterator
+from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.types import PartialShape, Type
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}

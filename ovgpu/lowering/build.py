@@ -31,10 +31,10 @@ from ovgpu.lowering.program import (
 )
 from ovgpu.lowering.segments import finish
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import host_indices
-from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._storage import decode
-from ovgpu.ops._view import View, equal, positive
+from ovgpu.ops.base.op import Op, op_of
+from ovgpu.ops.base.shape_inputs import host_indices
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.view import View, equal, positive
 from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
 from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import SMALL, op_of
-from ovgpu.ops.control_flow import If, Loop, TensorIterator
+from ovgpu.ops.base.op import SMALL, op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.symbolic import Spec, Table, atoms, product
 from ovgpu.types import Type
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from ovgpu.lowering.program import Body, Program
 from ovgpu.model import Model, Node
-from ovgpu.ops._op import Op
-from ovgpu.ops._view import dense_strides, equal
-from ovgpu.ops.control_flow import If, InputMap, Loop, TensorIterator
+from ovgpu.ops.base.op import Op
+from ovgpu.ops.base.view import dense_strides, equal
+from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, TensorIterator
 from ovgpu.symbolic import Int, Spec, Sym, Table, bounds, dims_of
 
 TRIPS = -1  # the key, among a step's host inputs, of the number of iterations

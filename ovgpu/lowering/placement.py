@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ovgpu.model import Node, Output
-from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._view import View, equal
-from ovgpu.ops.movement import permutation
+from ovgpu.ops.base.op import Op, op_of
+from ovgpu.ops.base.view import View, equal
+from ovgpu.ops.movement.movement import permutation
 from ovgpu.symbolic import Int, apply, atoms, maximum, product
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ovgpu.model import Model, Node
-from ovgpu.ops._op import Op
-from ovgpu.ops._view import View
+from ovgpu.ops.base.op import Op
+from ovgpu.ops.base.view import View
 from ovgpu.ops.fused._epilogue import Finished
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type

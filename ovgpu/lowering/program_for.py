@@ -8,7 +8,7 @@ from typing import Any
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program
 from ovgpu.model import Model
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from ovgpu.errors import OpError, explain
 from ovgpu.lowering.program import HostInput, HostNode, Segment
-from ovgpu.ops._op import evaluate
-from ovgpu.ops._storage import decode
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from ovgpu.ops._op import Op, lookup, op, registry
+from ovgpu.ops.base.op import Op, lookup, op, registry
 
 __all__ = ["Op", "lookup", "op", "registry"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ovgpu.ops._elementwise import Binary, Unary
-from ovgpu.ops._op import op
+from ovgpu.ops.base.elementwise import Binary, Unary
+from ovgpu.ops.base.op import op
 from ovgpu.types import Type
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import (
+from ovgpu.ops.base.elementwise import (
     Binary,
     Broadcast,
     Elementwise,
@@ -19,8 +19,8 @@ from ovgpu.ops._elementwise import (
     merge_types,
     pdpd_shape,
 )
-from ovgpu.ops._op import op
-from ovgpu.ops._storage import is_plain
+from ovgpu.ops.base.op import op
+from ovgpu.ops.base.storage import is_plain
 from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes
 from ovgpu.types import Type
 

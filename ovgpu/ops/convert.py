@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import Unary, decide
-from ovgpu.ops._op import Op, op, unregistered
-from ovgpu.ops._storage import HALVED, decode, encode, is_float, is_plain
-from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of
-from ovgpu.ops._view import View
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.elementwise import Unary, decide
+from ovgpu.ops.base.op import Op, op, unregistered
+from ovgpu.ops.base.storage import HALVED, decode, encode, is_float, is_plain
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
-from ovgpu.ops._op import op
+from ovgpu.ops.base.elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
+from ovgpu.ops.base.op import op
 from ovgpu.symbolic import Int, Spec, onto
 from ovgpu.types import Type
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _axes
-from ovgpu.ops._op import Op, op
-from ovgpu.ops._shapes import check_integers, constants, integers, length, normalize_axes, unknowns
-from ovgpu.ops._strided import strides_of
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.shapes import check_integers, constants, integers, length, normalize_axes, unknowns
+from ovgpu.ops.base.strided import strides_of
 from ovgpu.symbolic import Int, Shape, Spec, bounds, maximum, minimum, unknown
 from ovgpu.types import Type
 
@@ -148,7 +148,7 @@ class Reduction(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         gone = self.gone(x, inputs[1], out)
-        if not _axes.is_plain(x):
+        if not launch.is_plain(x):
             return NotImplemented
         written = iter(strides_of(out))
         kept, folded = [], []
@@ -159,8 +159,8 @@ class Reduction(Op):
                     next(written)
             else:
                 kept.append((extent, step, next(written)))
-        kept, folded = (_axes.merged(_axes.by_stride(axes)) for axes in (kept, folded))
-        if not _axes.fit(kept, folded):
+        kept, folded = (launch.merged(launch.by_stride(axes)) for axes in (kept, folded))
+        if not launch.fit(kept, folded):
             return NotImplemented
         if out.size:
             reduce(k, f"{self.kernel}<{k.c_type(x.dtype)}>", x, out, kept, folded)
@@ -170,18 +170,18 @@ class Reduction(Op):
 PART = (2048, 16384)  # the least number of elements that a block is given, along columns and along rows
 
 
-def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis], folded: Sequence[_axes.Axis]) -> None:
+def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[launch.Axis], folded: Sequence[launch.Axis]) -> None:
     """Launches a reduction of reduction.cu; in two halves if the results are too few to occupy the device."""
-    rows, n = _axes.size(kept), _axes.size(folded)
+    rows, n = launch.size(kept), launch.size(folded)
     along_rows = folded[-1][1] == 1 or kept[-1][1] != 1
-    block = _axes.row_block(rows, n) if along_rows else _axes.column_block(rows, n)
+    block = launch.row_block(rows, n) if along_rows else launch.column_block(rows, n)
     per_block = block[along_rows]
-    parts = min(2 * _axes.PROCESSORS * per_block // rows, n // PART[along_rows])
+    parts = min(2 * launch.PROCESSORS * per_block // rows, n // PART[along_rows])
     if parts < 2:
         _launch(k, along_rows, function, x, out, kept, folded, n, n)
         return
-    chunk = _axes.ceildiv(n, parts)
-    parts = _axes.ceildiv(n, chunk)
+    chunk = launch.ceildiv(n, parts)
+    parts = launch.ceildiv(n, chunk)
     partial = k.scratch((rows, parts), _total(x.dtype, function))
     beside, written = [], parts
     for extent, read, _ in reversed(kept):
@@ -189,7 +189,7 @@ def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis], 
         written *= extent
     _launch(k, along_rows, f"Partial<{function}>", x, partial, beside[::-1], folded, chunk, n)
     results = [(extent, step, to) for (extent, _, step), (_, _, to) in zip(beside[::-1], kept)]
-    _launch(k, True, f"Final<{function}>", partial, out, _axes.merged(results), [(parts, 1, 0)], parts, n)
+    _launch(k, True, f"Final<{function}>", partial, out, launch.merged(results), [(parts, 1, 0)], parts, n)
 
 
 def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
@@ -203,16 +203,16 @@ def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
 
 
-def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, kept: Sequence[_axes.Axis],
-            folded: Sequence[_axes.Axis], chunk: int, count: int) -> None:
+def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, kept: Sequence[launch.Axis],
+            folded: Sequence[launch.Axis], chunk: int, count: int) -> None:
     """Reduces ``count`` elements each, in parts of ``chunk``."""
-    rows, n = _axes.size(kept), _axes.size(folded)
-    block = _axes.row_block(rows, chunk) if along_rows else _axes.column_block(rows, chunk)
-    grid = (_axes.ceildiv(rows, block[along_rows]), max(_axes.ceildiv(n, max(chunk, 1)), 1))
+    rows, n = launch.size(kept), launch.size(folded)
+    block = launch.row_block(rows, chunk) if along_rows else launch.column_block(rows, chunk)
+    grid = (launch.ceildiv(rows, block[along_rows]), max(launch.ceildiv(n, max(chunk, 1)), 1))
     shared = 0 if along_rows else block[0] * block[1] * 8
     # the axes of a reduction over nothing at all have no elements: one row of threads, none of which finds any
     k.kernel("reduction.cu", f"reduce_{'rows' if along_rows else 'columns'}<{function}>", grid, block,
-             (x, out, _axes.packed(kept), _axes.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
+             (x, out, launch.packed(kept), launch.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
               np.int64(count)), shared)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._op import Op, op
+from ovgpu.ops.base.op import Op, op
 from ovgpu.symbolic import Spec, same, unknown
 from ovgpu.types import Type
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import SMALL, Op, is_own, op_of
-from ovgpu.ops._shapes import integers
-from ovgpu.ops._view import equal
-from ovgpu.ops.arithmetic import Multiply, Negative
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.slicing import Slice
+from ovgpu.ops.arithmetic.arithmetic import Multiply, Negative
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import SMALL, Op, is_own, op_of
+from ovgpu.ops.base.shapes import integers
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.movement.slicing import Slice
 from ovgpu.symbolic import Int, Sym, product
 from ovgpu.types import Type
 

@@ -11,12 +11,24 @@ from math import isclose, pi, sqrt
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import Op
-from ovgpu.ops.activation import Clamp, Gelu7, HSigmoid, HSwish, Mish, Relu, Sigmoid, SoftPlus, Swish
-from ovgpu.ops.arithmetic import Add, Divide, Erf, Exp, Log, Maximum, Minimum, Multiply, Negative, Power, Subtract
+from ovgpu.ops.activation.activation import Clamp, Gelu7, HSigmoid, HSwish, Mish, Relu, Sigmoid, SoftPlus, Swish
+from ovgpu.ops.activation.softmax import Softmax8
+from ovgpu.ops.arithmetic.arithmetic import (
+    Add,
+    Divide,
+    Erf,
+    Exp,
+    Log,
+    Maximum,
+    Minimum,
+    Multiply,
+    Negative,
+    Power,
+    Subtract,
+)
+from ovgpu.ops.arithmetic.trigonometry import Tanh
+from ovgpu.ops.base.op import Op
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
-from ovgpu.ops.softmax import Softmax8
-from ovgpu.ops.trigonometry import Tanh
 from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite
 from ovgpu.types import Type
 

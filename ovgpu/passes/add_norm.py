@@ -4,12 +4,12 @@ went past the layers before, which often goes on past those behind as well."""
 from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import op_of
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.add_norm import TERMS, AddNorm
-from ovgpu.ops.normalization import ScaledMVN
+from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes._graph import is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import alone, layer_of
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._attention import WIDEST
-from ovgpu.ops.arithmetic import Add, Divide, Multiply
-from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.activation.softmax import Softmax, Softmax8
+from ovgpu.ops.arithmetic.arithmetic import Add, Divide, Multiply
+from ovgpu.ops.attention._attention import WIDEST
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.comparison import Select
 from ovgpu.ops.convert import Convert, Identity
-from ovgpu.ops.matmul import MatMul
-from ovgpu.ops.movement import Transpose
-from ovgpu.ops.reshape import Unsqueeze
-from ovgpu.ops.softmax import Softmax, Softmax8
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite, users_of
 from ovgpu.symbolic import Int, Spec, Sym
 from ovgpu.types import Type

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import op_of
-from ovgpu.ops.arithmetic import Add, Multiply
-from ovgpu.ops.channel_normalization import BatchNorm, by_channel
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.normalization.channel_normalization import BatchNorm, by_channel
 from ovgpu.passes._graph import Graph
 from ovgpu.types import Type
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ovgpu.model import Model, Node
-from ovgpu.ops._op import op_of
-from ovgpu.ops.binary_convolution import BinaryConvolution
+from ovgpu.ops.base.op import op_of
 from ovgpu.ops.convert import Convert, ConvertLike, Identity
-from ovgpu.ops.pooling import AdaptiveMaxPool, MaxPool8
+from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
+from ovgpu.ops.pooling.pooling import AdaptiveMaxPool, MaxPool8
 from ovgpu.passes._graph import Graph, constant_of
 from ovgpu.types import Type
 from ovgpu.types.packing import pack, unpack

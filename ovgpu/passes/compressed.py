@@ -18,18 +18,18 @@ import numpy as np
 
 from ovgpu.ir._constants import PackedConstant
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import evaluate, op_of
-from ovgpu.ops._storage import decode, encode
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.arithmetic import Multiply, Subtract
+from ovgpu.ops.arithmetic.arithmetic import Multiply, Subtract
+from ovgpu.ops.base.op import evaluate, op_of
+from ovgpu.ops.base.storage import decode, encode
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert, Identity, converted
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul, SwapAxes
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.indexing import Gather
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.indexing import Gather
 from ovgpu.passes._graph import HALVES, Graph, operands
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym

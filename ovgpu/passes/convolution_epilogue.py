@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._convolution import OPERANDS
-from ovgpu.ops._elementwise import same_layout
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import op_of
-from ovgpu.ops._trace import trace
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.base.elementwise import same_layout
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.trace import trace
+from ovgpu.ops.convolution._convolution import OPERANDS
+from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of

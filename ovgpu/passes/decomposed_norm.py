@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import op_of
-from ovgpu.ops.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDifference, Subtract
-from ovgpu.ops.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
+from ovgpu.ops.arithmetic.arithmetic import Add, Divide, Multiply, Power, Sqrt, SquaredDifference, Subtract
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.normalization.normalization import MVN6, NormalizeL2, ScaledMVN, ScaledRMS
 from ovgpu.ops.reduction import ReduceL2, ReduceMean, ReduceSum, Reduction
 from ovgpu.passes._graph import Graph, constant_integers, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Sym

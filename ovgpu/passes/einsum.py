@@ -8,18 +8,18 @@ from math import prod
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._view import equal
-from ovgpu.ops.arithmetic import Multiply
+from ovgpu.ops.arithmetic.arithmetic import Multiply
+from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Identity
-from ovgpu.ops.einsum import Einsum, Part, Term, contract
-from ovgpu.ops.indexing import Gather8
-from ovgpu.ops.matmul import MatMul
-from ovgpu.ops.movement import Concat, Transpose
+from ovgpu.ops.matrix.einsum import Einsum, Part, Term, contract
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.indexing import Gather8
+from ovgpu.ops.movement.movement import Concat, Transpose
+from ovgpu.ops.movement.replication import Broadcast3
+from ovgpu.ops.movement.slicing import END
 from ovgpu.ops.reduction import ReduceProd, ReduceSum
-from ovgpu.ops.replication import Broadcast3
-from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.shape import ShapeOf3
-from ovgpu.ops.slicing import END
+from ovgpu.ops.shape.reshape import Reshape
+from ovgpu.ops.shape.shape import ShapeOf3
 from ovgpu.passes._graph import Graph, rewrite
 from ovgpu.symbolic import Int, ceildiv
 
@@ -53,7 +53,7 @@ def _expand(node: Node) -> bool:
 
 
 class Tensors:
-    """`ovgpu.ops.einsum.Algebra` of tensors in the graph around an Einsum."""
+    """`ovgpu.ops.matrix.einsum.Algebra` of tensors in the graph around an Einsum."""
 
     def __init__(self, node: Node) -> None:
         self.graph = Graph(node)

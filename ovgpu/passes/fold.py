@@ -10,10 +10,10 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import evaluate
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.graph import Constant
+from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.passes._graph import HALVES, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import op_of
-from ovgpu.ops._view import equal
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Convert, Identity
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.passes._graph import is_fusable, is_number, users_of

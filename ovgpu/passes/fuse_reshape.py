@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import Op, op_of
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.movement import Transpose, permutation
+from ovgpu.ops.base.op import Op, op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.movement.movement import Transpose, permutation
 from ovgpu.passes._graph import alike_shapes, constant_integers, constant_of, is_fusable, users_of
 from ovgpu.symbolic import Int, Spec
 

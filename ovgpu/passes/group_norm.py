@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import op_of
-from ovgpu.ops._view import equal
-from ovgpu.ops.arithmetic import Add, Multiply, Subtract
-from ovgpu.ops.channel_normalization import GroupNorm
-from ovgpu.ops.normalization import ScaledRMS
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.normalization.channel_normalization import GroupNorm
+from ovgpu.ops.normalization.normalization import ScaledRMS
 from ovgpu.passes._graph import Graph, alike_shapes, broadcasts, constant_of, users_of
 from ovgpu.passes.decomposed_norm import Over
 from ovgpu.passes.norm_affine import normalised

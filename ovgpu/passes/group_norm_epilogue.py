@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._view import equal
-from ovgpu.ops.channel_normalization import OTHERS, FinishedGroupNorm, GroupNormalization
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.normalization.channel_normalization import OTHERS, FinishedGroupNorm, GroupNormalization
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
 from ovgpu.passes.convolution_epilogue import is_literal, region

@@ -7,9 +7,9 @@ the attention. Instead, the query heads become groups, [b, h, g, ..], and the ke
 from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.attention import ScaledDotProductAttention
-from ovgpu.ops.replication import Broadcast3
-from ovgpu.ops.reshape import Reshape, Unsqueeze
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.movement.replication import Broadcast3
+from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, rewrite
 from ovgpu.symbolic import Int, Sym, atoms
 

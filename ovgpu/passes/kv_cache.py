@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import op_of
+from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import Append, InOrder, Reorder
-from ovgpu.ops.indexing import Gather
-from ovgpu.ops.movement import Concat
+from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.movement import Concat
 from ovgpu.passes._graph import Graph
 
 

@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import op_of
-from ovgpu.ops._view import equal
-from ovgpu.ops.activation import Gelu7, Relu
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.activation.activation import Gelu7, Relu
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.view import equal
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.matmul_epilogue import Activation, FinishedMatMul
-from ovgpu.ops.matmul import MatMul
-from ovgpu.ops.normalization import ScaledMVN
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import alone, layer_of
 from ovgpu.passes.fuse_reshape import RESHAPES

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import SMALL, is_own, op_of
-from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.base.op import SMALL, is_own, op_of
 
 KEPT_APART = frozenset({"Parameter", "Result", "Constant", "ReadValue", "Assign"})
 

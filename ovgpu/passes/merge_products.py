@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._hosted import hosted_ports
-from ovgpu.ops._op import Op, op_of
-from ovgpu.ops._view import View, dense_strides
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import Op, op_of
+from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.fused._joined import Joined
 from ovgpu.ops.fused.compressed import CompressedMatMul
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.matmul import MatMul
-from ovgpu.ops.movement import VariadicSplit
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.passes._graph import Graph, is_fusable, users_of
 
 PRODUCTS = ("MatMul", "ScaledDotProductAttention")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.arithmetic import Add, Multiply, Subtract
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.normalization.normalization import MVN, MVN6, ScaledMVN, ScaledRMS
 from ovgpu.passes._graph import broadcasts, constant_integers, constant_of, users_of
 from ovgpu.passes.decomposed_norm import Over, last_extents
 

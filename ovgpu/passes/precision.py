@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import is_own, op_of
-from ovgpu.ops._storage import decode
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.op import is_own, op_of
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import LARGEST, Convert, Narrow
 from ovgpu.ops.fused.compressed import CompressedGather
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.shape import ShapeOf
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.passes._graph import HALVES, Graph, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._view import equal
-from ovgpu.ops.control_flow import OutputMap
-from ovgpu.ops.movement import Transpose
-from ovgpu.ops.reshape import Reshape, Squeeze, Unsqueeze
-from ovgpu.ops.slicing import END
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.infrastructure.control_flow import OutputMap
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.movement.slicing import END
+from ovgpu.ops.shape.reshape import Reshape, Squeeze, Unsqueeze
 from ovgpu.passes.recurrent_body import Body, batch_of, is_counted
 from ovgpu.passes.recurrent_cells import Step, find_step
 from ovgpu.symbolic import Int

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import op_of
-from ovgpu.ops._view import equal
-from ovgpu.ops.control_flow import InputMap, Loop, TensorIterator
-from ovgpu.ops.movement import permutation
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.infrastructure.control_flow import InputMap, Loop, TensorIterator
+from ovgpu.ops.movement.movement import permutation
 from ovgpu.passes._graph import Graph
 from ovgpu.symbolic import Int, Shape
 

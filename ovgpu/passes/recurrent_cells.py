@@ -12,14 +12,14 @@ from itertools import permutations
 from typing import Any
 
 from ovgpu.model import Output
-from ovgpu.ops._cells import GRU, LSTM, Recurrent
-from ovgpu.ops._op import op_of
-from ovgpu.ops._view import equal
-from ovgpu.ops.arithmetic import Add
-from ovgpu.ops.movement import Concat, Split, Transpose, VariadicSplit
-from ovgpu.ops.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNSequence
-from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.slicing import sliced
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import op_of
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.movement.movement import Concat, Split, Transpose, VariadicSplit
+from ovgpu.ops.movement.slicing import sliced
+from ovgpu.ops.sequence._cells import GRU, LSTM, Recurrent
+from ovgpu.ops.sequence.recurrent import Cell, GRUSequence, LSTMCell1, LSTMSequence, RNNSequence
+from ovgpu.ops.shape.reshape import Reshape
 from ovgpu.passes._graph import broadcasts
 from ovgpu.passes.recurrent_body import Body, Slices, batch_of, is_rows, unwrapped
 from ovgpu.symbolic import Int

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._elementwise import Unary
-from ovgpu.ops._op import Op, is_own, op_of
-from ovgpu.ops._view import View, dense_strides, equal
-from ovgpu.ops.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.base.elementwise import Unary
+from ovgpu.ops.base.op import Op, is_own, op_of
+from ovgpu.ops.base.view import View, dense_strides, equal
 from ovgpu.ops.fused.rotary import Rotary
-from ovgpu.ops.indexing import Gather
-from ovgpu.ops.movement import Concat
-from ovgpu.ops.reshape import Reshape, Unsqueeze
+from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.movement import Concat
+from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Int, Sym, product
 

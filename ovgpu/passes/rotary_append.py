@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.attention import CachedAttention
+from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.fused.kv_cache import Place
 from ovgpu.ops.fused.rotary import Rotary, RotaryAppend
-from ovgpu.ops.movement import Transpose
-from ovgpu.ops.reshape import Reshape, Unsqueeze
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, users_of
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import op_of
-from ovgpu.ops.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import Append, Place, Reorder
-from ovgpu.ops.graph import Parameter
-from ovgpu.ops.movement import Transpose
-from ovgpu.ops.reshape import Unsqueeze
+from ovgpu.ops.infrastructure.graph import Parameter
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
 from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms

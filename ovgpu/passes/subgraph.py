@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.graph import Parameter, Result
+from ovgpu.ops.infrastructure.graph import Parameter, Result
 
 
 def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], sinks: Sequence[Node] = ()) -> Model:

@@ -10,11 +10,11 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._op import is_own, op_of
+from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.graph import Constant
-from ovgpu.ops.random import RandomUniform
-from ovgpu.ops.shape import ShapeOf
+from ovgpu.ops.generation.random import RandomUniform
+from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.passes._graph import HALVES, Graph
 from ovgpu.types import Type
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops._lanes import lanes, record, shares
-from ovgpu.ops._op import Array, call, op_of
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.base.op import Array, call, op_of
+from ovgpu.ops.base.tasks import lanes, record, shares
+from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.passes._graph import Graph
 from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type

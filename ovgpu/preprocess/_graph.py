@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu.model import Node, Output
 from ovgpu.ops import lookup
-from ovgpu.ops.graph import Constant, Parameter
+from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 

@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu._util import host_memory
 from ovgpu.backends.cuda import CudaBackend, transfer
 from ovgpu.errors import Error, OpError, explain
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import Mirror, MirroredTensor
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type

@@ -17,7 +17,7 @@ import numpy as np
 from ovgpu._util import host_memory
 from ovgpu.backends.cuda import CudaBackend, interop, transfer
 from ovgpu.errors import Error, OpError, explain
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot

@@ -14,7 +14,7 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.errors import Error
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.pinned import Pair
 from ovgpu.request.ports import ConstOutput, PortList
 from ovgpu.request.results import OVDict

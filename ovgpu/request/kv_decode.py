@@ -18,7 +18,7 @@ from ovgpu.backends.cpu import CpuBackend
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
 from ovgpu.passes.split_decode import Cache, Feed, Steady, steady

@@ -9,7 +9,7 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.errors import Error, OpError, explain
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.ports import ConstOutput
 from ovgpu.runtime.state import Variables
 from ovgpu.tensor import Tensor

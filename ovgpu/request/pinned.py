@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor

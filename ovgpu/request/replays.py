@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.request.deferred import ResultTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot

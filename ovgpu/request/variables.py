@@ -10,7 +10,7 @@ from ovgpu.errors import ModelError
 from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model, Output
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.request.device_io import arrived, snapshot

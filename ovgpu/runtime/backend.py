@@ -8,8 +8,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from ovgpu.ops._op import Array, Op
-from ovgpu.ops._xp import Adapter
+from ovgpu.ops.base.op import Array, Op
+from ovgpu.ops.base.xp import Adapter
 from ovgpu.types import Type
 
 Call = Callable[[], Any]

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ovgpu.lowering.program import HostInput, Segment
-from ovgpu.ops._op import Array
-from ovgpu.ops._storage import decode
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.backend import Call, Recording
 from ovgpu.runtime.memory import Layout
 from ovgpu.types import Type

@@ -22,8 +22,8 @@ from ovgpu.errors import Error, OpError
 from ovgpu.lowering.loops import TRIPS
 from ovgpu.lowering.program import Program, Segment, Step
 from ovgpu.lowering.program_for import program_for
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import same_place
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import same_place
 from ovgpu.runtime.backend import Backend, Call, Uncaptured
 from ovgpu.runtime.binding import Binding, Constants, Memory, Recorded, host_value, host_values
 from ovgpu.runtime.blocks import Block

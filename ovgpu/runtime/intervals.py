@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.lowering.program import HostInput, Program, Segment, Step
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import evaluate, is_own
-from ovgpu.ops._shapes import normalize_axis
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.indexing import Gather
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import evaluate, is_own
+from ovgpu.ops.base.shapes import normalize_axis
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.movement.indexing import Gather
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 

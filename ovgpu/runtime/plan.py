@@ -15,12 +15,12 @@ import numpy as np
 
 from ovgpu.lowering.loops import TRIPS
 from ovgpu.lowering.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
-from ovgpu.ops._op import Op
-from ovgpu.ops.attention import CachedAttention
-from ovgpu.ops.control_flow import If
+from ovgpu.ops.attention.attention import CachedAttention
+from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import Finished
 from ovgpu.ops.fused.add_norm import AddNorm
+from ovgpu.ops.infrastructure.control_flow import If
 from ovgpu.runtime.backend import Counts, counts
 from ovgpu.runtime.loops.unrolled import Calls
 from ovgpu.runtime.memory import Layout, lay_out

@@ -14,8 +14,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ovgpu.errors import Error
-from ovgpu.ops._op import Array
-from ovgpu.ops._view import View, dense_strides
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.convert import converted
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve

@@ -182,8 +182,8 @@ def test_ops_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "ops", "--markdown").splitlines()
     assert lines[2] == "| op | versions | NumPy | CUDA | CuPy | NVIDIA plugin | file |"
-    assert "| Softmax | 1, 8 | ✓ | ✓ |  | ✓ | [softmax.py](ovgpu/ops/softmax.py) |" in lines
-    assert "| NonZero | 3 | ✓ |  | ✓ |  | [selection.py](ovgpu/ops/selection.py) |" in lines
+    assert "| Softmax | 1, 8 | ✓ | ✓ |  | ✓ | [softmax.py](ovgpu/ops/activation/softmax.py) |" in lines
+    assert "| NonZero | 3 | ✓ |  | ✓ |  | [selection.py](ovgpu/ops/sort/selection.py) |" in lines
     assert all(line.count("|") == 8 for line in lines[2:])
 
 

@@ -13,8 +13,8 @@ import cupy
 import numpy as np
 
 from ovgpu.backends.cuda.xp import CupyAdapter
-from ovgpu.ops import _op
-from ovgpu.ops._xp import Adapter
+from ovgpu.ops.base import op as op_module
+from ovgpu.ops.base.xp import Adapter
 from tests.emulator import cuda
 from tests.emulator import cupy_emu as emulator
 from tests.emulator.ndarray import ndarray as EmulatedArray
@@ -87,11 +87,11 @@ def _array(emulated: EmulatedArray) -> ndarray:
     return ndarray(emulated.shape, emulated.dtype, _pointer(emulated.data), emulated.strides)
 
 
-def evaluate(op: _op.Op, xp: Adapter, inputs: Sequence[Any], types: Sequence[Any]) -> Sequence[Any]:
-    """`ovgpu.ops._op.evaluate`, on the emulator's arrays where these are CuPy's."""
+def evaluate(op: op_module.Op, xp: Adapter, inputs: Sequence[Any], types: Sequence[Any]) -> Sequence[Any]:
+    """`ovgpu.ops.base.op.evaluate`, on the emulator's arrays where these are CuPy's."""
     if not isinstance(xp, CupyAdapter):
-        return _op.evaluate(op, xp, inputs, types)
-    found: Sequence[Any] = _cupys(_op.evaluate(op, CupyAdapter(emulator), _emulated(inputs), types))
+        return op_module.evaluate(op, xp, inputs, types)
+    found: Sequence[Any] = _cupys(op_module.evaluate(op, CupyAdapter(emulator), _emulated(inputs), types))
     return found
 
 

@@ -15,8 +15,8 @@ import ovgpu
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.ir import read_model
 from ovgpu.model import Model
-from ovgpu.ops._unsupported import require_supported
-from ovgpu.ops.control_flow import BackEdge, InputMap, OutputMap
+from ovgpu.ops.base.unsupported import require_supported
+from ovgpu.ops.infrastructure.control_flow import BackEdge, InputMap, OutputMap
 from ovgpu.types import Layout, Type
 from tests.harness.elements import ELEMENTS
 from tests.harness.ir import Net, feed, take

@@ -1,16 +1,14 @@
 """Writing keeps every attribute of every op: openvino sees the same ones in the cases of the op tests."""
 from __future__ import annotations
 
-import pkgutil
 from collections import defaultdict
-from importlib import import_module
 from pathlib import Path
 
 import openvino as ov
 import pytest
 
-import tests.ops
 from ovgpu.ir import read_model, serialize
+from tests.conformance import modules
 from tests.harness import Case
 
 CORE = ov.Core()
@@ -22,8 +20,8 @@ SAME = {"'weights_format': 'ifco'": "'weights_format': 'fico'"}
 
 def cases() -> dict[str, list[Case]]:
     found: dict[str, dict[str, Case]] = defaultdict(dict)
-    for module in pkgutil.iter_modules(tests.ops.__path__):
-        for table in vars(import_module(f"tests.ops.{module.name}")).values():
+    for module in modules("ops"):
+        for table in vars(module).values():
             for case in table if isinstance(table, list | tuple) else ():
                 if isinstance(case, Case) and case.error is None:
                     found[f"{case.op}-{case.version}"].setdefault(str(sorted(case.attrs.items())), case)

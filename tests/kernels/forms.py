@@ -10,8 +10,8 @@ import numpy as np
 
 from ovgpu.backends.cuda import kernels, rt, sources
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 

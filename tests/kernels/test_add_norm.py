@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused._elementwise import Layer
 from ovgpu.ops.fused.add_norm import AddNorm
-from ovgpu.ops.normalization import ScaledMVN, ScaledRMS
+from ovgpu.ops.normalization.normalization import ScaledMVN, ScaledRMS
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 

@@ -10,10 +10,10 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _attention
-from ovgpu.ops._strided import Axes
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.attention import _attention
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.base.xp import NUMPY
 from tests.emulator import cupy_emu, nvrtc
 
 from .recorded import kernel_name

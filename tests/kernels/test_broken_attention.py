@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops import _attention
+from ovgpu.ops.attention import _attention
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.test_attention import attend
 from tests.kernels.test_attention_mma import attend_masked

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ovgpu.ops.normalization import MVN6
+from ovgpu.ops.activation.softmax import Softmax8
+from ovgpu.ops.normalization.normalization import MVN6
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
-from ovgpu.ops.softmax import Softmax8
-from ovgpu.ops.sort import CumSum, TopK3
+from ovgpu.ops.sort.sort import CumSum, TopK3
 from ovgpu.types import Type
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.forms import check, random

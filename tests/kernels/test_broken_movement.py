@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.indexing import Gather
-from ovgpu.ops.movement import Transpose
-from ovgpu.ops.replication import Pad
-from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.scatter import ScatterElementsUpdate12, ScatterUpdate
+from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.movement.replication import Pad
+from ovgpu.ops.movement.scatter import ScatterElementsUpdate12, ScatterUpdate
+from ovgpu.ops.shape.reshape import Reshape
 from tests.emulator import cupy_emu
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.recorded import axis, draws, run_op

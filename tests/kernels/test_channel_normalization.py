@@ -11,19 +11,19 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.elementwise import functor
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import channel_normalization
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.activation import Swish
-from ovgpu.ops.arithmetic import Add, Multiply
-from ovgpu.ops.channel_normalization import GRN, LRN, BatchNormInference5, GroupNorm, GroupNormalization
+from ovgpu.ops.activation.activation import Swish
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.normalization import channel_normalization
+from ovgpu.ops.normalization.channel_normalization import GRN, LRN, BatchNormInference5, GroupNorm, GroupNormalization
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
 from .forms import FLOATS, ORDERS, TOLERANCE, check, random
 from .recorded import kernel_name, replay
-from .test_finished_convolution import chain
+from .test_convolution_epilogue import chain
 
 GROUPS = GroupNormalization(num_groups=2, epsilon=1e-3)
 OUTSIDE = GroupNorm(num_groups=2, epsilon=0.5, inside=False)

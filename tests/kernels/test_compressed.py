@@ -10,7 +10,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.types import Type

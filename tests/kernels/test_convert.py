@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ovgpu.ops._storage import encode
+from ovgpu.ops.base.storage import encode
 from ovgpu.ops.convert import _steps
 from ovgpu.types import Type
 from tests.emulator import nvrtc

@@ -12,12 +12,17 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _convolution
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.binary_convolution import BinaryConvolution
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
-from ovgpu.ops.deformable_convolution import DeformableConvolution8
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.convolution import _convolution
+from ovgpu.ops.convolution.binary_convolution import BinaryConvolution
+from ovgpu.ops.convolution.convolution import (
+    Convolution,
+    ConvolutionBackpropData,
+    GroupConvolution,
+    GroupConvolutionBackpropData,
+)
+from ovgpu.ops.convolution.deformable_convolution import DeformableConvolution8
 from ovgpu.types import Type
 from tests.emulator import cupy_emu
 

@@ -10,12 +10,17 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.elementwise import functor
-from ovgpu.ops import _convolution
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import Op
-from ovgpu.ops.activation import Clamp, Relu, Swish
-from ovgpu.ops.arithmetic import Add, Multiply
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
+from ovgpu.ops.activation.activation import Clamp, Relu, Swish
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import Op
+from ovgpu.ops.convolution import _convolution
+from ovgpu.ops.convolution.convolution import (
+    Convolution,
+    ConvolutionBackpropData,
+    GroupConvolution,
+    GroupConvolutionBackpropData,
+)
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
 from tests.emulator import nvrtc

@@ -10,7 +10,7 @@ import pytest
 import ovgpu as ov
 from ovgpu import passes
 from ovgpu.backends.cuda import rt
-from ovgpu.ops import _convolution
+from ovgpu.ops.convolution import _convolution
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port

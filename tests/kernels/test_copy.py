@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend, copy
-from ovgpu.ops._strided import Axes, widened
+from ovgpu.ops.base.strided import Axes, widened
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import replay
 

@@ -9,7 +9,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.ctc import CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTCLoss
+from ovgpu.ops.sequence.ctc import CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTCLoss
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
 

@@ -13,19 +13,24 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, cudnn, device, handles, rt
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.activation import Relu, Sigmoid
-from ovgpu.ops.arithmetic import Add
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData, GroupConvolution, GroupConvolutionBackpropData
+from ovgpu.ops.activation.activation import Relu, Sigmoid
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.convolution.convolution import (
+    Convolution,
+    ConvolutionBackpropData,
+    GroupConvolution,
+    GroupConvolutionBackpropData,
+)
 from ovgpu.types import Type
 from tests.emulator import blas_emu, cudnn_emu, cupy_emu
 from tests.harness import Case, Net
 from tests.harness.replay import EMULATED
-from tests.ops import test_convolution as judged
+from tests.ops.convolution import test_convolution as judged
 
 from .recorded import replay
-from .test_finished_convolution import finished
+from .test_convolution_epilogue import finished
 
 Array = np.ndarray[Any, Any]
 Pick = Callable[[Any], Any]

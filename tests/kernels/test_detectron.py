@@ -10,10 +10,10 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.detectron import MOST, DetectionOutput, TopKROIs
-from ovgpu.ops.generate_proposals import GenerateProposalsSingleImage
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.detection.detectron import MOST, DetectionOutput, TopKROIs
+from ovgpu.ops.detection.generate_proposals import GenerateProposalsSingleImage
 from tests.emulator import cupy_emu as cp
 from tests.harness import Infer, Net, Scenario, check
 

@@ -1,9 +1,7 @@
 """The bodies of elementwise ops compile for real devices, in the types of their cases."""
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,21 +10,21 @@ import pytest
 import ovgpu
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.ops import lookup, registry
-from ovgpu.ops._elementwise import Elementwise, cuda_body, names
-from ovgpu.ops._op import schema
+from ovgpu.ops.base.elementwise import Elementwise, cuda_body, names
+from ovgpu.ops.base.op import schema
 from ovgpu.types import Type
+from tests.conformance import modules
 from tests.emulator import nvrtc
 from tests.harness import Case
 
-OPS = Path(__file__).parents[1] / "ops"
 KINDS = ("f32", "f16", "bf16", "i32", "i64", "boolean")
 TARGETS = {"f32": "real", "f16": "real", "i8": "narrow", "u8": "narrow", "i64": "wide", "boolean": "boolean"}
 MORE = 1  # case of several inputs of other ranks beside those
 
 
 def tables() -> Iterator[Case]:
-    for file in sorted(OPS.glob("test_*.py")):
-        for value in vars(importlib.import_module(f"tests.ops.{file.stem}")).values():
+    for module in modules("ops"):
+        for value in vars(module).values():
             for case in getattr(value, "cases", ()):
                 cls = lookup(case.op, case.version)
                 if cls is not None and issubclass(cls, Elementwise) and case.judged and suits(case):

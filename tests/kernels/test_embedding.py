@@ -9,8 +9,13 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.embedding import EmbeddingBagOffsets, EmbeddingBagPacked, EmbeddingBagPackedSum, EmbeddingSegmentsSum
-from ovgpu.ops.segments import SegmentMax
+from ovgpu.ops.sparse.embedding import (
+    EmbeddingBagOffsets,
+    EmbeddingBagPacked,
+    EmbeddingBagPackedSum,
+    EmbeddingSegmentsSum,
+)
+from ovgpu.ops.sparse.segments import SegmentMax
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import draws, replay, run_op
 

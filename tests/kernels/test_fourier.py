@@ -11,11 +11,11 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, cufft
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._strided import Axes
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.fourier import DFT, IDFT, IRDFT, RDFT
-from ovgpu.ops.stft import ISTFT, STFT
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.signal.fourier import DFT, IDFT, IRDFT, RDFT
+from ovgpu.ops.signal.stft import ISTFT, STFT
 from tests.emulator import cupy_emu
 from tests.harness import Net
 

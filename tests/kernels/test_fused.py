@@ -18,10 +18,10 @@ from ovgpu.backends.cuda.elementwise import Form, Generated, source
 from ovgpu.backends.cuda.kernels import SEPARATE
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.debug import Stopped, generated_code
-from ovgpu.ops._strided import Axes
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.activation import Gelu7, Relu
-from ovgpu.ops.arithmetic import Add, Multiply
+from ovgpu.ops.activation.activation import Gelu7, Relu
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.comparison import Less, Select
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part

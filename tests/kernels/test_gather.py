@@ -9,11 +9,11 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import evaluate
-from ovgpu.ops._strided import Axes
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.gather import GatherElements, GatherND8, GatherTree
-from ovgpu.ops.indexing import Gather, Gather8
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.movement.gather import GatherElements, GatherND8, GatherTree
+from ovgpu.ops.movement.indexing import Gather, Gather8
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import axis, draws, replay, run_op

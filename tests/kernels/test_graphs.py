@@ -13,7 +13,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, graphs
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.arithmetic.arithmetic import Add
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops._strided import Axes
-from ovgpu.ops.color import I420toRGB, NV12toBGR
-from ovgpu.ops.grid_sample import GridSample
-from ovgpu.ops.patches import Col2Im, ExtractImagePatches
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.image.color import I420toRGB, NV12toBGR
+from ovgpu.ops.image.grid_sample import GridSample
+from ovgpu.ops.movement.patches import Col2Im, ExtractImagePatches
 from tests.kernels.recorded import draws, run_op
 
 FAR = [-np.inf, -3e38, -1e9, -2.0, -1.0, 0.0, 1.0, 7.5, 1e9, 3e38, np.inf, np.nan]

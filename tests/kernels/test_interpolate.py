@@ -9,8 +9,8 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._strided import Axes
-from ovgpu.ops.interpolate import Interpolate11
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.image.interpolate import Interpolate11
 from tests.emulator import cupy_emu
 from tests.kernels.recorded import axis, draws, kernel_name, replay, run_op
 

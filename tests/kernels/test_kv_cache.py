@@ -10,9 +10,9 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.attention import CachedAttention
+from ovgpu.ops.attention.attention import CachedAttention
+from ovgpu.ops.base.op import Op
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.kv_cache import Place
 from ovgpu.ops.fused.rotary import RotaryAppend
 from tests.emulator import cupy_emu

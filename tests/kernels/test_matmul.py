@@ -11,7 +11,7 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.matrix.matmul import MatMul
 from tests.emulator import cupy_emu, nvrtc
 
 from .recorded import replay

@@ -15,14 +15,14 @@ import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, blaslt, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.activation import Gelu7, Relu
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.activation.activation import Gelu7, Relu
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import evaluate
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.ops.fused.matmul_epilogue import Activation, FinishedMatMul
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.types import Type
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.movement import Reverse, Split, Transpose, VariadicSplit
-from ovgpu.ops.replication import Broadcast3, Tile
-from ovgpu.ops.reshape import Reshape
-from ovgpu.ops.slicing import Slice, StridedSlice
+from ovgpu.ops.movement.movement import Reverse, Split, Transpose, VariadicSplit
+from ovgpu.ops.movement.replication import Broadcast3, Tile
+from ovgpu.ops.movement.slicing import Slice, StridedSlice
+from ovgpu.ops.shape.reshape import Reshape
 from tests.harness import Case
 from tests.kernels.recorded import axis, draws, run_op
 
-FILES = ("indexing", "movement", "replication", "reshape", "scatter", "shape", "slicing")
+FILES = ("movement.test_indexing", "movement.test_movement", "movement.test_replication", "movement.test_scatter",
+         "movement.test_slicing", "shape.test_reshape", "shape.test_shape")
 NOT_OF_CUPY = ("string", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0")
 TAKEN = 25  # one of so many cases beside the first of each op version, and the first of 16 bits
 
@@ -69,7 +70,7 @@ def test_broadcast(backend: CudaBackend) -> None:
 def cases() -> Iterator[Case]:
     seen = set()
     for file in FILES:
-        tables = [t.cases for t in vars(importlib.import_module(f"tests.ops.test_{file}")).values()
+        tables = [t.cases for t in vars(importlib.import_module(f"tests.ops.{file}")).values()
                   if hasattr(t, "cases")]
         for number, case in enumerate(case for table in tables for case in table):
             kinds = [i.dtype for i in case.inputs]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _axes
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.normalization import MVN, MVN6, NormalizeL2, ScaledMVN, ScaledRMS, normalize
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.normalization.normalization import MVN, MVN6, NormalizeL2, ScaledMVN, ScaledRMS, normalize
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 
@@ -116,7 +116,7 @@ def test_types_of_channels(dtype: np.dtype[Any]) -> None:
 
 def test_many_channels_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows in a block, of images whose pixels are not a multiple of them; and parts of images."""
-    monkeypatch.setattr(_axes, "PROCESSORS", 1)
+    monkeypatch.setattr(launch, "PROCESSORS", 1)
     for size in ((2, 6, 3, 11), (5, 6, 3, 3)):
         check(INSIDE, random(size), [[3]], view=lambda a: a.transpose(0, 2, 3, 1))
     assert check(INSIDE, random((2, 6, 4, 10)), [[3]], view=lambda a: a[..., 2:].transpose(0, 2, 3, 1)) == 1

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovgpu.ops._strided import Axes
-from ovgpu.ops.pooling import AdaptiveAvgPool, AdaptiveMax, AdaptiveMaxPool, AvgPool16, MaxPool, MaxPool8
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.pooling.pooling import AdaptiveAvgPool, AdaptiveMax, AdaptiveMaxPool, AvgPool16, MaxPool, MaxPool8
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 

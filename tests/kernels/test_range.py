@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.shape import Range, Range4
+from ovgpu.ops.shape.shape import Range, Range4
 from ovgpu.types import Type
 from tests.emulator import nvrtc
 from tests.kernels.recorded import run_op

@@ -12,10 +12,10 @@ import pytest
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops import _recurrence
-from ovgpu.ops._cells import GRU, LSTM, RNN, Recurrent
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.recurrent import (
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.sequence import _recurrence
+from ovgpu.ops.sequence._cells import GRU, LSTM, RNN, Recurrent
+from ovgpu.ops.sequence.recurrent import (
     GRUCell,
     GRUSequence,
     LSTMCell,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops._strided import Axes
-from ovgpu.ops.movement import ReverseSequence, Roll
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.movement.movement import ReverseSequence, Roll
 from tests.emulator import nvrtc
 from tests.kernels.recorded import draws, run_op
 

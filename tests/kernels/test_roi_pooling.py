@@ -10,10 +10,10 @@ import pytest
 
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Op, evaluate
-from ovgpu.ops._xp import NUMPY
-from ovgpu.ops.roi_align import ROIAlign9, ROIAlignRotated
-from ovgpu.ops.roi_pooling import DeformablePSROIPooling, PSROIPooling, ROIPooling
+from ovgpu.ops.base.op import Op, evaluate
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.detection.roi_align import ROIAlign9, ROIAlignRotated
+from ovgpu.ops.detection.roi_pooling import DeformablePSROIPooling, PSROIPooling, ROIPooling
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 

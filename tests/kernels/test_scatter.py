@@ -10,8 +10,8 @@ import pytest
 import ovgpu
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._strided import Axes
-from ovgpu.ops.scatter import (
+from ovgpu.ops.base.strided import Axes
+from ovgpu.ops.movement.scatter import (
     ScatterElementsUpdate,
     ScatterElementsUpdate12,
     ScatterNDUpdate,

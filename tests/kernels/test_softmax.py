@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import c_type
-from ovgpu.ops.softmax import LogSoftmax, Softmax8
+from ovgpu.ops.activation.softmax import LogSoftmax, Softmax8
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.ir import Net, Port
-from tests.ops.test_storage import SMALL, check_moves, constant, parameter
+from tests.ops.base.test_storage import SMALL, check_moves, constant, parameter
 
 
 @pytest.mark.parametrize("source", [parameter, constant], ids=["parameter", "constant"])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ovgpu.errors import OpError
-from ovgpu.ops import _op
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base import op as op_module
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert, ConvertLike, promoted
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
@@ -70,7 +70,7 @@ def test_every_pair_of_types(source: Type, target: Type) -> None:
                                   (ConvertLike(), [x, ones(target, (5,))], [Spec(source, shape), like])):
             (spec,) = op.infer(*specs)
             assert (spec.type, spec.shape) == (target, shape)
-            (result,) = _op.evaluate(op, NUMPY, inputs, [target])
+            (result,) = op_module.evaluate(op, NUMPY, inputs, [target])
             assert result.dtype == target.storage and result.tobytes() == wanted.tobytes()
             assert not np.may_share_memory(result, x)
             if isinstance(op, Convert):
@@ -97,8 +97,8 @@ def test_one_op_serves_many_types() -> None:
     like.infer(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))
     for source, values in ((Type.u8, [15, 0]), (Type.nf4, [1, -1]), (Type.u6, [15, 0]), (Type.f16, [15, 0])):
         x = np.array([15, 0], np.uint8).astype(source.storage)
-        for result in (*_op.evaluate(op, NUMPY, [x], [Type.f32]), run(op, x, Type.f32),
-                       *_op.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32])):
+        for result in (*op_module.evaluate(op, NUMPY, [x], [Type.f32]), run(op, x, Type.f32),
+                       *op_module.evaluate(like, NUMPY, [x, np.zeros((), np.float32)], [Type.f32])):
             assert result.tolist() == values
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops.attention import ScaledDotProductAttention
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops import _columns, _lanes
+from ovgpu.ops.base import tasks
+from ovgpu.ops.convolution import _columns
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port
@@ -21,7 +22,7 @@ NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end"
 @pytest.fixture(autouse=True, params=[1, 2], ids=["alone", "lanes"])
 def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lanes share out what is little work as well."""
-    monkeypatch.setattr(_lanes, "LANES", request.param)
+    monkeypatch.setattr(tasks, "LANES", request.param)
     for name, value in {"WORK": 0, "ROWS": 1, "FEW": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     yield

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.ops.normalization import ScaledMVN
+from ovgpu.ops.normalization.normalization import ScaledMVN
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
-from .test_norm import SHAPE, prepared, random, term
+from .test_norm_affine import SHAPE, prepared, random, term
 
 
 class Spelled(Net):

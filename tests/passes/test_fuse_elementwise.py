@@ -13,7 +13,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.lowering.build import build
 from ovgpu.model import Model, Node
-from ovgpu.ops.arithmetic import Exp
+from ovgpu.ops.arithmetic.arithmetic import Exp
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.passes import prepare
 from ovgpu.passes.fuse_elementwise import INPUTS, PARTS

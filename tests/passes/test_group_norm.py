@@ -10,12 +10,12 @@ import pytest
 
 import ovgpu as ov
 from ovgpu import passes
-from ovgpu.ops.channel_normalization import GroupNorm
+from ovgpu.ops.normalization.channel_normalization import GroupNorm
 from tests.harness import judge
 from tests.harness.ir import Port
 
-from .test_norm import mvn, prepared, random
-from .test_spelled_norm import Spelled, moments
+from .test_decomposed_norm import Spelled, moments
+from .test_norm_affine import mvn, prepared, random
 
 SHAPE = (2, 6, 4, 5)
 SCALE, SHIFT = random(1, 6, 1, 1), random(6, 1, 1, seed=2)

@@ -9,12 +9,12 @@ import pytest
 
 import ovgpu as ov
 from ovgpu import passes
-from ovgpu.ops import channel_normalization
+from ovgpu.ops.normalization import channel_normalization
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
 
-from .test_finish_convolution import RELU, SWISH, Tail, layer
+from .test_convolution_epilogue import RELU, SWISH, Tail, layer
 
 SHAPE = (2, 6, 4, 5)
 HIDDEN = ("Parameter", "Result", "Constant", "ReduceMean")

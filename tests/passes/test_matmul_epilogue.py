@@ -10,7 +10,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops._unsupported import all_nodes
+from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.ops.fused.matmul_epilogue import FinishedMatMul
 from ovgpu.passes import prepare
 from tests.harness.ir import Net, Port, feed, take

@@ -13,7 +13,7 @@ import ovgpu as ov
 from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.model import Model
-from ovgpu.ops.normalization import ScaledMVN
+from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes import prepare
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.harness import judge

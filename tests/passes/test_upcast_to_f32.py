@@ -9,7 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops._unsupported import all_nodes
+from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.passes import prepare
 from tests.harness import Net, judge
 from tests.harness.ir import Port, feed, take

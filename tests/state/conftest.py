@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ovgpu.ops._op import Op, _registry, op
+from ovgpu.ops.base.op import Op, _registry, op
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.harness import Net
 from tests.harness.layers import add, numbers, reshape
 
 from .test_interruption import fed, same, states
+from .test_kv_decode import attending
 from .test_requests import guarded
-from .test_steady import attending
 
 INIT = numbers(2, 3, seed=9)
 

@@ -15,7 +15,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu._util import gc_pause
-from ovgpu.ops._op import Op, op
+from ovgpu.ops.base.op import Op, op
 from tests.emulator.isolation import isolated
 from tests.harness import Net, cuda
 from tests.harness.layers import matmul, numbers

@@ -21,7 +21,7 @@ from tests.harness import Net, feed, take
 from tests.harness.interruption import Interruption
 from tests.harness.layers import add, gather, matmul, mul, numbers, reshape, scalar
 
-from .test_steady import attending
+from .test_kv_decode import attending
 from .test_values import INIT, accumulator
 
 Inputs = Mapping[str, Any]

@@ -13,9 +13,9 @@ import numpy as np
 
 from ovgpu._util import host_memory
 from ovgpu.errors import OpError, explain
-from ovgpu.ops._lanes import lanes, record
-from ovgpu.ops._op import Array, Op, call, evaluate
-from ovgpu.ops._xp import NUMPY
+from ovgpu.ops.base.op import Array, Op, call, evaluate
+from ovgpu.ops.base.tasks import lanes, record
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.runtime.backend import Call, Clock, Recording
 from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type

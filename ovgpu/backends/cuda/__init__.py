@@ -23,9 +23,9 @@ from ovgpu.backends.cuda.slicing import PARTS, Slicing
 from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, pinned, send, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.errors import explain
-from ovgpu.ops._op import Array, Op, evaluate
-from ovgpu.ops._storage import is_plain
-from ovgpu.ops._xp import NUMPY, Adapter
+from ovgpu.ops.base.op import Array, Op, evaluate
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.runtime.backend import Call, Clock, Eager, Recording
 from ovgpu.types import Type
 

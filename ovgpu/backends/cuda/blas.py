@@ -11,7 +11,7 @@ from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blaslt import Lt
 from ovgpu.backends.cuda.gemm import TYPES, Batches, Gemm, sums_of
 from ovgpu.backends.cuda.handles import lent
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 
 WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
 

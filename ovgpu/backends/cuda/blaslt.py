@@ -13,7 +13,7 @@ import numpy as np
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.gemm import TYPES, Batches, Gemm, Operand, sums_of
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 
 PLANS = 256  # that a request keeps
 ALIGNMENT = 256  # bytes, of matrices: more does not count

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
 
 Launch = tuple[str, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # expression, grid, block, arguments
 

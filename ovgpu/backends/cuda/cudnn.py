@@ -14,11 +14,11 @@ from typing import Any
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.handles import lent
 from ovgpu.errors import OpError
-from ovgpu.ops._convolution import Convolved
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import strides_of
-from ovgpu.ops.activation import Relu
-from ovgpu.ops.arithmetic import Add
+from ovgpu.ops.activation.activation import Relu
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import strides_of
+from ovgpu.ops.convolution._convolution import Convolved
 
 WORKSPACE = 256 << 20  # bytes that a plan may ask for
 PLANS = 256  # that a compiled model keeps

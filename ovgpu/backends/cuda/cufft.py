@@ -9,8 +9,8 @@ from typing import Any
 
 from ovgpu.backends.cuda import rt
 from ovgpu.errors import DeviceError
-from ovgpu.ops._op import Array
-from ovgpu.ops.fourier import AXES, is_dense
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.signal.fourier import AXES, is_dense
 
 PLANS = 256  # that a request keeps
 _FORMS = {"fF": "R2C", "Ff": "C2R", "FF": "C2C", "dD": "D2Z", "Dd": "Z2D", "DD": "Z2Z"}  # by NumPy's letters

@@ -18,10 +18,10 @@ import numpy as np
 
 from ovgpu.backends.cuda import sources
 from ovgpu.backends.cuda.kernels import SEPARATE, Kernel
-from ovgpu.ops._elementwise import cuda_body
-from ovgpu.ops._op import Array
-from ovgpu.ops._storage import is_plain
-from ovgpu.ops._strided import THREADS, Axes, strides_of
+from ovgpu.ops.base.elementwise import cuda_body
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import THREADS, Axes, strides_of
 from ovgpu.ops.fused._elementwise import Chain, cuda_literal
 from ovgpu.types import Type
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import Axes, strides_of
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import Axes, strides_of
 
 TYPES = {"float32": "CUDA_R_32F", "float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float64": "CUDA_R_64F"}
 

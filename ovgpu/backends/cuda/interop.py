@@ -15,7 +15,7 @@ from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.handles import borrowed_stream
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.errors import Error
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 
 
 def adopt(owner: Any) -> Array:

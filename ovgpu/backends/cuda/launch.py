@@ -13,10 +13,10 @@ from ovgpu.backends.cuda import copy, elementwise, kernels, rt
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import c_type
 from ovgpu.backends.cuda.kernels import Kernel
-from ovgpu.ops._convolution import Convolved
-from ovgpu.ops._elementwise import Elementwise
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.op import Array
 from ovgpu.ops.convert import Convert
+from ovgpu.ops.convolution._convolution import Convolved
 from ovgpu.ops.fused._elementwise import Chain
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import THREADS, Axes, strides_of
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import THREADS, Axes, strides_of
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 

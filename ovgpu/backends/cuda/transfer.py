@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.backends.cuda import rt
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import Transfer
 from ovgpu.types.mapped import let_go
 

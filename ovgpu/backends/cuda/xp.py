@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
-from ovgpu.ops._xp import Adapter
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.xp import Adapter
 
 
 class CupyAdapter(Adapter):

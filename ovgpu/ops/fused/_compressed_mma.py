@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
-from ovgpu.ops._strided import reciprocal
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.strided import reciprocal
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.types import Type
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.ops._elementwise import Elementwise, same_layout
-from ovgpu.ops._op import Op, evaluate, unregistered
+from ovgpu.ops.base.elementwise import Elementwise, same_layout
+from ovgpu.ops.base.op import Op, evaluate, unregistered
 from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type
 

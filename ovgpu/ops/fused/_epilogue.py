@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from ovgpu.errors import OpError
-from ovgpu.ops._op import Array, Op, evaluate, unregistered
+from ovgpu.ops.base.op import Array, Op, evaluate, unregistered
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array
+from ovgpu.ops.base.op import Array
 from ovgpu.types.mapped import let_go
 
 

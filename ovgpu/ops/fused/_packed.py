@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._op import Array, call
-from ovgpu.ops._storage import decode
-from ovgpu.ops._strided import reciprocal
+from ovgpu.ops.base.op import Array, call
+from ovgpu.ops.base.storage import decode
+from ovgpu.ops.base.strided import reciprocal
 from ovgpu.types import Type
 
 VECTOR = 8  # codes that a thread of compressed.cu takes at once

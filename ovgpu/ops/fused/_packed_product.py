@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops._lanes import LANES, lanes, record
-from ovgpu.ops._op import Array, Workspace
+from ovgpu.ops.base.op import Array, Workspace
+from ovgpu.ops.base.tasks import LANES, lanes, record
 from ovgpu.ops.fused._packed import Packed, Tile
 from ovgpu.symbolic import Int, maximum, minimum
 from ovgpu.types import Type

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops import _axes
-from ovgpu.ops._elementwise import same_layout
-from ovgpu.ops._op import Array, Op, evaluate, unregistered
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.elementwise import same_layout
+from ovgpu.ops.base.op import Array, Op, evaluate, unregistered
 from ovgpu.ops.fused._elementwise import Fused, Layer
-from ovgpu.ops.normalization import EPSILON, ScaledMVN
+from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
@@ -68,10 +68,10 @@ class AddNorm(Op):
         """Records the kernel, if it takes these arrays."""
         n = prod(out.shape[out.ndim - self.norm.rank :])
         periods = [_rows(term, out, n) for term in terms]
-        if not out.size or not _axes.is_real(out) or 0 in periods or out.size // n > _axes.MAX_INDEX:
+        if not out.size or not launch.is_real(out) or 0 in periods or out.size // n > launch.MAX_INDEX:
             return False
         rows = out.size // n
-        found = _axes.registers(terms[0], out, rows, n, *terms[1:], total, scale, shift)
+        found = launch.registers(terms[0], out, rows, n, *terms[1:], total, scale, shift)
         if found is None:
             return False
         first = self.added.chain.parts[0].operands
@@ -81,9 +81,10 @@ class AddNorm(Op):
         block, vector, vectors = found
         k.kernel("normalization.cu",
                  f"add_normalize_rows<{k.c_type(out.dtype)}, {self.norm.kind}, {vector}, {vectors}>",
-                 (_axes.ceildiv(rows, block[1]),), block,
+                 (launch.ceildiv(rows, block[1]),), block,
                  (x, y, z, out, total, scale, shift, *each, np.uint32(rows), np.uint32(n),
-                  _axes.real(self.norm.eps, out), np.int32(EPSILON.index("INSIDE" if self.norm.inside else "OUTSIDE"))))
+                  launch.real(self.norm.eps, out),
+                  np.int32(EPSILON.index("INSIDE" if self.norm.inside else "OUTSIDE"))))
         return True
 
 

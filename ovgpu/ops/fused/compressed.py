@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops._op import Array, Op, Workspace, unregistered
-from ovgpu.ops._shapes import check_integers
-from ovgpu.ops._view import View
+from ovgpu.ops.base.op import Array, Op, Workspace, unregistered
+from ovgpu.ops.base.shapes import check_integers
+from ovgpu.ops.base.view import View
 from ovgpu.ops.fused import _compressed_mma
 from ovgpu.ops.fused._packed import VECTOR, Packed, affine
 from ovgpu.ops.fused._packed_product import PackedProduct
-from ovgpu.ops.indexing import readable, signed
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.matrix.matmul import MatMul
+from ovgpu.ops.movement.indexing import readable, signed
 from ovgpu.symbolic import Spec, Sym, product
 from ovgpu.types import Type
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops._convolution import Epilogue, reads_weights
-from ovgpu.ops._op import Array, Op, Workspace, unregistered
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.base.op import Array, Op, Workspace, unregistered
+from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
+from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
 from ovgpu.ops.fused.compressed import expand
 from ovgpu.symbolic import Spec

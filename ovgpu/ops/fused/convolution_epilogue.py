@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops import _lanes
-from ovgpu.ops._columns import Index
-from ovgpu.ops._convolution import Epilogue
-from ovgpu.ops._lanes import Lane
-from ovgpu.ops._op import Array, Workspace, unregistered
-from ovgpu.ops._trace import TILE, Tape, tiles, trace
-from ovgpu.ops.convolution import Convolution, ConvolutionBackpropData
+from ovgpu.ops.base import tasks
+from ovgpu.ops.base.op import Array, Workspace, unregistered
+from ovgpu.ops.base.tasks import Lane
+from ovgpu.ops.base.trace import TILE, Tape, tiles, trace
+from ovgpu.ops.convolution._columns import Index
+from ovgpu.ops.convolution._convolution import Epilogue
+from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._epilogue import Finished
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.symbolic import Spec
@@ -43,7 +43,7 @@ class FinishedConvolution(Finished):
         own = self.convolution.workspace(self.split(inputs)[0], outputs)
         tapes = [] if self.device else self._tapes(outputs[0].type.storage)
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
-        return (*own, *((kind, (_lanes.LANES * TILE,)) for kind in temporaries))
+        return (*own, *((kind, (tasks.LANES * TILE,)) for kind in temporaries))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given, others = self.split(inputs)

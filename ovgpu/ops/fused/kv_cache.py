@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.model import Model
-from ovgpu.ops._op import Op, unregistered
-from ovgpu.ops._shapes import check_integers
-from ovgpu.ops._storage import zero_of
-from ovgpu.ops._strided import THREADS, Axes, bits, blocks, same_place, strides_of, widened
-from ovgpu.ops.indexing import Gather, readable
-from ovgpu.ops.movement import Concat
+from ovgpu.ops.base.op import Op, unregistered
+from ovgpu.ops.base.shapes import check_integers
+from ovgpu.ops.base.storage import zero_of
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_place, strides_of, widened
+from ovgpu.ops.movement.indexing import Gather, readable
+from ovgpu.ops.movement.movement import Concat
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 

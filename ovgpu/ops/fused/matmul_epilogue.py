@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.ops._op import unregistered
+from ovgpu.ops.base.op import unregistered
 from ovgpu.ops.fused._epilogue import Finished
-from ovgpu.ops.matmul import MatMul
+from ovgpu.ops.matrix.matmul import MatMul
 
 Activation = Literal["", "relu", "gelu"]  # that by tanh
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops._op import Op, Workspace, call, unregistered
-from ovgpu.ops._storage import is_plain
-from ovgpu.ops._strided import Axes, strides_of
-from ovgpu.ops._trace import TILE, tiles
+from ovgpu.ops.base.op import Op, Workspace, call, unregistered
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.ops.base.trace import TILE, tiles
 from ovgpu.ops.fused.kv_cache import Place
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product

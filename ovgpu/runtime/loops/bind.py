@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ovgpu.lowering.program import Step
-from ovgpu.ops._op import Array
-from ovgpu.ops._shapes import first
-from ovgpu.ops.control_flow import If, Loop, TensorIterator
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.shapes import first
+from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.runtime.backend import Call, Eager
 from ovgpu.runtime.loops import replayed
 from ovgpu.runtime.loops.unrolled import Iterations, Maps

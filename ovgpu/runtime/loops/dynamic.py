@@ -15,9 +15,9 @@ import numpy as np
 from ovgpu.lowering.program import Program, Step
 from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Model
-from ovgpu.ops._op import Array
-from ovgpu.ops._shapes import first
-from ovgpu.ops.control_flow import If, Loop, TensorIterator, part
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.shapes import first
+from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator, part
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.blocks import Block
 from ovgpu.types import Type

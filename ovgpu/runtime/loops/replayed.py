@@ -15,8 +15,8 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 from ovgpu.lowering.program import Step
-from ovgpu.ops._op import Array
-from ovgpu.ops.control_flow import InputMap, OutputMap
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.infrastructure.control_flow import InputMap, OutputMap
 from ovgpu.runtime.backend import Call, Counts, Eager, counts
 from ovgpu.runtime.loops.unrolled import Calls, Iterations, Maps, part_of
 from ovgpu.types import Type

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ovgpu.lowering.program import Step
-from ovgpu.ops._op import Array
-from ovgpu.ops.control_flow import InputMap, OutputMap, no_value
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.infrastructure.control_flow import InputMap, OutputMap, no_value
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 

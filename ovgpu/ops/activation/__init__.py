@@ -1,0 +1,1 @@
+"""Activation functions: Relu, Gelu, Softmax and the like."""

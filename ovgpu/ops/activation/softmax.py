@@ -1,0 +1,192 @@
+"""Softmax and LogSoftmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.shapes import normalize_axis
+from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.reduction import as_rows, is_float, ones
+from ovgpu.symbolic import Int, Spec, maximum, minimum, product
+from ovgpu.types import Type
+
+SMALL = 4096  # elements: too few for more than one pass over them to pay
+NEAR = 60.0  # exp(-60) is far from the smallest f32
+
+
+def block_rows(rows: Int, columns: Int) -> Int:
+    """How many rows to work on at a time, so that they stay in cache."""
+    return minimum(rows, maximum(TILE // maximum(columns, 1), 1))
+
+
+class _Softmax(Op):
+    """Base: ``x [...] -> [...]`` of a real type, normalised along ``axis``."""
+
+    axis: int = 1
+
+    layout = "dense"
+    log: ClassVar[bool] = False
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        if not (x.type.is_real() or x.type.is_dynamic()):
+            raise OpError(f"element type {x.type.get_type_name()} is not real")
+        if x.rank is not None:
+            self.normalized_axis(x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def normalized_axis(self, rank: int) -> int:
+        return normalize_axis(self.axis, max(rank, 1))
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        axis = self.normalized_axis(x.ndim)
+        if x.size == 0:
+            return (x.copy(),)
+        if x.ndim == 0:
+            return (x - x if self.log else xp.ones_like(x),)
+        shifted = x - x.max(axis=axis, keepdims=True)
+        exponential = xp.exp(shifted)
+        total = exponential.sum(axis=axis, keepdims=True)
+        return ((shifted - xp.log(total)) if self.log else exponential / total,)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        kind, shape = outputs[0].type, outputs[0].shape
+        assert shape is not None
+        if not shape:
+            return ()
+        axis = self.normalized_axis(len(shape))
+        n = shape[axis]
+        if axis < len(shape) - 1:
+            statistics = (*shape[:axis], 1, *shape[axis + 1 :])
+            return ((kind, statistics), (kind, shape)) if self.log else ((kind, statistics),)
+        rows = block_rows(product(shape[:axis]), n)
+        columns = ((kind, (rows, 1)), (Type.i64, (rows,)))
+        return (*columns, (kind, (rows, n))) if self.log else columns
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not is_float(x.dtype) or x.ndim == 0 or x.size == 0:
+            return NotImplemented
+        axis = self.normalized_axis(x.ndim)
+        if axis < x.ndim - 1:
+            statistics, *scratch = (w.reshape(-1)[: x.size].reshape(x.shape) if i else w
+                                    for i, w in enumerate(workspace))
+            k(softmax, x, out, axis, statistics.reshape((*x.shape[:axis], 1, *x.shape[axis + 1 :])), *scratch)
+            return None
+        rows = as_rows(x, (axis,))
+        if rows is None:
+            return NotImplemented
+        n = x.shape[-1]
+        block = int(block_rows(len(rows), n))
+        statistics, index = workspace[0].reshape(-1, 1)[:block], workspace[1].reshape(-1)[:block]
+        scratch = [w.reshape(-1)[: block * n].reshape(block, n) for w in workspace[2:]]
+        k(softmax_rows, rows, out.reshape(rows.shape), ones(n, x.dtype), statistics, index, *scratch)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not launch.is_real(x) or x.size > launch.MAX_INDEX:
+            return NotImplemented
+        if x.size == 0:
+            return None
+        if x.ndim == 0 and not self.log:  # 1, whatever it is
+            k.copy(np.ones((), x.dtype), out)
+            return None
+        x, out = (a.reshape(1) if a.ndim == 0 else a for a in (x, out))
+        axis = self.normalized_axis(x.ndim)
+        n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
+        columns = x.size // n
+        chosen = f"{k.c_type(x.dtype)}, {str(self.log).lower()}"
+        found = launch.registers(x, out, columns, n) if stride == 1 else None
+        if found is not None:
+            block, vector, vectors = found
+            k.kernel("softmax.cu", f"softmax_rows<{chosen}, {vector}, {vectors}>",
+                     (launch.ceildiv(columns, block[1]),), block, (x, out, np.uint32(columns), np.uint32(n)))
+            return None
+        block = launch.column_block(columns, n) if stride > 1 else (1, launch.THREADS)
+        k.kernel("softmax.cu", f"softmax_columns<{chosen}>", (launch.ceildiv(columns, block[0]),), block,
+                 (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)), 8 * block[0] * block[1])
+        return None
+
+
+def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -> None:
+    """Softmax along any axis into ``out``; with ``scratch``, its logarithm."""
+    np.maximum.reduce(x, axis, out=statistics, keepdims=True)
+    np.subtract(x, statistics, out)
+    exponential = np.exp(out, out if scratch is None else scratch)
+    np.add.reduce(exponential, axis, out=statistics, keepdims=True)
+    if scratch is None:
+        np.divide(out, statistics, out)
+    else:
+        np.subtract(out, np.log(statistics, statistics), out)
+
+
+def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scratch: Any = None) -> None:
+    """`softmax` of every row, a block of rows that stays in cache after the other.
+
+    x, out: [M, N], contiguous; column: N ones; statistics: [block, 1]; index: [block]; scratch: [block, N].
+    """
+    block = len(statistics)
+    for start in range(0, len(x), block):
+        a, o = x[start : start + block], out[start : start + block]
+        t = statistics[: len(a)]
+        shift_rows(a, o, t, index[: len(a)])
+        exponential = np.exp(o, o if scratch is None else scratch[: len(a)])
+        np.matmul(exponential, column, t)
+        if scratch is None:
+            np.divide(o, t, o)
+        else:
+            np.subtract(o, np.log(t, t), o)
+
+
+def shift_rows(x: Any, out: Any, bound: Any, index: Any) -> None:
+    """``out = x - bound`` with an upper ``bound`` [M, 1] of every row of x [M, N]: exp cannot overflow."""
+    if x.size < SMALL:
+        np.maximum.reduce(x, 1, out=bound, keepdims=True)
+    elif (highest := x.max()) - x.min() < NEAR:  # one bound serves all rows, and nothing underflows
+        bound.fill(highest)
+        np.subtract(x, highest, out)
+        return
+    else:  # an argmax over rows is several times faster than a maximum
+        np.argmax(x, 1, index)
+        np.add(index, _starts(*x.shape), index)
+        np.take(x.reshape(-1), index, out=bound[:, 0], mode="clip")
+    np.subtract(x, bound, out)
+
+
+@lru_cache(maxsize=64)
+def _starts(rows: int, columns: int) -> Any:
+    """Where the rows of a matrix begin."""
+    return np.arange(0, rows * columns, columns)
+
+
+@op("Softmax", "opset1", aliases=["SoftMax"])
+class Softmax(_Softmax):
+    """Softmax-1: ``axis`` counts from the front."""
+
+    def normalized_axis(self, rank: int) -> int:
+        if self.axis < 0:
+            raise OpError(f"axis {self.axis} is negative")
+        return super().normalized_axis(rank)
+
+
+@op("Softmax", "opset8", aliases=["SoftMax"])
+class Softmax8(_Softmax):
+    """Softmax-8: ``axis`` may count from the end."""
+
+
+@op("LogSoftmax", "opset5")
+class LogSoftmax(_Softmax):
+    """The logarithm of the softmax along ``axis``."""
+
+    log = True

@@ -1,0 +1,343 @@
+"""Scaled dot product attention."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from math import e, log, log2, prod, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
+
+from ovgpu.errors import OpError
+from ovgpu.ops.activation.softmax import SMALL, block_rows, shift_rows
+from ovgpu.ops.attention import _attention
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.normalization.normalization import check_real
+from ovgpu.ops.reduction import is_float, ones
+from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
+from ovgpu.types import Type
+
+SCORES = 1 << 18  # elements: up to so many scores of all heads are worked on at once
+BLOCK = 1 << 20  # scores of one head that are, if there are more: BLAS likes many rows more than scores in L2
+STEP = 1 << 15  # scores of a decoder's step up to which it is one call
+MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
+# Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
+EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
+BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
+
+
+@op("ScaledDotProductAttention", "opset13")
+class ScaledDotProductAttention(Op):
+    """``softmax(q k^T scale + mask) v``.
+
+    q [..., L, E], k [..., S, E], v [..., S, Ev], mask [..., L or 1, S] (added; or boolean, where to attend)
+    or a scalar (none), scale [] or [1], sink [..., L or 1, 1] -> [..., L, Ev], all of one real type but for a
+    boolean mask; batch axes broadcast. Without ``scale`` it is 1 / sqrt(E). A sink is one more score per row,
+    which takes part in the softmax and attends to nothing. ``causal`` lets row i attend to the keys 0..i and
+    ignores the mask.
+    """
+
+    causal: bool = False
+
+    layout = "blas"
+    strided_outputs = True
+
+    def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
+              sink: Spec | None = None) -> tuple[Spec, ...]:
+        given = [s for s in (q, k, v, mask, scale, sink) if s is not None]
+        real = [s for s in given if s is not mask or s.type != Type.boolean]
+        for spec in real:
+            check_real(spec.type)
+        kind = merge_types(real)
+        if scale is not None and scale.shape is not None:
+            if len(scale.shape) > 1:
+                raise OpError(f"scale must have one element, not rank {len(scale.shape)}")
+            for dim in scale.shape:
+                same(dim, 1, "scale must have one element, not {0}")
+        return (Spec(kind, self.shape(q.shape, k.shape, v.shape, self.mask(mask), sink)),)
+
+    def mask(self, mask: Any) -> Any:
+        """The mask (spec or array), None where it is ignored or says that there is none."""
+        return None if self.causal or mask is None or mask.shape == () else mask
+
+    def shape(self, q: Shape, k: Shape, v: Shape, mask: Spec | None, sink: Spec | None) -> Shape:
+        for name, shape in (("query", q), ("key", k), ("value", v)):
+            if shape is not None and len(shape) < 3:
+                raise OpError(f"the {name} must have rank 3 or more, not {len(shape)}")
+        if q is None or k is None or v is None or (mask is not None and mask.shape is None):
+            return None
+        same(q[-1], k[-1], "query and key have {0} and {1} elements each")
+        same(k[-2], v[-2], "there are {0} keys and {1} values")
+        batch = broadcast_shapes(q[:-2], k[:-2], v[:-2], message="batch dimensions do not broadcast")
+        rows = q[-2]
+        if mask is not None and mask.shape is not None:
+            if len(mask.shape) < 2:
+                raise OpError(f"the mask must have rank 2 or more, not {len(mask.shape)}")
+            onto(mask.shape[-1], k[-2], "a mask of {0} columns does not fit {1} keys")
+            rows = broadcast(rows, mask.shape[-2], "{0} queries and a mask of {1} rows do not broadcast")
+            batch = broadcast_shapes(batch, mask.shape[:-2], message="the mask's batch does not broadcast")
+        if sink is not None and sink.shape is not None:
+            if len(sink.shape) != len(q):
+                raise OpError(f"the sink must have rank {len(q)}, not {len(sink.shape)}")
+            same(sink.shape[-1], 1, "the sink must have one column, not {0}")
+            for dim, wanted in zip(sink.shape, (*batch, rows)):
+                onto(dim, wanted, "the sink's dimension {0} cannot be broadcast to {1}")
+        return (*batch, rows, v[-1])
+
+    def evaluate(self, xp: Any, q: Any, k: Any, v: Any, mask: Any = None, scale: Any = None,
+                 sink: Any = None) -> tuple[Any, ...]:
+        scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale.reshape(())
+        mask = self.mask(mask)
+        scores = xp.matmul(q * scale, k.swapaxes(-1, -2))
+        if self.causal:
+            mask = xp.tril(xp.ones(scores.shape[-2:], dtype=bool))
+        if mask is not None:
+            scores = xp.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+        if k.shape[-2] == 0:
+            return (xp.matmul(scores, v),)
+        highest = scores.max(axis=-1, keepdims=True)
+        if sink is not None:
+            highest = xp.maximum(highest, sink)
+        weights = xp.exp(scores - highest)
+        total = weights.sum(axis=-1, keepdims=True)
+        if sink is not None:
+            total = total + xp.exp(sink - highest)
+        return (xp.matmul(weights, v) / total,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        q, k, mask = inputs[0], inputs[1], self.mask(inputs[3]) if len(inputs) > 3 else None
+        assert q is not None and k is not None and q.shape and k.shape and outputs[0].shape
+        kind, rows = q.type, product(outputs[0].shape[:-1])
+        keys = k.shape[-2]
+        needed: Workspace = (
+            (kind, (product(q.shape),)),
+            (kind, (minimum(rows * keys, maximum(keys, BLOCK)),)),
+            (kind, (minimum(rows, BLOCK),)),
+            (kind, (minimum(rows, BLOCK),)),
+            (Type.i64, (minimum(rows, TILE),)),
+            (kind, (1,)),
+        )
+        if mask is not None and mask.type == Type.boolean and mask.shape is not None:
+            needed = (*needed, (Type.boolean, (product(mask.shape),)))
+        return needed
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
+        out, mask = outputs[0], self.mask(mask)
+        if not is_float(q.dtype) or out.size == 0 or key.size == 0:
+            return NotImplemented
+        if mask is not None and mask.dtype not in (bool, q.dtype):
+            return NotImplemented
+        if (q.shape[-2] == 1 == key.shape[-3] == v.shape[-3] and q.ndim == out.ndim and not self.causal
+                and _shares(mask) and _shares(sink)):
+            # heads that share their keys are queries of one head
+            q, out = q.swapaxes(-2, -3), out.swapaxes(-2, -3)
+        scaled = workspace[0].reshape(q.shape)
+        factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
+        rows, keys = out.size // out.shape[-1], key.shape[-2]
+        plain = sink is None and not self.causal and (mask is None or mask.dtype != bool)
+        few = STEP if inputs[0].shape[-2] == 1 else SMALL
+        if plain and rows * keys < few and q.shape[-2] == out.shape[-2]:
+            shape = out.shape[:-1]
+            scores = workspace[1][: rows * keys].reshape(*shape, keys)
+            highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
+            k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
+            return None
+        many = out.shape[-2] >= MANY
+        exp = np.exp2 if EXP2 and many and mask is None and sink is None and not self.causal else np.exp
+        k(np.multiply, q, factor, scaled)
+        if exp is np.exp2:
+            k(np.multiply, scaled, log2(e), scaled)
+        if mask is not None and mask.dtype == bool:
+            hidden = workspace[6][: mask.size].reshape(mask.shape)
+            k(np.logical_not, mask, hidden)
+            mask = hidden
+        if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
+            scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
+        column, limit = ones(keys, q.dtype), workspace[5]
+        if many:
+            k(bound_scores, scaled, key, mask, sink, limit)
+        else:
+            limit = np.full(1, np.inf, q.dtype)
+        if rows * keys <= SCORES:
+            if self.causal:
+                mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
+            attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], exp, k)
+            return None
+        blocks = -(-out.shape[-2] // max(1, BLOCK // keys))
+        k(attend_blocks, -(-out.shape[-2] // blocks), scaled, key, v, mask, sink, out, column, limit, workspace[1:5],
+          exp, self.causal)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self._record(k, inputs, outputs[0])
+
+    def _record(self, k: Any, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
+        q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
+        given = (q, key, v, self.mask(mask), scale, sink)
+        if is_plain(q.dtype):
+            return _attention.attend(k, given, out, self.causal, length)
+        # types of a byte, as `evaluate` does: in f32
+        result, kind = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
+        wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in given]
+        done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(given, wide) if x is not y]
+        done.append(_attention.attend(k, wide, result, self.causal, length))
+        done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
+        return NotImplemented if NotImplemented in done else None
+
+
+@unregistered
+class CachedAttention(ScaledDotProductAttention):
+    """Attention to keys and values in caches with room for more, of which the first ``lengths[1]`` count.
+
+    q, k, v, mask, scale and sink as of ScaledDotProductAttention, or None; then lengths [2]. What a mask says of other
+    keys is not read.
+    """
+
+    name: ClassVar[str] = "CachedAttention"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        return super().infer(*inputs[:-1])
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        return super().evaluate(xp, *_counting(*inputs))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        q, key = inputs[:2]
+        if not is_float(q.dtype) or not outputs[0].size or not key.size:
+            return NotImplemented
+        k(self._attend, inputs, outputs, workspace)
+        return None
+
+    def _attend(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        super().numpy(call, _counting(*inputs), outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
+
+
+def _counting(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
+    """The inputs of an attention to the keys that count."""
+    keys = slice(int(lengths[1]))
+    if mask is not None and mask.ndim and mask.shape[-1] != 1:
+        mask = mask[..., keys]
+    return q, k[..., keys, :], v[..., keys, :], mask, scale, sink
+
+
+def _shares(x: Any) -> bool:
+    """Whether a mask or sink is the same for all heads and queries."""
+    return x is None or prod(x.shape[-3:-1]) == 1
+
+
+def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,
+               out: Any) -> None:
+    """Attention with few scores, as in a decoder's step: one call, so that binding it to new lengths costs little.
+
+    As `attend`, with q not yet scaled; scaled, scores, highest and total [..., L, 1] are scratch.
+    """
+    np.multiply(q, factor, scaled)
+    np.matmul(scaled, kt, scores)
+    if mask is not None:
+        np.add(scores, mask, scores)
+    np.maximum.reduce(scores, axis=-1, out=highest, keepdims=True)
+    np.subtract(scores, highest, scores)
+    np.exp(scores, scores)
+    np.add.reduce(scores, axis=-1, out=total, keepdims=True)
+    result = _dense(out, scaled)
+    np.matmul(scores, v, result)
+    np.divide(result, total, result)
+    if result is not out:
+        np.copyto(out, result)
+
+
+def _dense(out: Any, scaled: Any) -> Any:
+    """Where a product is divided without NumPy's buffers: the output, or the queries' memory, needed no longer."""
+    free = scaled.shape == out.shape and scaled.flags.writeable and not out.flags.c_contiguous
+    return scaled if free else out
+
+
+def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
+    """``limit`` [1]: a bound of the scores' size, before the mask, if some score of every row is not far below it.
+
+    Infinite where the mask or sink may be far from 0; NaN if queries or keys are.
+    """
+    longest = np.vecdot(q, q).max() * np.vecdot(key, key).max()
+    near = (mask is None or mask.dtype == bool or np.abs(mask.max(axis=-1)).max() < BOUND / 2) and (
+        sink is None or sink.max() < BOUND / 2)
+    limit[0] = np.sqrt(longest) if near else np.inf
+
+
+def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
+           workspace: Sequence[Any], exp: Any, k: Any = call) -> None:
+    """Attention of scaled queries, which it may overwrite, all at once; ``k`` does the calls, or records them.
+
+    q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
+    out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: scores, two statistics per row, an index,
+    flat; exp: np.exp, or np.exp2 for queries scaled by log2(e) as well.
+    """
+    shape = (*out.shape[:-1], kt.shape[-1])
+    rows = prod(shape[:-1])
+    scores = workspace[0][: rows * shape[-1]].reshape(shape)
+    highest, total = (w[:rows].reshape(*shape[:-1], 1) for w in workspace[1:3])
+    k(np.matmul, q, kt, scores)
+    if mask is not None and mask.dtype == bool:
+        k(np.copyto, scores, -np.inf, "same_kind", mask)
+    elif mask is not None:
+        k(np.add, scores, mask, scores)
+    k(exp_rows, scores.reshape(rows, -1), column, highest.reshape(-1, 1), total.reshape(-1, 1), workspace[3],
+      limit, exp)
+    if sink is not None:
+        k(np.subtract, sink, highest, highest)
+        k(np.exp, highest, highest)
+        k(np.add, total, highest, total)
+    result = _dense(out, q)
+    k(np.matmul, scores, v, result)
+    k(np.divide, result, total, result)
+    if result is not out:
+        k(np.copyto, out, result)
+
+
+def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any, exp: Any) -> None:
+    """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums; ``exp`` as of
+    `attend`."""
+    if limit[0] < BOUND:
+        bound.fill(0)
+        exp(x, x)
+        np.matmul(x, column, total)
+        return
+    block = int(block_rows(*x.shape))
+    for start in range(0, len(x), block):
+        rows = slice(start, start + block)
+        part = x[rows]
+        shift_rows(part, part, bound[rows], index[: len(part)])
+        if exp is np.exp2:
+            np.multiply(part, log(2), part)
+        np.exp(part, part)
+        np.matmul(part, column, total[rows])
+
+
+def attend_blocks(block: int, q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
+                  workspace: Sequence[Any], exp: Any, causal: bool) -> None:
+    """`attend` for so many rows of one head at a time."""
+    batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
+    q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
+    mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))
+    sink = None if sink is None else np.broadcast_to(sink, (*batch, length, 1))
+    q = np.broadcast_to(q, (*batch, length, q.shape[-1]))
+    for head, start in itertools.product(np.ndindex(batch), range(0, length, block)):
+        rows = slice(start, start + block)
+        visible = min(keys, start + block) if causal else keys
+        part = None if mask is None else mask[head][rows]
+        if causal:
+            part = np.arange(visible) > np.arange(start, min(start + block, length))[:, None]
+        attend(q[head][rows], key[head].swapaxes(0, 1)[:, :visible], v[head][:visible], part,
+               None if sink is None else sink[head][rows], out[head][rows], column[:visible], limit, workspace, exp)

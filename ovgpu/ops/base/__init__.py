@@ -1,0 +1,1 @@
+"""What every operation is made of: the class `Op`, views, shapes, element types, launches."""

@@ -1,0 +1,288 @@
+"""Elementwise ops, declared as data: a NumPy function and a CUDA expression of the same maths.
+
+    @op("SquaredDifference", "opset1")
+    class SquaredDifference(Binary):
+        def fn(self, xp, a, b):
+            return xp.square(a - b)
+
+        cuda_expr = "(a - b) * (a - b)"
+
+`fn` is plain array code. `trace` (in `_trace`) runs it once on stand-ins and keeps the ufuncs it called, so
+that the planned form writes into given buffers, allocates nothing, and works tile by tile in cache. The CUDA
+kernel is generated from `cuda_expr`, in which inputs have the names of `fn`'s parameters, attributes their
+own, and ``T`` is the type that is computed in (float for f16, bf16 and f8).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from math import copysign, isfinite, isnan
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Op, Workspace
+from ovgpu.ops.base.shapes import check_count
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.trace import TILE, Tape, tiled, trace
+from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
+from ovgpu.types import Type
+
+Broadcast = Literal["numpy", "none", "pdpd"]
+
+_KINDS: dict[str, tuple[Callable[[Type], bool], str]] = {
+    "any": (lambda kind: kind != Type.string, "a number or boolean"),
+    "number": (lambda kind: kind.is_real() or _is_integer(kind), "a number"),
+    "real": (Type.is_real, "a floating-point type"),
+    "integer": (lambda kind: _is_integer(kind), "an integer type"),
+    "boolean": (lambda kind: kind == Type.boolean, "boolean"),
+    "bits": (lambda kind: kind == Type.boolean or _is_integer(kind), "an integer type or boolean"),
+}
+
+
+def _is_integer(kind: Type) -> bool:
+    return kind.is_integral_number() and kind not in (Type.string, Type.nf4)
+
+
+class Elementwise(Op):
+    """Base of all elementwise ops: same-typed inputs, one output of their broadcast shape."""
+
+    strided_outputs = True
+    types: ClassVar[str] = "any"
+    """The element types that the specification allows, a key of `_KINDS`."""
+
+    floating: ClassVar[bool] = False
+    """Computes in floating point: integers are taken as f64, and the result is rounded to the nearest one."""
+
+    @cached_property
+    def _identity(self) -> tuple[Any, ...]:
+        return (type(self), *self.attributes().values())
+
+    def __eq__(self, other: object) -> bool:
+        """Ops of one class with equal attributes are equal, and share what is traced and compiled for them."""
+        return isinstance(other, Elementwise) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    cuda_expr: ClassVar[str]
+    """`fn` of one element as a CUDA C++ expression; see `cuda_expression`."""
+
+    def fn(self, xp: Any, *inputs: Any) -> Any:
+        """The maths on arrays of one dtype (or tracing stand-ins): operators, ufuncs, `xp.where`, `.astype`.
+        Constants are Python numbers, which keep the dtype of the array they meet; an optional input that is
+        absent has the parameter's default."""
+        raise NotImplementedError
+
+    def symbolic(self, *values: Any) -> Any:
+        """`fn` on single elements that may be symbolic; overridden where it is no plain arithmetic."""
+        return self.fn(np, *values)
+
+    def cuda_expression(self, kind: Type) -> str:
+        """`cuda_expr`, where it depends on the attributes or on the element type of the (last) input."""
+        return self.cuda_expr
+
+    def check_inputs(self, count: int) -> None:
+        """Raise OpError unless `fn` takes that many inputs."""
+        check_count(count, *self._counts())
+
+    @classmethod
+    @cache
+    def _counts(cls) -> tuple[int, float]:
+        """Return how many inputs `fn` takes, at least and at most."""
+        given = list(inspect.signature(cls.fn).parameters.values())[2:]
+        single = [p for p in given if p.kind == p.POSITIONAL_OR_KEYWORD]
+        least = sum(p.default is p.empty for p in single)
+        return least, len(single) if len(single) == len(given) else math.inf
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        self.check_inputs(len(inputs))
+        kind = merge_types(inputs)
+        self.check_type(kind)
+        return (Spec(self.result_type(kind), self.broadcast([s.shape for s in inputs])),)
+
+    def check_type(self, kind: Type) -> None:
+        allowed, described = _KINDS[self.types]
+        if not (kind.is_dynamic() or allowed(kind)):
+            raise OpError(f"element type {kind.get_type_name()} is not {described}")
+
+    def result_type(self, kind: Type) -> Type:
+        return kind
+
+    def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        known = [s for s in shapes if s is not None]
+        return broadcast_shapes(*known) if len(known) == len(shapes) else None
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Inputs reshaped so that NumPy's broadcasting does what `broadcast` says."""
+        return inputs
+
+    def compute(self, xp: Any, *inputs: Any) -> Any:
+        """`fn`, between conversions for integers if it is `floating`."""
+        dtype = inputs[0].dtype
+        if self.floating and dtype.kind in "iub":
+            return xp.rint(self.fn(xp, *(x.astype(np.float64) for x in inputs))).astype(dtype)
+        return self.fn(xp, *inputs)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        given = self.align([x for x in inputs if x is not None])
+        if any(x.dtype == object for x in given):  # symbolic integers, or strings
+            return (np.asarray(np.frompyfunc(self.symbolic, len(given), 1)(*given), dtype=object),)
+        result = self.compute(xp, *given)
+        return (result.copy() if any(result is x for x in given) else xp.asarray(result),)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        """Inputs that have the output's extents and element size, and are read before it is first written."""
+        out = outputs[0]
+        given = [i for i, x in enumerate(inputs) if x is not None]
+        candidates = [(given[i], inputs[given[i]]) for i in self._tape(inputs, outputs).inplace]
+        return tuple(i for i, x in candidates if x is not None and same_layout(x, out))
+
+    def _tape(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Tape:
+        return trace(self, tuple(s.type.storage for s in inputs if s is not None), outputs[0].type.storage)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        tape = self._tape(inputs, outputs)
+        shape = outputs[0].shape
+        assert shape is not None
+        return tuple((Type.of(t), (minimum(product(shape), TILE),)) for t in tape.temporaries)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        out = outputs[0]
+        inputs = self.align([x for x in inputs if x is not None])
+        tape = trace(self, tuple(x.dtype for x in inputs), out.dtype)
+        if out.size <= TILE or len(tape.instructions) == 1:
+            tape.record(k, inputs, out, [w[: out.size].reshape(out.shape) for w in workspace])
+        else:
+            k(tiled(tape, inputs, out, workspace))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        given = [x for x in inputs if x is not None]
+        if not all(is_plain(x.dtype) for x in (*given, *outputs)):
+            return NotImplemented
+        k.elementwise(self, self.align(given), outputs[0])
+        return None
+
+
+class Unary(Elementwise):
+    """Elementwise ops of one input."""
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        self.check_type(x.type)
+        return (Spec(self.result_type(x.type), x.shape),)
+
+
+class Binary(Elementwise):
+    """Elementwise ops of two inputs of one type, with the specification's ``auto_broadcast``."""
+
+    auto_broadcast: Broadcast = "numpy"
+    lane = True
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        return super().infer(a, b)
+
+    def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        a, b = shapes
+        if a is None or b is None:
+            return None
+        if self.auto_broadcast == "none":
+            return equal_shape(a, b)
+        if self.auto_broadcast == "pdpd":
+            return pdpd_shape(a, b)
+        return broadcast_shapes(a, b)
+
+    def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        a, b = inputs
+        if self.auto_broadcast == "pdpd" and b.ndim < a.ndim:
+            return a, b.reshape(b.shape + (1,) * (a.ndim - b.ndim))
+        return inputs
+
+
+# ---- shapes and types
+
+def equal_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
+    """The shape of two tensors that must have the same one."""
+    if len(a) != len(b):
+        raise OpError(f"ranks {len(a)} and {len(b)} differ, and auto_broadcast is none")
+    return tuple(same(x, y) for x, y in zip(a, b))
+
+
+def pdpd_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
+    """PaddlePaddle broadcasting without an axis: ``b`` is aligned at axis 0 of ``a`` and grows to it."""
+    if len(b) > len(a):
+        raise OpError(f"rank {len(b)} of an input is over the first one's {len(a)} (pdpd broadcasting)")
+    for x, y in zip(a, b):
+        onto(y, x)
+    return a
+
+
+def merge_types(inputs: Sequence[Spec]) -> Type:
+    """The one element type of all inputs; OpError if they differ."""
+    kinds = {s.type for s in inputs if not s.type.is_dynamic()}
+    if len(kinds) > 1:
+        raise OpError("element types differ: " + ", ".join(s.type.get_type_name() for s in inputs))
+    return kinds.pop() if kinds else Type.dynamic
+
+
+def same_layout(a: Spec, b: Spec) -> bool:
+    """Whether two tensors have the same extents, provably, and elements of one size."""
+    if a.type.storage.itemsize != b.type.storage.itemsize:
+        return False
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return False
+    return all(x is y or (not isinstance(x, Sym) and not isinstance(y, Sym) and x == y)
+               for x, y in zip(a.shape, b.shape))
+
+
+def decide(name: str, plain: Callable[..., Any], *values: Any) -> Any:
+    """``plain(*values)``, or the symbol ``name(*values)`` if one of them is symbolic."""
+    return apply(name, *values) if any(isinstance(v, Sym) for v in values) else plain(*values)
+
+
+def names(cls: type[Elementwise]) -> tuple[str, ...]:
+    """The input names in `cuda_expr`: the parameters of `fn` after ``self, xp``."""
+    return tuple(_parameters(cls.fn))
+
+
+@cache
+def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(list(inspect.signature(fn).parameters.items())[2:])
+
+
+# ---- CUDA
+
+_CUDA_TYPES = {
+    "boolean": "bool", "f64": "double", "i8": "signed char", "u8": "unsigned char", "i16": "short",
+    "u16": "unsigned short", "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long",
+}  # fmt: skip
+
+
+def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:
+    """The statements that compute one element ``target`` of an op from ``values``, the elements of its inputs.
+
+    ``kinds`` are their types. Without values they are the names of `fn`'s parameters behind an underscore: ``_a``.
+    """
+    kind = kinds[-1]
+    values = values or [f"_{name}" for name in names(type(op))]
+    rounds = op.floating and not kind.is_real()
+    if rounds or kind == Type.f64:
+        lines = ["typedef double T;"]
+    else:
+        lines = [f"typedef {'float' if kind.is_real() else _CUDA_TYPES[kind.type_name]} T;"]
+    for name, value in op.attributes().items():
+        if type(value) is float:
+            # NVRTC has neither INFINITY nor NAN
+            number = repr(value) if isfinite(value) else f"{0 if isnan(value) else copysign(1, value)} / 0.0"
+            lines.append(f"const T {name} = T({number});")
+    for i, (name, parameter) in enumerate(_parameters(type(op).fn).items()):
+        if i >= len(kinds):
+            lines.append(f"const T {name} = T({parameter.default});")
+        else:
+            lines.append(f"const {'bool' if kinds[i] == Type.boolean and not rounds else 'T'} {name} = {values[i]};")
+    expression = op.cuda_expression(kind)
+    lines.append(f"{target} = {f'rint({expression})' if rounds else expression};")
+    return " ".join(lines)

@@ -1,0 +1,76 @@
+"""Rows in groups, each from one place to before another: how they are folded, and shared out to threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.shapes import at_most
+from ovgpu.symbolic import Int, Spec
+from ovgpu.types import Type
+
+THREADS = 256  # of a block
+
+
+def check_numbers(spec: Spec, what: str, rank: int) -> None:
+    """OpError unless ``spec`` has a type of numbers of rows, i32 or i64, and this rank."""
+    if spec.type not in (Type.i32, Type.i64) and not spec.type.is_dynamic():
+        raise OpError(f"{what} must be i32 or i64, not {spec.type.get_type_name()}")
+    if spec.rank not in (None, rank):
+        raise OpError(f"{what} must have rank {rank}, not {spec.rank}")
+
+
+def check_below(spec: Spec, extent: Int, what: str) -> None:
+    """OpError, now or when run, unless the numbers, if they are known, are from 0 to before ``extent``."""
+    numbers = spec.constant
+    if numbers is None or not numbers.size:
+        return
+    if numbers.min() < 0:
+        raise OpError(f"{what} {numbers.min()} is negative")
+    at_most(int(numbers.max()) + 1, extent, f"{what} {numbers.max()} is out of range for extent {{1}}")
+
+
+def ascends(numbers: Array) -> bool:
+    """Whether no number is less than the one before."""
+    return not bool((numbers[1:] < numbers[:-1]).any())
+
+
+def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
+         whole: Any) -> None:
+    """Combines in ``out[n]``, which is neutral at first, the rows from place ``begin[n]`` to before ``end[n]``.
+
+    ``rows`` gives those at some places, and ``whole`` is ``combine`` over an axis. Goes from place to place in all
+    groups, the longest first, or from group to group: the shorter way.
+    """
+    size = xp.maximum(end - begin, 0)
+    longest = int(size.max()) if len(size) else 0
+    if longest > len(size):
+        for n, (first, last) in enumerate(zip(begin.tolist(), end.tolist())):
+            if first < last:
+                out[n] = whole(rows(slice(first, last)), axis=0)
+        return
+    order = xp.argsort(-size, kind="stable")
+    begin, folded = begin[order], out[order]
+    longer = len(size) - np.cumsum(np.bincount(xp.asnumpy(size), minlength=1))
+    for place in range(longest):
+        left = folded[: longer[place]]
+        combine(left, rows(begin[: longer[place]] + place), out=left)
+    out[order] = folded
+
+
+def shares(x: Array, out: Array, places: int) -> tuple[int, tuple[int], tuple[int, int], Array, int]:
+    """For a kernel that folds rows of x, at so many places, to those of ``out``, all dense: how many elements are read
+    at once, the grid, the block, the struct `Shares`, and the bytes that a block shares."""
+    groups, columns = len(out), prod(out.shape[1:])
+    vector = 16 // x.itemsize if launch.aligned(x, columns) and launch.aligned(out, columns) else 1
+    across = launch.power(columns / vector, high=THREADS)
+    down, blocks = THREADS // across, launch.ceildiv(columns, across * vector)
+    parts = down if places > 2 * down * groups else 1
+    grid = launch.ceildiv(groups * parts, down) * blocks
+    return vector, (grid,), (across, down), np.array([blocks, parts], np.int32), 8 * THREADS if parts > 1 else 0

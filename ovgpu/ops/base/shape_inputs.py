@@ -1,0 +1,28 @@
+"""Which tensors of a model are needed on the host: what decides shapes, lengths and axes."""
+
+from __future__ import annotations
+
+from ovgpu.model import Model
+from ovgpu.ops.base.op import Op, op_of
+
+
+def host_indices(op: Op, count: int) -> set[int]:
+    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
+    listed = op.host_inputs
+    found = {i for i in listed if 0 <= i < count}
+    if -1 in listed:
+        found |= set(range(max((i for i in listed if i >= 0), default=-1) + 1, count))
+    return found
+
+
+def hosted_ports(model: Model) -> set[int]:
+    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
+    stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
+    hosted: set[int] = set()
+    while stack:
+        port = stack.pop()
+        if id(port) not in hosted:
+            hosted.add(id(port))
+            if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
+                stack += [s for s in port.node.inputs if s is not None]
+    return hosted

@@ -1,0 +1,137 @@
+"""Strided tensors as the kernels of `cuda_kernels/strided.cuh` take them: axes packed into a struct."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+
+RANKS = (2, 4, 8)  # that kernels are instantiated for
+THREADS, ITEMS = 256, 4  # of a block; elements that each thread takes
+_INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
+
+
+def bits(nbytes: int) -> str:
+    """The CUDA type that moves elements of that size."""
+    return _BITS[nbytes]
+
+
+def blocks(size: int, each: int = THREADS * ITEMS) -> tuple[int]:
+    """The grid for so many elements."""
+    return (-(-size // each),)
+
+
+def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides in elements; 0 along axes by which x is broadcast to ``shape``."""
+    own = tuple(s // x.dtype.itemsize if d != 1 else 0 for s, d in zip(x.strides, x.shape))
+    return own if shape is None else (0,) * (len(shape) - len(own)) + own
+
+
+def same_place(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape and type are the same elements in memory."""
+    return bool(a.strides == b.strides and _address(a) == _address(b))
+
+
+def _address(x: Array) -> int:
+    return x.__array_interface__["data"][0] if isinstance(x, np.ndarray) else x.data.ptr  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Extents, outermost first, and the strides of each operand in elements.
+
+    ``reach`` bounds what a kernel adds to the offsets, and whatever else it counts.
+    """
+
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    reach: int = 0
+
+    @staticmethod
+    def collapse(extents: Sequence[int], *strides: Sequence[int], reach: int = 0) -> Axes:
+        """The fewest axes that walk the operands in the same order."""
+        kept: list[tuple[int, ...]] = []
+        for extent, *steps in zip(extents, *strides):
+            if extent == 1:
+                continue
+            if kept and all(outer == step * extent for outer, step in zip(kept[-1][1:], steps)):
+                kept[-1] = (kept[-1][0] * extent, *steps)
+            else:
+                kept.append((extent, *steps))
+        columns = list(zip(*kept)) or [()] * (1 + len(strides))
+        return Axes(columns[0], tuple(columns[1:]), reach)
+
+    @property
+    def size(self) -> int:
+        return prod(self.extents)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes that a kernel is instantiated for; 0 if there are too many."""
+        return next((r for r in RANKS if r >= len(self.extents)), 0)
+
+    @property
+    def span(self) -> int:
+        """What the largest offset or number is below."""
+        most = 0
+        for steps in self.strides:
+            reach = 0
+            for d, s in zip(self.extents, steps):
+                reach += abs(s) * (d - 1)
+            most = max(most, reach)
+        return max(self.size, self.reach + most + 1)
+
+    @property
+    def index(self) -> str:
+        """The CUDA type of indices: int if all fit, and those past the end in the last block."""
+        return "int" if self.span < 2**31 - THREADS * ITEMS else "long long"
+
+    def numbers(self, *values: int) -> list[Any]:
+        """Scalar arguments of the index type."""
+        kind = self._dtype.type
+        return [kind(v) for v in values]
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return _INT if self.index == "int" else _LONG
+
+    def packed(self, rank: int = 0) -> np.ndarray[Any, Any]:
+        """The struct Axes<index, rank, operands>, for this rank if it is none of `RANKS`."""
+        missing = (rank or self.rank) - len(self.extents)
+        extents = (1,) * missing + self.extents
+        none = (0,) * len(extents)
+        magic, shift = zip(*map(reciprocal, extents)) if self.index == "int" else (none, none)
+        padded = [(0,) * missing + steps for steps in self.strides]
+        return np.array([extents, magic, shift, *padded], np.int64).astype(self._dtype)
+
+
+def reciprocal(divisor: int) -> tuple[int, int]:
+    """(magic, shift) with ``n // divisor == ((n * magic >> 32) + n) >> shift`` for n below 2**31."""
+    shift = (max(divisor, 1) - 1).bit_length()
+    return 2**32 * (2**shift - divisor) // max(divisor, 1) + 1, shift
+
+
+def widened(axes: Axes, itemsize: int, addresses: Sequence[int | None], step: int = 0) -> tuple[Axes, int]:
+    """The axes counted in the widest elements, up to 16 bytes, in which the operands can be moved; their size.
+
+    An operand without an address is not moved, and has to stay where it is along the last axis. ``step`` is another
+    stride of the moved ones.
+    """
+    if not axes.extents or any(s[-1] != (a is not None) for s, a in zip(axes.strides, addresses)):
+        return axes, itemsize
+    moved = [s for s, a in zip(axes.strides, addresses) if a is not None]
+    counts = (axes.extents[-1], step, *(s for steps in moved for s in steps[:-1]))
+    for width in (16, 8, 4, 2):
+        factor = width // itemsize
+        if factor > 1 and not any(n % factor for n in counts) and not any(a % width for a in addresses if a):
+            extents = (*axes.extents[:-1], axes.extents[-1] // factor)
+            strides = [s if a is None else (*(n // factor for n in s[:-1]), 1)
+                       for s, a in zip(axes.strides, addresses)]
+            return Axes.collapse(extents, *strides, reach=axes.reach), width
+    return axes, itemsize

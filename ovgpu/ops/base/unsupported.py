@@ -1,0 +1,77 @@
+"""The op of layers that ovgpu does not implement, so that a model which has some can still be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Any
+
+from ovgpu.errors import OpError, UnsupportedOpError
+from ovgpu.model import Model, Node
+from ovgpu.ops.base.op import Op, unregistered
+from ovgpu.symbolic import Int, Spec, unknown
+from ovgpu.types import Dimension, PartialShape, Type
+
+
+@unregistered
+class Unsupported(Op):
+    """An unknown operation: gives the outputs that its layer declares, and cannot run."""
+
+    name: str  # type: ignore[misc]
+    version: str  # type: ignore[misc]
+    texts: dict[str, str] = field(default_factory=dict)
+    """The attributes as they are written in the file."""
+    declared: tuple[tuple[Type, PartialShape], ...] = ()
+
+    aliases = ()
+    effect = True
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        return tuple(Spec(kind, None if shape.rank.is_dynamic else tuple(map(_extent, shape)))
+                     for kind, shape in self.declared)
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        raise OpError("is not supported")
+
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.texts)
+
+
+def _extent(dim: Dimension) -> Int:
+    if dim.is_static:
+        return dim.get_length()
+    return unknown(dim.min_length, None if dim.max_length < 0 else dim.max_length)
+
+
+def bodies(op: Any) -> list[Model]:
+    """The models that an op runs, in order of declaration."""
+    return [value for value in vars(op).values() if isinstance(value, Model)]  # `attributes` may unpack constants
+
+
+def all_nodes(model: Model) -> Iterator[Node]:
+    """The nodes of a model and of all bodies in it."""
+    models = [model]
+    for graph in models:
+        for node in graph.ops:
+            yield node
+            models.extend(bodies(node.op))
+
+
+def require_supported(model: Model) -> None:
+    """Raise `UnsupportedOpError` that names every unsupported op of the model, with its layers. Variables are those of
+    the model, not of bodies in it."""
+    layers: dict[tuple[str, str], list[str]] = {}
+    own = {id(node) for node in model.ops}
+    for node in all_nodes(model):
+        if node.op.name in ("ReadValue", "Assign") and id(node) not in own:
+            raise UnsupportedOpError(
+                f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are unsupported ({node.place})")
+        if isinstance(node.op, Unsupported):
+            layers.setdefault((node.op.name, node.op.version), []).append(f"'{node.friendly_name}'")
+    if layers:
+        found = "; ".join(
+            f"{name} of {version} (layer{'s' if len(names) > 1 else ''} {', '.join(names[:5])}"
+            + (f" and {len(names) - 5} more)" if len(names) > 5 else ")")
+            for (name, version), names in sorted(layers.items()))
+        suffix = f" ({model.source})" if model.source else ""
+        raise UnsupportedOpError(f"unsupported operations: {found}{suffix}")

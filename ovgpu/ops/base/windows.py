@@ -1,0 +1,124 @@
+"""Windows that slide over spatial axes: the attributes, padding and extents that convolutions share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Op
+from ovgpu.ops.base.shapes import at_most
+from ovgpu.symbolic import Int, Spec, bounds, ceildiv, maximum
+from ovgpu.types import Type
+
+MOST_AXES = 3
+
+
+class Windowed(Op):
+    """Base of ops whose kernel slides over the data's spatial axes, of which there are one to three."""
+
+    strides: tuple[int, ...] = ()
+    pads_begin: tuple[int, ...] = ()
+    pads_end: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    auto_pad: Literal["explicit", "same_upper", "same_lower", "valid"] = "explicit"
+
+    leading: ClassVar[int] = 2
+    """The kernel's axes before the spatial ones."""
+
+    axes: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    """How many spatial axes there may be."""
+
+    def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
+        """An attribute's value for every spatial axis, ``least`` where it is empty. OpError if it does not fit."""
+        values: tuple[int, ...] = getattr(self, name)
+        if any(v < least for v in values):
+            raise OpError(f"attribute '{name}': {min(values)} is less than {least}")
+        if axes is not None and len(values) not in (0, axes):
+            raise OpError(f"attribute '{name}' has {len(values)} elements for {axes} spatial axes")
+        return values or (least,) * (axes or 0)
+
+    def spatial(self, x: Spec, kernel: Spec) -> int | None:
+        """The number of spatial axes, if it is known, after checking the attributes. OpError if ranks do not fit."""
+        found: int | None = None
+        for spec, leading, what in ((x, 2, "the data"), (kernel, self.leading, "the kernel")):
+            if spec.rank is None:
+                continue
+            axes = spec.rank - leading
+            if axes not in self.axes:
+                ranks = " or ".join(str(leading + n) for n in self.axes)
+                raise OpError(f"{what} must have rank {ranks}, not {spec.rank}")
+            if found is not None and axes != found:
+                raise OpError(f"the data has {found} spatial axes, the kernel {axes}")
+            found = axes
+        if found is None and self.strides:
+            found = len(self.strides)
+        for name, least in (("strides", 1), ("dilations", 1), *((n, 0) for n in self.pad_names)):
+            self.per_axis(name, found, least)
+        return found
+
+    @property
+    def pad_names(self) -> tuple[str, ...]:
+        """The attributes that say how much is padded; automatic padding ignores them."""
+        return ("pads_begin", "pads_end") if self.auto_pad == "explicit" else ()
+
+    @property
+    def same(self) -> bool:
+        return self.auto_pad in ("same_upper", "same_lower")
+
+    def explicit_pads(self, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is padded before and after each spatial axis; nothing with automatic padding."""
+        if self.auto_pad != "explicit":
+            return (0,) * axes, (0,) * axes
+        return self.per_axis("pads_begin", axes, 0), self.per_axis("pads_end", axes, 0)
+
+    def reach(self, kernel: Sequence[Int]) -> list[Int]:
+        """How far the kernel reaches along each spatial axis, holes included."""
+        return [(k - 1) * d + 1 for k, d in zip(kernel, self.per_axis("dilations", len(kernel), 1))]
+
+    def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        """Along each spatial axis, at how many places the kernel stands. OpError if it does not fit."""
+        strides = self.per_axis("strides", len(sizes), 1)
+        for axis, k in enumerate(kernel):
+            at_most(1, k, f"the kernel is empty along spatial axis {axis}")
+        if self.same:
+            return [ceildiv(size, stride) for size, stride in zip(sizes, strides)]
+        found = []
+        for axis, (size, reach, begin, end, stride) in enumerate(
+                zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)), strides)):
+            padded = size + begin + end
+            at_most(reach, padded, f"a kernel that reaches {{0}} far does not fit into {{1}} along spatial axis {axis}")
+            span = padded - reach + stride
+            # Where it may be negative, it is not divided as it is, so that what is known of the extent has bounds.
+            found.append((span if stride == 1 or bounds(span)[0] >= 0 else maximum(span, stride)) // stride)
+        return found
+
+    def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is padded before and after each spatial axis."""
+        if not self.same:
+            return self.explicit_pads(len(sizes))
+        strides = self.per_axis("strides", len(sizes), 1)
+        total = [max((ceildiv(size, stride) - 1) * stride + reach - size, 0)
+                 for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
+        less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return (less, more) if self.auto_pad == "same_upper" else (more, less)
+
+
+def check_number(kind: Type) -> None:
+    """OpError unless elements are floating-point numbers or integers."""
+    if not (kind.is_dynamic() or kind.is_real() or kind.is_integral_number()) or kind in (Type.string, Type.nf4):
+        raise OpError(f"element type {kind.get_type_name()} is not a number")
+
+
+def framed(xp: Any, x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0) -> Array:
+    """The data [N, C, ...] with so much of ``value`` around the spatial axes; fewer than 0 are cut off."""
+    lead = [(0, 0), (0, 0)]
+    x = x[(..., *(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(x.shape[2:], begin, end)))]
+    if not any(p > 0 for p in (*begin, *end)):
+        return x
+    return xp.pad(x, lead + [(max(b, 0), max(e, 0)) for b, e in zip(begin, end)], constant_values=value)
+
+
+def taps(start: Sequence[int], step: Sequence[int], extents: Sequence[int]) -> tuple[slice, ...]:
+    """So many elements along each axis, from ``start`` on in steps."""
+    return tuple(slice(b, b + s * (n - 1) + 1 if n else b, s) for b, s, n in zip(start, step, extents))

@@ -1,0 +1,1 @@
+"""Convolutions: grouped, transposed, binary, deformable."""

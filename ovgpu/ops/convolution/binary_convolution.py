@@ -1,0 +1,80 @@
+"""BinaryConvolution: a convolution of signs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.shapes import unknowns
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
+from ovgpu.ops.convolution._convolution import Convolved, convolve_signs, dense, shortened
+from ovgpu.symbolic import Spec, same
+from ovgpu.types import Type
+
+
+@op("BinaryConvolution", "opset1")
+class BinaryConvolution(Windowed):
+    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and 0 is -1.
+
+    The kernel is of u1, the data of any type of numbers. As in OpenVINO's plugin, data above 0 is 1, all else 0; what
+    lies outside is ``pad_value``, which adds nothing where it is 0. In a constant kernel, unlike other constants of u1,
+    the first bit of a byte is the lowest: `passes.canonicalise` turns it round.
+    """
+
+    mode: Literal["xnor-popcount"]
+    pad_value: float
+
+    layout = "blas"
+    strided_outputs = True
+    axes = (2,)
+
+    def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
+        check_number(x.type)
+        if kernel.type not in (Type.u1, Type.dynamic):
+            raise OpError(f"the kernel must be of u1, not {kernel.type.get_type_name()}")
+        self.spatial(x, kernel)
+        batch, channels, *sizes = x.shape or unknowns(4) or ()
+        outputs, taken, *extents = kernel.shape or unknowns(4) or ()
+        same(channels, taken, "the data has {0} channels, the kernel takes {1}")
+        return (Spec(x.type, (batch, outputs, *self.extents(sizes, extents))),)
+
+    def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
+        outputs, channels, *sizes = kernel.shape
+        extents = self.extents(x.shape[2:], sizes)
+        signs = framed(xp, signs_of(xp, x), *self.pads(x.shape[2:], sizes), self.padding)
+        out = xp.zeros((len(x), outputs, prod(extents)), signs.dtype)
+        strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
+        for tap in np.ndindex(*sizes):
+            part = signs[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
+            out += xp.matmul(signs_of(xp, kernel[(..., *tap)]), part.reshape(len(x), channels, prod(extents)))
+        return (out.reshape(len(x), outputs, *extents).astype(x.dtype),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, kernel), out = inputs, outputs[0]
+        if not is_plain(out.dtype):
+            return NotImplemented
+        strides = shortened(self.per_axis("strides", 2, 1), out.shape[2:])
+        dilations = shortened(self.per_axis("dilations", 2, 1), kernel.shape[2:])
+        bits = dense(k, kernel.view(np.uint8))[None]
+        begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
+        convolve_signs(k, Convolved(x, bits, out, strides, dilations, begin), self.padding)
+        return None
+
+    @property
+    def padding(self) -> int:
+        """Return the sign of an element outside the data: 1, 0 or -1."""
+        return int(self.pad_value) if self.pad_value in (0, 1) else -1
+
+    def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
+        return outputs  # of a constant kernel, which may not have been turned round
+
+
+def signs_of(xp: Any, x: Array) -> Array:
+    """1 where an element is above 0, else -1."""
+    return xp.where(x > 0, xp.float32(1), xp.float32(-1))

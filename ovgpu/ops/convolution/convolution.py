@@ -1,0 +1,249 @@
+"""Convolutions, and the transposed ones, of one to three spatial axes, whole or in groups of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base import tasks
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Array, Workspace, op
+from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
+from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
+from ovgpu.ops.convolution import _columns
+from ovgpu.ops.convolution._columns import BLOCK, Finish
+from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
+from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
+from ovgpu.types import Type
+
+CHANNELS = "the data has {0} channels, the kernel takes {1}"
+
+
+class _Convolution(Windowed):
+    """Base: ``leading`` tells whether the kernel has groups."""
+
+    layout = "blas"
+    strided_outputs = True
+
+    def grouped(self, kernel: Sequence[Int]) -> tuple[Int, ...]:
+        """The kernel's shape with an axis of groups."""
+        return (*kernel,) if self.leading == 3 else (1, *kernel)
+
+    def operands(self, x: Spec, kernel: Spec, axes: int) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
+        """The shapes of the data and of the `grouped` kernel, of which at least the rank is known."""
+        return (x.shape or unknowns(2 + axes) or (),
+                self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
+
+    def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int], transposed: bool = False,
+                  finish: Epilogue | None = None) -> Convolved:
+        """The arrays and numbers of a convolution."""
+        strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
+        kernel = kernel.reshape(self.grouped(kernel.shape))
+        return Convolved(x, kernel, out, shortened(strides, (x if transposed else out).shape[2:]),
+                         shortened(dilations, kernel.shape[3:]), begin, transposed, finish)
+
+
+@op("Convolution", "opset1")
+class Convolution(_Convolution):
+    """``x [N, C, ...], kernel [O, C, ...] -> [N, O, ...]``: the kernel's products with what it slides over, summed.
+
+    One to three spatial axes, any type of numbers; 8-bit integers saturate, wider ones wrap.
+    """
+
+    def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
+        kind = merge_types((x, kernel))
+        check_number(kind)
+        axes = self.spatial(x, kernel)
+        if axes is None:
+            return (Spec(kind, None),)
+        (batch, given, *sizes), (groups, outputs, channels, *taps) = self.operands(x, kernel, axes)
+        same(given, groups * channels, CHANNELS)
+        return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, taps))),)
+
+    def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
+        kind = x.dtype
+        x, kernel = wide(x), wide(kernel.reshape(self.grouped(kernel.shape)))
+        groups, outputs, channels, *sizes = kernel.shape
+        extents = self.extents(x.shape[2:], sizes)
+        begin, end = self.pads(x.shape[2:], sizes)
+        x = framed(xp, x, begin, end).reshape(len(x), groups, channels, *(np.add(x.shape[2:], begin) + end))
+        strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
+        out = xp.zeros((len(x), groups, outputs, prod(extents)), x.dtype)
+        for tap in np.ndindex(*sizes):
+            part = x[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
+            out += xp.matmul(kernel[(..., *tap)], part.reshape(*x.shape[:3], prod(extents)))
+        return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        x, kernel, out = inputs[0], inputs[1], outputs[0]
+        assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
+        taps, strides = kernel.shape[self.leading :], self.per_axis("strides", len(x.shape) - 2, 1)
+        depth = x.shape[1] * product(taps)
+        columns = x.shape[0] * depth * product(out.shape[2:])
+        if out.type.bitwidth == 16:
+            return ((out.type, (minimum(columns, COLUMN_ELEMENTS),)),)
+        if out.type not in (Type.f32, Type.f64):
+            return ()
+        reach = self.reach(taps)
+        span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
+        frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # below 0 without pixels
+        return ((out.type, (tasks.LANES * minimum(columns, maximum(depth, BLOCK)),)),
+                (out.type, (tasks.LANES * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.finished(k, inputs, outputs[0], workspace)
+
+    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 finish: Finish | None = None) -> Any:
+        """`numpy`, and what is done with the result then."""
+        x, kernel = inputs
+        if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
+            return NotImplemented
+        begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
+        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, finish)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             finish: Epilogue | None = None) -> None:
+        x, kernel = inputs
+        begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
+        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, finish=finish), workspace)
+
+
+@op("GroupConvolution", "opset1")
+class GroupConvolution(Convolution):
+    """``x [N, G C, ...], kernel [G, O, C, ...] -> [N, G O, ...]``: a Convolution for each of G groups of channels."""
+
+    leading = 3
+
+
+@op("ConvolutionBackpropData", "opset1")
+class ConvolutionBackpropData(_Convolution):
+    """``x [N, C, ...], kernel [C, O, ...] (, output_shape [axes]) -> [N, O, ...]``: the transposed Convolution.
+
+    Every element adds its products with the kernel where a Convolution of the output would have read it, and padding
+    is cut off. With an output shape, same_upper and same_lower say how what is too much is cut off (upper: more at the
+    beginning), and what is missing are zeros at the end. Else they pad nothing. The specification would also cut
+    for explicit and valid padding, which keep their beginnings, as the sources of such models mean it.
+    """
+
+    output_padding: tuple[int, ...] = ()
+
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, kernel: Spec, target: Spec | None = None) -> tuple[Spec, ...]:
+        kind = merge_types((x, kernel))
+        check_number(kind)
+        axes = self.spatial(x, kernel)
+        if target is not None:
+            check_integers(target, "the output shape")
+            if None not in (axes, length(target)) and axes != length(target):
+                raise OpError(f"the output shape has {length(target)} elements for {axes} spatial axes")
+            axes = length(target) if axes is None else axes
+        if axes is None:
+            return (Spec(kind, None),)
+        (batch, given, *sizes), (groups, channels, outputs, *taps) = self.operands(x, kernel, axes)
+        same(given, groups * channels, CHANNELS)
+        if target is None:
+            found = self.extents(sizes, taps)
+        else:
+            found = target.ints() or [*(unknowns(axes) or ())]
+            for axis, extent in enumerate(found):
+                at_most(0, extent, f"the output shape has {{1}} along spatial axis {axis}")
+        return (Spec(kind, (batch, groups * outputs, *found)),)
+
+    def whole(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        """How far the products reach along each spatial axis."""
+        strides = self.per_axis("strides", len(sizes), 1)
+        return [(size - 1) * stride + reach for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
+
+    def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        found = [whole + more - begin - end for whole, more, begin, end in zip(
+            self.whole(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
+        for axis, extent in enumerate(found):
+            at_most(0, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
+        return found
+
+    def begins(self, sizes: Sequence[int], kernel: Sequence[int], target: Sequence[int] | None) -> tuple[int, ...]:
+        """How many of the products are cut off at the beginning of each spatial axis."""
+        if target is None or not self.same:
+            return self.explicit_pads(len(sizes))[0]
+        padding = self.per_axis("output_padding", len(sizes), 0)
+        total = [max(whole - extent + more, 0)
+                 for whole, extent, more in zip(self.whole(sizes, kernel), target, padding)]
+        return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
+
+    def evaluate(self, xp: Any, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
+        kind = x.dtype
+        x, kernel = wide(x), wide(kernel.reshape(self.grouped(kernel.shape)))
+        groups, channels, outputs, *extents = kernel.shape
+        sizes = x.shape[2:]
+        shape = None if target is None else integers(target)
+        begins = self.begins(sizes, extents, shape)
+        shape = self.extents(sizes, extents) if shape is None else shape
+        room = [max(whole, begin + n) for whole, begin, n in zip(self.whole(sizes, extents), begins, shape)]
+        out = xp.zeros((len(x), groups, outputs, *room), x.dtype)
+        strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
+        columns = x.reshape(len(x), groups, channels, prod(sizes))
+        for tap in np.ndindex(*extents):
+            product = xp.matmul(kernel[(..., *tap)].swapaxes(1, 2), columns)
+            out[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, sizes))] += product.reshape(
+                *out.shape[:3], *sizes)
+        out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
+        return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        x, kernel, out = inputs[0], inputs[1], outputs[0]
+        assert x is not None and x.shape and kernel is not None and kernel.shape and out.shape
+        columns = product(x.shape[2:]) * out.shape[1] * product(kernel.shape[self.leading :])
+        sums = Type.f64 if out.type == Type.f64 else Type.f32
+        return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.finished(k, inputs, outputs[0], workspace)
+
+    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 finish: Finish | None = None) -> Any:
+        """`numpy`, and what is done with the result then."""
+        x, kernel, target = (*inputs, None)[:3]
+        if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
+            return NotImplemented
+        begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
+        c = self.convolved(x, kernel, out, begin, transposed=True)
+        return _columns.convolve_transposed(k, c, workspace[0], finish)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             finish: Epilogue | None = None) -> None:
+        (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
+        begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
+        convolve(k, self.convolved(x, dense(k, kernel), out, begin, True, finish), workspace)
+
+    @property
+    def pad_names(self) -> tuple[str, ...]:
+        return (*super().pad_names, "output_padding")
+
+
+@op("GroupConvolutionBackpropData", "opset1")
+class GroupConvolutionBackpropData(ConvolutionBackpropData):
+    """``x [N, G C, ...], kernel [G, C, O, ...] (, output_shape [axes]) -> [N, G O, ...]``.
+
+    A ConvolutionBackpropData for each of G groups of channels.
+    """
+
+    leading = 3
+
+
+def wide(x: Array) -> Array:
+    """Elements as they are multiplied and summed: 8-bit integers exactly."""
+    return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize == 1 else x
+
+
+def narrow(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
+    """Sums of `wide` elements in their own type, where 8-bit integers saturate."""
+    if x.dtype == kind:
+        return x
+    limits = np.iinfo(kind)
+    return xp.clip(x, limits.min, limits.max).astype(kind)

@@ -1,0 +1,1 @@
+"""Object detection: priors, proposals, pooling of regions, non-maximum suppression."""

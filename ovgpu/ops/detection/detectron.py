@@ -1,0 +1,361 @@
+"""What Detectron's two-stage detectors are made of around their proposals: grids of anchors, the choice of regions,
+their features from a pyramid of maps, and the boxes found. GenerateProposals has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.shapes import at_most, check_reals
+from ovgpu.ops.base.storage import compute_dtype
+from ovgpu.ops.base.strided import THREADS, blocks
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.detection._boxes import Boxes, above, greedy, moved, ranked
+from ovgpu.ops.detection._regions import check_sampling
+from ovgpu.ops.detection.priors import centers
+from ovgpu.ops.detection.roi_align import ROIAlign9
+from ovgpu.ops.fused._elementwise import Chain, Part
+from ovgpu.ops.movement.indexing import Gather8
+from ovgpu.ops.reduction import is_float
+from ovgpu.ops.sort.sort import TopK11
+from ovgpu.symbolic import Int, Shape, Spec, minimum, same, unknown
+from ovgpu.types import Type
+
+F32 = np.float32
+CANONICAL = 224  # the side of a region that belongs to level 2 of a pyramid
+MOST = 3072  # boxes that the kernels sort
+
+
+def check(specs: Sequence[Spec], whats: Sequence[str], ranks: Sequence[int]) -> Type:
+    """The common element type of the inputs; an OpError unless all are real and of these ranks."""
+    for spec, what, rank in zip(specs, whats, ranks):
+        check_reals(spec, what, ranks=(rank,))
+    return merge_types(specs)
+
+
+@op("ExperimentalDetectronPriorGridGenerator", "opset6")
+class PriorGridGenerator(Op):
+    """``priors [P, 4], maps [1, C, H, W], image [1, D, height, width] -> [H * W * P, 4]`` or, unless ``flatten``,
+    ``[H, W, P, 4]``: the corners of the priors around the centre of every cell of a grid.
+
+    The grid has ``h`` and ``w`` cells, ``stride_y`` and ``stride_x`` apart; those that are 0 are taken from the sizes
+    of the maps and of the image. What a smaller grid than H x W leaves of the output, behind it, is 0.
+    """
+
+    flatten: bool = True
+    h: int = 0
+    w: int = 0
+    stride_x: float = 0.0
+    stride_y: float = 0.0
+
+    layout = "dense"
+
+    def infer(self, priors: Spec, maps: Spec, image: Spec) -> tuple[Spec, ...]:
+        for name in ("h", "w", "stride_x", "stride_y"):
+            if getattr(self, name) < 0:
+                raise OpError(f"{name} is {getattr(self, name):g}, below 0")
+        kind = check((priors, maps, image), ("priors", "feature maps", "the image"), (2, 4, 4))
+        if priors.shape is not None:
+            same(priors.shape[1], 4, "a prior has {0} coordinates, not {1}")
+        if maps.shape is not None and image.shape is not None:
+            same(maps.shape[0], image.shape[0], "there are {0} feature maps and {1} images")
+        count = unknown() if priors.shape is None else priors.shape[0]
+        rows, columns = (unknown(), unknown()) if maps.shape is None else maps.shape[2:]
+        at_most(self.h, rows, "h is {0}, of {1} rows of the feature maps")
+        at_most(self.w, columns, "w is {0}, of {1} columns of the feature maps")
+        return (Spec(kind, (rows * columns * count, 4) if self.flatten else (rows, columns, count, 4)),)
+
+    def shifts(self, maps: Array, image: Array) -> Array:
+        """What is added to the corners in each cell, [h, w, 1, 4]; on the host."""
+        grid = np.array([self.h or maps.shape[2], self.w or maps.shape[3]])
+        steps = np.array([self.stride_x, self.stride_y], F32)
+        steps = np.where(steps == 0, F32(image.shape[:1:-1]) / F32(np.maximum(grid[::-1], 1)), steps)
+        center = centers(grid, 0.5, steps)
+        return np.concatenate([center, center], -1)
+
+    def evaluate(self, xp: Any, priors: Any, maps: Any, image: Any) -> tuple[Any, ...]:
+        made = (priors + xp.asarray(self.shifts(maps, image))).reshape(-1)
+        shape = (*maps.shape[2:], len(priors), 4)
+        rest = xp.zeros(int(np.prod(shape)) - made.size, made.dtype)
+        return (xp.concatenate([made, rest]).reshape((-1, 4) if self.flatten else shape),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (priors, maps, image), out = inputs, outputs[0].reshape(-1)
+        kind = Type.of(out.dtype)
+        wide = compute_dtype(kind)
+        shifts = self.shifts(maps, image).astype(wide)
+        size = shifts.size * len(priors)
+        if size:
+            parts = (Part(Convert(destination_type=Type.of(wide)), (0,)), Part(Add(), (2, 1)),
+                     Part(Convert(destination_type=kind), (3,)))
+            k.elementwise(Chain(2, (), parts), [priors, k.table(shifts)],
+                          out[:size].reshape(*shifts.shape[:2], *priors.shape))
+        k.copy(np.zeros(1, out.dtype), out[size:])
+
+
+@op("ExperimentalDetectronTopKROIs", "opset6")
+class TopKROIs(Op):
+    """``regions [n, 4], scores [n] -> [max_rois, 4]``: those with the highest scores, of equal ones the first; then
+    zeros."""
+
+    max_rois: int = 0
+
+    layout = "dense"
+
+    def infer(self, regions: Spec, scores: Spec) -> tuple[Spec, ...]:
+        if self.max_rois < 0:
+            raise OpError(f"max_rois is {self.max_rois}, below 0")
+        kind = check((regions, scores), ("regions", "scores"), (2, 1))
+        if regions.shape is not None:
+            same(regions.shape[1], 4, "a region has {0} coordinates, not {1}")
+        if regions.shape is not None and scores.shape is not None:
+            same(regions.shape[0], scores.shape[0], "there are {0} regions and {1} scores")
+        return (Spec(kind, (self.max_rois, 4)),)
+
+    def evaluate(self, xp: Any, regions: Any, scores: Any) -> tuple[Any, ...]:
+        count = min(self.max_rois, len(regions))
+        out = xp.zeros((self.max_rois, 4), regions.dtype)
+        out[:count] = xp.take(regions, BEST.order(xp, scores, 0)[:count], axis=0)
+        return (out,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        scores = inputs[1]
+        assert scores is not None and scores.shape is not None
+        count = minimum(self.max_rois, scores.shape[0])
+        return (scores.type, (count,)), (Type.i32, (count,))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (regions, scores), (values, indices), out = inputs, workspace, outputs[0]
+        if BEST.cuda(k, [scores, np.array(len(indices))], [values, indices], ()) is NotImplemented:
+            return NotImplemented
+        k.copy(np.zeros((1, 1), out.dtype), out[len(indices) :])
+        return Gather8().cuda(k, [regions, indices, np.array(0)], [out[: len(indices)]], ())
+
+
+BEST = TopK11(axis=0, mode="max", sort="value")
+
+
+class _Level(ROIAlign9):
+    """ROIAlign of one level of a pyramid: regions have sides of 1 at least, however they are aligned."""
+
+    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        starts, (height, width) = super().boxes(xp, regions)
+        return starts, (xp.maximum(height, 1), xp.maximum(width, 1))
+
+
+@op("ExperimentalDetectronROIFeatureExtractor", "opset6")
+class ROIFeatureExtractor(Op):
+    """``regions [R, 4], maps [1, C, H, W] of every level ... -> [R, C, output_size, output_size] features, [R, 4]``,
+    the regions as they are: the specification speaks of an order that OpenVINO does not change either.
+
+    ROIAlign of a region, by means, from the level that belongs to its size: 2 for sides of 224, one more for twice
+    as much, within those that there are. A region without an area has no features, but zeros.
+    """
+
+    output_size: int
+    sampling_ratio: int
+    pyramid_scales: tuple[int, ...]
+    aligned: bool = False
+
+    layout = "dense"
+
+    def infer(self, regions: Spec, *maps: Spec) -> tuple[Spec, ...]:
+        if self.output_size < 1:
+            raise OpError(f"output_size is {self.output_size}, not positive")
+        check_sampling(self.sampling_ratio)
+        if min(self.pyramid_scales, default=1) < 1:
+            raise OpError(f"pyramid_scales has the element {min(self.pyramid_scales)}, which is not positive")
+        if not maps or len(maps) > len(self.pyramid_scales):
+            raise OpError(f"there are {len(maps)} feature maps, and {len(self.pyramid_scales)} pyramid_scales")
+        kind = check((regions, *maps), ("regions", *("feature maps",) * len(maps)), (2, *(4,) * len(maps)))
+        if regions.shape is not None:
+            same(regions.shape[1], 4, "a region has {0} coordinates, not {1}")
+        count = unknown() if regions.shape is None else regions.shape[0]
+        size = (self.output_size, self.output_size)
+        return Spec(kind, (count, self.channels([m.shape for m in maps]), *size)), Spec(kind, (count, 4))
+
+    def channels(self, shapes: Sequence[Shape]) -> Any:
+        """How many channels all maps of these shapes have."""
+        known = [shape for shape in shapes if shape is not None]
+        for shape in known:
+            same(shape[0], 1, "there are {0} feature maps of a level, not {1}")
+            same(shape[1], known[0][1], "there are {0} channels in a level, and {1} in another")
+        return known[0][1] if known else unknown()
+
+    def levels(self, xp: Any, regions: Array, count: int) -> Array:
+        """The level of each region, of so many; the number of levels for one without an area."""
+        sides = regions[:, 2:] - regions[:, :2]
+        area = sides[:, 0] * sides[:, 1]
+        size = xp.log2(xp.sqrt(xp.maximum(area, 0)) / CANONICAL + area.dtype.type(1e-6))
+        return xp.where(area > 0, xp.clip(xp.floor(size + 2), 0, count - 1), count).astype(np.int64)
+
+    def aligner(self, level: int) -> _Level:
+        attributes: dict[str, Any] = {
+            "pooled_h": self.output_size, "pooled_w": self.output_size, "sampling_ratio": self.sampling_ratio,
+            "spatial_scale": 1 / self.pyramid_scales[level], "mode": "avg",
+            "aligned_mode": "half_pixel_for_nn" if self.aligned else "asymmetric"}
+        return _Level(**attributes)
+
+    def evaluate(self, xp: Any, regions: Any, *maps: Any) -> tuple[Any, ...]:
+        levels = self.levels(xp, regions, len(maps))
+        out = xp.zeros((len(regions), maps[0].shape[1], self.output_size, self.output_size), regions.dtype)
+        for level, x in enumerate(maps):
+            (chosen,) = xp.nonzero(levels == level)
+            out[chosen] = self.aligner(level).evaluate(xp, x, regions[chosen], xp.zeros(len(chosen), np.int64))[0]
+        return out, regions.copy()
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if not is_float(inputs[0].dtype) or not all(x.size for x in inputs):
+            return NotImplemented
+        k(self.average, *inputs, outputs[0])
+        k(np.copyto, outputs[1], inputs[0])
+        return None
+
+    def average(self, regions: Array, *operands: Array) -> None:
+        """What `evaluate` does, by products of matrices."""
+        *maps, out = operands
+        levels = self.levels(np, regions, len(maps))
+        out[levels == len(maps)] = 0
+        for level, x in enumerate(maps):
+            chosen = np.flatnonzero(levels == level)
+            images = np.zeros(len(chosen), np.int64)
+            self.aligner(level).average(x, regions[chosen], images, [out[i] for i in chosen])
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (regions, *maps), (out, copied) = inputs, outputs
+        if not launch.is_real(regions) or any(max(x.shape) > launch.MAX_INDEX or (out.size and not x.size)
+                                              for x in maps):
+            return NotImplemented
+        for level, x in enumerate(maps):
+            if out.size:
+                scale, after = 1 / self.pyramid_scales[level], -0.5 if self.aligned else 0.0
+                k.kernel("roi_pooling.cu", f"roi_level<{k.c_type(x.dtype)}>", blocks(out.size, THREADS), (THREADS,),
+                         (x, regions, out, np.int64(out.size), *map(np.int32, (*x.shape, *out.shape[1:])),
+                          np.int32(self.sampling_ratio), *(launch.real(v, x) for v in (scale, after)),
+                          np.int32(level), np.int32(len(maps))))
+        k.copy(regions, copied)
+        return None
+
+
+@op("ExperimentalDetectronDetectionOutput", "opset6")
+class DetectionOutput(Op):
+    """``regions [R, 4], offsets [R, 4 C], scores [R, C], image [1, 3] -> [max_detections_per_image, 4] corners,
+    classes, scores`` of the boxes found, then zeros.
+
+    For each class but the first, the background, regions whose scores are above ``score_threshold`` are moved by
+    their offsets, divided by ``deltas_weights``. Of a class the ``post_nms_count`` best are left that overlap no
+    better one by more than ``nms_threshold``. They come by class; if there are too many, the best of them, by score.
+    As in all of OpenVINO's implementations, corners are cut at 0 but not at the image's other end, although the
+    specification says so, ``class_agnostic_box_regression`` changes nothing, and regions without an area are left
+    out.
+    """
+
+    score_threshold: float
+    nms_threshold: float
+    num_classes: int
+    post_nms_count: int
+    max_detections_per_image: int
+    class_agnostic_box_regression: bool = False
+    max_delta_log_wh: float
+    deltas_weights: tuple[float, ...]
+
+    layout = "dense"
+
+    def infer(self, regions: Spec, offsets: Spec, scores: Spec, image: Spec) -> tuple[Spec, ...]:
+        for name in ("score_threshold", "nms_threshold", "num_classes", "post_nms_count", "max_detections_per_image"):
+            if getattr(self, name) < 0:
+                raise OpError(f"{name} is {getattr(self, name):g}, below 0")
+        if len(self.deltas_weights) != 4:
+            raise OpError(f"deltas_weights has {len(self.deltas_weights)} elements, not 4")
+        kind = check((regions, offsets, scores, image), ("regions", "offsets", "scores", "the image"), (2, 2, 2, 2))
+        for spec, wanted, what in ((regions, 4, "coordinates of a region"), (offsets, 4 * self.num_classes, "offsets"),
+                                   (scores, self.num_classes, "scores"), (image, 3, "numbers of the image")):
+            if spec.shape is not None:
+                same(spec.shape[1], wanted, f"there are {{0}} {what}, not {{1}}")
+        for spec, what in ((offsets, "offsets"), (scores, "scores")):
+            if regions.shape is not None and spec.shape is not None:
+                same(regions.shape[0], spec.shape[0], f"there are {{0}} regions, and {what} of {{1}}")
+        if image.shape is not None:
+            same(image.shape[0], 1, "there are {0} images, not {1}")
+        rows = self.max_detections_per_image
+        return Spec(kind, (rows, 4)), Spec(Type.i32, (rows,)), Spec(kind, (rows,))
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        regions, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs[:3])
+        taking = (scores > F32(self.score_threshold)) & (regions[:, 2:] > regions[:, :2]).all(1)[:, None]
+        label, region = np.nonzero(taking.T[1:])
+        label += 1
+        score = scores[region, label]
+        order = ranked(label, score)
+        label, region, score = label[order], region[order], score[order]
+        offsets = offsets.reshape(*scores.shape, 4)[region, label] / np.array(self.deltas_weights, F32)
+        boxes = np.maximum(moved(regions[region], offsets, 1, self.max_delta_log_wh), 0)
+        kept = greedy(label, self.post_nms_count, above(Boxes.of(boxes, 1), self.nms_threshold))
+        if len(kept) > self.max_detections_per_image:
+            kept = kept[np.lexsort((label[kept], region[kept], -score[kept]))][: self.max_detections_per_image]
+        results = []
+        for found, kind in ((boxes, F32), (label, np.int32), (score, F32)):
+            out = np.zeros((self.max_detections_per_image, *found.shape[1:]), kind)
+            out[: len(kept)] = found[kept]
+            results.append(xp.asarray(out))
+        return tuple(results)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        scores = inputs[2]
+        assert scores is not None and scores.shape is not None
+        count = scores.shape[0]
+        return suppression(max(self.num_classes - 1, 0), count, count, self.post_nms_count)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (regions, offsets, scores), (boxes, rated, *_) = inputs[:3], workspace
+        if not suppressible(regions, workspace):
+            return NotImplemented
+        if rated.size:
+            largest, least = F32(self.max_delta_log_wh), F32(self.score_threshold)
+            k.kernel("detectron.cu", f"move_regions<{k.c_type(scores.dtype)}>", blocks(rated.size, THREADS), (THREADS,),
+                     (regions, offsets, scores, boxes, rated, *map(np.int32, scores.shape),
+                      np.array(self.deltas_weights, F32), largest, least))
+        write_best(k, workspace, outputs, self.score_threshold, self.nms_threshold, 1)
+        return None
+
+
+# ---- suppression on the device
+
+def suppression(groups: int, size: Int, taken: Int, limit: int) -> Workspace:
+    """What `write_best` works with: boxes and scores of groups of that size; of the best, that are ``taken``, the
+    scores and the order; the places of those kept, and their number."""
+    limit = minimum(taken, limit)
+    return ((Type.f32, (groups, size, 4)), (Type.f32, (groups, size)), (Type.f32, (groups, taken)),
+            (Type.i32, (groups, taken)), (Type.i32, (groups, limit)), (Type.i32, (groups,)))
+
+
+def suppressible(x: Array, workspace: Sequence[Array]) -> bool:
+    """Whether the kernels take such elements, and so many boxes."""
+    boxes, _, _, order, *_ = workspace
+    return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MOST
+
+
+def write_best(k: Any, workspace: Sequence[Array], outputs: Sequence[Array], least: float, threshold: float,
+               extra: float) -> None:
+    """Records what writes the corners, the classes if wanted, and the scores of the boxes that are kept."""
+    boxes, rated, falling, order, kept, counts = workspace
+    (groups, size), taken, limit, rows = rated.shape, order.shape[1], kept.shape[1], len(outputs[0])
+    if not kept.size or not rows:
+        for out in outputs:
+            k.copy(np.zeros((1,) * out.ndim, out.dtype), out)
+        return
+    TopK11(axis=1, mode="max", sort="value").cuda(k, [rated, np.array(taken)], [falling, order], ())
+    k.kernel("detectron.cu", "suppress", (groups,), (THREADS,),
+             (boxes, falling, order, kept, counts, *map(np.int32, (size, taken, limit)),
+              *map(F32, (least, threshold, extra))))
+    corners, *labels, scores = outputs
+    k.kernel("detectron.cu", f"write_best<{k.c_type(corners.dtype)}>", blocks(max(groups * limit, rows), THREADS),
+             (THREADS,), (boxes, falling, order, kept, counts, corners, *(labels or [None]), scores,
+                          *map(np.int32, (groups, size, taken, limit, rows))))

@@ -1,0 +1,210 @@
+"""Boxes laid out over a grid, of which a detector predicts the offsets: PriorBox, PriorBoxClustered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.shapes import check_integers, integers
+from ovgpu.symbolic import Spec, maximum, same, unknown
+from ovgpu.types import Type
+
+F32 = np.float32
+MAX_PRIORS = 1 << 20  # of an element: more are a mistake, and would take memory that no model has
+
+
+class Priors(Op):
+    """``output_size [2], image_size [2] -> [2, 4 * height * width * priors]``: corners relative to the image in the
+    first row, variances in the second. Both sizes are heights and widths."""
+
+    clip: bool
+    offset: float
+    variance: tuple[float, ...] = ()
+
+    host_inputs = (0, 1)
+
+    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+        for spec, what in ((output_size, "output_size"), (image_size, "image_size")):
+            check_integers(spec, what)
+            if spec.shape is not None:
+                same(spec.shape[0], 2, what + " must have 2 elements, not {0}")
+        if len(self.variance) not in (0, 1, 4):
+            raise OpError(f"variance has {len(self.variance)} elements, not 0, 1 or 4")
+        grid = output_size.ints()
+        if grid is None:
+            return (Spec(Type.f32, (2, unknown())),)
+        height, width = (maximum(extent, 0) for extent in grid)
+        return (Spec(Type.f32, (2, 4 * self.count() * height * width)),)
+
+    def count(self) -> int:
+        """Boxes for each element of the grid."""
+        raise NotImplementedError
+
+    def boxes(self, grid: Array, image: Array) -> Array:
+        """Corners [height, width, priors, 4] relative to the image."""
+        raise NotImplementedError
+
+    def evaluate(self, xp: Any, output_size: Any, image_size: Any) -> tuple[Any, ...]:
+        return (xp.asarray(self.made(output_size, image_size)),)
+
+    def made(self, output_size: Array, image_size: Array) -> Array:
+        """The output, on the host."""
+        grid, image = integers(output_size), integers(image_size)
+        if min(grid) <= 0:
+            return np.empty((2, 0), F32)
+        boxes = self.boxes(np.array(grid), np.array(image))
+        if self.clip:
+            boxes = boxes.clip(0, 1)
+        variance = np.array(self.variance or (0.1,), F32)
+        return np.stack([boxes.ravel(), np.broadcast_to(variance, boxes.shape).ravel()])
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k(np.copyto, outputs[0], self.made(*inputs))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        k.copy(self.made(*inputs), outputs[0])
+
+
+def around(center: Array, half: Array, image: Array) -> Array:
+    """Corners x, y, x, y of boxes, relative to the image, by centres and half sides [..., 2]; image sides [2]."""
+    return np.concatenate([(center - half) * image, (center + half) * image], -1, dtype=F32)
+
+
+def centers(grid: Array, offset: Array | float, step: Array) -> Array:
+    """Centres x, y [height, width, 1, 2] of the elements of a grid."""
+    rows, columns = np.meshgrid(*map(np.arange, grid), indexing="ij")
+    return (np.stack([columns, rows], -1)[:, :, None].astype(F32) + F32(offset)) * step.astype(F32)
+
+
+@op("PriorBox", "opset1")
+class PriorBox(Priors):
+    """Priors of given sizes in each of the aspect ratios; or, with ``fixed_size``, density^2 of each size and ratio,
+    shifted against each other. Centres lie ``step`` apart; without one, they are those of the grid's cells.
+
+    Without ``scale_all_sizes``, step and min_size are relative to the image's height, only the first size comes in
+    all the ratios, and there is no max_size.
+    """
+
+    min_size: tuple[float, ...] = ()
+    max_size: tuple[float, ...] = ()
+    aspect_ratio: tuple[float, ...] = ()
+    flip: bool = False
+    clip: bool = False
+    step: float = 0.0
+    offset: float
+    scale_all_sizes: bool = True
+    fixed_ratio: tuple[float, ...] = ()
+    fixed_size: tuple[float, ...] = ()
+    density: tuple[float, ...] = ()
+
+    @property
+    def max_before_ratios(self) -> bool:
+        """Whether the boxes of max_size come before those of the ratios."""
+        return True
+
+    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+        if self.fixed_size and len(self.density) != len(self.fixed_size):
+            raise OpError(f"density has {len(self.density)} elements, and fixed_size {len(self.fixed_size)}")
+        for name in ("min_size", "max_size", "aspect_ratio", "fixed_ratio", "fixed_size", "density"):
+            for element in getattr(self, name):
+                if not 0 < element < np.inf:
+                    raise OpError(f"{name} has the element {element:g}, which is not positive and finite")
+        if sum(density**2 for density in self.density) > MAX_PRIORS:
+            raise OpError(f"density {list(self.density)} gives more than {MAX_PRIORS} boxes for each element")
+        return super().infer(output_size, image_size)
+
+    def count(self) -> int:
+        return sum(1 for _ in (self.fixed() if self.fixed_size else self.sized(1)))
+
+    def ratios(self) -> list[Array]:
+        """The square roots of the aspect ratios other than 1."""
+        found = [1.0]
+        for ratio in self.aspect_ratio:
+            if all(abs(ratio - other) >= 1e-6 for other in found):
+                found += [ratio, 1 / ratio] if self.flip else [ratio]
+        return [np.sqrt(F32(ratio)) for ratio in found[1:]]
+
+    def sized(self, scale: int) -> Iterator[tuple[Array, Array]]:
+        """Width and height of the priors of one element, halved."""
+        sizes = [F32(size) * F32(scale) for size in self.min_size]
+        for i, size in enumerate(sizes):
+            most = [self.max_size[i]] if self.scale_all_sizes and i < len(self.max_size) else []
+            square = [(np.sqrt(size * F32(m)) / F32(2),) * 2 for m in most]
+            rated = []
+            if self.scale_all_sizes or i == len(sizes) - 1:
+                half = (size if self.scale_all_sizes else sizes[0]) * F32(0.5)
+                rated = [(half * ratio, half / ratio) for ratio in self.ratios()]
+            yield size * F32(0.5), size * F32(0.5)
+            yield from (square + rated if self.max_before_ratios else rated + square)
+
+    def fixed(self) -> Iterator[tuple[Array, Array]]:
+        """Of the priors of one element: how far they are shifted, and width and height, halved."""
+        ratios = [np.sqrt(F32(r)) for r in self.fixed_ratio] if self.fixed_ratio else [F32(1), *self.ratios()]
+        for size, density in zip(self.fixed_size, map(int, self.density)):
+            shift = int(size / density)
+            steps = [i * shift + shift / 2 - int(size) // 2 for i in range(density)]
+            for ratio in ratios:
+                half = F32(size) * F32(0.5)
+                if ratio == 1 and not self.fixed_ratio:
+                    half = F32(int(size) * 0.5)
+                yield from (((x, y), (half * ratio, half / ratio)) for y in steps for x in steps)
+
+    def boxes(self, grid: Array, image: Array) -> Array:
+        height = int(image[0])
+        step = F32(self.step)
+        if not self.scale_all_sizes:
+            step = F32(height) / F32(grid[0]) if step == -1 else step * F32(height)
+        center = (centers(grid, 0.5, F32(image[::-1]) / F32(grid[::-1])) if step == 0
+                  else centers(grid, self.offset, np.array([step, step])))
+        relative = F32(1) / image[::-1].astype(F32)
+        if self.fixed_size:
+            shifts, halves = map(np.array, zip(*self.fixed()))
+            found = around(center + shifts.astype(F32), halves.astype(F32), relative)
+            return np.concatenate([np.maximum(found[..., :2], 0), np.minimum(found[..., 2:], 1)], -1)
+        halves = np.array([*self.sized(1 if self.scale_all_sizes else height)], F32).reshape(-1, 2)
+        return around(center, halves, relative)
+
+
+@op("PriorBox", "opset8")
+class PriorBox8(PriorBox):
+    """PriorBox-1 that may give the boxes of max_size after those of the ratios."""
+
+    min_max_aspect_ratios_order: bool = True
+
+    @property
+    def max_before_ratios(self) -> bool:
+        return self.min_max_aspect_ratios_order
+
+
+@op("PriorBoxClustered", "opset1")
+class PriorBoxClustered(Priors):
+    """Priors of given widths and heights. Centres lie ``step_w`` and ``step_h`` apart, those that are 0 ``step``;
+    without any, the grid spans the image."""
+
+    width: tuple[float, ...] = (1.0,)
+    height: tuple[float, ...] = (1.0,)
+    clip: bool = True
+    step: float = 0.0
+    step_w: float = 0.0
+    step_h: float = 0.0
+    offset: float
+
+    def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
+        if len(self.width) != len(self.height):
+            raise OpError(f"there are {len(self.width)} widths and {len(self.height)} heights")
+        return super().infer(output_size, image_size)
+
+    def count(self) -> int:
+        return len(self.width)
+
+    def boxes(self, grid: Array, image: Array) -> Array:
+        step: Array = np.array([self.step_w or self.step, self.step_h or self.step], F32)
+        if not step.any():
+            step = F32(image[::-1]) / F32(grid[::-1])
+        half = np.array([self.width, self.height], F32).T / F32(2)
+        center, sides = centers(grid, self.offset, step), image[::-1].astype(F32)
+        return np.concatenate([(center - half) / sides, (center + half) / sides], -1)

@@ -1,0 +1,146 @@
+"""Proposal: the regions that a two-stage detector looks at, from scores and offsets of anchors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.shapes import at_most, check_reals
+from ovgpu.ops.detection._boxes import Boxes, above, best, greedy, ranked
+from ovgpu.symbolic import Spec, same, unknown
+
+F32 = np.float32
+
+
+@op("Proposal", "opset1")
+class Proposal(Op):
+    """``scores [N, 2 K, H, W], offsets [N, 4 K, H, W], image [3 or 4] -> [N * post_nms_topn, 5]``: image and corners
+    of regions; where there are fewer, a row that begins with -1, then zeros.
+
+    Scores are those of the background, then of the K anchors, which have ``base_size`` in all ratios and scales. The
+    image is given as height, width, and scales by which ``min_size`` is multiplied: anchors that become smaller have
+    a score of 0. Of each image the ``pre_nms_topn`` best suppress each other by IoU. For TensorFlow, boxes end at
+    their last corner instead of one pixel behind, sizes are not rounded, and x and y change places.
+    """
+
+    base_size: int
+    pre_nms_topn: int
+    post_nms_topn: int
+    nms_thresh: float
+    feat_stride: int
+    min_size: int
+    ratio: tuple[float, ...]
+    scale: tuple[float, ...]
+    clip_before_nms: bool = True
+    clip_after_nms: bool = False
+    normalize: bool = False
+    box_size_scale: float = 1.0
+    box_coordinate_scale: float = 1.0
+    framework: Literal["", "tensorflow"] = ""
+
+    @property
+    def tensorflow(self) -> bool:
+        return self.framework == "tensorflow"
+
+    def infer(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
+        for name in ("base_size", "pre_nms_topn", "post_nms_topn", "feat_stride"):
+            if getattr(self, name) <= 0:
+                raise OpError(f"{name} is {getattr(self, name)}, not positive")
+        for spec, what, rank in ((scores, "scores", 4), (offsets, "offsets", 4), (image, "the image", 1)):
+            check_reals(spec, what, ranks=(rank,))
+        anchors = len(self.ratio) * len(self.scale)
+        if image.shape is not None:
+            at_most(3, image.shape[0], "the image has {1} numbers, not 3 or 4")
+            at_most(image.shape[0], 4, "the image has {0} numbers, not 3 or 4")
+        if scores.shape is None or offsets.shape is None:
+            return (Spec(scores.type, (unknown(), 5)),)
+        same(scores.shape[1], 2 * anchors, "there are {0} channels of scores, not {1}")
+        same(offsets.shape[1], 4 * anchors, "there are {0} channels of offsets, not {1}")
+        for axis in (2, 3):
+            same(scores.shape[axis], offsets.shape[axis], "the sides of scores and offsets are {0} and {1}")
+        images = same(scores.shape[0], offsets.shape[0], "there are {0} images of scores and {1} of offsets")
+        return (Spec(scores.type, (images * self.post_nms_topn, 5)),)
+
+    def evaluate(self, xp: Any, scores: Any, offsets: Any, image: Any) -> tuple[Any, ...]:
+        rows, _ = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
+        return (xp.asarray(rows),)
+
+    def anchors(self) -> Array:
+        """Corners [K, 4] of the anchors at the first place."""
+        extra = 0 if self.tensorflow else 1
+        width = np.sqrt(F32(self.base_size**2) / np.array(self.ratio, F32))
+        width = width if self.tensorflow else np.floor(width + F32(0.5))
+        height = width * np.array(self.ratio, F32)
+        height = height if self.tensorflow else np.floor(height + F32(0.5))
+        sides = np.stack([width, height], 1)[:, None] * np.array(self.scale, F32)[:, None]
+        half = (F32(0.5) * (sides - F32(extra))).reshape(-1, 2)
+        center = F32(0 if self.tensorflow else 0.5 * (self.base_size - extra))
+        return np.concatenate([center - half, center + half], 1)
+
+    def boxes(self, offsets: Array, size: Array) -> Array:
+        """Corners [N, H, W, K, 4] of the anchors, moved; ``size`` are the image's width and height."""
+        extra = F32(0 if self.tensorflow else 1)
+        count, _, height, width = offsets.shape
+        offsets = offsets.reshape(count, -1, 4, height, width).transpose(0, 3, 4, 1, 2)
+        rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
+        at = np.stack([rows, columns] if self.tensorflow else [columns, rows], -1)[:, :, None] * F32(self.feat_stride)
+        boxes = np.concatenate([at, at], -1).astype(F32) + self.anchors()
+        if self.tensorflow:
+            boxes = clipped(boxes, size)
+        low, high = boxes[..., :2], boxes[..., 2:]
+        sides = high - low + extra
+        center = offsets[..., :2] / F32(self.box_coordinate_scale) * sides + (low + F32(0.5) * sides)
+        half = F32(0.5) * (np.exp(offsets[..., 2:] / F32(self.box_size_scale)) * sides)
+        boxes = np.concatenate([center - half, center + half], -1)
+        return clipped(boxes, size - extra) if self.clip_before_nms else boxes
+
+    def found(self, scores: Array, offsets: Array, image: Array) -> tuple[Array, Array]:
+        """The rows and the scores of the regions, those of fewer regions padded."""
+        extra = 0 if self.tensorflow else 1
+        size = image[:2] if self.tensorflow else image[1::-1]
+        least = F32(self.min_size) * image[[2 if len(image) == 3 else 3, 2]]
+        count = len(scores)
+        boxes = self.boxes(offsets, size)
+        large = (boxes[..., 2:] - boxes[..., :2] + F32(extra) >= least).all(-1)
+        scores = (np.moveaxis(scores[:, scores.shape[1] // 2 :], 1, 3) * large).reshape(-1)
+        boxes = boxes.reshape(-1, 4)
+        images = np.repeat(np.arange(count), scores.size // max(count, 1))
+        order = ranked(images, scores)
+        order = order[best(images[order], self.pre_nms_topn)]
+        images, scores, boxes = images[order], scores[order], boxes[order]
+        kept = greedy(images, self.post_nms_topn, above(Boxes.of(boxes, extra), self.nms_thresh),
+                      2 * self.post_nms_topn)
+        images, boxes = images[kept], boxes[kept]
+        if self.clip_after_nms:
+            boxes = clipped(boxes, size)
+        if self.normalize:
+            boxes = boxes / np.tile(size, 2)
+        counts = np.bincount(images, minlength=count)
+        place = images * self.post_nms_topn + np.arange(len(kept)) - (np.cumsum(counts) - counts)[images]
+        rows, rated = np.zeros((count * self.post_nms_topn, 5), F32), np.zeros(count * self.post_nms_topn, F32)
+        rows[place], rated[place] = np.column_stack([images, boxes]), scores[kept]
+        ends = np.flatnonzero(counts < self.post_nms_topn)
+        rows[ends * self.post_nms_topn + counts[ends], 0] = -1
+        return rows, rated
+
+
+def clipped(boxes: Array, size: Array) -> Array:
+    """Boxes [..., 4], cut to an image of that width and height."""
+    return np.maximum(np.minimum(boxes, np.tile(size, 2)), 0)
+
+
+@op("Proposal", "opset4")
+class Proposal4(Proposal):
+    """Proposal-1 with the scores of the regions ``[N * post_nms_topn]`` as well, zeros where there are fewer."""
+
+    def infer(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
+        (rows,) = super().infer(scores, offsets, image)
+        assert rows.shape is not None
+        return rows, Spec(rows.type, rows.shape[:1])
+
+    def evaluate(self, xp: Any, scores: Any, offsets: Any, image: Any) -> tuple[Any, ...]:
+        rows, rated = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
+        return xp.asarray(rows), xp.asarray(rated)

@@ -1,0 +1,215 @@
+"""Pooling of regions by points at even distances: ROIAlign, ROIAlignRotated.
+
+Of an image that there is not, a region gets zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Array, op
+from ovgpu.ops.base.shapes import check_count, check_integers
+from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolated, spread
+from ovgpu.ops.movement.indexing import readable
+from ovgpu.ops.reduction import is_float
+from ovgpu.symbolic import Spec, same
+
+
+class _Aligned(Regions):
+    """Base: the mean or the maximum of points at even distances in each part of a region. One farther than 1 from the
+    image gives 0."""
+
+    pooled_h: int
+    pooled_w: int
+    sampling_ratio: int
+    spatial_scale: float
+
+    rotated: ClassVar[bool]
+
+    def pooled(self) -> tuple[int, int]:
+        return self.pooled_h, self.pooled_w
+
+    def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
+        check_count(2 + len(others), 3)
+        (images,) = others
+        check_scale(self.spatial_scale)
+        check_sampling(self.sampling_ratio)
+        check_integers(images, "the numbers of the images")
+        found = super().infer(x, regions)
+        if images.shape is not None and regions.shape is not None:
+            same(images.shape[0], regions.shape[0], "{0} numbers of images are given for {1} regions")
+        return found
+
+    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Where regions begin, before they are rotated, and their heights and widths; y comes before x."""
+        raise NotImplementedError
+
+    def placed(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+        """Where points of regions lie in the image."""
+        return y, x
+
+    def ratio(self, xp: Any, size: Array) -> Array:
+        """How many points there are along parts of such sizes."""
+        if self.sampling_ratio:
+            return xp.full(size.shape, self.sampling_ratio)
+        return xp.maximum(xp.ceil(xp.where(xp.isfinite(size), size, 0)), 0).astype(np.int64)
+
+    def is_maximum(self) -> bool:
+        return False
+
+    def evaluate(self, xp: Any, x: Array, regions: Array, images: Array) -> tuple[Array, ...]:
+        nothing = self.empty(xp, x, regions, x.shape[1])
+        if nothing is not None:
+            return (nothing,)
+        image, channel = spread(images.astype(np.int64), 0), xp.arange(x.shape[1]).reshape(1, -1, 1, 1)
+        starts, extents = self.boxes(xp, regions)
+        bins = [extent / count for extent, count in zip(extents, self.pooled())]
+        ratios = [self.ratio(xp, b) for b in bins]
+        most = [int(r.max()) for r in ratios]
+        total = xp.zeros((len(regions), x.shape[1], *self.pooled()), x.dtype)
+        for i, j in np.ndindex(*most):
+            points = []
+            for axis, (first, count, b, ratio, n) in enumerate(zip(starts, self.pooled(), bins, ratios, (i, j))):
+                within = b / xp.maximum(ratio, 1).astype(x.dtype) * (n + 0.5)
+                part = xp.arange(count, dtype=x.dtype)
+                points.append(spread(first[:, None] + part * b[:, None] + within[:, None], 2 + axis))
+            y, x_ = self.placed(xp, regions, *points)
+            inside = (y >= -1) & (y <= x.shape[2]) & (x_ >= -1) & (x_ <= x.shape[3])
+            used = spread((i < ratios[0]) & (j < ratios[1]), 0)
+            y, x_ = (xp.clip(v, 0, n - 1) for v, n in ((y, x.shape[2]), (x_, x.shape[3])))
+            value = xp.where(inside & used, interpolated(xp, x, image, channel, y, x_), 0)
+            total = xp.maximum(total, value) if self.is_maximum() else total + value
+        if not self.is_maximum():
+            total = total / spread(xp.maximum(ratios[0] * ratios[1], 1), 0)
+        return (total.astype(x.dtype),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, regions, images = inputs
+        images = readable(k, images)
+        if images is NotImplemented:
+            return NotImplemented
+        return super().cuda(k, [x, regions, images], outputs, workspace)
+
+    def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
+        x, _, images = inputs
+        name = f"roi_align<{k.c_type(x.dtype)}, {k.c_type(images.dtype)}, {str(self.rotated).lower()}"
+        return name, inputs, (np.int32(self.sampling_ratio), launch.real(self.spatial_scale, x),
+                              *(launch.real(v, x) for v in self.shifts()), np.bool_(self.flag()))
+
+    def shifts(self) -> tuple[float, float]:
+        """What is added to coordinates before and after they are scaled."""
+        return 0.0, -0.5
+
+    def flag(self) -> bool:
+        """The last argument of the kernel."""
+        raise NotImplementedError
+
+
+@op("ROIAlign", "opset3")
+class ROIAlign(_Aligned):
+    """``maps [N, C, H, W], regions [R, (x1, y1, x2, y2)], images [R] -> [R, C, pooled_h, pooled_w]``.
+
+    Regions have sides of 1 at least. The maximum is 0 at least, as with OpenVINO.
+    """
+
+    mode: Literal["avg", "max"]
+
+    columns = 4
+    rotated = False
+
+    def is_maximum(self) -> bool:
+        return self.mode == "max"
+
+    def shifts(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        before, after = self.shifts()
+        x1, y1, x2, y2 = ((regions[:, i] + before) * self.spatial_scale + after for i in range(4))
+        height, width = y2 - y1, x2 - x1
+        if after == 0:
+            height, width = xp.maximum(height, 1), xp.maximum(width, 1)
+        return (y1, x1), (height, width)
+
+    def flag(self) -> bool:
+        return self.is_maximum()
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if self.is_maximum() or not is_float(inputs[0].dtype) or not inputs[0].size:
+            return NotImplemented
+        k(self.average, *inputs, outputs[0])
+        return None
+
+    def average(self, x: Array, regions: Array, images: Array, out: Sequence[Array]) -> None:
+        """Means of points are products with weights of rows and of columns: two matrices for each region."""
+        starts, extents = self.boxes(np, regions)
+        down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled(), x.shape[2:]))
+        for i, image in enumerate(images.astype(np.int64)):
+            rows, columns = (np.flatnonzero(w[i].any(axis=0)) for w in (down, across))
+            if not (0 <= image < len(x) and rows.size and columns.size):
+                out[i][...] = 0
+                continue
+            (top, bottom), (left, right) = ((n[0], n[-1] + 1) for n in (rows, columns))
+            part = x[image, :, top:bottom, left:right].transpose(1, 0, 2)
+            lines = np.matmul(part.reshape(-1, right - left), across[i, :, left:right].T)
+            found = np.matmul(down[i, :, top:bottom], lines.reshape(bottom - top, -1))
+            np.copyto(out[i], found.reshape(self.pooled_h, -1, self.pooled_w).transpose(1, 0, 2))
+
+    def weights(self, start: Array, extent: Array, count: int, length: int) -> Array:
+        """What the elements of an axis of that length weigh in each of ``count`` parts of each region."""
+        size, kind = extent / count, extent.dtype
+        ratio = self.ratio(np, size)
+        divisor = np.maximum(ratio, 1).astype(kind)[:, None, None]
+        part, point = np.arange(count, dtype=kind)[:, None], np.arange(ratio.max(initial=0), dtype=kind)
+        size = size[:, None, None]
+        at = start[:, None, None] + part * size + size / divisor * (point + 0.5)
+        used = (point < ratio[:, None, None]) & (at >= -1) & (at <= length)
+        at = np.where(used, np.clip(at, 0, length - 1), 0)  # a region may lie nowhere (NaN)
+        low = np.floor(at)
+        weights = np.zeros((len(start), count, length), kind)
+        place = low.astype(np.int64) + np.arange(0, weights.size, length).reshape(len(start), count, 1)
+        np.add.at(weights.reshape(-1), place, np.where(used, 1 - (at - low), 0))
+        np.add.at(weights.reshape(-1), place + (low < length - 1), np.where(used, at - low, 0))
+        return weights / divisor
+
+
+@op("ROIAlign", "opset9")
+class ROIAlign9(ROIAlign):
+    """ROIAlign-3; with an ``aligned_mode`` other than asymmetric, pixels have their centres between integers, and
+    regions any sides."""
+
+    aligned_mode: Literal["asymmetric", "half_pixel_for_nn", "half_pixel"] = "asymmetric"
+
+    def shifts(self) -> tuple[float, float]:
+        if self.aligned_mode == "asymmetric":
+            return super().shifts()
+        return 0.5 if self.aligned_mode == "half_pixel" else 0.0, -0.5
+
+
+@op("ROIAlignRotated", "opset15")
+class ROIAlignRotated(_Aligned):
+    """``maps [N, C, H, W], regions [R, (x, y, width, height, angle)], images [R] -> [R, C, pooled_h, pooled_w]``.
+
+    The mean of points in each part of regions, given by their centres and turned by the angle.
+    """
+
+    clockwise_mode: bool = False
+
+    rotated = True
+
+    def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        width, height = (regions[:, i] * self.spatial_scale for i in (2, 3))
+        return (height * -0.5, width * -0.5), (height, width)
+
+    def placed(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+        center_x, center_y = (spread(regions[:, i] * self.spatial_scale - 0.5, 0) for i in (0, 1))
+        angle = -regions[:, 4] if self.clockwise_mode else regions[:, 4]
+        cos, sin = spread(xp.cos(angle), 0), spread(xp.sin(angle), 0)
+        return y * cos - x * sin + center_y, y * sin + x * cos + center_x
+
+    def flag(self) -> bool:
+        return self.clockwise_mode

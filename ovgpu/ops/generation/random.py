@@ -1,0 +1,380 @@
+"""Ops that draw random numbers: RandomUniform, RandomPoisson, Multinomial."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import count as counting
+from math import exp, lgamma, log, pi, prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
+from ovgpu.ops.base.special import polynomial
+from ovgpu.ops.base.strided import THREADS, blocks
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.symbolic import Int, Spec, Sym, unknown
+from ovgpu.types import Type
+
+MANTISSA = {Type.f64: 52, Type.f32: 23, Type.f16: 10, Type.bf16: 7}
+SKIPPED = 256  # blocks of words that each element takes away from later inferences, as OpenVINO counts
+LARGE = 10  # rates from here on are drawn by rejection, smaller ones by multiplication
+LOG_FACTORIALS = np.array([lgamma(n + 1) for n in range(32)])
+
+_counting = threading.Lock()
+
+
+class Generating(Op):
+    """An op with a generator of words: Philox, which goes on from inference to inference, or a Mersenne twister."""
+
+    global_seed: int = 0
+    op_seed: int = 0
+    alignment: Literal["tensorflow", "pytorch"] = "tensorflow"
+
+    effect = True
+
+    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """The number of the next block of words, the key, and the upper half of the generator's counter."""
+        key = self.global_seed if self.global_seed or self.op_seed else int.from_bytes(os.urandom(8), "little")
+        return (np.array([0, key, self.op_seed], np.uint64),)
+
+
+@op("RandomUniform", "opset8")
+class RandomUniform(Generating):
+    """``shape [n], low [], high [] -> [shape]``: numbers from low on, below high, of ``output_type``.
+
+    The words of the Philox generator (alignment tensorflow), which goes on from inference to inference, or of a
+    Mersenne twister (pytorch), which every inference begins anew. An i64 takes one word of 32 bits while its bounds
+    fit, and two otherwise. As the specification has it, f16 and f64 have words and roundings of their own, where
+    OpenVINO's plugin computes in f32. Without seeds the sequence is another one in every compiled model.
+    """
+
+    output_type: Type
+
+    host_inputs = (0,)
+
+    def infer(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
+        kind = self.output_type
+        if kind not in (*MANTISSA, Type.i32, Type.i64):
+            raise OpError(f"output_type is {kind.get_type_name()}, not f16, bf16, f32, f64, i32 or i64")
+        _check_seeds(self)
+        check_integers(shape, "the shape")
+        for spec, what in ((low, "the lower bound"), (high, "the upper bound")):
+            if not (spec.type.is_dynamic() or spec.type == kind):
+                raise OpError(f"{what} is {spec.type.get_type_name()}, output_type is {kind.get_type_name()}")
+            _check_single(spec, what)
+        if low.constant is not None and high.constant is not None and not _number(low) < _number(high):
+            raise OpError(f"there is no number from {_number(low)} on that is below {_number(high)}")
+        extents = shape.ints()
+        for extent in extents or ():
+            if not isinstance(extent, Sym) and extent < 0:
+                raise OpError(f"the shape has an extent of {extent}")
+        return (Spec(kind, unknowns(length(shape)) if extents is None else tuple(extents)),)
+
+    def evaluate(self, xp: Any, shape: Any, low: Any, high: Any, state: Any) -> tuple[Any, ...]:
+        extents = integers(shape)
+        low, high = low.reshape(()), high.reshape(())
+        wide = self.output_type == Type.f64 or (self.output_type == Type.i64 and self._is_wide(int(low), int(high)))
+        count = prod(extents)
+        words = self._words(xp, count, state)[: count * (1 + wide)].astype(np.uint64)
+        if wide:
+            first, second = words[0::2], words[1::2]
+            if self.output_type == Type.i64 and self.alignment == "tensorflow":
+                first, second = second, first
+            words = first << np.uint64(32) | second
+        return (self._between(xp, words, low, high).reshape(extents),)
+
+    def _is_wide(self, low: int, high: int) -> bool:
+        """Whether integers between these bounds take two words."""
+        if self.alignment == "tensorflow":
+            return low < -(2**31) or high >= 2**31
+        return low >= 2**32 or high >= 2**32
+
+    def _words(self, xp: Any, count: int, state: Any) -> Any:
+        """Random words for so many elements, two for each of 64 bits."""
+        wanted = count * self.output_type.size // 4 if self.output_type.size > 4 else count
+        if self.alignment == "pytorch":
+            return xp.asarray(mersenne(int(state[1]), wanted))
+        return philox(xp, taken(state, count) + xp.arange(-(-wanted // 4), dtype=np.uint64), state[1:2], state[2:3])
+
+    def _between(self, xp: Any, words: Any, low: Any, high: Any) -> Any:
+        if self.output_type.is_integral():
+            span = (high - low).astype(f"u{high.itemsize}").astype(np.uint64)
+            return low + (words % xp.maximum(span, np.uint64(1))).astype(low.dtype)
+        digits = MANTISSA[self.output_type] + (self.alignment == "pytorch")
+        span = (high - low).astype(self.output_type.storage).astype(low.dtype)
+        wide = np.float64 if self.alignment == "tensorflow" else low.dtype.type  # a product that is not rounded
+        part = (words & np.uint64(2**digits - 1)).astype(wide) * wide(0.5**digits)
+        return (part * span + low).astype(low.dtype)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
+        (_, low, high, state), out = inputs, outputs[0]
+        if not out.size:
+            return
+        kind, size = k.c_type(out.dtype), np.int64(out.size)
+        if self.alignment == "pytorch":
+            words = self._words(np, out.size, state.get(stream=k.stream))
+            drawn = k.scratch(words.shape, words.dtype)
+            drawn.set(words, stream=k.stream)
+            k.kernel("random.cu", f"mersenne<{kind}>", blocks(out.size, THREADS), (THREADS,),
+                     (drawn, low, high, out, size))
+            return
+        first = k.scratch((1,), state.dtype)
+        k.kernel("random.cu", "take", (1,), (1,), (state, first, np.uint64(out.size * SKIPPED)))
+        each = 2 if out.itemsize == 8 else 4
+        k.kernel("random.cu", f"philox<{kind}>", blocks(out.size, THREADS * each), (THREADS,),
+                 (state, first, low, high, out, size))
+
+
+def taken(state: Any, count: int) -> Any:
+    """The number of the next block of words, of which so many elements take theirs."""
+    with _counting:
+        first = state[:1].copy()
+        state[:1] += np.uint64(count * SKIPPED)
+    return first
+
+
+def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
+    """The words of the Philox 4x32-10 blocks of these numbers: four of each, in uint32."""
+    half, low = np.uint64(32), np.uint64(2**32 - 1)
+    a, b = number & low, number >> half
+    c, d = counter & low, counter >> half
+    k, m = key & low, key >> half
+    for _ in range(10):
+        p, q = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (q >> half) ^ b ^ k, q & low, (p >> half) ^ d ^ m, p & low
+        k, m = (k + np.uint64(0x9E3779B9)) & low, (m + np.uint64(0xBB67AE85)) & low
+    return xp.stack([a, b, c, d], axis=1).reshape(-1).astype(np.uint32)
+
+
+def mersenne(seed: int, count: int) -> np.ndarray[Any, Any]:
+    """The first words of MT19937."""
+    return np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, count, np.uint32)
+
+
+@op("RandomPoisson", "opset17")
+class RandomPoisson(Generating):
+    """``rates [...] -> [...]``: for each rate a sample of its Poisson distribution.
+
+    Every element has its own blocks of Philox (alignment tensorflow), which go on from inference to inference as those
+    of RandomUniform; or all take their turns at one Mersenne twister (pytorch), which every inference begins anew. Two
+    words are a number, and everything is computed in f64. A rate of 0 is its own sample and takes no words; so is
+    infinity, of which the specification says nothing.
+    """
+
+    def infer(self, rates: Spec) -> tuple[Spec, ...]:
+        _check_seeds(self)
+        if rates.type not in (Type.dynamic, *MANTISSA):
+            raise OpError(f"the rates are {rates.type.get_type_name()}, not f16, bf16, f32 or f64")
+        if rates.rank == 0:
+            raise OpError("the rates are a scalar")
+        return (Spec(rates.type, rates.shape),)
+
+    def evaluate(self, xp: Any, rates: Any, state: Any) -> tuple[Any, ...]:
+        if not (rates >= 0).all():
+            raise OpError("a rate is negative or NaN")
+        shape, rates = rates.shape, rates.reshape(-1).astype(np.float64)
+        if self.alignment == "pytorch":
+            return (xp.asarray(in_turns(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
+        first = taken(state, rates.size)
+
+        def uniform(elements: Any, number: int) -> Any:
+            """Two numbers from each element's block of this number; of a block, the last words come first."""
+            block = first + elements.astype(np.uint64) * np.uint64(SKIPPED) + np.uint64(number)
+            words = philox(xp, block, state[1:2], state[2:3]).reshape(-1, 2, 2)
+            return doubles(words[:, 1], 52), doubles(words[:, 0], 52)
+
+        counts = rates.copy()
+        multiplied(xp, rates, counts, xp.flatnonzero((rates > 0) & (rates < LARGE)), uniform)
+        transformed(xp, rates, counts, xp.flatnonzero((rates >= LARGE) & (rates < np.inf)), uniform)
+        return (counts.reshape(shape),)
+
+
+def doubles(words: Any, digits: int) -> Any:
+    """Numbers from 0 to 1 of so many binary digits, from two words each."""
+    whole = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1]
+    return (whole & np.uint64(2**digits - 1)).astype(np.float64) * 0.5**digits
+
+
+def multiplied(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Knuth's samples: how many numbers can be multiplied before the product is no larger than exp(-rate)."""
+    limit, product = xp.exp(-rates[left]), xp.ones(left.shape)
+    for number in counting():
+        if not left.size:
+            return
+        u, v = uniform(left, number)
+        once = product * u
+        product = once * v
+        counts[left] = 2 * number + (once > limit)
+        more = product > limit
+        left, limit, product = left[more], limit[more], product[more]
+
+
+def transformed(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Hoermann's samples: two numbers propose one, until one is accepted."""
+    for number in counting():
+        if not left.size:
+            return
+        counts[left], accepted = proposal(xp, rates[left], *uniform(left, number))
+        left = left[~accepted]
+
+
+def proposal(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
+    """The count that transformed rejection makes of two numbers, and whether it is accepted."""
+    b = 0.931 + 2.53 * xp.sqrt(rate)
+    a = -0.059 + 0.02483 * b
+    u = u - 0.5
+    margin = 0.5 - abs(u)
+    count = xp.floor((2 * a / margin + b) * u + rate + 0.43)
+    squeezed = (margin >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+    refused = (count < 0) | ((margin < 0.013) & (v > margin))
+    density = xp.log(v) + xp.log(1.1239 + 1.1328 / (b - 3.4)) - xp.log(a / (margin * margin) + b)
+    likely = density <= -rate + count * xp.log(rate) - log_factorial(xp, count)
+    return count, squeezed | (~refused & likely)
+
+
+def log_factorial(xp: Any, n: Any) -> Any:
+    """``log(n!)`` of whole numbers in f64: from a table, or by Stirling's series where four terms are enough."""
+    far = xp.maximum(n, float(len(LOG_FACTORIALS)))
+    series = polynomial(1 / (far * far), (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)) / far
+    near = xp.asarray(LOG_FACTORIALS)[xp.clip(n, 0, len(LOG_FACTORIALS) - 1).astype(np.int64)]
+    return xp.where(n < far, near, (far + 0.5) * xp.log(far) - far + 0.5 * log(2 * pi) + series)
+
+
+def in_turns(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """Samples from one Mersenne twister, where each begins with the words that the one before has left."""
+    counts, uniform = rates.copy(), twisted(seed)
+    for i in np.flatnonzero((rates > 0) & (rates < np.inf)):
+        if rates[i] < LARGE:
+            limit, product = exp(-rates[i]), next(uniform)
+            counts[i] = 0
+            while product > limit:
+                product *= next(uniform)
+                counts[i] += 1
+        else:
+            accepted = False
+            while not accepted:
+                counts[i], accepted = proposal(NUMPY, rates[i], next(uniform), next(uniform))
+    return counts
+
+
+def twisted(seed: int) -> Iterator[float]:
+    """Numbers from 0 to 1 of 53 binary digits, from the words of MT19937."""
+    generator = np.random.RandomState(seed & 0xFFFFFFFF)
+    while True:
+        yield from doubles(generator.randint(0, 2**32, (512, 2), np.uint32), 53).tolist()
+
+
+@op("Multinomial", "opset13")
+class Multinomial(Op):
+    """``probs [batch, classes], number of samples [] -> [batch, samples]``: classes, as often as they are probable.
+
+    With ``log_probs``, the input are logarithms of probabilities; without replacement, no class is drawn twice. The
+    words are those of a Mersenne twister, as in OpenVINO's plugin, and the same in every inference, unless there
+    are no seeds. Sums are in f32.
+    """
+
+    convert_type: Type
+    with_replacement: bool
+    log_probs: bool
+    global_seed: int = 0
+    op_seed: int = 0
+
+    host_inputs = (1,)
+    effect = True
+
+    def infer(self, probs: Spec, samples: Spec) -> tuple[Spec, ...]:
+        if self.convert_type not in (Type.i32, Type.i64):
+            raise OpError(f"convert_type is {self.convert_type.get_type_name()}, not i32 or i64")
+        _check_seeds(self)
+        if not (probs.type.is_dynamic() or probs.type.is_real()):
+            raise OpError(f"the probabilities are {probs.type.get_type_name()}, which is no floating-point type")
+        if probs.rank not in (None, 2):
+            raise OpError(f"the probabilities have rank {probs.rank}, not 2")
+        check_integers(samples, "the number of samples", ranks=None)
+        _check_single(samples, "the number of samples")
+        known = samples.ints()
+        count: Int = unknown() if known is None else known[0]
+        classes = None if probs.shape is None else probs.shape[1]
+        if not isinstance(count, Sym):
+            if count < 0:
+                raise OpError(f"the number of samples is {count}")
+            if isinstance(classes, int):
+                self._check_count(count, classes)
+        return (Spec(self.convert_type, (unknown() if probs.shape is None else probs.shape[0], count)),)
+
+    def _check_count(self, count: int, classes: int) -> None:
+        if not self.with_replacement and count > classes:
+            raise OpError(f"{count} samples of {classes} classes need replacement")
+
+    def evaluate(self, xp: Any, probs: Any, samples: Any) -> tuple[Any, ...]:
+        count = integer(samples, "the number of samples")
+        self._check_count(count, probs.shape[1])
+        probs = probs.astype(np.float32)
+        sums = xp.cumsum(xp.exp(probs) if self.log_probs else probs, axis=1, dtype=np.float32)
+        sums = sums / xp.maximum(sums[:, -1:], np.finfo(np.float32).tiny)
+        drawn = xp.asarray(self._drawn(probs.shape[0] * count)).reshape(probs.shape[0], count)
+        limit = probs.shape[1]  # reached with probabilities below 0, or by rounding: OpenVINO gives the first class
+        if self.with_replacement:
+            found = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
+            return (xp.stack(found) % limit if found else xp.zeros(drawn.shape, np.int64),)
+        classes = xp.arange(limit)
+        found = []
+        for n in range(count):
+            chosen = (drawn[:, n : n + 1] > sums).sum(axis=1, keepdims=True) % limit
+            padded = xp.concatenate([xp.zeros_like(sums[:, :1]), sums], axis=1)
+            part = xp.take_along_axis(padded, chosen + 1, axis=1) - xp.take_along_axis(padded, chosen, axis=1)
+            sums = xp.where(classes >= chosen, sums - part, sums) / (1 - part)
+            found.append(chosen)
+        return (xp.concatenate(found, axis=1) if found else xp.zeros(drawn.shape, np.int64),)
+
+    def _drawn(self, count: int) -> np.ndarray[Any, Any]:
+        """Random numbers from 0 to 1."""
+        generator = np.random.RandomState()
+        if self.global_seed or self.op_seed:
+            generator.set_state(("MT19937", seed_sequence(self.global_seed, self.op_seed), 624, 0, 0.0))
+        return generator.randint(0, 2**32, count, np.uint32).astype(np.float32) / np.float32(2**32)
+
+
+@cache
+def seed_sequence(*seeds: int) -> np.ndarray[Any, Any]:
+    """The state of MT19937 that C++'s std::seed_seq makes of these seeds."""
+    n, p, q, low = 624, 306, 317, 0xFFFFFFFF
+    state = [0x8B8B8B8B] * n
+    added = [len(seeds), *(seed & low for seed in seeds)]
+    for k in range(2 * n):
+        i, j, m = k % n, (k + p) % n, (k + q) % n
+        if k < n:
+            mixed = state[i] ^ state[j] ^ state[i - 1]
+            first = 1664525 * (mixed ^ mixed >> 27) & low
+            second = (first + i + (added[k] if k < len(added) else 0)) & low
+            state[j], state[m] = (state[j] + first) & low, (state[m] + second) & low
+        else:
+            mixed = (state[i] + state[j] + state[i - 1]) & low
+            first = 1566083941 * (mixed ^ mixed >> 27) & low
+            second = (first - i) & low
+            state[j], state[m] = state[j] ^ first, state[m] ^ second
+        state[i] = second
+    return np.array(state, np.uint32)
+
+
+def _check_seeds(op: Any) -> None:
+    for name in ("global_seed", "op_seed"):
+        if not 0 <= getattr(op, name) < 2**64:
+            raise OpError(f"{name} is {getattr(op, name)}")
+
+
+def _check_single(spec: Spec, what: str) -> None:
+    """OpError unless the tensor has one element, as far as that is known."""
+    if spec.rank not in (None, 0, 1) or length(spec) not in (None, 1):
+        raise OpError(f"{what} has shape {spec.partial_shape}, not one element")
+
+
+def _number(spec: Spec) -> Any:
+    assert spec.constant is not None
+    return spec.constant.reshape(-1)[0]

@@ -1,0 +1,1 @@
+"""Images: interpolation, sampling by grids, colour formats."""

@@ -1,0 +1,354 @@
+"""Conversion of images between video formats and colours: NV12 and I420 to RGB and BGR, and these to NV12."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.launch import MAX_INDEX
+from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import THREADS, blocks, strides_of
+from ovgpu.ops.base.trace import TILE
+from ovgpu.symbolic import Int, Spec, maximum, minimum, same, unknown
+from ovgpu.types import Type
+
+BRIGHT = 1.164
+TERMS = (((1, 1.596),), ((0, -0.391), (1, -0.813)), ((0, 2.018),))
+"""What red, green and blue have of U and V: their numbers, and the factors."""
+WEIGHTS = ((0.257, 0.504, 0.098, 16), (-0.148, -0.291, 0.439, 128), (0.439, -0.368, -0.071, 128))
+"""What Y, U and V have of red, green and blue, and what is added."""
+
+
+def check_type(kind: Type) -> Type:
+    """The element type; an OpError if it is not one of images."""
+    if not (kind.is_real() or kind in (Type.u8, Type.dynamic)):
+        raise OpError(f"element type {kind.get_type_name()} is neither u8 nor real")
+    return kind
+
+
+def check_image(spec: Spec, channels: int) -> None:
+    """Raises an OpError unless it is a tensor of images with so many channels."""
+    if spec.rank not in (None, 4):
+        raise OpError(f"images must have rank 4, not {spec.rank}")
+    if spec.shape is not None:
+        same(spec.shape[3], channels, "{0} channels instead of {1}")
+
+
+def check_even(height: Int, width: Int) -> None:
+    """Raises an OpError unless there are pairs of rows and columns."""
+    same(height // 2 * 2, height, "the image's height {1} is odd")
+    same(width // 2 * 2, width, "the image's width {1} is odd")
+
+
+def tiles(image: Spec, count: int) -> Workspace:
+    """So many buffers for some rows, two at least, of the channels of an image."""
+    assert image.shape is not None
+    _, height, width, _ = image.shape
+    kind = Type.f64 if image.type is Type.f64 else Type.f32
+    return ((kind, (maximum(2 * width, minimum(height * width, TILE)),)),) * count
+
+
+class _FromYuv(Op):
+    """Base: ``Y [n, h, w, 1]`` and colours of half its height and width, to ``[n, h, w, 3]`` between 0 and 255.
+
+    All planes may also be one input ``[n, 3/2 h, w, 1]``. Elements are u8 or real; u8 is computed in f32, rounded
+    after every operation, and halves go to even, as in the plugin (in the reference, away from zero).
+    """
+
+    layout = "dense"
+
+    channels: ClassVar[tuple[int, ...]]
+    """Of separate planes."""
+
+    bgr: ClassVar[bool]
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        kind = check_type(merge_types(inputs))
+        if len(inputs) not in (1, len(self.channels)):
+            raise OpError(f"{len(inputs)} inputs instead of 1 or {len(self.channels)}")
+        for spec, channels in zip(inputs, self.channels):
+            check_image(spec, channels)
+        if inputs[0].shape is None:
+            return (Spec(kind, None),)
+        n, height, width, _ = inputs[0].shape
+        if len(inputs) == 1:
+            same(height // 3 * 3, height, "the height of all planes, {1}, is no multiple of 3")
+            height = height // 3 * 2
+        check_even(height, width)
+        for shape in (spec.shape for spec in inputs[1:] if spec.shape is not None):
+            for found, wanted, what in zip(shape, (n, height // 2, width // 2), ("images", "rows", "columns")):
+                same(found, wanted, f"{{0}} {what} of colours instead of {{1}}")
+        return (Spec(kind, (n, height, width, 3)),)
+
+    def split(self, planes: Sequence[Any]) -> list[Any]:
+        """Y [n, h, w], U and V [n, h/2, w/2], as views."""
+        raise NotImplementedError
+
+    def evaluate(self, xp: Any, *planes: Any) -> tuple[Any, ...]:
+        kind = planes[0].dtype
+        real = np.float64 if kind == np.float64 else np.float32
+        y, *colours = (plane.astype(real) for plane in self.split(planes))
+        spread = [(colour - 128).repeat(2, axis=1).repeat(2, axis=2) for colour in colours]
+        found = []
+        for terms in TERMS:
+            total = real(BRIGHT) * (y - 16)
+            for number, factor in terms:
+                total = total + real(factor) * spread[number]
+            found.append(total)
+        image = xp.clip(xp.stack(found[::-1] if self.bgr else found, axis=3), 0, 255)
+        return (image if kind.kind == "f" else xp.rint(image).astype(kind),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Tiles of rows: brightness, a channel, and half as much of a colour twice, once for all columns."""
+        return tiles(outputs[0], 4)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        out = outputs[0]
+        if not is_plain(out.dtype) or out.dtype.name == "bfloat16":
+            return NotImplemented
+        if out.size:
+            k(_convert, *self.split(inputs), out[..., ::-1] if self.bgr else out, workspace)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        out = outputs[0]
+        _, height, width, _ = out.shape
+        size = out.size // 12
+        if not is_plain(out.dtype) or max(size, height * width) > MAX_INDEX - THREADS:
+            return NotImplemented
+        if not size:
+            return None
+        planes = self.split(inputs)
+        strides = np.array(list(zip(*map(strides_of, planes))), np.int64)
+        k.kernel("color.cu", f"from_yuv<{k.c_type(out.dtype)}>", blocks(size, THREADS), (THREADS,),
+                 (*planes, out, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)))
+        return None
+
+
+class _FromNV12(_FromYuv):
+    channels = (1, 2)
+
+    def split(self, planes: Sequence[Any]) -> list[Any]:
+        if len(planes) == 2:
+            y, uv = planes
+            return [y[..., 0], uv[..., 0], uv[..., 1]]
+        height = planes[0].shape[1] // 3 * 2
+        y, uv = planes[0][:, :height, :, 0], planes[0][:, height:, :, 0]
+        return [y, uv[..., ::2], uv[..., 1::2]]
+
+
+class _FromI420(_FromYuv):
+    channels = (1, 1, 1)
+
+    def split(self, planes: Sequence[Any]) -> list[Any]:
+        if len(planes) == 3:
+            return [plane[..., 0] for plane in planes]
+        n, total, width, _ = planes[0].shape
+        height = total // 3 * 2
+        flat = planes[0].reshape(n, total * width)
+        u, v = height * width, height * width // 4 * 5
+        shape = (n, height // 2, width // 2)
+        return [flat[:, :u].reshape(n, height, width), flat[:, u:v].reshape(shape), flat[:, v:].reshape(shape)]
+
+
+def _convert(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
+    """Converts images a few rows at a time, so that what is between stays in cache; see `_FromYuv.evaluate`."""
+    _, height, width, _ = out.shape
+    pairs = max(buffers[0].size // (2 * width), 1)
+    for image in range(len(out)):
+        for start in range(0, height // 2, pairs):
+            stop = min(start + pairs, height // 2)
+            rows = slice(2 * start, 2 * stop)
+            _convert_rows(y[image, rows], u[image, start:stop], v[image, start:stop], out[image, rows], buffers)
+
+
+def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
+    rows, width = y.shape
+    real = buffers[0].dtype.type
+    bright, total = (b[: y.size].reshape(rows // 2, 2, width) for b in buffers[:2])
+    spread = buffers[2][: y.size // 2].reshape(rows // 2, 1, width)
+    colour = buffers[3][: u.size].reshape(u.shape)
+    np.subtract(y.reshape(bright.shape), real(16), bright)
+    np.multiply(bright, real(BRIGHT), bright)
+    for channel, terms in enumerate(TERMS):
+        before = bright
+        for number, factor in terms:
+            np.subtract((u, v)[number], real(128), colour)
+            np.multiply(colour, real(factor), colour)
+            spread[:, 0, ::2] = colour
+            spread[:, 0, 1::2] = colour
+            np.add(before, spread, total)
+            before = total
+        np.clip(total, 0, 255, total)
+        if out.dtype.kind != "f":
+            np.rint(total, total)
+        np.copyto(out[..., channel], total.reshape(rows, width), casting="unsafe")
+
+
+@op("NV12toRGB", "opset8")
+class NV12toRGB(_FromNV12):
+    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> RGB [n, h, w, 3]``, or all planes in one input."""
+
+    bgr = False
+
+
+@op("NV12toBGR", "opset8")
+class NV12toBGR(_FromNV12):
+    """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> BGR [n, h, w, 3]``, or all planes in one input."""
+
+    bgr = True
+
+
+@op("I420toRGB", "opset8")
+class I420toRGB(_FromI420):
+    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> RGB [n, h, w, 3]``, or all planes in one input."""
+
+    bgr = False
+
+
+@op("I420toBGR", "opset8")
+class I420toBGR(_FromI420):
+    """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> BGR [n, h, w, 3]``, or all planes in one input."""
+
+    bgr = True
+
+
+class _ToNV12(Op):
+    """Base: colours ``[n, h, w, 3]`` between 0 and 255 to all planes in one, ``[n, 3/2 h, w, 1]``, or, unless
+    ``single_plane``, to ``Y [n, h, w, 1], UV [n, h/2, w/2, 2]``.
+
+    U and V are means of four pixels. Elements are u8 or real; u8 is computed in f32, rounded after every operation, and
+    to whole numbers before and after the mean, halves upwards, as in OpenVINO's reference; its plugin has no such op.
+    """
+
+    single_plane: bool = True
+
+    layout = "dense"
+
+    bgr: ClassVar[bool]
+
+    def infer(self, image: Spec) -> tuple[Spec, ...]:
+        kind = check_type(image.type)
+        check_image(image, 3)
+        n, height, width, _ = image.shape or [unknown() for _ in range(4)]
+        check_even(height, width)
+        if self.single_plane:
+            return (Spec(kind, (n, height // 2 * 3, width, 1)),)
+        return Spec(kind, (n, height, width, 1)), Spec(kind, (n, height // 2, width // 2, 2))
+
+    def colours(self, image: Any) -> list[Any]:
+        """Red, green and blue [n, h, w]."""
+        return [image[..., 2 - i if self.bgr else i] for i in range(3)]
+
+    def planes(self, image: Any, outputs: Sequence[Any]) -> list[Any]:
+        """Y [n, h, w], U and V [n, h/2, w/2], as views of the outputs."""
+        height = image.shape[1]
+        if self.single_plane:
+            y, uv = outputs[0][:, :height, :, 0], outputs[0][:, height:, :, 0]
+            return [y, uv[..., ::2], uv[..., 1::2]]
+        return [outputs[0][..., 0], outputs[1][..., 0], outputs[1][..., 1]]
+
+    def evaluate(self, xp: Any, image: Any) -> tuple[Any, ...]:
+        n, height, width, _ = image.shape
+        real = np.float64 if image.dtype == np.float64 else np.float32
+        red, green, blue = (colour.astype(real) for colour in self.colours(image))
+
+        def whole(x: Any) -> Any:
+            return x if image.dtype.kind == "f" else xp.floor(x + 0.5)
+
+        y, *colours = (whole(xp.clip(real(a) * red + real(b) * green + real(c) * blue + real(d), 0, 255))
+                       for a, b, c, d in WEIGHTS)
+        fours = [colour.reshape(n, height // 2, 2, width // 2, 2) for colour in colours]
+        means = [(x[:, :, 0, :, 0] + x[:, :, 0, :, 1] + x[:, :, 1, :, 0] + x[:, :, 1, :, 1]) / 4 for x in fours]
+        uv = whole(xp.stack(means, -1))
+        if self.single_plane:
+            return (xp.concatenate([y, uv.reshape(n, height // 2, width)], 1)[..., None].astype(image.dtype),)
+        return y[..., None].astype(image.dtype), uv.astype(image.dtype)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """Tiles of rows: the colours, a plane, and a product or a mean."""
+        assert inputs[0] is not None
+        return tiles(inputs[0], 5)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        image = inputs[0]
+        if not is_plain(image.dtype) or image.dtype.name == "bfloat16":
+            return NotImplemented
+        if image.size:
+            k(_separate, self.colours(image), *self.planes(image, outputs), workspace)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        image = inputs[0]
+        _, height, width, _ = image.shape
+        size = image.size // 12
+        if not is_plain(image.dtype) or max(size, height * width) > MAX_INDEX - THREADS:
+            return NotImplemented
+        if size:
+            planes = self.planes(image, outputs)
+            strides = np.array(list(zip(*map(strides_of, planes))), np.int64)
+            k.kernel("color.cu", f"to_yuv<{k.c_type(image.dtype)}>", blocks(size, THREADS), (THREADS,),
+                     (image, *planes, strides, *map(np.int32, (size, height, width)), np.bool_(self.bgr)))
+        return None
+
+
+def _separate(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[Any]) -> None:
+    """Converts images a few rows at a time, so that what is between stays in cache; see `_ToNV12.evaluate`."""
+    _, height, width = y.shape
+    pairs = max(buffers[0].size // (2 * width), 1)
+    for image in range(len(y)):
+        for start in range(0, height // 2, pairs):
+            stop = min(start + pairs, height // 2)
+            rows = slice(2 * start, 2 * stop)
+            _separate_rows([colour[image, rows] for colour in colours], y[image, rows], u[image, start:stop],
+                           v[image, start:stop], buffers)
+
+
+def _separate_rows(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[Any]) -> None:
+    *given, total, product = (b[: y.size].reshape(y.shape) for b in buffers)
+    real, mean = total.dtype.type, buffers[4][: u.size].reshape(u.shape)
+    for colour, wide in zip(colours, given):
+        np.copyto(wide, colour)
+    for (first, *others, added), target in zip(WEIGHTS, (y, u, v)):
+        np.multiply(given[0], real(first), total)
+        for weight, wide in zip(others, given[1:]):
+            np.multiply(wide, real(weight), product)
+            np.add(total, product, total)
+        np.add(total, real(added), total)
+        np.clip(total, 0, 255, total)
+        if target.dtype.kind != "f":
+            _round_up(total)
+        if target is not y:
+            fours = total.reshape(len(u), 2, -1, 2)
+            np.add(fours[:, 0, :, 0], fours[:, 0, :, 1], mean)
+            for i in (0, 1):
+                np.add(mean, fours[:, 1, :, i], mean)
+            np.multiply(mean, real(0.25), mean)
+            if target.dtype.kind != "f":
+                _round_up(mean)
+        np.copyto(target, total if target is y else mean, casting="unsafe")
+
+
+def _round_up(x: Any) -> None:
+    """To the nearest integer in place, halves upwards."""
+    np.add(x, x.dtype.type(0.5), x)
+    np.floor(x, x)
+
+
+@op("RGBtoNV12", "opset17")
+class RGBtoNV12(_ToNV12):
+    """``RGB [n, h, w, 3] -> Y [n, h, w, 1], UV [n, h/2, w/2, 2]``, or all planes in one output."""
+
+    bgr = False
+
+
+@op("BGRtoNV12", "opset17")
+class BGRtoNV12(_ToNV12):
+    """``BGR [n, h, w, 3] -> Y [n, h, w, 1], UV [n, h/2, w/2, 2]``, or all planes in one output."""
+
+    bgr = True

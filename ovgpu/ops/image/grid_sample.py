@@ -1,0 +1,152 @@
+"""GridSample: images looked up at the places that a grid tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as pairs
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.launch import MAX_INDEX
+from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.shapes import unknowns
+from ovgpu.ops.base.storage import decode, is_plain
+from ovgpu.ops.base.strided import THREADS, bits
+from ovgpu.ops.image._resample_cuda import grid_of
+from ovgpu.ops.image._resampling import limits
+from ovgpu.symbolic import Spec, product, same
+from ovgpu.types import Type
+
+FARTHEST = 2.0**30  # where coordinates end
+CUBIC = -0.75
+PADDINGS = ("zeros", "border", "reflection")  # as grid_sample.cu numbers them
+
+
+@op("GridSample", "opset9")
+class GridSample(Op):
+    """``data [n, c, h, w], grid [n, y, x, 2] -> [n, c, y, x]``, where the grid tells column and row, from -1 to 1.
+
+    With ``align_corners``, -1 and 1 are the middles of the first and last elements, else their borders. Integers of
+    8 bits are rounded, wider ones cut off, as in the plugin.
+    """
+
+    align_corners: bool = False
+    mode: Literal["bilinear", "bicubic", "nearest"] = "bilinear"
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros"
+
+    layout = "dense"
+
+    def infer(self, x: Spec, grid: Spec) -> tuple[Spec, ...]:
+        if x.type in (Type.boolean, Type.string):
+            raise OpError(f"element type {x.type.get_type_name()} is no number")
+        if not (grid.type.is_real() or grid.type.is_dynamic()):
+            raise OpError(f"the grid must have floating-point numbers, not {grid.type.get_type_name()}")
+        for spec, what in ((x, "the data"), (grid, "the grid")):
+            if spec.rank not in (None, 4):
+                raise OpError(f"{what} must have rank 4, not {spec.rank}")
+        n, channels, *_ = x.shape or unknowns(4) or ()
+        images, rows, columns, pair = grid.shape or unknowns(4) or ()
+        if grid.shape is not None:
+            same(pair, 2, "the grid's last dim is {0} instead of {1}")
+            n = same(n, images, "the data has {0} images, the grid {1}") if x.shape is not None else images
+        return (Spec(x.type, (n, channels, rows, columns)),)
+
+    def evaluate(self, xp: Any, x: Any, grid: Any) -> tuple[Any, ...]:
+        n, channels, height, width = x.shape
+        shape = (n, channels, *grid.shape[1:3])
+        if not x.size:
+            return (xp.zeros(shape, x.dtype),)
+        images = xp.arange(n).reshape(n, 1, 1)
+        rows, columns = (self.taps(xp, grid[..., i], extent) for i, extent in ((1, height), (0, width)))
+        pixels = x.transpose(0, 2, 3, 1)
+        total = 0
+        for (i, share, above), (j, part, beside) in pairs(rows, columns):
+            found = xp.where((above & beside)[..., None], pixels[images, i, j], x.dtype.type(0))
+            if self.mode == "nearest":
+                return (found.transpose(0, 3, 1, 2),)
+            real = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+            total = total + (share * part).astype(real)[..., None] * found
+        return (self.rounded(xp, total, x.dtype).transpose(0, 3, 1, 2),)
+
+    def taps(self, xp: Any, at: Any, extent: int) -> list[tuple[Any, Any, Any]]:
+        """Place, weight, and whether it is inside, of the elements along one axis that the grid's numbers tell."""
+        at = (at + 1) * (extent - 1) / 2 if self.align_corners else ((at + 1) * extent - 1) / 2
+        if self.mode == "nearest":
+            place, inside = self.padded(xp, _limited(xp, xp.rint(at)), extent)
+            return [(place, None, inside)]
+        below = xp.floor(at)
+        t = at - below
+        u = 1 - t
+        weights = [u, t] if self.mode == "bilinear" else [
+            CUBIC * u * u * t, ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1,
+            ((CUBIC + 2) * u - (CUBIC + 3)) * u * u + 1, CUBIC * t * t * u]
+        first = _limited(xp, below) - (self.mode == "bicubic")
+        padded = [self.padded(xp, first + p, extent) for p in range(len(weights))]
+        return [(place, weight, inside) for (place, inside), weight in zip(padded, weights)]
+
+    def padded(self, xp: Any, place: Any, extent: int) -> tuple[Any, Any]:
+        """Where elements are taken from, and whether they are taken at all."""
+        if self.padding_mode == "reflection":
+            last = extent - self.align_corners
+            place = place % max(2 * last, 1)
+            place = xp.where(place < extent, place, 2 * last - place - (not self.align_corners))
+        inside = (place >= 0) & (place < extent) if self.padding_mode == "zeros" else xp.ones(place.shape, bool)
+        return xp.clip(place, 0, extent - 1), inside
+
+    def rounded(self, xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
+        """Floats as elements of that type."""
+        if kind.kind == "f":
+            return x
+        return xp.clip(xp.rint(x) if kind.itemsize == 1 else xp.trunc(x), *limits(kind)).astype(kind)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """For NumPy, the elements of an image that lie beside others."""
+        assert outputs[0].shape is not None
+        return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, grid), out = inputs, outputs[0]
+        if not x.size or not out.size or x.dtype not in (np.float32, np.float64) or grid.dtype.name == "bfloat16":
+            return NotImplemented
+        k(self.sample, x, grid, out, workspace[0])
+        return None
+
+    def sample(self, x: Any, grid: Any, out: Any, buffer: Any) -> None:
+        """What `evaluate` does, in the order of the memory; ``buffer`` is scratch for an image."""
+        n, channels, height, width = x.shape
+        rows, columns = (self.taps(np, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
+        for image in range(n):
+            pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
+            for number, ((i, share, above), (j, part, beside)) in enumerate(pairs(rows, columns)):
+                found = buffer.reshape(target.shape) if number else target
+                np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, found, "clip")
+                if self.padding_mode == "zeros":
+                    np.copyto(found, 0, where=~(above & beside)[image].reshape(-1))
+                if share is not None:
+                    np.multiply(found, (share * part)[image].reshape(-1), found)
+                if number:
+                    np.add(target, found, target)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, grid), out = inputs, outputs[0]
+        n, channels, height, width = x.shape
+        places = out.shape[2] * out.shape[3]
+        moved = self.mode == "nearest"
+        fits = max(n * places, height * width) <= MAX_INDEX - THREADS
+        if not x.size or not is_plain(grid.dtype) or not (moved or is_plain(x.dtype)) or not fits:
+            return NotImplemented
+        if not out.size:
+            return None
+        kinds = f"{bits(x.dtype.itemsize) if moved else k.c_type(x.dtype)}, {k.c_type(grid.dtype)}"
+        function = f"sample_nearest<{kinds}>" if moved else f"sample<{kinds}, {2 if self.mode == 'bilinear' else 4}>"
+        numbers = (n * places, places, channels, height, width, PADDINGS.index(self.padding_mode))
+        k.kernel("grid_sample.cu", function, grid_of(n * places, channels), (THREADS,),
+                 (x, grid, out, *map(np.int32, numbers), np.bool_(self.align_corners)))
+        return None
+
+
+def _limited(xp: Any, at: Any) -> Any:
+    """Coordinates as integers."""
+    return xp.fmin(xp.fmax(at, -FARTHEST), FARTHEST).astype(np.int64)

@@ -1,0 +1,1 @@
+"""Inputs and results of models, variables, loops and branches."""

@@ -1,0 +1,60 @@
+"""Where tensors enter and leave a graph: Parameter, Constant, Result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.view import View
+from ovgpu.symbolic import Spec
+from ovgpu.types import PartialShape, Type
+
+
+@op("Parameter", "opset1")
+class Parameter(Op):
+    """An input of the model. Its spec is set by `Model.infer`, which knows which input it is."""
+
+    element_type: Type
+    shape: PartialShape
+
+    def infer(self) -> tuple[Spec, ...]:
+        raise OpError("a Parameter has no inputs to infer from")
+
+    def evaluate(self, xp: Any) -> tuple[Any, ...]:
+        raise OpError("a Parameter is given, not computed")
+
+
+@op("Constant", "opset1", aliases=["Const"])
+class Constant(Op):
+    """A tensor of the model file; ``value`` has the storage dtype and is usually a view of the mapped file."""
+
+    element_type: Type
+    value: np.ndarray[Any, Any]
+
+    exact = True
+
+    def infer(self) -> tuple[Spec, ...]:
+        return (Spec(self.element_type, self.value.shape, self.value),)
+
+    def evaluate(self, xp: Any) -> tuple[Any, ...]:
+        return (xp.asarray(self.value),)
+
+
+@op("Result", "opset1")
+class Result(Op):
+    """An output of the model: its input, unchanged."""
+
+    exact = True
+    lane = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return (x,)
+
+    def view(self, inputs: Any, specs: Any, outputs: Any) -> tuple[View | None]:
+        return (inputs[0],)

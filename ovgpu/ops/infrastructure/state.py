@@ -1,0 +1,85 @@
+"""Variables that live from one inference to the next: ReadValue and Assign.
+
+ReadValue gives the value from before this inference's Assign; all Assigns of an inference take effect together,
+when it has succeeded. After a reset, or at first, ReadValue gives its initial value, or zeros without one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Op, op
+from ovgpu.symbolic import Spec, active, dims_of
+from ovgpu.types import PartialShape, Type
+
+
+@op("ReadValue", "opset3")
+class ReadValue3(Op):
+    """The variable has the type and shape of the initial value, input 0."""
+
+    variable_id: str
+
+    effect = True
+
+    def infer(self, initial: Spec) -> tuple[Spec, ...]:
+        return (self._variable(initial.type, initial.partial_shape),)
+
+    def _variable(self, kind: Type, shape: PartialShape) -> Spec:
+        if not self.variable_id:
+            raise OpError("attribute 'variable_id' is empty")
+        if kind == Type.string:
+            raise OpError(f"variable '{self.variable_id}' would hold strings")
+        return Spec(kind, dims_of(shape, active(), self.variable_id))
+
+    def evaluate(self, xp: Any, initial: Any) -> tuple[Any, ...]:
+        raise OpError("a variable can be read only within an inference")
+
+
+@op("ReadValue", "opset6")
+class ReadValue6(ReadValue3):
+    """The variable has the declared type and shape, which may be dynamic and must admit the initial value. What is not
+    declared is that of the initial value."""
+
+    variable_type: Type = Type.dynamic
+    variable_shape: PartialShape | None = None
+
+    def infer(self, initial: Spec | None = None) -> tuple[Spec, ...]:
+        kind, shape = self.variable_type, self.variable_shape
+        if shape is None:
+            if initial is None:
+                raise OpError("attribute 'variable_shape' is missing, and there is no initial value")
+            shape = initial.partial_shape
+        if initial is not None:
+            if not (kind.is_dynamic() or initial.type.is_dynamic() or kind == initial.type):
+                raise OpError(f"the initial value has type {initial.type.get_type_name()}, "
+                              f"variable '{self.variable_id}' has {kind.get_type_name()}")
+            if not shape.relaxes(initial.partial_shape) and not shape.compatible(initial.partial_shape):
+                raise OpError(f"the initial value has shape {initial.partial_shape}, "
+                              f"variable '{self.variable_id}' has {shape}")
+            kind = initial.type if kind.is_dynamic() else kind
+        return (self._variable(kind, shape),)
+
+
+@op("Assign", "opset3")
+class Assign3(Op):
+    """Sets the variable to the input once the inference has succeeded; gives the input."""
+
+    variable_id: str
+
+    effect = True
+    exact = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        return (x,)
+
+    def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
+        return (x,)
+
+    def view(self, inputs: Any, specs: Any, outputs: Any) -> Any:
+        return (inputs[0],)
+
+
+@op("Assign", "opset6")
+class Assign6(Assign3):
+    """As version 3."""

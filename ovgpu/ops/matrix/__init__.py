@@ -1,0 +1,1 @@
+"""Products of matrices, Einsum, Inverse."""

@@ -1,0 +1,109 @@
+"""MatMul: matrices, vectors, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.symbolic import Shape, Spec, broadcast_shapes, same
+
+TILE = 16  # of the kernel for what cuBLAS does not take
+FEW, LARGE = 3, 1 << 16  # rows that BLAS multiplies faster one by one, by so many elements or more
+
+
+@op("MatMul", "opset1")
+class MatMul(Op):
+    """``a [..., M, K], b [..., K, N] -> [..., M, N]``; batch axes broadcast.
+
+    A vector is a row on the left and a column on the right, its axis leaves the result; the attributes swap
+    the last two axes of what has two. 8-bit integers saturate, wider ones wrap.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    layout = "blas"
+    strided_outputs = True
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        return (Spec(merge_types((a, b)), self.shape(a.shape, b.shape)),)
+
+    def shape(self, a: Shape, b: Shape) -> Shape:
+        for shape in (a, b):
+            if shape == ():
+                raise OpError("a scalar is no matrix")
+        if a is None or b is None:
+            return None
+        left = (1, a[0]) if len(a) == 1 else (*a[:-2], a[-1], a[-2]) if self.transpose_a else a
+        right = (b[0], 1) if len(b) == 1 else (*b[:-2], b[-1], b[-2]) if self.transpose_b else b
+        same(left[-1], right[-2], "matrices of {0} columns and {1} rows do not multiply")
+        batch = broadcast_shapes(left[:-2], right[:-2], message="batch dimensions do not broadcast")
+        return (*batch, *left[-2 : -1 if len(a) > 1 else -2], *right[-1 : None if len(b) > 1 else -1])
+
+    def operands(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The inputs as NumPy's matmul takes them; views."""
+        if self.transpose_a and a.ndim > 1:
+            a = a.swapaxes(-1, -2)
+        if self.transpose_b and b.ndim > 1:
+            b = b.swapaxes(-1, -2)
+        return a, b
+
+    def evaluate(self, xp: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        kind = a.dtype
+        a, b = self.operands(a, b)
+        if kind.kind in "iu" and kind.itemsize == 1:  # exact in f64, and saturated as OpenVINO does
+            limits = np.iinfo(kind)
+            product = xp.matmul(a.astype(np.float64), b.astype(np.float64))
+            return (xp.asarray(xp.clip(product, limits.min, limits.max)).astype(kind),)
+        return (xp.asarray(xp.matmul(a, b)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        a, b = self.operands(*inputs)
+        out = outputs[0]
+        if out.dtype.itemsize < 4 or not out.size or not a.size:
+            return NotImplemented
+        if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+            # one product instead of one per batch
+            a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
+        if a.ndim == b.ndim == 2 and 1 < len(a) <= FEW and b.size >= LARGE:
+            for row, result in zip(a, out):
+                k(np.matmul, row, b, result)
+        else:
+            k(np.matmul, a, b, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        a, b, out = _matrices(*self.operands(*inputs), outputs[0])
+        if k.gemm(a, b, out):
+            return None
+        if not out.size:
+            return None
+        (m, depth), n, batch = a.shape[-2:], b.shape[-1], out.shape[:-2]
+        strides = [strides_of(x, (*batch, *x.shape[-2:])) for x in (a, b, out)]
+        reach = max(sum(abs(s) * (d + TILE) for s, d in zip(steps[-2:], x.shape[-2:]))
+                    for steps, x in zip(strides, (a, b, out)))
+        axes = Axes.collapse(batch, *(s[:-2] for s in strides), reach=reach)
+        if not axes.rank or a.dtype != b.dtype:
+            return NotImplemented
+        grid = axes.size * -(-m // TILE) * -(-n // TILE)
+        if grid >= 2**31:
+            return NotImplemented
+        index = axes.numbers(0)[0].dtype
+        k.kernel("matmul.cu", f"matmul<{k.c_type(out.dtype)}, {axes.index}, {axes.rank}>", (grid,), (TILE, TILE),
+                 (a, b, out, axes.packed(), *(np.array(s[-2:], index) for s in strides), *axes.numbers(m, n, depth)))
+        return None
+
+
+def _matrices(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:
+    """Views of a product's operands that are matrices: a vector is a row on the left, a column on the right."""
+    if a.ndim == 1:
+        out = out[..., None] if b.ndim == 1 else out[..., None, :]
+    if b.ndim == 1:
+        out = out[..., None]
+    return a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b, out

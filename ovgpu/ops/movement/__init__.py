@@ -1,0 +1,1 @@
+"""Data movement: gathering, scattering, slicing, joining, padding."""

@@ -1,0 +1,345 @@
+"""Ops that look elements up by number, or mark them: Gather, OneHot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Op, Workspace, op
+from ovgpu.ops.base.shapes import (
+    at_most,
+    check_integers,
+    constant_axis,
+    constants,
+    integer,
+    integers,
+    normalize_axis,
+    one_axis,
+    unknowns,
+)
+from ovgpu.ops.base.storage import decode, is_plain, zero_of
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.view import View
+from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.convert import Convert
+from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, maximum, same, unknown
+from ovgpu.types import Type
+
+LOOPED = 64  # batches of a gather that are worth a call each
+FARTHEST = np.uint64(2**63 - 1)
+
+
+def signed(xp: Any, indices: Any) -> Any:
+    """Indices of any integer type as i64; those too large for it stay out of every range."""
+    if indices.dtype == np.uint64:
+        indices = xp.minimum(indices, FARTHEST)
+    return decode(indices, xp).astype(np.int64)
+
+
+def readable(k: Any, indices: Any) -> Any:
+    """Indices in a type that kernels compute with: those of fewer than 8 bits are converted to i8."""
+    if is_plain(indices.dtype):
+        return indices
+    wide = k.scratch(indices.shape, np.dtype(np.int8))
+    found = Convert(destination_type=Type.i8).cuda(k, [indices], [wide], ())
+    return NotImplemented if found is NotImplemented else wide
+
+
+def from_front(xp: Any, indices: Any, extent: int) -> tuple[Any, Any]:
+    """Indices as they count from the front of an axis, those out of range as 0; and which these are."""
+    index = signed(xp, indices)
+    index = xp.where(index < 0, index + extent, index)
+    outside = (index < 0) | (index >= extent)
+    return xp.where(outside, 0, index), outside
+
+
+def check_range(indices: Spec, extent: Int) -> None:
+    """OpError, now or when run, if an index that is known is out of range."""
+    if indices.constant is None or not indices.constant.size:
+        return
+    numbers = signed(NUMPY, indices.constant)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    at_most(-lowest, extent, f"index {lowest} is out of range for extent {{1}}")
+    at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")
+
+
+@op("Gather", "opset1")
+class Gather(Op):
+    """``data, indices, axis -> data[:axis] + indices + data[axis + 1:]`` in shapes, data of any element type.
+
+    An index below 0 counts from the end; one that is out of range gives zeros (empty strings). Indices are the
+    numbers that they are, also beyond 32 bits, of which OpenVINO's CPU plugin sees only the low ones. Before
+    opset 8 it gives zeros for most indices below 0, too, while its constant folding counts them from the end.
+    """
+
+    exact = True
+    lane = True
+    layout = "dense"
+    strided_outputs = True
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
+        check_integers(indices, "indices", ranks=None)
+        check_integers(axis, "the axis", ranks=(0, 1))
+        return (Spec(x.type, self.shape(x, indices, axis)),)
+
+    def shape(self, x: Spec, indices: Spec, axis: Spec) -> Shape:
+        """The output's shape as far as it is known."""
+        if x.shape is None or indices.shape is None:
+            return None
+        where = constant_axis(axis, len(x.shape))
+        batch = self.batch(len(indices.shape))
+        if where is None:
+            return unknowns(len(x.shape) + len(indices.shape) - batch - 1)
+        if batch > where:
+            raise OpError(f"{batch} batch dims reach past axis {where}")
+        for i in range(batch):
+            same(x.shape[i], indices.shape[i], f"batch dim {i} is {{0}} of the data and {{1}} of the indices")
+        return (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
+
+    def batch(self, rank: int) -> int:
+        """The number of leading axes that data and indices share, for indices of that rank."""
+        return 0
+
+    def evaluate(self, xp: Any, x: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
+        where = one_axis(integers(axis), x.ndim)
+        batch = self.batch(indices.ndim)
+        extent = x.shape[where]
+        shape = (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
+        if extent == 0:
+            return (xp.full(shape, zero_of(x), x.dtype),)
+        index, outside = from_front(xp, indices, extent)
+        if batch:
+            lead, rest = index.shape[:batch], index.shape[batch:]
+            flat = _spread(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
+            out = xp.take_along_axis(x, flat, axis=where).reshape(shape)
+        else:
+            out = xp.take(x, index, axis=where)
+        if outside.any():
+            out = xp.asarray(out)  # for one index and one axis NumPy returns a scalar
+            out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = zero_of(x)
+        return (out,)
+
+    def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
+             outputs: Sequence[Spec]) -> Sequence[View | None] | None:
+        x, indices, axis = inputs[0], specs[1], specs[2]
+        if x is None or indices is None or indices.shape is None or self.batch(len(indices.shape)):
+            return None
+        index, where = constants(indices), None if axis is None else constant_axis(axis, len(x.shape))
+        if index is None or where is None or len(index) != 1:
+            return None
+        extent = x.shape[where]
+        if not -bounds(extent)[0] <= index[0] < bounds(extent)[0]:
+            return None
+        x = x.slice(where, index[0] if index[0] >= 0 else extent + index[0], 1)
+        ones = (1,) * len(indices.shape)
+        return [View((*x.shape[:where], *ones, *x.shape[where + 1 :]),
+                     (*x.strides[:where], *ones, *x.strides[where + 1 :]), x.offset)]
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert inputs[1] is not None and inputs[1].shape is not None
+        return ((Type.i64, inputs[1].shape),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, indices, axis), out = inputs, outputs[0]
+        if not is_plain(indices.dtype):
+            return NotImplemented
+        where = one_axis(integers(axis), x.ndim)
+        batch, extent = self.batch(indices.ndim), x.shape[where]
+        if batch == 0 and indices.size == 1 and extent:
+            if indices.ndim != 1:
+                out = out.reshape((*x.shape[:where], 1, *x.shape[where + 1 :]))
+            k(_take_one, x, indices, where, out)
+            return None
+        lead = x.shape[:batch]
+        if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
+            return NotImplemented
+        if extent == 0:
+            k(np.copyto, out, np.zeros((), out.dtype))
+        else:
+            index = workspace[0].reshape(indices.shape)
+            k(_take, x, indices, where, batch, index, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, indices, axis), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
+        where, steps = one_axis(integers(axis), x.ndim), strides_of(x)
+        batch, index = self.batch(indices.ndim), strides_of(indices)
+        axes = Axes.collapse(
+            out.shape, (*steps[:where], *(0,) * (indices.ndim - batch), *steps[where + 1 :]),
+            (*index[:batch], *(0,) * (where - batch), *index[batch:], *(0,) * (x.ndim - where - 1)), strides_of(out),
+            reach=(x.shape[where] - 1) * abs(steps[where]))
+        row = steps[where]
+        axes, width = widened(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), row)
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("gather.cu", f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+                 blocks(axes.size), (THREADS,), (x, indices, out, axes.packed(), *axes.numbers(
+                     axes.size, x.shape[where], row * out.dtype.itemsize // width)))
+        return None
+
+
+def _take_one(x: Any, indices: Any, where: int, out: Any) -> None:
+    """Gathers a single slice, so that moving a cache by one beam costs no more than the copy."""
+    i, extent = indices.item(), x.shape[where]
+    i += extent if i < 0 else 0
+    if extent == 1 and i == 0:
+        np.copyto(out, x)
+    elif 0 <= i < extent:
+        np.copyto(out, x[(*(slice(None),) * where, slice(i, i + 1))])
+    else:
+        out[...] = 0
+
+
+def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) -> None:
+    """Gathers along axis ``where``; ``index`` is scratch of the indices' shape."""
+    extent = x.shape[where]
+    np.copyto(index, indices)
+    low, high = (index.min(), index.max()) if index.size else (0, 0)
+    outside = None
+    if low < -extent or high >= extent:  # rare: such places give zeros
+        outside = (index < -extent) | (index >= extent)
+        index[outside] = 0
+    if low < 0:
+        np.add(index, extent, out=index, where=index < 0)
+    lead = x.shape[:batch]
+    if batch == 0:
+        np.take(x, index, where, out, "clip")
+    elif where == batch:  # one take of rows, numbered through all batches
+        first = (np.arange(prod(lead)) * extent).reshape(*lead, *(1,) * (index.ndim - batch))
+        np.add(index, first, index)
+        np.take(x.reshape(-1, *x.shape[where + 1 :]), index, 0, out, "clip")
+    else:
+        for i in np.ndindex(lead):
+            np.take(x[i], index[i], where - batch, out[i], "clip")
+    if outside is not None:
+        out[np.broadcast_to(_spread(outside, batch, where, x.ndim), out.shape)] = 0
+
+
+def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
+    """An array of the indices' shape, with axes of 1 where a gather's output has the data's axes."""
+    return x.reshape((*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1)))
+
+
+@op("Gather", "opset7")
+class Gather7(Gather):
+    """Gather-1 with ``batch_dims`` leading axes that both share; below 0, the rank of the indices is added."""
+
+    batch_dims: int = 0
+
+    def batch(self, rank: int) -> int:
+        """The number of leading axes that data and indices share, for indices of that rank."""
+        batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
+        if not 0 <= batch <= rank:
+            raise OpError(f"batch_dims {self.batch_dims} is out of range for indices of rank {rank}")
+        return batch
+
+
+@op("Gather", "opset8")
+class Gather8(Gather7):
+    __doc__ = Gather7.__doc__
+
+
+@op("OneHot", "opset1")
+class OneHot(Op):
+    """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the new axis', else off.
+
+    Indices below 0 or from ``depth`` on mark nothing, also those beyond 32 bits (see Gather).
+    """
+
+    axis: int
+
+    exact = True
+    host_inputs = (1,)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether indices from ``-depth`` to -1 count from the end."""
+        return False
+
+    def infer(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
+        check_integers(indices, "indices", ranks=None)
+        check_integers(depth, "the depth", ranks=(0,))
+        kind = merge_types([on, off])
+        for spec, what in ((on, "on_value"), (off, "off_value")):
+            if spec.rank not in (None, 0):
+                raise OpError(f"{what} is no scalar but has rank {spec.rank}")
+        known = depth.ints()
+        if known is not None and not isinstance(known[0], Sym) and known[0] < 0:
+            raise OpError(f"depth {known[0]} is negative")
+        if indices.shape is None:
+            return (Spec(kind, None),)
+        axis = normalize_axis(self.axis, len(indices.shape) + 1)
+        extent = unknown() if known is None else maximum(known[0], 0)
+        return (Spec(kind, (*indices.shape[:axis], extent, *indices.shape[axis:])),)
+
+    def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
+        axis = normalize_axis(self.axis, indices.ndim + 1)
+        spread, classes = self.aligned(xp, signed(xp, indices), integer(depth, "the depth"), axis)
+        hit = spread == classes
+        if self.normalizes:
+            hit |= spread == classes - classes.size
+        return (xp.where(hit, on, off),)
+
+    def aligned(self, xp: Any, indices: Any, depth: int, axis: int) -> tuple[Any, Any]:
+        """Indices and class numbers, shaped to broadcast to the output."""
+        shape = indices.shape
+        return (indices.reshape(*shape[:axis], 1, *shape[axis:]),
+                xp.arange(depth).reshape(-1, *(1,) * (len(shape) - axis)))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        assert outputs[0].shape is not None
+        return ((Type.boolean, outputs[0].shape),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (indices, _, on, off), out = inputs, outputs[0]
+        if not is_plain(indices.dtype):
+            return NotImplemented
+        axis = normalize_axis(self.axis, out.ndim)
+        spread, classes = self.aligned(np, indices, out.shape[axis], axis)
+        hit = workspace[0].reshape(out.shape)
+        k(np.copyto, out, off)
+        k(np.equal, spread, classes, hit)
+        k(np.copyto, out, on, where=hit)
+        if self.normalizes:
+            k(np.equal, spread, classes - classes.size, hit)
+            k(np.copyto, out, on, where=hit)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (indices, _, on, off), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
+        axis, steps = normalize_axis(self.axis, out.ndim), strides_of(indices)
+        axes = Axes.collapse(out.shape, (*steps[:axis], 0, *steps[axis:]), [int(i == axis) for i in range(out.ndim)])
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("onehot.cu", f"onehot<{bits(out.dtype.itemsize)}, {k.c_type(indices.dtype)}, {axes.index}, "
+                 f"{axes.rank}>", blocks(axes.size), (THREADS,),
+                 (indices, on, off, out, axes.packed(), *axes.numbers(axes.size, out.shape[axis]),
+                  np.bool_(self.normalizes)))
+        return None
+
+
+@op("OneHot", "opset16")
+class OneHot16(OneHot):
+    """OneHot-1, in which negative indices may count from the end."""
+
+    negative_indices_mode: Literal["ignore_negative", "normalize", "ignore-negative"] = "ignore_negative"
+
+    @property
+    def normalizes(self) -> bool:
+        return self.negative_indices_mode == "normalize"

@@ -1,0 +1,393 @@
+"""Ops that update elements of a tensor at given indices: the Scatter family.
+
+Updates of one element take effect in their order: of several the last one stays, and sums of floats are the same
+every time. An index below 0 counts from the end, also where the specification does not foresee it. One that is out of
+range is an error, except on a CUDA device, where indices that are computed there are not looked at before they are
+used: those out of range update nothing. (OpenVINO's CPU plugin raises past the end, or writes there.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integers, normalize_axis
+from ovgpu.ops.base.storage import compute_dtype
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.convert import Convert
+from ovgpu.ops.movement.indexing import check_range, from_front, readable
+from ovgpu.symbolic import Int, Spec, Sym, same
+from ovgpu.types import Type
+
+FEW = 32  # updates that a thread applies one after another before it pays to find out which ones stay
+MANY = 2**31 - 1  # updates that kernels can number
+TUPLE = 8  # indices that kernels take together
+
+
+class _Scatter(Op):
+    """Base: data, indices and updates are the first inputs, data's shape is the output's."""
+
+    lane = True
+
+    @property
+    def rule(self) -> str:
+        """How an update and what it meets become the new element."""
+        return "none"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the first update of an element meets what the data have there."""
+        return True
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+        """A view of the output, the index of it that picks what each update is for, and the updates in that shape.
+        OpError if an index is out of range."""
+        raise NotImplementedError
+
+    def evaluate(self, xp: Any, data: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, ...]:
+        out = data.copy()
+        self.update(xp, out, indices, updates, *rest)
+        return (out,)
+
+    def update(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> None:
+        """Applies the updates to the data, in place."""
+        rule = self.rule
+        view, where, updates = self.where(xp, out, indices, updates, *rest)
+        if rule == "none":
+            view[where] = updates
+            return
+        if not self.keeps:
+            view[where] = neutral(rule, out.dtype)
+        combine = {"sum": xp.add, "mean": xp.add, "sub": xp.subtract, "prod": xp.multiply, "min": xp.minimum,
+                   "max": xp.maximum}
+        if out.dtype == bool:
+            combine |= {"sum": xp.logical_or, "sub": xp.logical_xor, "prod": xp.logical_and}
+        combine[rule].at(view, where, updates)
+        if rule == "mean":
+            count = xp.zeros(view.shape, np.int64)
+            xp.add.at(count, where, 1)
+            count = xp.where(count > 0, count + int(self.keeps), 1)
+            view[...] = (view / count if out.dtype.kind == "f" else view // count).astype(out.dtype)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (data, indices, updates, *rest), out = inputs, outputs[0]
+        if self.rule != "none" and compute_dtype(Type.of(out.dtype)) != out.dtype:
+            return NotImplemented
+        if not np.may_share_memory(data, out):
+            k(np.copyto, out, data)
+        elif any(np.may_share_memory(x, out) for x in (indices, updates)):
+            return NotImplemented
+        k(self.update, np, out, indices, updates, *rest)
+        return None
+
+    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+        """Views (out, indices, updates, axis) in which every update has the indices' and updates' place, but along
+        the axis that of its index; indices of extent 1 hold for all of that axis."""
+        raise NotImplementedError
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (data, indices, updates, *rest), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        if data.data.ptr == out.data.ptr and out.data.ptr in (indices.data.ptr, updates.data.ptr):
+            return NotImplemented  # the output took over the memory of all of them
+        indices = readable(k, indices)
+        if indices is NotImplemented:
+            return NotImplemented
+        kind = out.dtype
+        wide = kind if self.rule == "none" else compute_dtype(Type.of(kind))
+        if wide == kind:
+            if data.data.ptr != out.data.ptr:
+                k.copy(data, out)
+            if self.rule == "none":  # moves bits
+                out, updates = (x.view(f"u{kind.itemsize}") for x in (out, updates))
+            return self.record(k, *self.lines(k, out, indices, updates, *rest)) if updates.size else None
+        # Sums of short floats are rounded once, at the end.
+        computed, added = (k.scratch(x.shape, wide) for x in (data, updates))
+        for x, y in ((data, computed), (updates, added)):
+            if Convert(destination_type=Type.of(wide)).cuda(k, [x], [y], ()) is NotImplemented:
+                return NotImplemented
+        if updates.size and self.record(k, *self.lines(k, computed, indices, added, *rest)) is NotImplemented:
+            return NotImplemented
+        return Convert(destination_type=Type.of(kind)).cuda(k, [computed], [out], ())
+
+    def record(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
+        """The launches that apply updates along an axis."""
+        rule, kind, count = self.rule, out.dtype, updates.shape[axis]
+        if rule == "none" and indices.size == count and FEW < count <= MANY:
+            return self.record_last(k, out, indices, updates, axis)
+        counted = k.scratch(out.shape, np.dtype(np.int32)) if rule == "mean" else None
+        operands = [strides_of(x) for x in (out, indices, updates, out if counted is None else counted)]
+        length = out.shape[axis]
+        reach = max(abs(s[axis]) for s in operands) * max(length, count)
+        axes = Axes.collapse(np.delete(updates.shape, axis).tolist(),
+                             *((*s[:axis], *s[axis + 1 :]) for s in operands), reach=reach)
+        if not axes.rank:
+            return NotImplemented
+        # Threads read side by side if lines do; a few lines that lie densely are better read by warps.
+        lanes = 32 if count >= 32 and (operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
+        first = np.zeros((), kind)[()] if rule == "none" else kind.type(neutral(rule, kind))
+        name = bits(kind.itemsize) if rule == "none" else k.c_type(kind)
+        k.kernel("scatter.cu", f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {rule.upper()}, {axes.index}, "
+                 f"{axes.rank}, {lanes}>", blocks(axes.size * lanes, THREADS), (THREADS,),
+                 (out, indices, updates, counted, axes.packed(),
+                  np.array(axes.numbers(length, *(s[axis] for s in operands))), *axes.numbers(axes.size, count),
+                  first, np.bool_(self.keeps)))
+        return None
+
+    def record_last(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
+        """Finds the last update of every index, then writes these, all at the same time."""
+        length, count, step = out.shape[axis], updates.shape[axis], strides_of(indices)[axis]
+        last = k.scratch((length,), np.dtype(np.int32))
+        for claims in (False, True):
+            k.kernel("scatter.cu", f"find_last<{k.c_type(indices.dtype)}>", blocks(count, THREADS), (THREADS,),
+                     (indices, last, np.int64(count), np.int64(step), np.int64(length), np.bool_(claims)))
+        steps = list(strides_of(out))
+        row, steps[axis] = steps[axis], 0
+        numbers = [int(i == axis) for i in range(out.ndim)]
+        axes = Axes.collapse(updates.shape, strides_of(updates), numbers, steps,
+                             reach=max(length * abs(row), count * abs(step)))
+        size = out.dtype.itemsize
+        axes, width = widened(axes, size, (updates.data.ptr, None, out.data.ptr), row)
+        if not axes.rank:
+            return NotImplemented
+        k.kernel("scatter.cu", f"scatter_last<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
+                 blocks(axes.size), (THREADS,),
+                 (updates, indices, last, out, axes.packed(), *axes.numbers(axes.size, step, length,
+                                                                            row * size // width)))
+        return None
+
+
+def neutral(rule: str, dtype: np.dtype[Any]) -> Any:
+    """What an element starts from that the data's own does not count for."""
+    if rule in ("sum", "mean", "prod"):
+        return int(rule == "prod")
+    if dtype.kind == "b":
+        return rule == "min"
+    if dtype.kind == "f":
+        return np.inf if rule == "min" else -np.inf
+    limits = np.iinfo(dtype)
+    return limits.max if rule == "min" else limits.min
+
+
+def _joined(k: Any, x: Any, first: int, last: int) -> Any:
+    """x with axes from ``first`` to before ``last`` as one; a copy, if its layout does not allow that."""
+    if last - first != 1 and not x.flags.c_contiguous:
+        dense = k.scratch(x.shape, x.dtype)
+        k.copy(x, dense)
+        x = dense
+    return x.reshape((*x.shape[:first], prod(x.shape[first:last]), *x.shape[last:]))
+
+
+class _ScatterElements(_Scatter):
+    """ScatterElementsUpdate of all versions."""
+
+    host_inputs = (3,)
+
+    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+        kind = merge_types((data, updates))
+        check_integers(indices, "indices", ranks=None)
+        check_integers(axis, "the axis", ranks=(0, 1))
+        for spec, name in ((indices, "indices"), (updates, "updates")):
+            if data.rank is not None and spec.rank is not None and spec.rank != data.rank:
+                raise OpError(f"{name} have rank {spec.rank}, data has {data.rank}")
+        if indices.shape is not None and updates.shape is not None:
+            for a, b in zip(indices.shape, updates.shape):
+                same(a, b, "indices and updates differ: {0} and {1}")
+        where = None if data.rank is None else constant_axis(axis, data.rank)
+        if data.shape is not None and where is not None:
+            self.check(data.shape, indices.shape or updates.shape or (), where)
+            check_range(indices, data.shape[where])
+        return (Spec(kind, data.shape),)
+
+    def check(self, data: Sequence[Int], indices: Sequence[Int], axis: int) -> None:
+        """OpError, now or when run, if the indices reach past the data on another axis."""
+        for i, (a, b) in enumerate(zip(indices, data)):
+            if i != axis:
+                at_most(a, b, f"indices have {{0}} elements on axis {i}, data has {{1}}")
+
+    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+        axis = normalize_axis(integers(rest[0])[0], out.ndim)
+        self.check(out.shape, indices.shape, axis)
+        grid = list(xp.indices(indices.shape, dtype=np.int64))
+        grid[axis] = _inside(xp, indices, out.shape[axis])
+        return out, tuple(grid), updates
+
+    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+        axis = normalize_axis(integers(rest[0])[0], out.ndim)
+        self.check(out.shape, indices.shape, axis)
+        return out, indices, updates, axis
+
+
+def _inside(xp: Any, indices: Any, extent: int) -> Any:
+    """Indices counted from the front. OpError if one is out of range."""
+    index, outside = from_front(xp, indices, extent)
+    if outside.any():
+        raise OpError(f"an index is out of range for extent {extent}")
+    return index
+
+
+@op("ScatterElementsUpdate", "opset3")
+class ScatterElementsUpdate(_ScatterElements):
+    """``data, indices, updates, axis -> data`` with ``out[.., indices[i], ..] = updates[i]`` along the axis."""
+
+    exact = True
+
+
+@op("ScatterElementsUpdate", "opset12")
+class ScatterElementsUpdate12(_ScatterElements):
+    """ScatterElementsUpdate-3, in which updates of one element are reduced, with the element if ``use_init_val``.
+
+    The mean of integers is rounded down; OpenVINO's CPU plugin cuts it off.
+    """
+
+    reduction: Literal["none", "sum", "prod", "min", "max", "mean"] = "none"
+    use_init_val: bool = True
+
+    @property
+    def rule(self) -> str:
+        return self.reduction
+
+    @property
+    def keeps(self) -> bool:
+        return self.use_init_val
+
+    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+        if self.reduction == "mean" and data.type == Type.boolean:
+            raise OpError("there is no mean of booleans")
+        return super().infer(data, indices, updates, axis)
+
+
+@op("ScatterUpdate", "opset3")
+class ScatterUpdate(_Scatter):
+    """``data [A.., n, B..], indices [I..], updates [A.., I.., B..], axis -> data`` with ``out[A, indices[I], B] =
+    updates[A, I, B]``: whole slices."""
+
+    exact = True
+    host_inputs = (3,)
+
+    def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
+        kind = merge_types((data, updates))
+        check_integers(indices, "indices", ranks=None)
+        check_integers(axis, "the axis", ranks=(0, 1))
+        where = None if data.rank is None else constant_axis(axis, data.rank)
+        if data.shape is not None and indices.shape is not None and updates.shape is not None:
+            if len(updates.shape) != len(indices.shape) + len(data.shape) - 1:
+                raise OpError(f"updates of rank {len(updates.shape)} do not fit data of rank {len(data.shape)} "
+                              f"and indices of rank {len(indices.shape)}")
+            if where is not None:
+                self.check(data.shape, indices.shape, updates.shape, where)
+        if data.shape is not None and where is not None:
+            check_range(indices, data.shape[where])
+        return (Spec(kind, data.shape),)
+
+    def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int], axis: int) -> None:
+        """OpError, now or when run, unless there is an update for everything."""
+        for i, (a, b) in enumerate(zip(updates, (*data[:axis], *indices, *data[axis + 1 :]))):
+            same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
+
+    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+        axis = normalize_axis(integers(rest[0])[0], out.ndim)
+        self.check(out.shape, indices.shape, updates.shape, axis)
+        return out, (slice(None),) * axis + (_inside(xp, indices, out.shape[axis]),), updates
+
+    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+        axis = normalize_axis(integers(rest[0])[0], out.ndim)
+        self.check(out.shape, indices.shape, updates.shape, axis)
+        indices = _joined(k, indices, 0, indices.ndim)
+        updates = _joined(k, updates, axis, axis + updates.ndim - out.ndim + 1)
+        return out, indices.reshape((*(1,) * axis, -1, *(1,) * (out.ndim - axis - 1))), updates, axis
+
+
+class _ScatterND(_Scatter):
+    """``data [D1 .. Dk, S..], indices [I.., k], updates [I.., S..] -> data`` with ``out[indices[I]] = updates[I]``.
+
+    Slices of the data by tuples of k indices; for a single element, updates may be of any rank.
+    """
+
+    def infer(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
+        kind = merge_types((data, updates))
+        check_integers(indices, "indices", ranks=None)
+        for spec, what in ((data, "data"), (indices, "indices")):
+            if spec.rank == 0:
+                raise OpError(f"{what} must not be a scalar")
+        if data.shape is None or indices.shape is None or isinstance(indices.shape[-1], Sym):
+            return (Spec(kind, data.shape),)
+        count = indices.shape[-1]
+        if count > len(data.shape):
+            raise OpError(f"tuples of {count} indices do not fit rank {len(data.shape)}")
+        if indices.constant is not None:
+            for i in range(count):
+                check_range(Spec(indices.type, None, indices.constant[..., i]), data.shape[i])
+        if updates.shape is not None:
+            self.check(data.shape, indices.shape, updates.shape)
+        return (Spec(kind, data.shape),)
+
+    def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int]) -> None:
+        """OpError, now or when run, unless there is an update for every tuple."""
+        wanted = (*indices[:-1], *data[indices[-1] :])
+        if not wanted and all(isinstance(d, Sym) or d == 1 for d in updates):
+            for d in updates:
+                same(d, 1, "there are {0} updates for one element")
+            return
+        if len(updates) != len(wanted):
+            raise OpError(f"updates of rank {len(updates)} are given, where {len(wanted)} is needed")
+        for i, (a, b) in enumerate(zip(updates, wanted)):
+            same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
+
+    def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
+        self.check(out.shape, indices.shape, updates.shape)
+        count, number = indices.shape[-1], xp.zeros(indices.shape[:-1], np.int64)
+        for i, extent in enumerate(out.shape[:count]):
+            number = number * extent + _inside(xp, indices[..., i], extent)
+        parts = out.shape[count:]
+        return out.reshape((prod(out.shape[:count]), *parts)), (number,), updates.reshape((*number.shape, *parts))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= TUPLE else NotImplemented
+
+    def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
+        self.check(out.shape, indices.shape, updates.shape)
+        count = indices.shape[-1]
+        extents, places = out.shape[:count], prod(indices.shape[:-1])
+        indices = _joined(k, indices, 0, indices.ndim - 1)
+        if count == 1:
+            number = indices
+        else:  # those of tuples out of range are out of range as well
+            number = k.scratch((places, 1), np.dtype(np.int64))
+            steps = strides_of(indices)
+            padded = np.array([*extents, *(1,) * (TUPLE - count)], np.int64)
+            k.kernel("scatter.cu", f"number_tuples<{k.c_type(indices.dtype)}>", blocks(places, THREADS), (THREADS,),
+                     (indices, number, padded, np.int64(places), np.int64(count), *map(np.int64, steps)))
+        updates = _joined(k, updates, 0, updates.ndim)
+        return out.reshape((prod(extents), -1)), number, updates.reshape((places, -1)), 0
+
+
+@op("ScatterNDUpdate", "opset4")
+class ScatterNDUpdate(_ScatterND):
+    __doc__ = _ScatterND.__doc__
+
+    exact = True
+
+
+@op("ScatterNDUpdate", "opset15")
+class ScatterNDUpdate15(_ScatterND):
+    """ScatterNDUpdate-3, in which updates of one element are reduced with it.
+
+    For booleans sum, sub and prod are OR, XOR and AND (in OpenVINO's CPU plugin, sub is OR).
+    """
+
+    reduction: Literal["none", "sum", "sub", "prod", "min", "max"] = "none"
+
+    @property
+    def rule(self) -> str:
+        return self.reduction

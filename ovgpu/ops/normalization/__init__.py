@@ -1,0 +1,1 @@
+"""Normalization: by mean and variance, by a norm, across channels."""

@@ -1,0 +1,399 @@
+"""Normalisation by channel and among channels: BatchNormInference, GroupNormalization, LRN, GRN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.activation.softmax import block_rows
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.elementwise import Elementwise, merge_types
+from ovgpu.ops.base.op import Array, Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
+from ovgpu.ops.base.tasks import lanes, record, shares
+from ovgpu.ops.fused._elementwise import Chain
+from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, mvn_block, normalize
+from ovgpu.ops.pooling._pooling import Sliding
+from ovgpu.ops.reduction import is_float, ones
+from ovgpu.symbolic import Spec, same
+
+
+def by_channel(values: Array, rank: int) -> Array:
+    """[C] as it broadcasts to a tensor [N, C, ...] of that rank."""
+    return values.reshape(-1, *(1,) * (rank - 2))
+
+
+def check_channels(x: Spec, *others: Spec) -> None:
+    """OpError unless x has channels, and the others have an element of its real type for each of them."""
+    check_real(merge_types((x, *others)))
+    if x.rank is not None and x.rank < 2:
+        raise OpError(f"the data must have rank 2 or more, not {x.rank}")
+    extent = None if x.shape is None else x.shape[1]
+    for spec in others:
+        if spec.rank not in (None, 1):
+            raise OpError(f"there must be one number per channel, not a tensor of rank {spec.rank}")
+        if spec.shape is not None:
+            extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
+
+
+@unregistered
+class Formula(Elementwise):
+    """What batch norms compute of each element, from tensors that broadcast to the data."""
+
+    epsilon: float
+
+    name: ClassVar[str] = "BatchNormInference"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    cuda_expr = "(x - mean) * (gamma / sqrt(variance + epsilon)) + beta"
+
+    def fn(self, xp: Any, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+        return (x - mean) * (gamma / xp.sqrt(variance + self.epsilon)) + beta
+
+
+class BatchNorm(Op):
+    """Base: every channel of ``x [N, C, ...]`` less its mean, over its deviation, scaled and shifted; each of these
+    has shape [C]."""
+
+    epsilon: float
+
+    strided_outputs = True
+    data: ClassVar[int]
+    """Which of the inputs is x; the others are gamma, beta, mean and variance."""
+
+    def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as x, gamma, beta, mean, variance."""
+        return [inputs[self.data], *inputs[: self.data], *inputs[self.data + 1 :]]
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        check_count(len(inputs), 5)
+        x, *others = self.order(inputs)
+        check_channels(x, *others)
+        if self.epsilon < 0:
+            raise OpError(f"epsilon {self.epsilon} is negative")
+        return (Spec(merge_types(inputs), x.shape),)
+
+    def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs in order, as they broadcast to the data."""
+        x, *others = self.order(inputs)
+        return [x, *(by_channel(values, x.ndim) for values in others)]
+
+    def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
+        return (Formula(epsilon=self.epsilon).fn(xp, *self.aligned(inputs)),)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (self.data,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        channels = (outputs[0].shape or ())[1:2]
+        return ((outputs[0].type, channels), (outputs[0].type, channels))
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, gamma, beta, mean, variance), out = self.order(inputs), outputs[0]
+        if not is_float(x.dtype):
+            return NotImplemented
+        scale, shift = (w.reshape(-1)[: gamma.size] for w in workspace)
+        k(np.add, variance, self.epsilon, scale)
+        k(np.sqrt, scale, scale)
+        k(np.divide, gamma, scale, scale)
+        k(np.multiply, mean, scale, shift)
+        k(np.subtract, beta, shift, shift)
+        k(np.multiply, x, by_channel(scale, x.ndim), out)
+        k(np.add, out, by_channel(shift, x.ndim), out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        if not launch.is_real(outputs[0]):
+            return NotImplemented
+        k.elementwise(Formula(epsilon=self.epsilon), self.aligned(inputs), outputs[0])
+        return None
+
+
+@op("BatchNormInference", "opset1")
+class BatchNormInference(BatchNorm):
+    """``gamma [C], beta [C], x [N, C, ...], mean [C], variance [C] ->`` x normalised by channel, scaled and shifted."""
+
+    data = 2
+
+
+@op("BatchNormInference", "opset5")
+class BatchNormInference5(BatchNorm):
+    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as version 1, in another order."""
+
+    data = 0
+
+
+WORK = 1 << 16  # elements of a GroupNormalization that are worth a second lane
+OTHERS = 3  # tensors that layers after a GroupNormalization take, at most
+PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
+
+
+@op("GroupNormalization", "opset12")
+class GroupNormalization(Op):
+    """``x [N, C, ...], scale [C], bias [C] ->`` x less its mean and over its deviation in each of ``num_groups`` groups
+    of channels of every image, times the scale and plus the bias of the channel."""
+
+    num_groups: int
+    epsilon: float
+
+    layout = "dense"
+
+    def infer(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
+        check_channels(x, scale, bias)
+        if self.num_groups < 1:
+            raise OpError(f"num_groups is {self.num_groups}")
+        if self.epsilon < 0:
+            raise OpError(f"epsilon {self.epsilon} is negative")
+        if x.shape is not None:
+            same(x.shape[1] % self.num_groups, 0, f"the channels do not come out even in {self.num_groups} groups")
+        return (Spec(merge_types((x, scale, bias)), x.shape),)
+
+    def eps_is_inside(self) -> bool:
+        """Whether ``epsilon`` is added to the variance, or to its root."""
+        return True
+
+    def rows(self, x: Array) -> Array:
+        """A row for each group of every image."""
+        return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
+
+    def evaluate(self, xp: Any, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
+        if not x.size:
+            return (x.copy(),)
+        rows = self.rows(x)
+        rows = rows - rows.mean(axis=1, keepdims=True)
+        variance = (rows * rows).mean(axis=1, keepdims=True)
+        rows = rows / (xp.sqrt(variance + self.epsilon) if self.eps_is_inside() else xp.sqrt(variance) + self.epsilon)
+        return (rows.reshape(x.shape) * by_channel(scale, x.ndim) + by_channel(bias, x.ndim),)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, (self.num_groups,)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, scale, bias), out = inputs, outputs[0]
+        if not is_float(x.dtype) or not x.size:
+            return NotImplemented
+        n = prod(x.shape[1:]) // self.num_groups
+        shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
+        block = int(block_rows(self.num_groups, n))
+        arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
+        work = lanes(x.size >= WORK)
+        for lane, some in zip(work, shares(self.num_groups, len(work))):
+            lane(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
+                 workspace[0].reshape(-1, 1)[some][:block], self.epsilon, self.eps_is_inside(),
+                 *(v.reshape(*shape[1:3], 1)[some] for v in (scale, bias)))
+        record(k, work)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
+             chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
+        """With a ``chain``, whose first input is the result, and ``others`` of its inputs, see `FinishedGroupNorm`."""
+        (x, scale, bias), out = inputs, outputs[0]
+        rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
+        if not launch.is_real(x) or n > launch.MAX_INDEX:
+            return NotImplemented
+        if not x.size:
+            return None
+        area = prod(x.shape[2:])
+        vector = 16 // x.itemsize
+        if area % vector or x.data.ptr % 16 or out.data.ptr % 16:
+            vector = 1
+        parts = max(min(2 * launch.PROCESSORS // rows, n // PART), 1)
+        length = launch.ceildiv(launch.ceildiv(n, parts), vector) * vector
+        parts = launch.ceildiv(n, length)
+        partial = k.scratch((rows, parts, 3), np.dtype(type(launch.real(0, x)))) if parts > 1 else None
+        numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
+                   launch.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
+        kinds = sum(_kind(other, out) << 2 * i for i, other in enumerate(others))
+        finish, source = "", ""
+        if chain is not None:
+            dtypes = tuple([a.dtype for a in (out, *others)])
+            finish, source = ", Finish", k.functor("Finish", chain, dtypes, OTHERS, "common.cuh")
+        given = (np.uint32(kinds), *others, *[None] * (OTHERS - len(others)))
+        for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
+            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{finish}>", (rows, parts),
+                     (launch.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers, *given),
+                     prelude=source)
+        return None
+
+
+def _kind(other: Array, out: Array) -> int:
+    """As channel_normalization.cu numbers them: an element for each of the result, for each channel of every image, for
+    each channel, or for all."""
+    if other.shape == out.shape:
+        return 0
+    if other.size == 1:
+        return 3
+    return 1 if other.ndim == out.ndim and other.shape[0] == out.shape[0] else 2
+
+
+def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
+               scale: Array, bias: Array) -> None:
+    """Normalises groups, some at a time, so that they stay in cache; for the options see `mvn_block`.
+
+    x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [some groups, 1]; scale,
+    bias: [G, C / G, 1].
+    """
+    block = len(statistics)
+    for i in range(len(x)):
+        for start in range(0, x.shape[1], block):
+            some = slice(start, start + block)
+            mvn_block(call, x[i, some], out[i, some], column, statistics[: len(x[i, some])], eps, inside,
+                      None, None)
+            np.multiply(channels[i, some], scale[some], channels[i, some])
+            np.add(channels[i, some], bias[some], channels[i, some])
+
+
+@unregistered
+class GroupNorm(GroupNormalization):
+    """GroupNormalization with ``epsilon`` on either side of the root; what passes make of several layers."""
+
+    inside: bool
+
+    name: ClassVar[str] = "GroupNormalization"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def eps_is_inside(self) -> bool:
+        return self.inside
+
+
+@unregistered
+class FinishedGroupNorm(Finished):
+    """A GroupNormalization on a device, whose kernel computes the layers after it. The tensors that these take have the
+    shape of the result, or its batch and channels, its channels alone, or one element."""
+
+    norm: GroupNormalization
+
+    name: ClassVar[str] = "GroupNormalization"
+    layout = "dense"
+    strided_outputs = False
+
+    @property
+    def first(self) -> GroupNormalization:
+        return self.norm
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        given, others = self.split(inputs)
+        return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
+
+
+@op("LRN", "opset1")
+class LRN(Op):
+    """``x [...], axes [n] -> [...]``: x over ``(bias + alpha / size^n * s) ^ beta``, with s the sum of squares in the
+    region that reaches half of ``size`` to either side along the axes.
+
+    Where the size is even, that is one more than it says. OpenVINO's plugin cuts the bias to an integer.
+    """
+
+    alpha: float
+    beta: float
+    bias: float
+    size: int
+
+    layout = "dense"
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_axes(axes, x.rank)
+        if self.size < 1:
+            raise OpError(f"size is {self.size}")
+        return (Spec(x.type, x.shape),)
+
+    def windows(self, x: Array, axes: Any) -> dict[int, Sliding]:
+        """The axes, with the region around each element of them."""
+        half = self.size // 2
+        return {i: Sliding(x.shape[i], x.shape[i], 2 * half + 1, 1, 1, half)
+                for i in normalize_axes(integers(axes), x.ndim)}
+
+    def factor(self, windows: dict[int, Sliding]) -> float:
+        """What the sum of squares is multiplied by."""
+        return float(self.alpha / self.size ** len(windows))
+
+    def evaluate(self, xp: Any, x: Array, axes: Any) -> tuple[Array, ...]:
+        windows, total = self.windows(x, axes), x * x
+        for axis, along in windows.items() if x.size else ():
+            places, inside = along.places()
+            inside = xp.asarray(inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1)))
+            total = xp.where(inside, xp.take(total, xp.asarray(places), axis=axis), 0).sum(axis=axis + 1)
+        return (x / (self.bias + self.factor(windows) * total) ** self.beta,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, outputs[0].shape or ()),) * 2
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, axes), out = inputs, outputs[0]
+        if not is_float(x.dtype) or not x.size:
+            return NotImplemented
+        total, other = (w.reshape(x.shape) for w in workspace)
+        windows = self.windows(x, axes)
+        k(np.multiply, x, x, total)
+        for axis, along in windows.items():
+            k(along.folding(np.add, axis, np.zeros(along.count, x.dtype)), total, other)
+            total, other = other, total
+        k(np.multiply, total, self.factor(windows), total)
+        k(np.add, total, self.bias, total)
+        k(np.power, total, self.beta, total)
+        k(np.divide, x, total, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, axes), out = inputs, outputs[0]
+        windows = self.windows(x, axes)
+        if not launch.is_real(x) or len(windows) > launch.MAX_AXES:
+            return NotImplemented
+        if x.size:
+            struct = np.zeros((1 + 3 * launch.MAX_AXES,), np.int64)
+            struct[0] = len(windows)
+            for i, (axis, along) in enumerate(windows.items()):
+                struct[1 + i :: launch.MAX_AXES][:3] = along.extent, prod(x.shape[axis + 1 :]), along.begin
+            k.kernel("channel_normalization.cu", f"local_response<{k.c_type(x.dtype)}>", (launch.ceildiv(x.size, 256),),
+                     (256,), (x, out, struct, np.int64(x.size),
+                              *(launch.real(v, x) for v in (self.factor(windows), self.bias, self.beta))))
+        return None
+
+
+@op("GRN", "opset1")
+class GRN(Op):
+    """``x [N, C, ...] ->`` x over the root of the sum of its squares in all channels, plus ``bias``."""
+
+    bias: float
+
+    strided_outputs = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        if x.rank not in (None, 2, 3, 4):
+            raise OpError(f"the data must have rank 2 or 3 or 4, not {x.rank}")
+        return (Spec(x.type, x.shape),)
+
+    def norm(self) -> NormalizeL2:
+        """What computes it, given the axis."""
+        return NormalizeL2(eps=self.bias, eps_mode="add")
+
+    def evaluate(self, xp: Any, x: Array) -> tuple[Array, ...]:
+        return self.norm().evaluate(xp, x, CHANNELS)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return self.norm().workspace(inputs, outputs)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return self.norm().numpy(k, [*inputs, CHANNELS], outputs, workspace)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        return normalize(k, "L2", inputs[0], outputs[0], [1], self.bias, "INSIDE")
+
+
+CHANNELS = np.array([1])  # the axis

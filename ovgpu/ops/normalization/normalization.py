@@ -1,0 +1,355 @@
+"""Normalisation over axes: MVN, NormalizeL2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.activation.softmax import block_rows
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.shapes import check_axes, integers, normalize_axes
+from ovgpu.ops.base.strided import strides_of
+from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.reduction import as_rows, is_float, ones
+from ovgpu.symbolic import Spec, minimum, product
+from ovgpu.types import Type
+
+
+def check_real(kind: Type) -> None:
+    """OpError unless the element type is real, or not known."""
+    if not (kind.is_real() or kind.is_dynamic()):
+        raise OpError(f"element type {kind.get_type_name()} is not real")
+
+
+class _MVN(Op):
+    """Base: ``x [...] -> [...]``, less its mean over some axes, and divided by its deviation there."""
+
+    normalize_variance: bool
+    eps: float
+
+    kind: ClassVar[Literal["MVN", "RMS"]] = "MVN"
+
+    def eps_is_inside(self) -> bool:
+        """Whether ``eps`` is added to the variance, or to its root."""
+        return True
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        """The axes that are normalised over, in ascending order."""
+        raise NotImplementedError
+
+    def over(self, inputs: Sequence[Any]) -> list[int]:
+        """The axes that these arrays are normalised over."""
+        return self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
+
+    def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
+        """What the result is multiplied by and added to: an element per normalised one, or None."""
+        return None, None
+
+    def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
+        over = tuple(self.axes(x.ndim, axes))
+        if not over:  # every element is its own mean
+            return (x - x,)
+        if x.size == 0:
+            return (x.copy(),)
+        centred = x - x.mean(axis=over, keepdims=True)
+        if not self.normalize_variance:
+            return (centred,)
+        variance = (centred * centred).mean(axis=over, keepdims=True)
+        deviation = xp.sqrt(variance + self.eps) if self.eps_is_inside() else xp.sqrt(variance) + self.eps
+        return (centred / deviation,)
+
+    def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
+        return (0,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, (minimum(product(outputs[0].shape or ()), TILE),)),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        over = self.over(inputs)
+        rows, results = as_rows(x, over), as_rows(out, over)
+        if results is None or not over or not is_float(x.dtype) or x.size == 0:
+            return NotImplemented
+        if rows is None:
+            k(np.copyto, out, x)
+            rows = results
+        count, n = rows.shape
+        block = int(block_rows(count, n))
+        eps = self.eps if self.normalize_variance else None
+        statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
+        block_of = mvn_block if self.kind == "MVN" else rms_block
+        given = (rows, results, ones(n, x.dtype), statistics, eps, self.eps_is_inside(), *self.terms(inputs))
+        if count <= block:
+            block_of(k, *given)
+        else:
+            k(norm_rows, block_of, *given)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out, over = inputs[0], outputs[0], self.over(inputs)
+        mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
+        kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
+        if not x.flags.c_contiguous and not lies_in_rows(x, over):
+            if turn(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
+                return None
+            k.copy(x, out)
+            x = out
+        return normalize(k, kind, x, out, over, self.eps, mode, *self.terms(inputs))
+
+
+EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
+
+
+def lies_in_rows(x: Any, over: Sequence[int]) -> bool:
+    """Whether what is normalised, the last axes, lies side by side, in rows that begin at multiples of 16 bytes."""
+    first = x.ndim - len(over)
+    return (list(over) == list(range(first, x.ndim)) and x[(0,) * first].flags.c_contiguous
+            and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1))
+
+
+def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any = None,
+              shift: Any = None) -> Any:
+    """Records one of normalization.cu's kernels; NotImplemented if there is none for these arrays.
+
+    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n] for the
+    n elements along the axes ``over``, of the type of x, by which they are multiplied and to which they are added.
+    """
+    if not launch.is_real(x):
+        return NotImplemented
+    axes = list(zip(x.shape, strides_of(x), strides_of(out)))
+    inner = launch.merged([axes[i] for i in over])
+    kept = launch.merged(launch.by_stride([a for i, a in enumerate(axes) if i not in over]))
+    if not launch.fit(kept, inner):
+        return NotImplemented
+    if not x.size:
+        return None
+    columns, n = launch.size(kept), launch.size(inner)
+    last = list(over) == list(range(x.ndim - len(over), x.ndim))
+    rows = last and out.flags.c_contiguous and (x.flags.c_contiguous or lies_in_rows(x, over))
+    chosen = f"{k.c_type(x.dtype)}, {kind}"
+    numbers = (np.uint32(columns), np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode)))
+    found = launch.registers(x, out, columns, n, scale, shift) if rows else None
+    if found is not None:
+        block, vector, vectors = found
+        k.kernel("normalization.cu", f"normalize_rows<{chosen}, {vector}, {vectors}>",
+                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(kept), *numbers))
+        return None
+    block = (1, launch.power(n, low=32)) if inner[-1][1] == 1 else launch.column_block(columns, n)
+    k.kernel("normalization.cu", f"normalize_columns<{chosen}>", (launch.ceildiv(columns, block[0]),), block,
+             (x, out, scale, shift, launch.packed(kept), launch.packed(inner), *numbers), 8 * block[0] * block[1])
+    return None
+
+
+SHARED = 48 << 10  # bytes that a block has
+
+
+def turn(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
+         shift: Any) -> bool:
+    """Records the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments as those of `normalize`.
+    False if what is normalised is not the last axes, as one of them, before which neighbours lie side by side in x."""
+    first = x.ndim - len(over)
+    if not over or not x.size or not launch.is_real(x) or not out.flags.c_contiguous or over[0] != first:
+        return False
+    axes = list(zip(x.shape, strides_of(x), strides_of(out)))
+    kept, inner = launch.merged(axes[:first]), launch.merged(axes[first:])
+    if len(inner) > 1 or kept[-1][1] != 1 or not launch.fit(kept, inner):
+        return False
+    (n, step, _), count = inner[0], launch.size(kept)
+    size = launch.real(0, x).itemsize
+    rows = launch.power(count / (2 * launch.PROCESSORS), low=8, high=32)
+    while rows > 8 and size * (256 + (rows + 1) * n) > SHARED:
+        rows //= 2
+    shared = size * (256 + (rows + 1) * n)
+    if shared > SHARED:
+        return False
+    k.kernel("normalization.cu", f"normalize_turned<{k.c_type(x.dtype)}, {kind}>", (launch.ceildiv(count, rows),),
+             (rows, 256 // rows), (x, out, scale, shift, launch.packed(kept), np.int64(step), np.uint32(count),
+                                   np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode))), shared)
+    return True
+
+
+def norm_rows(block_of: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:
+    """Normalises every row by ``block_of``, some at a time, so that they stay in cache; see `mvn_block`."""
+    block = len(statistics)
+    for start in range(0, len(x), block):
+        rows = slice(start, start + block)
+        block_of(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
+
+
+def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+              shift: Any) -> None:
+    """Normalises every row by its mean and, with ``eps``, by its deviation; ``k`` does the calls, or records them.
+
+    x, out: [M, N]; column: N ones; t: [M, 1]; scale, shift: [N], or None.
+    """
+    k(np.matmul, x, column, t)
+    k(np.divide, t, x.shape[1], t)
+    k(np.subtract, x, t, out)
+    rms_block(k, out, out, column, t, eps, inside, scale, shift)
+
+
+def rms_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+              shift: Any) -> None:
+    """Divides every row by the root of its mean square, with ``eps``; arguments as those of `mvn_block`."""
+    if eps is not None:
+        k(np.vecdot, x, x, t[:, 0])
+        k(np.divide, t, x.shape[1], t)
+        if inside:
+            k(np.add, t, eps, t)
+        k(np.sqrt, t, t)
+        if not inside:
+            k(np.add, t, eps, t)
+        k(np.divide, x, t, out)
+    if scale is not None:
+        k(np.multiply, out, scale, out)
+    if shift is not None:
+        k(np.add, out, shift, out)
+
+
+@op("MVN", "opset1")
+class MVN(_MVN):
+    """MVN-1 (opset2 has the same): over ``reduction_axes``, else all axes after the batch, or the channel."""
+
+    eps: float
+    normalize_variance: bool = False
+    across_channels: bool = False
+    reduction_axes: tuple[int, ...] = ()
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        if x.rank is not None:
+            self.axes(x.rank, None)
+        return (Spec(x.type, x.shape),)
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        if self.reduction_axes:
+            return normalize_axes(self.reduction_axes, rank)
+        return list(range(1 if self.across_channels else 2, rank))
+
+
+@op("MVN", "opset6")
+class MVN6(_MVN):
+    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps_mode`` says on which side of the root ``eps`` is added."""
+
+    eps_mode: Literal["inside_sqrt", "outside_sqrt"]
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_axes(axes, x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def eps_is_inside(self) -> bool:
+        return self.eps_mode == "inside_sqrt"
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        return normalize_axes(integers(axes), rank)
+
+
+@unregistered
+class ScaledMVN(_MVN):
+    """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
+
+    ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; either may be absent. What passes
+    make of several layers; computed in one type, and rounded once.
+    """
+
+    rank: int
+    eps: float
+    inside: bool
+    normalize_variance: bool = True
+
+    name: ClassVar[str] = "MVN"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    def infer(self, x: Spec, scale: Spec | None, shift: Spec | None) -> tuple[Spec, ...]:
+        return (Spec(x.type, x.shape),)
+
+    def eps_is_inside(self) -> bool:
+        return self.inside
+
+    def axes(self, rank: int, axes: Any) -> list[int]:
+        return list(range(rank - self.rank, rank))
+
+    def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
+        return inputs[1], inputs[2]
+
+    def evaluate(self, xp: Any, x: Any, scale: Any = None, shift: Any = None) -> tuple[Any, ...]:
+        result = self.plain(xp, x)
+        shape = x.shape[x.ndim - self.rank :]
+        result = result if scale is None else result * scale.reshape(shape)
+        return (result if shift is None else result + shift.reshape(shape),)
+
+    def plain(self, xp: Any, x: Any) -> Any:
+        """Without the scale and the shift."""
+        return super().evaluate(xp, x)[0]
+
+
+@unregistered
+class ScaledRMS(ScaledMVN):
+    """Divided by the root of the mean square over the last ``rank`` axes, then as `ScaledMVN`."""
+
+    name: ClassVar[str] = "RMS"
+    kind: ClassVar[Literal["MVN", "RMS"]] = "RMS"
+
+    def plain(self, xp: Any, x: Any) -> Any:
+        if x.size == 0:
+            return x.copy()
+        mean = xp.square(x).mean(axis=tuple(self.axes(x.ndim, None)), keepdims=True)
+        return x / (xp.sqrt(mean + self.eps) if self.inside else xp.sqrt(mean) + self.eps)
+
+
+@op("NormalizeL2", "opset1")
+class NormalizeL2(Op):
+    """``x [...], axes [n] or [] -> [...]``: divided by its Euclidean norm over the axes.
+
+    ``eps`` is added to the sum of squares, or bounds it from below. Over no axes at all, elements other than
+    zero become 1.
+    """
+
+    eps: float
+    eps_mode: Literal["add", "max"]
+
+    host_inputs = (1,)
+    strided_outputs = True
+
+    def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
+        check_real(x.type)
+        check_axes(axes, x.rank, ranks=(0, 1))
+        return (Spec(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
+        over = tuple(normalize_axes(integers(axes), x.ndim))
+        if not over:
+            return (xp.asarray(x != 0).astype(x.dtype),)
+        total = (x * x).sum(axis=over, keepdims=True)
+        total = total + self.eps if self.eps_mode == "add" else xp.maximum(total, self.eps)
+        return (x / xp.sqrt(total),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return ((outputs[0].type, outputs[0].shape or ()),)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        over = tuple(normalize_axes(integers(inputs[1]), x.ndim))
+        if not over or not is_float(x.dtype) or x.size == 0:
+            return NotImplemented
+        shape = [1 if i in over else d for i, d in enumerate(x.shape)]
+        norm = workspace[0].reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        k(np.multiply, x, x, out)
+        k(np.add.reduce, out, over, None, norm, True)
+        k(np.add if self.eps_mode == "add" else np.maximum, norm, self.eps, out=norm)
+        k(np.sqrt, norm, norm)
+        k(np.divide, x, norm, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        over = normalize_axes(integers(inputs[1]), inputs[0].ndim)
+        mode = "INSIDE" if self.eps_mode == "add" else "BOUND"
+        return normalize(k, "L2" if over else "NONZERO", inputs[0], outputs[0], over, self.eps, mode)

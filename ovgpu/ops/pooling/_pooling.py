@@ -1,0 +1,156 @@
+"""Windows along one axis of what is pooled: which elements each of them covers, and how NumPy folds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.launch import ceildiv
+from ovgpu.ops.base.op import Array
+
+Pass = Callable[[Array, Array], None]  # folds the windows along one axis of the first array into the second
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """``count`` windows of ``size`` elements ``dilation`` apart, ``stride`` from window to window.
+
+    The first one begins ``begin`` elements before the axis; what lies outside the axis is padding.
+    """
+
+    extent: int
+    count: int
+    size: int
+    stride: int
+    dilation: int = 1
+    begin: int = 0
+
+    @property
+    def is_identity(self) -> bool:
+        return self.size == self.stride == 1 and self.begin == 0 and self.count == self.extent
+
+    def ends(self) -> tuple[Array, Array]:
+        """Numbers of the elements of each window, from the first one inside the axis to behind the last one."""
+        start = np.arange(self.count) * self.stride - self.begin
+        first = np.maximum(-(start // self.dilation), 0)
+        return first, np.maximum(np.minimum(-((start - self.extent) // self.dilation), self.size), first)
+
+    def inside(self) -> Array:
+        """How many elements each window has inside the axis."""
+        first, last = self.ends()
+        return last - first
+
+    def covered(self) -> list[slice]:
+        """The elements inside the axis, for each window."""
+        start = np.arange(self.count) * self.stride - self.begin
+        first, last = self.ends()
+        stop = start + np.where(last > first, (last - 1) * self.dilation + 1, first * self.dilation)
+        return [slice(*ends, self.dilation) for ends in zip((start + first * self.dilation).tolist(), stop.tolist())]
+
+    def places(self) -> tuple[Array, Array]:
+        """Where the elements of each window lie on the axis, [count, size], and which of them are inside."""
+        places = np.arange(self.count)[:, None] * self.stride + np.arange(self.size) * self.dilation - self.begin
+        inside = (places >= 0) & (places < self.extent)
+        return np.where(inside, places, 0), inside
+
+    def taps(self) -> list[tuple[slice, slice]]:
+        """For each element of a window: the windows that have it inside the axis, and where it is. One that all
+        windows have comes first, if there is one."""
+        found = []
+        for tap in range(self.size):
+            shift = tap * self.dilation - self.begin
+            first = max(ceildiv(-shift, self.stride), 0)
+            stop = max(min(ceildiv(self.extent - shift, self.stride), self.count), first)
+            start = first * self.stride + shift
+            found.append((slice(first, stop), slice(start, start + max((stop - first - 1) * self.stride + 1, 0),
+                                                    self.stride)))
+        return sorted(found, key=lambda tap: tap[0] != slice(0, self.count))
+
+    def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
+        if self.count < self.size:
+            return partial(fold_windows, fold, axis, start, self.covered())
+        return partial(fold_taps, fold, axis, start, self.taps())
+
+    def numbers(self) -> tuple[int, ...]:
+        """As `Windows` in pooling.cu has them."""
+        return self.extent, self.size, self.stride, self.dilation, self.begin
+
+
+@dataclass(frozen=True)
+class Even:
+    """``count`` windows that share the axis out evenly; neighbours overlap where that does not come out."""
+
+    extent: int
+    count: int
+
+    @property
+    def is_identity(self) -> bool:
+        return self.count == self.extent
+
+    def inside(self) -> Array:
+        i = np.arange(self.count)
+        return -(-(i + 1) * self.extent // self.count) - i * self.extent // self.count
+
+    def covered(self) -> list[slice]:
+        return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)
+                for i in range(self.count)]
+
+    def places(self) -> tuple[Array, Array]:
+        ends = np.array([(s.start, s.stop) for s in self.covered()]).reshape(-1, 2)
+        places = ends[:, :1] + np.arange(np.ptp(ends, axis=1).max(initial=0))
+        inside = places < ends[:, 1:]
+        return np.where(inside, places, 0), inside
+
+    def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
+        return partial(fold_windows, fold, axis, start, self.covered())
+
+    def numbers(self) -> tuple[int, ...]:
+        return self.extent, self.count, 0, 1, 0
+
+
+Windows = Sliding | Even
+
+
+def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slice], source: Array,
+                 target: Array) -> None:
+    """Folds window by window; an empty one gives what is in ``start`` for it."""
+    lead = (slice(None),) * axis
+    for i, window in enumerate(windows):
+        into = target[(*lead, slice(i, i + 1))]
+        if window.start < window.stop:
+            fold.reduce(source[(*lead, window)], axis=axis, dtype=target.dtype, out=into, keepdims=True)
+        else:
+            into.fill(start[i])
+
+
+def fold_taps(fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slice, slice]], source: Array,
+              target: Array) -> None:
+    """Folds element by element of all windows at once, beginning with ``start`` unless all have the first one."""
+    lead = (slice(None),) * axis
+    (windows, places), *rest = taps
+    if windows == slice(0, target.shape[axis]):
+        np.copyto(target, source[(*lead, places)])
+    else:
+        np.copyto(target, start.reshape(-1, *(1,) * (target.ndim - axis - 1)))
+        rest = list(taps)
+    for windows, places in rest:
+        into = target[(*lead, windows)]
+        fold(into, source[(*lead, places)], out=into)
+
+
+def fold_blocks(passes: Sequence[Pass], x: Array, out: Array, scratch: Sequence[Array], divisor: Any) -> None:
+    """Runs the passes one after the other over as many channels at a time as ``scratch``, what lies between them, has
+    room for; then divides by ``divisor``, unless it is None."""
+    block = min((len(s) for s in scratch), default=x.shape[1])
+    for image, result in zip(x, out):
+        for first in range(0, len(image), block):
+            source = image[first : first + block]
+            for fold, target in zip(passes, (*scratch, result[first : first + block])):
+                fold(source, target := target[: len(source)])
+                source = target
+            if divisor is not None:
+                np.divide(source, divisor, out=source)

@@ -1,0 +1,438 @@
+"""Pooling: the maximum or the mean of every window that slides over the spatial axes, or of even parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops import reduction
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Array, Op, Workspace, op, unregistered
+from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
+from ovgpu.ops.base.storage import decoded_dtype
+from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
+from ovgpu.ops.base.trace import TILE
+from ovgpu.ops.base.windows import MOST_AXES, Windowed, check_number
+from ovgpu.ops.pooling._pooling import Even, Sliding, Windows, fold_blocks
+from ovgpu.symbolic import Int, Shape, Spec, apply, ceildiv, maximum, minimum, product
+from ovgpu.types import Type
+
+
+class _Pool(Op):
+    """Base: ``x [N, C, ...] -> [N, C, ...]``, one number of every window over one to three spatial axes."""
+
+    strided_outputs = True
+    fold: ClassVar[np.ufunc]
+    fold_name: ClassVar[str]
+    """`fold` over an axis, as the array libraries call it."""
+    whole: ClassVar[str]
+    """The reduction in reduction.cu that does the same over whole axes."""
+
+    def counts(self, x: Array, *given: Any) -> Sequence[int]:
+        """How many windows there are along each spatial axis, by the inputs."""
+        raise NotImplementedError
+
+    def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
+        """The windows along each spatial axis, by the extents of the input and of the output."""
+        raise NotImplementedError
+
+    def limits(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        """What folds begin with, and the fold of nothing at all."""
+        return 0, 0
+
+    def start(self, along: Windows, dtype: np.dtype[Any]) -> Array:
+        """What the fold of each window begins with."""
+        return np.where(along.inside() > 0, *self.limits(dtype)).astype(dtype)
+
+    def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
+        """What the folds are divided by: a number, an array over the windows, or None."""
+        return None
+
+    def folded(self, xp: Any, x: Array, windows: Sequence[Windows]) -> Array:
+        """The fold of every window."""
+        for axis, along in enumerate(windows, start=2):
+            (places, inside), start, rest = along.places(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
+            start, inside = (xp.asarray(a).reshape(*shape, *rest) for a, shape in
+                             ((start, (along.count, 1)), (inside, inside.shape)))
+            if x.size:
+                taken = xp.where(inside, xp.take(x, xp.asarray(places), axis=axis), start)
+                x = getattr(xp, self.fold_name)(taken, axis=axis + 1)
+            else:
+                x = xp.broadcast_to(start[:, 0], (*x.shape[:axis], along.count, *x.shape[axis + 1 :]))
+        return x
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """What lies between passes over one axis each, for as many channels as stay in cache."""
+        x, out = inputs[0], outputs[0].shape
+        assert x is not None and x.shape is not None and out is not None
+        planes = [product((*out[2:i], *x.shape[i:])) for i in range(3, len(out))]
+        return tuple((x.type, (maximum(plane, minimum(out[0] * out[1] * plane, TILE)),)) for plane in planes)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not reduction.is_float(x.dtype) or len(outputs) > 1 or not x.size:
+            return NotImplemented
+        windows = self.windows(x.shape[2:], out.shape[2:])
+        axes = [i for i, along in enumerate(windows) if not along.is_identity] or [0]
+        passes = [windows[i].folding(self.fold, 1 + i, self.start(windows[i], x.dtype)) for i in axes]
+        between = []
+        for i in axes[:-1]:
+            plane = (*out.shape[2 : 3 + i], *x.shape[3 + i :])
+            room = workspace[i].size // max(prod(plane), 1)
+            between.append(workspace[i][: room * prod(plane)].reshape(room, *plane))
+        divisor = self.divisor(windows, x.shape[2:])
+        k(fold_blocks, passes, x, out, between, None if divisor is None else np.asarray(divisor, x.dtype))
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if not launch.is_plain(x):
+            return NotImplemented
+        if out.size:
+            windows = self.windows(x.shape[2:], out.shape[2:])
+            if len(outputs) > 1 or not self.is_whole(windows, x) or not _whole(k, self.whole, x, out):
+                self.launch(k, x, outputs, windows)
+        return None
+
+    def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
+        """Whether one window covers all there is, and nothing else matters."""
+        return launch.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
+
+    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+        """Launches the kernel of pooling.cu."""
+        raise NotImplementedError
+
+
+def _whole(k: Any, name: str, x: Any, out: Any) -> bool:
+    """Reduces all spatial axes, if reduction.cu can."""
+    axes = list(zip(x.shape, strides_of(x), strides_of(out)))
+    kept, folded = launch.merged(launch.by_stride(axes[:2])), launch.merged([(n, s, 0) for n, s, _ in axes[2:]])
+    if launch.fit(kept, folded):
+        reduction.reduce(k, f"{name}<{k.c_type(x.dtype)}>", x, out, kept, folded)
+        return True
+    return False
+
+
+def _structs(x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> tuple[Axes, np.ndarray[Any, Any]]:
+    """`Axes` and `Windows` as the kernels have them, of three spatial axes. An output may be None."""
+    missing = MOST_AXES - len(windows)
+    first, steps = strides_of(x)[:2], (0,) * missing + strides_of(x)[2:]
+    numbers = [(1, 1, 1, 1, 0)] * missing + [along.numbers() for along in windows]
+    written = [(0,) * x.ndim if a is None else strides_of(a) for a in outputs]
+    extents = outputs[0].shape
+    reach = sum((n - 1) * abs(s) for n, s in zip(x.shape, strides_of(x))) + 4 * max(map(max, numbers))
+    axes = Axes((*extents[:2], *(1,) * missing, *extents[2:]),
+                ((*first, 0, 0, 0), *((*s[:2], *(0,) * missing, *s[2:]) for s in written)), reach)
+    return axes, np.array(axes.numbers(*(n for column in (*zip(*numbers), steps) for n in column)))
+
+
+class _Max(_Pool):
+    """Maxima, of which NaN is the greatest; of nothing but padding the least finite number, as with OpenVINO."""
+
+    fold = np.maximum
+    fold_name = "max"
+    whole = "Max"
+
+    def limits(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        if dtype.kind in "iu":
+            return (np.iinfo(dtype).min,) * 2
+        return -np.inf, np.finfo(dtype).min
+
+    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+        return (self.folded(xp, x, self.windows(x.shape[2:], self.counts(x, *given))),)
+
+    def evaluate_with_indices(self, xp: Any, x: Array, *given: Any) -> tuple[Array, Array]:
+        """The maxima, and the number of the first of each in its channel; 0 for a window of nothing but padding."""
+        windows = self.windows(x.shape[2:], self.counts(x, *given))
+        best = self.folded(xp, x, windows)
+        numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+        for along in windows:  # [windows, elements], row by row
+            (places, covers), (rows, columns) = along.places(), numbers.shape
+            shape = rows * len(places), columns * places.shape[1]
+            numbers = (numbers[:, None, :, None] * along.extent + places[:, None]).reshape(shape)
+            inside = (inside[:, None, :, None] & covers[:, None]).reshape(shape)
+        if not x.size:
+            return best, xp.zeros(best.shape, np.int64)
+        numbers = xp.asarray(numbers)
+        taken = xp.take(x.reshape(*x.shape[:2], -1), numbers, axis=2)
+        hit = xp.asarray(inside) & ((taken == best.reshape(*taken.shape[:3], 1)) | (taken != taken))
+        total = prod(x.shape[2:])
+        first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
+        return best, xp.where(first == total, 0, first)
+
+    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+        index = outputs[1] if len(outputs) > 1 else None
+        axes, struct = _structs(x, (outputs[0], index), windows)
+        kind = "int" if index is None else k.c_type(index.dtype)
+        k.kernel("pooling.cu", f"max_pool<{k.c_type(x.dtype)}, {kind}, {axes.index}>", blocks(axes.size, THREADS),
+                 (THREADS,), (x, outputs[0], index, axes.packed(2 + MOST_AXES), struct, *axes.numbers(axes.size),
+                              np.float64(self.limits(decoded_dtype(x.dtype))[1]), *axes.numbers(x.shape[1]),
+                              np.int64(max(self.most(x.shape), 1))))
+
+    def most(self, shape: Sequence[int]) -> int:
+        """What indices are below, for data of that shape."""
+        return prod(shape[2:])
+
+
+class _Average(_Pool):
+    """Means, of integers rounded to the nearest, a half to the even one; of nothing at all, 0."""
+
+    fold = np.add
+    fold_name = "sum"
+    whole = "Mean"
+
+    def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
+        """How many elements every window counts for; 0: for those that it has inside."""
+        return 0
+
+    def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
+        count = self.count(windows, sizes)
+        if count:
+            return count
+        counts = np.maximum(reduce(np.multiply.outer, [along.inside() for along in windows]), 1)
+        return counts if counts.size and np.ptp(counts) else counts.max(initial=1)
+
+    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+        sizes, wide = x.shape[2:], x if x.dtype.kind == "f" else x.astype(np.float64)
+        windows = self.windows(sizes, self.counts(x, *given))
+        found = self.folded(xp, wide, windows) / xp.asarray(self.divisor(windows, sizes), wide.dtype)
+        return (found if x is wide else xp.rint(found).astype(x.dtype),)
+
+    def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
+        sizes = x.shape[2:]
+        return super().is_whole(windows, x) and self.count(windows, sizes) in (0, prod(sizes))
+
+    def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
+        axes, struct = _structs(x, outputs, windows)
+        k.kernel("pooling.cu", f"average_pool<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
+                 (THREADS,), (x, outputs[0], axes.packed(2 + MOST_AXES), struct, *axes.numbers(axes.size),
+                              np.int64(self.count(windows, x.shape[2:]))))
+
+
+# ---- windows of one size
+
+class _SlidingPool(Windowed, _Pool):
+    """Base: windows of size ``kernel``. Rounding up, the last ones may reach past the padding."""
+
+    kernel: tuple[int, ...]
+    rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
+
+    leading = 0
+    torch: ClassVar[bool] = False
+    """Whether ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
+
+    dilated: ClassVar[bool] = False
+    """True for versions that have ``dilations``; the others ignore it, as OpenVINO does."""
+
+    def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
+        return (1,) * (axes or 0) if name == "dilations" and not self.dilated else super().per_axis(name, axes, least)
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        check_number(x.type)
+        if self.rounding_type == "ceil_torch" and not self.torch:
+            raise OpError("attribute 'rounding_type': 'ceil_torch' is not one of floor, ceil")
+        if not self.strides:
+            raise OpError("attribute 'strides' is missing")
+        axes = self.spatial(x, Spec(x.type, self.kernel))
+        if axes != len(self.kernel):
+            raise OpError(f"attribute 'kernel' has {len(self.kernel)} elements for {axes} spatial axes")
+        return (Spec(x.type, self.shape(x)),)
+
+    def shape(self, x: Spec) -> Shape:
+        if x.shape is None:
+            return unknowns(2 + len(self.kernel))
+        return (*x.shape[:2], *self.extents(x.shape[2:], self.kernel))
+
+    def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        found = super().extents(sizes, kernel)
+        if self.rounding_type == "floor":
+            return found
+        strides = self.per_axis("strides", len(sizes), 1)
+        for i, (size, reach, begin, end) in enumerate(
+                zip(sizes, self.reach(kernel), *self.explicit_pads(len(sizes)))):
+            padded = size + begin + end
+            if self.same:
+                padded = maximum(size, (ceildiv(size, strides[i]) - 1) * strides[i] + reach)
+            found[i] = ceildiv(maximum(padded - reach, 0), strides[i]) + 1
+            if self.rounding_type == "ceil_torch":
+                found[i] -= apply("le", size + begin, (found[i] - 1) * strides[i])
+        return found
+
+    def counts(self, x: Array, *given: Any) -> Sequence[int]:
+        return self.extents(x.shape[2:], self.kernel)
+
+    def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
+        begin, _ = self.pads(sizes, self.kernel)
+        strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
+        return [Sliding(*numbers) for numbers in zip(sizes, counts, self.kernel, strides, dilations, begin)]
+
+
+@op("MaxPool", "opset1")
+class MaxPool(_Max, _SlidingPool):
+    """``x [N, C, ...] -> [N, C, ...]``: the greatest element of every window, of any type of numbers.
+
+    OpenVINO drops NaN, and makes the least finite number of minus infinity.
+    """
+
+
+@unregistered
+class MaxPoolValues(MaxPool):
+    """MaxPool-14 without its second output."""
+
+    name: ClassVar[str] = "MaxPool"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+    torch = True
+    dilated = True
+
+
+@op("MaxPool", "opset8")
+class MaxPool8(MaxPool):
+    """MaxPool-1 with dilated windows, and the indices of the elements as a second output.
+
+    Those are numbers in the flattened data, modulo the product of the extents from ``axis`` on.
+    """
+
+    index_element_type: Type = Type.i64
+    axis: int = 0
+
+    dilated = True
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        (values,) = super().infer(x)
+        normalize_axis(self.axis, 2 + len(self.kernel))
+        return values, Spec(_index_type(self.index_element_type), values.shape)
+
+    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+        values, numbers = self.evaluate_with_indices(xp, x, *given)
+        before = xp.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(self.kernel))
+        return values, (numbers + before * prod(x.shape[2:])) % max(self.most(x.shape), 1)
+
+    def most(self, shape: Sequence[int]) -> int:
+        return prod(shape[normalize_axis(self.axis, len(shape)) :])
+
+    def values(self) -> Op:
+        """The op that gives the values alone."""
+        given = {name: value for name, value in self.attributes().items() if name not in ("index_element_type", "axis")}
+        return MaxPoolValues(**given)
+
+
+@op("MaxPool", "opset14")
+class MaxPool14(MaxPool8):
+    """MaxPool-8, which may round up as torch does."""
+
+    torch = True
+
+
+@op("AvgPool", "opset1")
+class AvgPool(_Average, _SlidingPool):
+    """``x [N, C, ...] -> [N, C, ...]``: the mean of every window, of any type of numbers.
+
+    Padding counts as zeros unless ``exclude-pad``. Without any, what windows have past the end does not count. Of
+    nothing at all, the mean is 0; OpenVINO may say NaN.
+    """
+
+    exclude_pad: bool = True
+
+    spelled: ClassVar[dict[str, str]] = {"exclude_pad": "exclude-pad"}
+
+    def shape(self, x: Spec) -> Shape:
+        found, reach = super().shape(x), self.reach(self.kernel)
+        if self.exclude_pad and any(p >= r for pads in self.explicit_pads(len(reach)) for p, r in zip(pads, reach)):
+            raise OpError(f"a window that reaches {reach} far lies in the padding, which is excluded")
+        return found
+
+    def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
+        padded = any(p for pads in self.pads(sizes, self.kernel) for p in pads)
+        return prod(self.kernel) if padded and not self.exclude_pad else 0
+
+
+@op("AvgPool", "opset14")
+class AvgPool14(AvgPool):
+    """AvgPool-1, which may round up as torch does."""
+
+    torch = True
+
+
+@op("AvgPool", "opset16")
+class AvgPool16(AvgPool14):
+    """AvgPool-14 with dilated windows."""
+
+    dilated = True
+
+
+# ---- even parts
+
+class _AdaptivePool(_Pool):
+    """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, of parts that share each axis out evenly."""
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+        if not (x.type.is_real() or x.type.is_dynamic()):
+            raise OpError(f"element type {x.type.get_type_name()} is not real")
+        if x.rank not in (None, 3, 4, 5):
+            raise OpError(f"the data must have rank 3 or 4 or 5, not {x.rank}")
+        check_integers(sizes, "the output's sizes")
+        count, known = length(sizes), sizes.ints()
+        if count is not None and (count not in (1, 2, 3) or x.rank not in (None, 2 + count)):
+            raise OpError(f"{count} sizes do not fit " + (f"rank {x.rank}" if x.rank else "one to three spatial axes"))
+        for size in known or ():
+            at_most(1, size, "{1} is no size of an output")
+        rank = x.rank or (None if count is None else 2 + count)
+        shape = x.shape or unknowns(rank)
+        if shape is not None:
+            shape = (*shape[:2], *(known or unknowns(len(shape) - 2) or ()))
+        return (Spec(x.type, shape),)
+
+    def counts(self, x: Array, *given: Any) -> Sequence[int]:
+        return integers(given[0])
+
+    def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
+        return [Even(*numbers) for numbers in zip(sizes, counts)]
+
+
+@op("AdaptiveAvgPool", "opset8")
+class AdaptiveAvgPool(_Average, _AdaptivePool):
+    """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of parts that share each axis out evenly.
+
+    Neighbouring parts overlap where the sizes do not divide the extents.
+    """
+
+
+@unregistered
+class AdaptiveMax(_Max, _AdaptivePool):
+    """AdaptiveMaxPool without the indices, where nobody asks for them."""
+
+    name: ClassVar[str] = "AdaptiveMaxPool"
+    version: ClassVar[str] = "ovgpu"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+
+@op("AdaptiveMaxPool", "opset8")
+class AdaptiveMaxPool(_Max, _AdaptivePool):
+    """As AdaptiveAvgPool, the maxima, and as a second output the numbers of the elements in their channels."""
+
+    index_element_type: Type = Type.i64
+
+    def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
+        (values,) = super().infer(x, sizes)
+        return values, Spec(_index_type(self.index_element_type), values.shape)
+
+    def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
+        return self.evaluate_with_indices(xp, x, *given)
+
+    def values(self) -> Op:
+        """The op that gives the values alone."""
+        return AdaptiveMax()
+
+
+def _index_type(kind: Type) -> Type:
+    if kind not in (Type.i32, Type.i64):
+        raise OpError(f"index_element_type is {kind.get_type_name()}, not i32 or i64")
+    return kind

@@ -1,0 +1,145 @@
+"""Recurrent cells and sequences on the device: how `cuda_kernels/recurrent.cu` is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.sequence._cells import ACTIVATIONS, GRU, LSTM, Recurrent
+
+UNITS = 8  # hidden units of a block at most, one warp each
+REGISTERS = (2, 4, 8, 16, 32)  # per lane and gate, that rows of R take
+TOGETHER = 4  # sequences that share what is read of the weights
+DEPTH = 65535  # of a grid
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How the turns of a layer are launched: all at once by blocks that wait for each other, or one by one.
+
+    ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights; a
+    block has so many ``units``.
+    """
+
+    together: bool
+    registers: int
+    sequences: int
+    units: int
+    grid: tuple[int, int, int]
+
+    @staticmethod
+    def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool,
+           together: bool = True) -> Launches:
+        """Return the launches of a layer of ``turns`` turns.
+
+        The kernel ``keeps`` rows of R in registers if they fit. With ``together``, one cooperative launch may compute
+        all turns.
+        """
+        across = -(-hidden // UNITS)
+        blocks = across * directions
+        spread = max(1, multiprocessors // blocks)
+        registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
+        several = turns > 1 and together
+        if several and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
+            return Launches(True, registers, 1, UNITS, (across, directions, min(batch, spread)))
+        sequences = TOGETHER if batch > 1 else 1
+        groups = -(-batch // sequences)
+        if several and blocks <= multiprocessors * resident(0, sequences):
+            return Launches(True, 0, sequences, UNITS, (across, directions, min(groups, spread)))
+        units = UNITS
+        while units > 2 and blocks * (UNITS // units) * groups < multiprocessors:  # weights come faster to more of them
+            units //= 2
+        return Launches(False, 0, sequences, units, (-(-hidden // units), directions, min(groups, DEPTH)))
+
+
+def resident(registers: int, sequences: int) -> int:
+    """Blocks that certainly run on one multiprocessor at the same time: the kernel's launch bounds say so."""
+    return 1 if registers > 4 or sequences > 1 else 2
+
+
+def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
+           lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
+           attention: Array | None = None) -> Any:
+    """x [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
+    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; attention [N, T, 1] or [N, 1].
+    NotImplemented for types and layouts that the kernel does not take."""
+    kind = r.dtype
+    sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
+    floats = [a for a in (w, r, b, attention, *states, y, *finals) if a is not None]
+    if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
+        return NotImplemented
+    if x.dtype != (sums if w is None else kind):
+        return NotImplemented
+    if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in (x, *floats)):
+        return NotImplemented
+    apart = [0 if m is None else _apart(m) for m in (w, r)]
+    if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, attention, lengths)):
+        return NotImplemented
+    batch, directions, hidden = states[0].shape
+    steps = x.shape[-2]
+    if not (batch and steps and hidden and x.shape[-1]):
+        return NotImplemented
+    cell = "LSTM" if isinstance(op, LSTM) else "RNN"
+    if isinstance(op, GRU):
+        cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
+    turns = steps * (2 if cell == "GRU" else 1)
+    counts = "int" if lengths is None else k.c_type(lengths.dtype)
+    kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
+    given = hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8
+    plan = Launches.of(*given)
+    if plan.together and not k.fits("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid,
+                                    (32, plan.units)):
+        plan = Launches.of(*given, together=False)
+    state, kept = (k.scratch((2, directions, batch, hidden), sums) if turns > 1 else None for _ in range(2))
+    arrived = _counter(k) if plan.together else None
+    of_x = _strides(x, w is None, y, states, finals)
+    backwards = sum(d << i for i, d in enumerate(reverses))
+    for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
+        size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last], np.int32)
+        k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
+                 (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,
+                  arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
+    return None
+
+
+def _ends(states: Sequence[Array]) -> tuple[Array, Array | None]:
+    """h, and c if there is one."""
+    return states[0], states[1] if len(states) > 1 else None
+
+
+def _apart(m: Array) -> int | None:
+    """Elements from one row of m [P, rows, n] to the next; None if directions do not follow each other."""
+    apart: int = m.strides[1] // m.dtype.itemsize if m.shape[1] > 1 else m.shape[2]
+    return apart if len(m) == 1 or m.strides[0] == m.strides[1] * m.shape[1] else None
+
+
+def _counter(k: Any) -> Array:
+    """What the blocks of a launch count themselves with: zero before it, and after it again."""
+    counter = k.scratch((1,), np.dtype(np.uint32))
+    counter.data.memset_async(0, counter.nbytes, k.stream)
+    return counter
+
+
+def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array],
+             finals: Sequence[Array]) -> np.ndarray[Any, Any]:
+    """The struct Strides, in elements."""
+    def elements(a: Array) -> list[int]:
+        return [s // a.dtype.itemsize for s in a.strides[:-1]]
+
+    by_direction, by_sequence, by_step = elements(x) if projected else (0, *elements(x))
+    of_y = [0, 0, 0] if y is None else elements(y)
+    both = [s for a in (states[0], states[-1], finals[0], finals[-1]) for s in elements(a)]
+    return np.array([by_sequence, by_direction, by_step, *of_y, *both], np.int64)
+
+
+def _activations(op: Recurrent, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The struct Activations."""
+    kinds = list(ACTIVATIONS)
+    given = [op.activation(i) for i in range(op.functions)] + [("sigmoid", 0.0, 0.0)] * (3 - op.functions)
+    names, alphas, betas = zip(*given)
+    return np.array([*map(kinds.index, names), *alphas, *betas, op.clip if op.clips() else inf], kind)

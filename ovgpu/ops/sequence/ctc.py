@@ -1,0 +1,275 @@
+"""Connectionist temporal classification: CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTCLoss.
+
+Sequences are shorter than the tensors that hold them. A length out of range is an error, except on a CUDA device, where
+it is the nearest one in range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.segments import check_numbers
+from ovgpu.ops.base.shapes import at_most, check_reals, integer, length
+from ovgpu.ops.base.storage import compute_dtype
+from ovgpu.symbolic import Int, Spec, same, unknown
+from ovgpu.types import Type
+
+THREADS = 256  # of a block that has a sequence
+SHARED = 48 << 10  # bytes that a block may share
+
+
+class _Ctc(Op):
+    """Base: extents that several inputs have in common."""
+
+    layout = "dense"
+
+    def extents(self, what: str, *shared: tuple[Spec, int]) -> Int:
+        """An extent, given the axes that have it."""
+        known = [spec.shape[axis] for spec, axis in shared if spec.shape is not None]
+        for other in known[1:]:
+            same(known[0], other, f"the inputs have {{0}} and {{1}} {what}")
+        return known[0] if known else unknown()
+
+    def blank(self, classes: int, given: Array | None) -> int:
+        """The class that stands for nothing: the last one, unless another is given; -1 for none of them."""
+        index = classes - 1 if given is None else integer(given, "blank_index")
+        return index if 0 <= index < classes else -1
+
+
+class _Greedy(_Ctc):
+    """Base: the most probable class of every step, without blanks, and without repetitions if they are merged.
+
+    Of equal classes it is the first; NaN is not probable.
+    """
+
+    def collapse(self, xp: Any, best: Array, lengths: Array, blank: int, merges: bool) -> tuple[Array, Array]:
+        """What is left of the classes [N, T], with -1 after it, and how much."""
+        kept = (xp.arange(best.shape[1]) < lengths[:, None]) & (best != blank)
+        if merges:
+            kept[:, 1:] &= best[:, 1:] != best[:, :-1]
+        return to_front(xp, best, kept), kept.sum(axis=1)
+
+    def record(self, k: Any, x: Array, bounds: Array, outputs: Sequence[Array], sizes: tuple[int, int], blank: int,
+               merges: bool) -> Any:
+        """The launches; ``bounds`` are lengths [N] for x [N, T, C], or masks [T, N] for x [T, N, C]."""
+        batch, steps = sizes
+        classes, lengths = outputs
+        masked = bounds.ndim == 2
+        if not launch.is_real(x) or x.size > launch.MAX_INDEX:
+            return NotImplemented
+        if not classes.size:
+            if lengths is not None and batch:
+                k.copy(np.zeros((), lengths.dtype), lengths)
+            return None
+        best = k.scratch((batch * steps,), np.dtype(np.int32))
+        block = launch.row_block(batch * steps, x.shape[2])
+        k.kernel("ctc.cu", f"best_classes<{k.c_type(x.dtype)}>", (launch.ceildiv(batch * steps, block[1]),), block,
+                 (x, best, np.int32(batch * steps), np.int32(x.shape[2])))
+        count = "int" if lengths is None else k.c_type(lengths.dtype)
+        pitches = (batch, 1) if masked else (1, steps)  # from step to step, from sequence to sequence
+        k.kernel("ctc.cu", f"collapse<{k.c_type(bounds.dtype)}, {k.c_type(classes.dtype)}, {count}>", (batch,),
+                 (THREADS,), (best, bounds, classes, lengths, *map(np.int32, (steps, *pitches, blank)),
+                              np.bool_(merges), np.bool_(masked)))
+        return None
+
+
+def to_front(xp: Any, x: Array, chosen: Array) -> Array:
+    """Every row's chosen elements, in their order, and -1 after them."""
+    order = xp.argsort(~chosen, axis=1, kind="stable")
+    left = xp.arange(x.shape[1]) < chosen.sum(axis=1)[:, None]
+    return xp.where(left, xp.take_along_axis(x, order, axis=1), -1)
+
+
+def best_class(xp: Any, x: Array) -> Array:
+    return xp.argmax(xp.where(xp.isnan(x), -np.inf, x), axis=2)
+
+
+def check_lengths(lengths: Array, most: int) -> None:
+    """OpError unless the lengths are from 0 to the most that there is room for."""
+    if ((lengths < 0) | (lengths > most)).any():
+        raise OpError(f"a length is out of range for {most} steps")
+
+
+@op("CTCGreedyDecoder", "opset1")
+class CTCGreedyDecoder(_Greedy):
+    """``data [T, N, C], mask [T, N] -> [N, T, 1, 1]``: the classes, as floating-point numbers, with -1 after them.
+
+    A sequence ends where its mask is 0 first; the last class is the blank one.
+    """
+
+    ctc_merge_repeated: bool = True
+
+    def infer(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
+        check_reals(x, "the data", ranks=(3,))
+        check_reals(mask, "the mask", ranks=(2,))
+        check_classes(x)
+        steps, batch = self.extents("steps", (x, 0), (mask, 0)), self.extents("sequences", (x, 1), (mask, 1))
+        return (Spec(x.type, (batch, steps, 1, 1)),)
+
+    def evaluate(self, xp: Any, x: Array, mask: Array) -> tuple[Array, ...]:
+        lengths = xp.cumprod((mask != 0).astype(np.int64), axis=0).sum(axis=0)
+        blank = self.blank(x.shape[2], None)
+        classes, _ = self.collapse(xp, best_class(xp, x).T, lengths, blank, self.ctc_merge_repeated)
+        return (classes[:, :, None, None].astype(x.dtype),)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, mask = inputs
+        if not launch.is_real(mask):
+            return NotImplemented
+        return self.record(k, x, mask, (outputs[0], None), (x.shape[1], x.shape[0]),
+                           self.blank(x.shape[2], None), self.ctc_merge_repeated)
+
+
+@op("CTCGreedyDecoderSeqLen", "opset6")
+class CTCGreedyDecoderSeqLen(_Greedy):
+    """``data [N, T, C], lengths [N], blank_index [] (optional) -> classes [N, T], lengths [N]``, with -1 after the
+    classes. By default the last class is the blank one."""
+
+    merge_repeated: bool = True
+    classes_index_type: Type = Type.i32
+    sequence_length_type: Type = Type.i32
+
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, lengths: Spec, blank: Spec | None = None) -> tuple[Spec, ...]:
+        for what in ("classes_index_type", "sequence_length_type"):
+            if getattr(self, what) not in (Type.i32, Type.i64):
+                raise OpError(f"{what} {getattr(self, what).get_type_name()} is neither i32 nor i64")
+        check_reals(x, "the data", ranks=(3,))
+        check_numbers(lengths, "sequence lengths", 1)
+        check_classes(x)
+        if blank is not None:
+            check_numbers(blank, "blank_index", 0 if blank.rank == 0 else 1)
+            if length(blank) not in (None, 1):
+                raise OpError(f"blank_index is one number, not {length(blank)}")
+        batch = self.extents("sequences", (x, 0), (lengths, 0))
+        steps = self.extents("steps", (x, 1))
+        return Spec(self.classes_index_type, (batch, steps)), Spec(self.sequence_length_type, (batch,))
+
+    def evaluate(self, xp: Any, x: Array, lengths: Array, blank: Array | None = None) -> tuple[Array, ...]:
+        check_lengths(lengths, x.shape[1])
+        return self.collapse(xp, best_class(xp, x), lengths, self.blank(x.shape[2], blank), self.merge_repeated)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, lengths, *rest = inputs
+        blank = self.blank(x.shape[2], rest[0] if rest else None)
+        return self.record(k, x, lengths, outputs, x.shape[:2], blank, self.merge_repeated)
+
+
+def check_classes(x: Spec) -> None:
+    if x.shape is not None:
+        at_most(1, x.shape[2], "there are no classes")
+
+
+@op("CTCLoss", "opset4")
+class CTCLoss(_Ctc):
+    """``logits [N, T, C], logit lengths [N], labels [N, T], label lengths [N], blank_index [] (optional) -> [N]``:
+    minus the logarithm of the probability that a sequence of classes, drawn step by step, becomes the labels.
+
+    It does so when it is without blanks, and without repetitions if ``ctc_merge_repeated``. Of equal labels in a row
+    only the first one counts if ``preprocess_collapse_repeated``, of all equal ones if ``unique``. The loss is infinite
+    where it cannot be, as with labels that are no classes. OpenVINO takes flags that are
+    not given for false; its CPU plugin crashes without labels, and is wrong where repetitions leave too few steps.
+    """
+
+    preprocess_collapse_repeated: bool = False
+    ctc_merge_repeated: bool = True
+    unique: bool = False
+
+    host_inputs = (4,)
+
+    def infer(self, x: Spec, x_lengths: Spec, labels: Spec, lengths: Spec,
+              blank: Spec | None = None) -> tuple[Spec, ...]:
+        check_reals(x, "the logits", ranks=(3,))
+        for spec, what, rank in ((x_lengths, "logit lengths", 1), (labels, "labels", 2), (lengths, "label lengths", 1),
+                                 (blank, "blank_index", 0)):
+            if spec is not None:
+                check_numbers(spec, what, rank)
+        check_classes(x)
+        known = None if blank is None else blank.ints()
+        if known is not None and x.shape is not None:
+            at_most(0, known[0], "blank_index {1} is negative")
+            at_most(known[0] + 1, x.shape[2], "blank_index is no class of {1}")
+        self.extents("steps", (x, 1), (labels, 1))
+        return (Spec(x.type, (self.extents("sequences", (x, 0), (x_lengths, 0), (labels, 0), (lengths, 0)),)),)
+
+    def evaluate(self, xp: Any, x: Array, x_lengths: Array, labels: Array, lengths: Array,
+                 blank: Array | None = None) -> tuple[Array, ...]:
+        batch, steps, classes = x.shape
+        check_lengths(x_lengths, steps)
+        check_lengths(lengths, steps)
+        if (lengths > x_lengths).any():
+            raise OpError("there are more labels than steps")
+        if not batch:
+            return (xp.zeros(0, x.dtype),)
+        labels, lengths = self.targets(xp, labels.astype(np.int64), lengths)
+        # States: a blank, a label, a blank, a label, ..., a blank.
+        count = 2 * int(lengths.max()) + 1
+        states = xp.full((batch, count), self.blank(classes, blank))
+        states[:, 1::2] = labels[:, : count // 2]
+        known, chosen = (states >= 0) & (states < classes), xp.clip(states, 0, classes - 1)
+        is_label = xp.arange(count) % 2 == 1
+        skips = is_label & (xp.arange(count) > 1)
+        if self.ctc_merge_repeated:
+            differs = xp.ones(states.shape, bool)
+            differs[:, 2:] = states[:, 2:] != states[:, :-2]
+            skips = skips & differs
+        x = x - x.max(axis=2, keepdims=True)
+        x = x - xp.log(xp.exp(x).sum(axis=2, keepdims=True))
+        reached = xp.full((batch, count + 2), -np.inf, x.dtype)  # two more in front, which are never reached
+        reached[:, 2] = 0
+        for step in range(int(x_lengths.max())):
+            stays = reached[:, 2:] if self.ctc_merge_repeated else xp.where(is_label, -np.inf, reached[:, 2:])
+            ways = [stays, reached[:, 1:-1], xp.where(skips, reached[:, :-2], -np.inf)]
+            here = xp.where(known, xp.take_along_axis(x[:, step], chosen, axis=1), -np.inf)
+            now = log_sum(xp, ways) + here
+            reached[:, 2:] = xp.where(step < x_lengths[:, None], now, reached[:, 2:])
+        last = 2 * lengths[:, None] + 2
+        ends = [xp.take_along_axis(reached, last - n, axis=1)[:, 0] for n in range(2)]
+        return (-log_sum(xp, ends),)
+
+    def targets(self, xp: Any, labels: Array, lengths: Array) -> tuple[Array, Array]:
+        """The labels that count, with -1 after them, and how many."""
+        places = xp.arange(labels.shape[1])
+        kept = places < lengths[:, None]
+        if self.unique:
+            equal = labels[:, :, None] == labels[:, None, :]
+            kept &= ~(equal & (places < places[:, None])).any(axis=2)
+        elif self.preprocess_collapse_repeated:
+            kept[:, 1:] &= labels[:, 1:] != labels[:, :-1]
+        return to_front(xp, labels, kept), kept.sum(axis=1)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, x_lengths, labels, lengths, *rest), out = inputs, outputs[0]
+        batch, steps, classes = x.shape
+        wide = compute_dtype(Type.of(x.dtype))
+        shared = 2 * wide.itemsize * (2 * steps + 1) + 4 * steps
+        if not launch.is_real(x) or x.size > launch.MAX_INDEX or shared > SHARED:
+            return NotImplemented
+        if not batch:
+            return None
+        kind, sums = k.c_type(x.dtype), k.scratch((batch, steps), wide)
+        if x.size:
+            block = launch.row_block(batch * steps, classes)
+            k.kernel("ctc.cu", f"log_sums<{kind}>", (launch.ceildiv(batch * steps, block[1]),), block,
+                     (x, sums, np.int32(batch * steps), np.int32(classes)))
+        k.kernel("ctc.cu", f"ctc_loss<{kind}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>", (batch,),
+                 (launch.power(2 * steps + 1, low=32),),
+                 (x, sums, x_lengths, labels, lengths, out,
+                  *map(np.int32, (steps, classes, self.blank(classes, rest[0] if rest else None))),
+                  *map(np.bool_, (self.preprocess_collapse_repeated, self.ctc_merge_repeated, self.unique))), shared)
+        return None
+
+
+def log_sum(xp: Any, values: Sequence[Array]) -> Array:
+    """The logarithm of the sum of what the values are logarithms of."""
+    terms = xp.stack(values)
+    highest = terms.max(axis=0)
+    highest = xp.where(highest == -np.inf, 0, highest)
+    return xp.log(xp.exp(terms - highest).sum(axis=0)) + highest

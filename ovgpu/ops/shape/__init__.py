@@ -1,0 +1,1 @@
+"""Shapes as values, and changes of shape."""

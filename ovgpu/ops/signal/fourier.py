@@ -1,0 +1,291 @@
+"""Discrete Fourier transforms: DFT, IDFT, RDFT, IRDFT. Complex numbers are pairs along a last axis of extent 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.shapes import (
+    at_most,
+    check_integers,
+    check_reals,
+    constants,
+    integers,
+    is_read,
+    length,
+    normalize_axis,
+    unknowns,
+)
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
+from ovgpu.ops.base.view import equal
+from ovgpu.ops.convert import Convert
+from ovgpu.symbolic import Int, Spec, apply, maximum, product, same, unknown
+from ovgpu.types import Type
+
+AXES = 3  # that cuFFT transforms together
+ALIGNMENT = 16  # bytes, that it takes
+
+
+class _Fourier(Op):
+    """``data [...], axes [n] (, signal_size [n])``: transforms over axes, in the order in which they are listed.
+
+    Where the signal size is not -1, the axis is cut off or followed by zeros to that length. Of real signals only
+    ``length // 2 + 1`` elements of the last listed axis are kept, which have the others for conjugates.
+    """
+
+    host_inputs = (1, 2)
+    function: ClassVar[str]
+    """What the array libraries call it."""
+    inverse: ClassVar[bool] = False
+    real_input: ClassVar[bool] = False
+    real_output: ClassVar[bool] = False
+
+    def infer(self, x: Spec, axes: Spec, sizes: Spec | None = None) -> tuple[Spec, ...]:
+        check_reals(x, "the data")
+        check_integers(axes, "axes")
+        if sizes is not None:
+            check_integers(sizes, "signal sizes")
+            counts = length(sizes), length(axes)
+            if None not in counts and counts[0] != counts[1]:
+                raise OpError(f"{counts[0]} signal sizes for {counts[1]} axes")
+        if x.shape is None:
+            return (Spec(x.type, None),)
+        extents = self.extents(x.shape)
+        shape = self.shape(extents, constants(axes), sizes)
+        return (Spec(x.type, shape if self.real_output else (*shape, 2)),)
+
+    def shape(self, extents: Sequence[Int], axes: Sequence[int] | None, sizes: Spec | None) -> tuple[Int, ...]:
+        """The output's shape, but for the pairs, as far as it is known."""
+        if axes is None:
+            return unknowns(len(extents)) or ()
+        over = self.axes(axes, len(extents))
+        wanted = None if sizes is None else sizes.ints()
+        if sizes is not None and wanted is None:
+            return tuple(unknown() if axis in over else extent for axis, extent in enumerate(extents))
+        return self.transformed(extents, over, self.lengths(extents, over, wanted))
+
+    def extents(self, shape: Sequence[Int]) -> Sequence[Int]:
+        """The shape of the data as numbers, real or complex."""
+        if self.real_input:
+            return shape
+        if len(shape) < 2:
+            raise OpError(f"data of rank {len(shape)} are no complex numbers with an axis")
+        same(shape[-1], 2, "the last axis has {0} elements, but complex numbers are pairs")
+        return shape[:-1]
+
+    def axes(self, axes: Sequence[int], rank: int) -> list[int]:
+        """The transformed axes, in the order listed."""
+        over = [normalize_axis(axis, rank) for axis in axes]
+        if len(set(over)) < len(over):
+            raise OpError(f"axes {list(axes)} name an axis twice")
+        if not over and (self.real_input or self.real_output):
+            raise OpError("there are no axes, of which the last one would be halved")
+        return over
+
+    def lengths(self, extents: Sequence[Int], axes: Sequence[int], sizes: Sequence[Int] | None) -> list[Int]:
+        """How long the signals are along those axes."""
+        found = [extents[axis] for axis in axes]
+        if self.real_output:
+            found[-1] = maximum(2 * (found[-1] - 1), 0)
+        for i, size in enumerate(sizes or ()):
+            if equal(size, -1):
+                continue
+            found[i] = apply("select", apply("eq", size, -1), found[i], size) if is_read(size) else size
+            at_most(1, found[i], "signal size {1} is neither -1 nor positive")
+            found[i] = maximum(found[i], 1)
+        return found
+
+    def transformed(self, extents: Sequence[Int], axes: Sequence[int], lengths: Sequence[Int]) -> tuple[Int, ...]:
+        """The output's shape, but for the pairs, of these lengths."""
+        shape = list(extents)
+        for axis, n in zip(axes, lengths):
+            shape[axis] = n
+        if self.real_input:
+            shape[axes[-1]] = lengths[-1] // 2 + 1
+        return tuple(shape)
+
+    def plan(self, shape: Sequence[int], axes: Any, sizes: Any = None) -> tuple[Sequence[int], list[int], list[int]]:
+        """Extents of the data, the axes and the lengths along them, of a known shape."""
+        extents = self.extents(shape)
+        over = self.axes(integers(axes), len(extents))
+        return extents, over, self.lengths(extents, over, None if sizes is None else integers(sizes))
+
+    def evaluate(self, xp: Any, x: Any, axes: Any, sizes: Any = None) -> tuple[Any, ...]:
+        extents, over, lengths = self.plan(x.shape, axes, sizes)
+        if not x.size or 0 in lengths:  # sums of no elements
+            shape = self.transformed(extents, over, lengths)
+            return (xp.zeros(shape if self.real_output else (*shape, 2), x.dtype),)
+        if not over:
+            return (x.copy(),)
+        signals = x if self.real_input else from_pairs(xp, x)
+        found = getattr(xp.fft, self.function)(signals, s=tuple(lengths), axes=tuple(over))
+        return (found if self.real_output else to_pairs(xp, found),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """The signals one behind the other, and what they are transformed to: complex ones where they are."""
+        assert outputs[0].shape is not None
+        kind, size = transform_type(outputs[0].type), product(outputs[0].shape)
+        if self.real_output:
+            return ((kind, (2 * size,)), (kind, (size,)))
+        return ((kind, (size,)),) * (2 if self.real_input else 1)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, *given), out = inputs, outputs[0]
+        extents, over, lengths = self.plan(x.shape, *given)
+        if not out.size:
+            return None
+        if not over:
+            k.copy(x, out)
+            return None
+        if not is_plain(x.dtype) or 0 in lengths or len(over) > AXES:
+            return NotImplemented
+        batch = [axis for axis in range(len(extents)) if axis not in over]
+        half = [*lengths[:-1], lengths[-1] // 2 + 1]
+        outer = [extents[axis] for axis in batch]
+        signals = ordered(x, [*batch, *over])
+        shape = (*outer, *(half if self.real_output else lengths), *signals.shape[len(extents) :])
+        scale = 1 / prod(lengths) if self.inverse else 1
+        source = arranged(k, signals, workspace[0], shape, len(batch), scale, keep=not self.real_output)
+        if source is NotImplemented:
+            return NotImplemented
+        if self.real_output:
+            symmetrize(k, source, lengths)
+        target = ordered(out, [*batch, *over])
+        shape = (*outer, *(half if self.real_input else lengths), *target.shape[len(extents) :])
+        return transformed_into(k, source if self.real_input else as_complex(source), target, workspace[-1], shape,
+                                len(over), self.inverse)
+
+
+@op("DFT", "opset7")
+class DFT(_Fourier):
+    """``data [..., 2], axes [n] (, signal_size [n]) -> [..., 2]``: of complex signals; the pairs' axis does not count.
+
+    A negative axis -1 is the one before the pairs.
+    """
+
+    function = "fftn"
+
+
+@op("IDFT", "opset7")
+class IDFT(DFT):
+    """The inverse of `DFT`, divided by the number of elements of a signal."""
+
+    function = "ifftn"
+    inverse = True
+
+
+@op("RDFT", "opset9")
+class RDFT(_Fourier):
+    """``data [..., S, ...], axes [n] (, signal_size [n]) -> [..., S // 2 + 1, ..., 2]``: of real signals.
+
+    Where an axis is followed by zeros, or a size is -1, OpenVINO's plugin reads and writes past the end.
+    """
+
+    function = "rfftn"
+    real_input = True
+
+
+@op("IRDFT", "opset9")
+class IRDFT(_Fourier):
+    """``data [..., M, ..., 2], axes [n] (, signal_size [n]) -> [..., S, ...]``: the inverse of `RDFT`, of real signals.
+
+    S is ``2 * (M - 1)`` where the signal size does not say it. Of the last listed axis ``S // 2 + 1`` elements are
+    taken, or zeros after them, and those that follow are their conjugates, as in OpenVINO and torch; the formula of the
+    specification would put the zeros after the conjugates.
+    """
+
+    function = "irfftn"
+    inverse = True
+    real_output = True
+
+
+def from_pairs(xp: Any, x: Any) -> Any:
+    """Complex numbers, of pairs of f32 or f64."""
+    return as_complex(xp.ascontiguousarray(x))
+
+
+def to_pairs(xp: Any, z: Any) -> Any:
+    """Pairs, of complex numbers."""
+    z = xp.ascontiguousarray(z)
+    return z.view(z.real.dtype).reshape(*z.shape, 2)
+
+
+# ---- on a device
+
+def transform_type(kind: Type) -> Type:
+    """The element type in which signals of ``kind`` are transformed."""
+    return Type.f64 if kind == Type.f64 else Type.f32
+
+
+def as_complex(x: Array) -> Array:
+    """Dense pairs as complex numbers, in the same memory."""
+    return x.view(np.result_type(x.dtype, np.complex64))[..., 0]
+
+
+def is_dense(x: Array) -> bool:
+    """Whether cuFFT may read or write the array where it is."""
+    return bool(x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0)
+
+
+def ordered(x: Array, axes: Sequence[int]) -> Array:
+    """A view with these axes first, in this order, and the pairs last if there are such."""
+    return x.transpose(*axes, *range(len(axes), x.ndim))
+
+
+def arranged(k: Any, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, keep: bool) -> Any:
+    """``x * scale``, from axis ``first`` on cut off or followed by zeros to ``shape``, in dense memory: that of ``x``
+    itself if nothing changes and it may ``keep`` it. NotImplemented if there are too many axes."""
+    x = x[tuple(map(slice, shape))]
+    y = into[: prod(shape)].reshape(shape)
+    if x.shape == shape and x.dtype == y.dtype and scale == 1:
+        if keep and is_dense(x):
+            return x
+        k.copy(x, y)
+        return y
+    padded = [i for i in range(first, len(shape)) if x.shape[i] < shape[i]]
+    ends = [x.shape[i] for i in padded] + [1] * (AXES - len(padded))
+    places = [tuple(int(i == axis) for i in range(len(shape))) for axis in padded]
+    places += [(0,) * len(shape)] * (AXES - len(padded))
+    axes = Axes.collapse(shape, strides_of(x), *places)
+    if not axes.rank:
+        return NotImplemented
+    k.kernel("fourier.cu", f"arrange<{k.c_type(x.dtype)}, {k.c_type(y.dtype)}, {axes.index}, {axes.rank}>",
+             blocks(y.size), (THREADS,), (x, y, axes.packed(), *axes.numbers(y.size, *ends), y.dtype.type(scale)))
+    return y
+
+
+def symmetrize(k: Any, z: Array, lengths: Sequence[int]) -> None:
+    """Makes half spectra, as pairs, such that they are those of real signals of these lengths."""
+    *outer, last = lengths
+    rows, columns = (1, 1, *outer)[-2:]
+    bins = last // 2 + 1
+    count = z.size // (2 * bins * rows * columns)
+    k.kernel("fourier.cu", f"symmetrize<{k.c_type(z.dtype)}>", blocks(2 * count * rows * columns, THREADS), (THREADS,),
+             (z, *map(np.int64, (count, rows, columns, bins)), np.bool_(last % 2 == 0)))
+
+
+def transformed_into(k: Any, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
+                     inverse: bool) -> Any:
+    """Transforms the last ``axes`` of dense signals into ``target``, of any layout and type, by way of ``scratch``, if
+    cuFFT cannot write there; ``shape`` is that of what comes out, with pairs if it is complex."""
+    direct = target.dtype == scratch.dtype and is_dense(target)
+    found = target if direct else scratch[: target.size].reshape(shape)
+    if not k.fft(source, as_complex(found) if len(shape) > source.ndim else found, axes, inverse):
+        return NotImplemented
+    if not direct:
+        converted(k, found, target)
+    return None
+
+
+def converted(k: Any, x: Array, out: Array) -> None:
+    """Copies ``x`` into ``out`` of its shape; layouts and types are free."""
+    if x.dtype == out.dtype:
+        k.copy(x, out)
+    else:
+        k.elementwise(Convert(destination_type=Type.of(out.dtype)), [x], out)

@@ -1,0 +1,227 @@
+"""Short-time Fourier transforms: STFT and ISTFT, of real signals as frames under a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Array, Op, Workspace, op
+from ovgpu.ops.base.shapes import at_most, check_integers, check_reals, integer, integers, length
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import THREADS
+from ovgpu.ops.signal.fourier import (
+    as_complex,
+    converted,
+    from_pairs,
+    symmetrize,
+    to_pairs,
+    transform_type,
+    transformed_into,
+)
+from ovgpu.symbolic import Int, Spec, maximum, product, same, unknown
+
+
+@op("STFT", "opset15")
+class STFT(Op):
+    """``signal [(B,) S], window [W], frame_size [], frame_step [] -> [(B,) frames, frame_size // 2 + 1, 2]``.
+
+    Spectra of frames of the signal, multiplied by the window, which has zeros on both sides if it is shorter. With
+    ``transpose_frames`` the frames come after what is made of each.
+    """
+
+    transpose_frames: bool = False
+
+    layout = "dense"
+    host_inputs = (2, 3)
+
+    def infer(self, x: Spec, window: Spec, size: Spec, step: Spec) -> tuple[Spec, ...]:
+        kind = merge_types((x, window))
+        check_reals(x, "the signal", ranks=(1, 2))
+        numbers = framing(window, size, step)
+        if x.shape is None:
+            return (Spec(kind, None),)
+        *batch, samples = x.shape
+        if numbers is None:
+            return (Spec(kind, (*batch, unknown(), unknown(), 2)),)
+        return (Spec(kind, (*batch, *self.parts(samples, *numbers), 2)),)
+
+    def parts(self, samples: Int, n: Int, step: Int) -> list[Int]:
+        """The extents that the axis of the signal becomes."""
+        at_most(n, samples, "a frame of {0} elements is longer than a signal of {1}")
+        found = [(samples - n) // maximum(step, 1) + 1, n // 2 + 1]
+        return found[::-1] if self.transpose_frames else found
+
+    def evaluate(self, xp: Any, x: Any, window: Any, size: Any, step: Any) -> tuple[Any, ...]:
+        n, apart = checked(window.size, *integers(size), *integers(step))
+        parts = self.parts(x.shape[-1], n, apart)
+        if not x.size:
+            return (xp.zeros((*x.shape[:-1], *parts, 2), x.dtype),)
+        at = xp.arange(0, x.shape[-1] - n + 1, apart)[:, None] + xp.arange(n)
+        spectra = xp.fft.rfft(x[..., at] * widened(xp, window, n), axis=-1)
+        return (to_pairs(xp, spectra.swapaxes(-1, -2) if self.transpose_frames else spectra),)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """The frames, and their spectra."""
+        assert outputs[0].shape is not None
+        return ((transform_type(outputs[0].type), (product(outputs[0].shape),)),) * 2
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, window, size, step), out = inputs, outputs[0]
+        if not out.size:
+            return None
+        if not is_plain(x.dtype):
+            return NotImplemented
+        n, apart = integer(size, "frame_size"), integer(step, "frame_step")
+        target = out.swapaxes(-2, -3) if self.transpose_frames else out
+        shape = (*target.shape[:-2], n)
+        frames = workspace[0][: prod(shape)].reshape(shape)
+        threads, parts = blocked(n)
+        k.kernel("stft.cu", f"frame<{k.c_type(x.dtype)}>", (prod(shape[:-1]) * parts,), (threads,),
+                 (x, window, frames, laid_out(shape[-2], n, apart, window), np.int64(x.shape[-1]), np.uint32(parts)))
+        return transformed_into(k, frames, target, workspace[1], target.shape, 1, False)
+
+
+@op("ISTFT", "opset16")
+class ISTFT(Op):
+    """``data [(B,) frame_size // 2 + 1, frames, 2], window [W], frame_size [], frame_step [] (, signal_length [])
+    -> [(B,) signal_length]``: the signals that have these spectra, which are those of STFT with transposed frames.
+
+    Frames under the window are added up, and divided by the sums of its squares; where these are zero, so is the
+    signal. With ``center`` it begins in the middle of the first frame. If no length is given, it then ends in that of
+    the last one: of an odd frame size one element after what the specification says, as in OpenVINO and torch. If
+    the length is larger, the rest of the last frame follows, and then zeros.
+    """
+
+    center: bool = False
+    normalized: bool = False
+
+    layout = "dense"
+    host_inputs = (2, 3, 4)
+
+    def infer(self, x: Spec, window: Spec, size: Spec, step: Spec, samples: Spec | None = None) -> tuple[Spec, ...]:
+        kind = merge_types((x, window))
+        check_reals(x, "the data", ranks=(3, 4))
+        numbers = framing(window, size, step)
+        if samples is not None:
+            check_integers(samples, "the signal length", ranks=(0, 1))
+            if length(samples) not in (None, 1):
+                raise OpError(f"{length(samples)} signal lengths instead of one")
+        if x.shape is None:
+            return (Spec(kind, None),)
+        *batch, _, _, pair = x.shape
+        same(pair, 2, "the last axis has {0} elements, but complex numbers are pairs")
+        given = None if samples is None else samples.ints()
+        if numbers is None or (samples is not None and given is None):
+            return (Spec(kind, (*batch, unknown())),)
+        return (Spec(kind, (*batch, self.samples(x.shape, *numbers, given))),)
+
+    def samples(self, shape: Sequence[Int], n: Int, step: Int, given: Sequence[Int] | None) -> Int:
+        """How long the signal is."""
+        bins, frames = shape[-3:-1]
+        same(bins, n // 2 + 1, "spectra have {0} elements instead of {1}")
+        at_most(1, frames, "there are no frames")
+        if given is None:
+            return maximum((frames - 1) * step + n - (n // 2 * 2 if self.center else 0), 0)
+        at_most(0, given[0], "signal length {1} is negative")
+        return maximum(given[0], 0)
+
+    def numbers(self, x: Any, window: Any, size: Any, step: Any, given: Any = None) -> tuple[int, int, int]:
+        """The frame size, the distance of frames, and the length of the signal."""
+        n, apart = checked(window.size, *integers(size), *integers(step))
+        return n, apart, self.samples(x.shape, n, apart, None if given is None else integers(given))
+
+    def evaluate(self, xp: Any, x: Any, window: Any, *given: Any) -> tuple[Any, ...]:
+        n, apart, count = self.numbers(x, window, *given)
+        out = xp.zeros((*x.shape[:-3], count), x.dtype)
+        if not out.size:
+            return (out,)
+        window = widened(xp, window, n)
+        frames = xp.fft.irfft(from_pairs(xp, x.swapaxes(-2, -3)), n, axis=-1) * window
+        squares = overlapped(xp, xp.broadcast_to(window * window, frames.shape[-2:]), apart)
+        signal = xp.where(squares != 0, overlapped(xp, frames, apart) / xp.where(squares != 0, squares, 1), 0)
+        begin = n // 2 if self.center else 0
+        found = signal[..., begin : begin + count] * x.dtype.type(sqrt(n) if self.normalized else 1)
+        out[..., : found.shape[-1]] = found
+        return (out,)
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        """The spectra frame by frame, and the frames."""
+        x = inputs[0]
+        assert x is not None and x.shape is not None
+        return ((transform_type(x.type), (product(x.shape),)),) * 2
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, window, *given), out = inputs, outputs[0]
+        n, apart, count = self.numbers(x, window, *given)
+        if not out.size:
+            return None
+        if not is_plain(x.dtype):
+            return NotImplemented
+        *batch, bins, frames, _ = x.shape
+        spectra = workspace[0].reshape(*batch, frames, bins, 2)
+        converted(k, x.swapaxes(-2, -3), spectra)
+        symmetrize(k, spectra, [n])
+        signals = workspace[1][: prod(batch) * frames * n].reshape(*batch, frames, n)
+        if not k.fft(as_complex(spectra), signals, 1, True):
+            return NotImplemented
+        threads, parts = blocked(count)
+        k.kernel("stft.cu", f"overlap_add<{k.c_type(x.dtype)}>", (prod(batch) * parts,), (threads,),
+                 (signals, window, out, laid_out(frames, n, apart, window), np.int64(count),
+                  np.int64(n // 2 if self.center else 0), np.uint32(parts),
+                  signals.dtype.type(1 / sqrt(n) if self.normalized else 1 / n)))
+        return None
+
+
+def framing(window: Spec, size: Spec, step: Spec) -> tuple[Int, Int] | None:
+    """The size of frames and their distance, if they are known at least symbolically."""
+    check_reals(window, "the window", ranks=(1,))
+    for spec, what in ((size, "the frame size"), (step, "the frame step")):
+        check_integers(spec, what, ranks=(0,))
+    n, apart = size.ints(), step.ints()
+    if n is None or apart is None:
+        return None
+    return checked(n[0] if window.shape is None else window.shape[0], n[0], apart[0])
+
+
+def checked(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
+    """The size and distance of frames; OpError unless they are possible with so long a window."""
+    at_most(1, n, "frame size {1} is not positive")
+    at_most(1, step, "frame step {1} is not positive")
+    at_most(1, window, "the window has no elements")
+    at_most(window, n, "a window of {0} elements is longer than a frame of {1}")
+    return n, step
+
+
+def widened(xp: Any, window: Any, n: int) -> Any:
+    """The window in the middle of a frame, rather to the left."""
+    before = (n - window.size) // 2
+    return xp.pad(window, (before, n - window.size - before))
+
+
+def overlapped(xp: Any, frames: Any, step: int) -> Any:
+    """The sum of frames [..., frames, n] that begin ``step`` apart."""
+    count, n = frames.shape[-2:]
+    parts = -(-n // step)
+    padded = xp.zeros((*frames.shape[:-1], parts * step), frames.dtype)
+    padded[..., :n] = frames
+    steps = padded.reshape(*frames.shape[:-1], parts, step)
+    total = xp.zeros((*frames.shape[:-2], count + parts - 1, step), frames.dtype)
+    for i in range(parts):
+        total[..., i : i + count, :] += steps[..., i, :]
+    return total.reshape(*frames.shape[:-2], -1)[..., : (count - 1) * step + n]
+
+
+def blocked(row: int) -> tuple[int, int]:
+    """The threads of a block, whole warps, and how many blocks take a row of so many elements."""
+    threads = min(THREADS, -(-row // 32) * 32)
+    return threads, -(-row // threads)
+
+
+def laid_out(frames: int, n: int, step: int, window: Array) -> np.ndarray[Any, Any]:
+    """The struct Framing of stft.cu."""
+    return np.array([frames, n, step, (n - window.size) // 2, window.size], np.int64)

@@ -1,0 +1,213 @@
+"""Selecting and accumulating along an axis: TopK, CumSum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base import launch
+from ovgpu.ops.base.op import Op, op
+from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integer, integers, normalize_axis, one_axis
+from ovgpu.ops.base.strided import strides_of
+from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
+from ovgpu.types import Type
+
+SORTED = 32 << 10  # bytes of shared memory for what a block sorts
+FEW = launch.PROCESSORS * 512  # columns, with which threads of their own occupy the device
+LONG = 16  # times k: an axis so long is not sorted as a whole
+
+
+@op("TopK", "opset1")
+class TopK(Op):
+    """``x [...], k [] -> values, indices``, both with k elements along ``axis``.
+
+    The k greatest or least, of equal ones the first; in their order (``sort`` by value, or none) or in that
+    of their indices. NaN is the greatest.
+    """
+
+    axis: int
+    mode: Literal["max", "min"]
+    sort: Literal["value", "index", "none"]
+    index_element_type: Type = Type.i32
+
+    host_inputs = (1,)
+
+    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+        if self.index_element_type not in (Type.i32, Type.i64):
+            raise OpError(f"index_element_type is {self.index_element_type.get_type_name()}, not i32 or i64")
+        check_integers(k, "k", ranks=(0,))
+        if x.shape is None:
+            return Spec(x.type, None), Spec(self.index_element_type, None)
+        if not x.shape:
+            raise OpError("a scalar has no axis")
+        axis = normalize_axis(self.axis, len(x.shape))
+        shape = (*x.shape[:axis], self.count(k, x.shape[axis]), *x.shape[axis + 1 :])
+        return Spec(x.type, shape), Spec(self.index_element_type, shape)
+
+    def count(self, k: Spec, extent: Int) -> Int:
+        """How many elements are selected of ``extent``."""
+        known = k.ints()
+        if known is None:
+            return unknown(0, bounds(extent)[1])
+        count = known[0]
+        if not isinstance(count, Sym) and count < 0:
+            raise OpError(f"k is {count}")
+        at_most(count, extent, "k is {0}, of {1} elements")
+        return count
+
+    def evaluate(self, xp: Any, x: Any, k: Any) -> tuple[Any, ...]:
+        axis = normalize_axis(self.axis, x.ndim)
+        count, extent = integer(k, "k"), x.shape[axis]
+        if not 0 <= count <= extent:
+            raise OpError(f"k is {count}, of {extent} elements")
+        chosen = self.select(xp, x, count, axis) if count and LONG * count <= extent else None
+        if chosen is None:
+            order = self.order(xp, x, axis)[(slice(None),) * axis + (slice(count),)]
+        else:
+            order = self.order(xp, xp.take_along_axis(x, chosen, axis=axis), axis)
+            order = xp.take_along_axis(chosen, order, axis=axis)
+        if self.sort == "index":
+            order = xp.sort(order, axis=axis)
+        return xp.take_along_axis(x, order, axis=axis), order
+
+    def order(self, xp: Any, x: Any, axis: int) -> Any:
+        """Indices that sort x, the best first, and of equal elements the first."""
+        if self.mode == "min":
+            return xp.argsort(x, axis=axis, kind="stable")
+        return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+
+    def select(self, xp: Any, x: Any, count: int, axis: int) -> Any:
+        """Ascending indices of the best elements, without sorting all; None if equal ones leave a choice."""
+        last = x.shape[axis] - count if self.mode == "max" else count - 1
+        part = slice(last, None) if self.mode == "max" else slice(count)
+        chosen = xp.argpartition(x, last, axis=axis)[(slice(None),) * axis + (part,)]
+        values = xp.take_along_axis(x, chosen, axis=axis)
+        if self.mode == "max":
+            good = x >= values.min(axis=axis, keepdims=True)
+        else:
+            good = x <= values.max(axis=axis, keepdims=True)
+        return xp.sort(chosen, axis=axis) if (good.sum(axis=axis) == count).all() else None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, (values, indices) = inputs[0], outputs
+        axis = normalize_axis(self.axis, x.ndim)
+        count, n = integers(inputs[1])[0], x.shape[axis]
+        if not launch.is_plain(x) or not 0 <= count <= n:  # `evaluate` says what is wrong with the count
+            return NotImplemented
+        entry = 16 if x.itemsize == 8 else 8
+        room = launch.power(n, high=SORTED // entry)
+        threads = launch.power(n / 4, low=32, high=room // 8) if n > room else launch.power(n / 4, low=32)
+        if n > room and count + 4 * threads > room:
+            threads //= 2
+        axes = list(zip(x.shape, strides_of(x), strides_of(values)))
+        _, step, written = axes.pop(axis)
+        kept = launch.merged(axes)
+        if (n > room and count + 4 * threads > room) or not launch.fit(kept, [(n, step, written)]):
+            return NotImplemented
+        if values.size:
+            types = f"{k.c_type(x.dtype)}, {k.c_type(indices.dtype)}"
+            k.kernel("topk.cu", f"topk<{types}>", (launch.size(kept),), (threads,),
+                     (x, values, indices, launch.packed(kept), np.uint32(n), np.uint32(count), np.uint32(room),
+                      np.int64(step), np.int64(written), np.bool_(self.mode == "max"), np.bool_(self.sort == "index")),
+                     entry * room)
+        return None
+
+
+@op("TopK", "opset3")
+class TopK3(TopK):
+    """TopK-3: ``k`` of any integer type."""
+
+
+@op("TopK", "opset11")
+class TopK11(TopK3):
+    """TopK-11: ``stable`` asks for what this implementation always does."""
+
+    stable: bool = False
+
+    def infer(self, x: Spec, k: Spec) -> tuple[Spec, ...]:
+        if self.stable and self.sort == "none":
+            raise OpError("stable needs sort to be value or index")
+        return super().infer(x, k)
+
+
+@op("CumSum", "opset3")
+class CumSum(Op):
+    """``x [...], axis [] -> [...]``: sums of all elements up to each one along the axis.
+
+    ``exclusive`` leaves the element itself out, ``reverse`` begins at the end. Integers wrap.
+    """
+
+    exclusive: bool = False
+    reverse: bool = False
+
+    host_inputs = (1,)
+    lane = True
+    strided_outputs = True
+
+    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
+        if x.type in (Type.boolean, Type.string):
+            raise OpError(f"element type {x.type.get_type_name()} is not numeric")
+        check_integers(axis, "the axis", ranks=(0, 1))
+        if x.rank is not None:
+            constant_axis(axis, x.rank)
+        return (Spec(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
+        along = one_axis(integers(axis), x.ndim)
+        x = xp.flip(x, along) if self.reverse else x
+        if self.exclusive:
+            total = xp.zeros_like(x)
+            head, tail = _ends(along)
+            total[tail] = xp.cumsum(x[head], axis=along, dtype=x.dtype)
+        else:
+            total = xp.cumsum(x, axis=along, dtype=x.dtype)
+        return (xp.flip(total, along) if self.reverse else total,)
+
+    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
+            return NotImplemented
+        along = one_axis(integers(inputs[1]), x.ndim)
+        if self.reverse:
+            x, out = np.flip(x, along), np.flip(out, along)
+        if self.exclusive:
+            head, tail = _ends(along)
+            k(out[(slice(None),) * along + (slice(1),)].fill, 0)
+            x, out = x[head], out[tail]
+        k(np.add.accumulate, x, along, out.dtype, out)
+        return None
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        x, out = inputs[0], outputs[0]
+        axis = one_axis(integers(inputs[1]), x.ndim)
+        axes = list(zip(x.shape, strides_of(x), strides_of(out)))
+        n, step, written = axes.pop(axis)
+        kept = launch.merged(launch.by_stride(axes))
+        if not launch.is_plain(x) or not launch.fit(kept, [(n, step, written)]):
+            return NotImplemented
+        if not x.size:
+            return None
+        source, target = x.data, out.data
+        if self.reverse:
+            source, target = source + (n - 1) * step * x.itemsize, target + (n - 1) * written * x.itemsize
+            step, written = -step, -written
+        rows = launch.size(kept)
+        along_rows = abs(step) == 1 or kept[-1][1] != 1
+        if along_rows:
+            block = max(launch.row_block(rows, n), (32, 8))
+        else:  # several threads per column are needed where there are few of them, and read it twice
+            block = launch.column_block(rows, n // 8 if rows < FEW else 1)
+        k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
+                 (launch.ceildiv(rows, block[along_rows]),), block,
+                 (source, target, launch.packed(kept), np.uint32(rows), np.uint32(n), np.int64(step), np.int64(written),
+                  np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])
+        return None
+
+
+def _ends(axis: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Indices of all but the last, and of all but the first element along an axis."""
+    lead = (slice(None),) * axis
+    return (*lead, slice(-1)), (*lead, slice(1, None))

@@ -1,0 +1,227 @@
+"""Sums and means of rows of a table, in bags: the EmbeddingBag family and EmbeddingSegmentsSum.
+
+Indices that are out of range are an error, except on a CUDA device, where those that are computed are not looked at
+before they are used, and add nothing. A bag without indices is the row ``default_index``, unweighted, or zeros if that
+is -1 or absent. OpenVINO's CPU plugin reads stray memory for an empty bag that is the last one, and for a default_index
+of -1 in segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
+from ovgpu.ops.base.shapes import at_most, integer
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
+from ovgpu.types import Type
+
+
+class _Bags(Op):
+    """Base: ``table [rows, D..]`` of numbers and indices of rows, i32 or i64, ``-> [bags, D..]``.
+
+    Sums are in f32 or f64, those of integers wrap around; their means are cut off.
+    """
+
+    layout = "dense"
+    kind: ClassVar[int]  # PACKED, OFFSETS or SEGMENTS, of the kernel
+
+    @property
+    def means(self) -> bool:
+        return False
+
+    def check(self, table: Spec, indices: Spec, rank: int, others: dict[str, tuple[Spec | None, int]],
+              weights: Spec | None) -> None:
+        """OpError unless the inputs are such as the specification allows; of ``others``, what they are and their
+        ranks."""
+        kind = table.type if weights is None else merge_types((table, weights))
+        if kind in (Type.boolean, Type.string):
+            raise OpError(f"element type {kind.get_type_name()} is not numeric")
+        if table.rank == 0:
+            raise OpError("the table is a scalar")
+        given = {"indices": (indices, rank), **others}
+        merge_types([spec for spec, _ in given.values() if spec is not None])
+        for what, (spec, expected) in given.items():
+            if spec is not None:
+                check_numbers(spec, what, expected)
+        if table.shape is not None:
+            check_below(indices, table.shape[0], "index")
+        if weights is None:
+            return
+        if self.means:
+            raise OpError("per_sample_weights are for sums, not for means")
+        if weights.rank not in (None, rank):
+            raise OpError(f"per_sample_weights must have rank {rank}, not {weights.rank}")
+        for a, b in zip(indices.shape or (), weights.shape or ()):
+            same(a, b, "indices and per_sample_weights differ: {0} and {1}")
+
+    def output(self, table: Spec, bags: Int) -> tuple[Spec, ...]:
+        return (Spec(table.type, None if table.shape is None else (bags, *table.shape[1:])),)
+
+    def pooled(self, xp: Any, table: Array, indices: Array, begin: Array, end: Array, default: Array | None,
+               weights: Array | None) -> tuple[Array, ...]:
+        """What is in the bags, each of the indices from ``begin`` to before ``end``."""
+        row = self.default(table, default)
+        if ((indices < 0) | (indices >= len(table))).any():
+            raise OpError(f"an index is out of range for extent {len(table)}")
+        wide = table.dtype if table.dtype.kind == "f" else np.dtype(np.uint64 if table.dtype.kind == "u" else np.int64)
+        across = (-1, *(1,) * (table.ndim - 1))
+        empty = (begin >= end).reshape(across)
+
+        def rows(places: Any) -> Array:
+            found = xp.take(table, indices[places], axis=0).astype(wide, copy=False)
+            return found if weights is None else found * weights[places].astype(wide).reshape(across)
+
+        out = xp.zeros((len(begin), *table.shape[1:]), wide)
+        fold(xp, out, begin, end, rows, xp.add, xp.sum)
+        if self.means:
+            size = xp.maximum(end - begin, 1).astype(wide).reshape(across)
+            out = out / size if wide.kind == "f" else xp.sign(out) * (abs(out) // size)
+        return (out if row is None else xp.where(empty, table[row].astype(wide), out).astype(wide),)
+
+    def default(self, table: Array, default: Array | None) -> int | None:
+        """The row that stands for an empty bag."""
+        row = -1 if default is None else integer(default, "default_index")
+        if not -1 <= row < len(table):
+            raise OpError(f"default_index {row} is out of range for extent {len(table)}")
+        return None if row < 0 else row
+
+    def record(self, k: Any, out: Array, table: Array, indices: Array, bounds: Array | None, default: Array | None,
+               weights: Array | None) -> Any:
+        """The launch; ``bounds`` are offsets or numbers of bags."""
+        row = self.default(table, default)
+        if not is_plain(table.dtype):
+            return NotImplemented
+        if not out.size:
+            return None
+        vector, grid, block, shared, scratch = shares(table, out, indices.size)
+        numbers = len(table), prod(out.shape[1:]), len(out), indices.shape[-1], -1 if row is None else row
+        k.kernel("embedding.cu", f"embedding_bag<{k.c_type(table.dtype)}, {k.c_type(indices.dtype)}, {vector}>", grid,
+                 block, (table, indices, bounds, weights, out, np.int32(self.kind), *map(np.int64, numbers), shared,
+                         np.bool_(self.means)), scratch)
+        return None
+
+
+@op("EmbeddingBagOffsetsSum", "opset3")
+class EmbeddingBagOffsetsSum(_Bags):
+    """``table [rows, D..], indices [n], offsets [bags], default_index [], per_sample_weights [n] -> [bags, D..]``, of
+    which the last two are optional: sums of rows, of the indices from an offset to the next one, or to the end."""
+
+    host_inputs = (3,)
+    kind = 1
+
+    def infer(self, table: Spec, indices: Spec, offsets: Spec, default: Spec | None = None,
+              weights: Spec | None = None) -> tuple[Spec, ...]:
+        self.check(table, indices, 1, {"offsets": (offsets, 1), "default_index": (default, 0)}, weights)
+        if indices.shape is not None:
+            check_below(offsets, indices.shape[0] + 1, "offset")
+        if offsets.constant is not None and not ascends(offsets.constant):
+            raise OpError("offsets do not ascend")
+        return self.output(table, unknown() if offsets.shape is None else offsets.shape[0])
+
+    def evaluate(self, xp: Any, table: Array, indices: Array, offsets: Array, default: Array | None = None,
+                 weights: Array | None = None) -> tuple[Array, ...]:
+        ends = xp.concatenate([offsets[1:], xp.asarray([len(indices)], offsets.dtype)])[: len(offsets)]
+        if not ascends(offsets) or ((offsets < 0) | (ends > len(indices))).any():
+            raise OpError(f"offsets do not ascend from 0 to {len(indices)}")
+        return self.pooled(xp, table, indices, offsets, ends, default, weights)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        table, indices, offsets, *rest = inputs
+        return self.record(k, outputs[0], table, indices, offsets, *(*rest, None, None)[:2])
+
+
+@op("EmbeddingBagOffsets", "opset15")
+class EmbeddingBagOffsets(EmbeddingBagOffsetsSum):
+    """EmbeddingBagOffsetsSum-3, or means, which are not weighted."""
+
+    reduction: Literal["sum", "mean"] = "sum"
+
+    @property
+    def means(self) -> bool:
+        return self.reduction == "mean"
+
+
+@op("EmbeddingBagPackedSum", "opset3")
+class EmbeddingBagPackedSum(_Bags):
+    """``table [rows, D..], indices [bags, n], per_sample_weights [bags, n] (optional) -> [bags, D..]``: sums."""
+
+    kind = 0
+
+    def infer(self, table: Spec, indices: Spec, weights: Spec | None = None) -> tuple[Spec, ...]:
+        self.check(table, indices, 2, {}, weights)
+        return self.output(table, unknown() if indices.shape is None else indices.shape[0])
+
+    def evaluate(self, xp: Any, table: Array, indices: Array, weights: Array | None = None) -> tuple[Array, ...]:
+        bags, each = indices.shape
+        begin = xp.arange(bags) * each
+        return self.pooled(xp, table, indices.reshape(-1), begin, begin + each, None,
+                           None if weights is None else weights.reshape(-1))
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        table, indices, *rest = inputs
+        return self.record(k, outputs[0], table, indices, None, None, *(*rest, None)[:1])
+
+
+@op("EmbeddingBagPacked", "opset15")
+class EmbeddingBagPacked(EmbeddingBagPackedSum):
+    """EmbeddingBagPackedSum-3, or means, which are not weighted."""
+
+    reduction: Literal["sum", "mean"] = "sum"
+
+    @property
+    def means(self) -> bool:
+        return self.reduction == "mean"
+
+
+@op("EmbeddingSegmentsSum", "opset3")
+class EmbeddingSegmentsSum(_Bags):
+    """``table [rows, D..], indices [n], segment_ids [n], num_segments [], default_index [], per_sample_weights [n] ->
+    [num_segments, D..]``, of which the last two are optional: sums of rows, of the indices with the same id.
+
+    Ids ascend; what is in a segment that there is not counts for nothing.
+    """
+
+    host_inputs = (3, 4)
+    kind = 2
+
+    def infer(self, table: Spec, indices: Spec, ids: Spec, count: Spec, default: Spec | None = None,
+              weights: Spec | None = None) -> tuple[Spec, ...]:
+        self.check(table, indices, 1, {"segment_ids": (ids, 1), "num_segments": (count, 0),
+                                       "default_index": (default, 0)}, weights)
+        for a, b in zip(indices.shape or (), ids.shape or ()):
+            same(a, b, "indices and segment_ids differ: {0} and {1}")
+        if ids.constant is not None and not ascends(ids.constant):
+            raise OpError("segment_ids do not ascend")
+        return self.output(table, segments(count))
+
+    def evaluate(self, xp: Any, table: Array, indices: Array, ids: Array, count: Array, default: Array | None = None,
+                 weights: Array | None = None) -> tuple[Array, ...]:
+        if not ascends(ids):
+            raise OpError("segment_ids do not ascend")
+        bounds = xp.searchsorted(ids, xp.arange(integer(count, "num_segments") + 1))
+        return self.pooled(xp, table, indices, bounds[:-1], bounds[1:], default, weights)
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        table, indices, ids, _, *rest = inputs
+        return self.record(k, outputs[0], table, indices, ids, *(*rest, None, None)[:2])
+
+
+def segments(count: Spec) -> Int:
+    """How many segments there are, as ``num_segments`` has it."""
+    known = count.ints()
+    if known is None:
+        return unknown()
+    if isinstance(known[0], Sym):
+        at_most(0, known[0], "num_segments {1} is negative")
+        return maximum(known[0], 0)
+    if known[0] < 0:
+        raise OpError(f"num_segments {known[0]} is negative")
+    return known[0]

@@ -1,0 +1,157 @@
+"""Ops on rows with the numbers of what they belong to: SegmentMax, SparseFillEmptyRows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.elementwise import merge_types
+from ovgpu.ops.base.op import Array, Op, op
+from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
+from ovgpu.ops.base.shapes import integer, integers
+from ovgpu.ops.base.storage import decode, is_plain
+from ovgpu.ops.sparse.embedding import segments
+from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
+from ovgpu.types import Type
+
+
+@op("SegmentMax", "opset16")
+class SegmentMax(Op):
+    """``data [n, D..], segment_ids [n], num_segments [] (optional) -> [segments, D..]``: the greatest of the rows with
+    the same id. Ids ascend, and there are as many segments as the last one asks for unless ``num_segments`` says it.
+
+    An empty segment has zeros, or the lowest finite number. NaN is the greatest; OpenVINO drops it, and makes the
+    lowest finite number of minus infinity.
+    """
+
+    fill_mode: Literal["zero", "lowest"] = "zero"
+
+    exact = True  # what the lowest number is depends on the type as it is stored
+    layout = "dense"
+    host_inputs = (2,)
+
+    def infer(self, x: Spec, ids: Spec, count: Spec | None = None) -> tuple[Spec, ...]:
+        if x.type in (Type.boolean, Type.string):
+            raise OpError(f"element type {x.type.get_type_name()} is not numeric")
+        if x.rank == 0:
+            raise OpError("the data are a scalar")
+        check_numbers(ids, "segment_ids", 1)
+        if count is not None:
+            check_numbers(count, "num_segments", 0)
+        for a, b in zip(x.shape or (), ids.shape or ()):
+            same(a, b, "there are {0} rows and {1} segment_ids")
+        known = ids.constant
+        if known is not None:
+            _check_ids(known)
+        if x.shape is None:
+            return (Spec(x.type, None),)
+        extent = segments(count) if count is not None else unknown() if known is None else _count(known)
+        return (Spec(x.type, (extent, *x.shape[1:])),)
+
+    def evaluate(self, xp: Any, x: Array, ids: Array, count: Array | None = None) -> tuple[Array, ...]:
+        _check_ids(ids)
+        places = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integer(count, "num_segments")) + 1))
+        least, empty = self.limits(Type.of(x.dtype))
+        x = decode(x, xp)
+        out = xp.full((len(places) - 1, *x.shape[1:]), least, x.dtype)
+        fold(xp, out, places[:-1], places[1:], lambda place: x[place], xp.maximum, xp.max)
+        out[places[:-1] == places[1:]] = empty
+        return (out,)
+
+    def limits(self, kind: Type) -> tuple[float, float]:
+        """What is not above any number of a type, and what an empty segment has."""
+        if kind.is_real():
+            least, lowest = -np.inf, float(ml_dtypes.finfo(kind.storage).min)  # type: ignore[no-untyped-call]
+        else:
+            least = lowest = -(2 ** (kind.bitwidth - 1)) if kind.is_signed() else 0
+        return least, lowest if self.fill_mode == "lowest" else 0
+
+    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
+        (x, ids, *_), out = inputs, outputs[0]
+        if not is_plain(x.dtype):
+            return NotImplemented
+        if not out.size:
+            return None
+        vector, grid, block, shared, scratch = shares(x, out, len(x))
+        wide = _ACCUMULATORS.get(x.dtype.name, np.int64)
+        k.kernel("segments.cu", f"segment_max<{k.c_type(x.dtype)}, {k.c_type(ids.dtype)}, {vector}>", grid, block,
+                 (x, ids, out, *map(np.int64, (len(x), prod(out.shape[1:]), len(out))),
+                  *map(wide, self.limits(Type.of(x.dtype))), shared), scratch)
+        return None
+
+
+_ACCUMULATORS: dict[str, Any] = {"float64": np.float64, "uint64": np.uint64} | dict.fromkeys(
+    ("float32", "float16", "bfloat16"), np.float32)
+"""The type of the kernel's `Accumulator`, where it is not i64."""
+
+
+def _check_ids(ids: Array) -> None:
+    if not ascends(ids) or (ids[:1] < 0).any():
+        raise OpError("segment_ids do not ascend from 0")
+
+
+def _count(ids: Array) -> int:
+    """How many segments these numbers ask for."""
+    return int(ids[-1]) + 1 if len(ids) else 0
+
+
+@op("SparseFillEmptyRows", "opset16")
+class SparseFillEmptyRows(Op):
+    """``values [n], dense_shape [2], indices [n, 2], default [] -> indices [m, 2], values [m], empty [rows]``: a matrix
+    given by elements, each with its row and column; in row-major order, with a default in column 0 of empty rows.
+
+    Indices out of range are an error; OpenVINO's CPU plugin passes over rows that it does not know to be so when the
+    model is compiled.
+    """
+
+    exact = True
+    host_inputs = (1,)
+
+    def infer(self, values: Spec, shape: Spec, indices: Spec, default: Spec) -> tuple[Spec, ...]:
+        kind, index = merge_types((values, default)), merge_types((indices, shape))
+        for spec, what, rank in ((values, "values", 1), (default, "the default value", 0)):
+            if spec.rank not in (None, rank):
+                raise OpError(f"{what} must have rank {rank}, not {spec.rank}")
+        check_numbers(shape, "dense_shape", 1)
+        check_numbers(indices, "indices", 2)
+        if shape.shape is not None:
+            same(shape.shape[0], 2, "dense_shape has {0} elements, not {1}")
+        if indices.shape is not None:
+            same(indices.shape[1], 2, "an index has {0} elements, not {1}")
+        for a, b in zip(values.shape or (), indices.shape or ()):
+            same(a, b, "there are {0} values and {1} indices")
+        known = shape.ints()
+        extents = [unknown(), unknown()] if known is None else [_extent(d) for d in known]
+        count = unknown()
+        if indices.constant is not None:
+            for axis, what in enumerate(("row", "column")):
+                check_below(Spec(index, None, indices.constant[:, axis]), extents[axis], what)
+            if isinstance(extents[0], int):
+                count = len(indices.constant) + extents[0] - len(np.unique(indices.constant[:, 0]))
+        return Spec(index, (count, 2)), Spec(kind, (count,)), Spec(Type.boolean, (extents[0],))
+
+    def evaluate(self, xp: Any, values: Array, shape: Array, indices: Array, default: Array) -> tuple[Array, ...]:
+        rows, columns = (_extent(d) for d in integers(shape))
+        row, column = indices[:, 0], indices[:, 1]
+        if ((indices < 0).any() or (row >= rows).any() or (column >= columns).any()):
+            raise OpError(f"an index is out of range for {rows} rows and {columns} columns")
+        empty = xp.ones(rows, bool)
+        empty[row] = False
+        (added,) = xp.nonzero(empty)
+        found = xp.concatenate([indices, xp.stack([added, xp.zeros_like(added)], 1).astype(indices.dtype)])
+        order = xp.lexsort(xp.ascontiguousarray(found.T[::-1]))
+        elements = xp.concatenate([values, default.reshape(1)])
+        return found[order], xp.take(elements, xp.minimum(order, len(values))), empty
+
+
+def _extent(value: Int) -> Int:
+    if isinstance(value, Sym):
+        return maximum(value, 0)
+    if value < 0:
+        raise OpError(f"dense_shape has the extent {value}")
+    return value

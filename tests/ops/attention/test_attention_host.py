@@ -1,0 +1,73 @@
+"""Attention in blocks on the host, and scores that are too far from 0 to be taken as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu as ov
+from ovgpu.ops.attention import attention
+from ovgpu.ops.base.xp import NUMPY
+from tests.harness.ir import Net
+
+BATCH, ROWS, KEYS, DEPTH = (2, 3), 40, 50, 8
+VISIBLE = np.arange(KEYS) <= np.arange(ROWS)[:, None]
+LOWEST = float(np.finfo(np.float32).min)
+MASKS: dict[str, Any] = {
+    "none": np.zeros(()),
+    "boolean": VISIBLE,
+    "infinite": np.where(VISIBLE, 0, -np.inf),
+    "lowest": np.where(VISIBLE & (np.arange(ROWS) != 3)[:, None], 0, LOWEST),  # in one row everywhere
+    "high": np.where(VISIBLE, 200.0, 0),
+}
+
+
+@pytest.mark.parametrize("exp2", [False, True])
+@pytest.mark.parametrize("scores", [1 << 18, 400], ids=["at_once", "blocks"])
+@pytest.mark.parametrize("factor", [1.0, 30.0], ids=["near", "far"])
+@pytest.mark.parametrize(("mask", "sink"), [*((m, False) for m in MASKS), ("none", True), ("boolean", True)])
+def test_forms(mask: str, sink: bool, factor: float, scores: int, exp2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "EXP2", exp2)
+    for name in ("SCORES", "BLOCK"):
+        monkeypatch.setattr(attention, name, scores)
+    random = np.random.default_rng(5)
+    arrays = [random.standard_normal((*BATCH, n, DEPTH)) * factor for n in (ROWS, KEYS, KEYS)]
+    given = [MASKS[mask], np.array(0.4), *[np.full((1, 3, 1, 1), 70.0)] * sink]
+    net = Net()
+    ports = [net.parameter("f32", (*BATCH, -1, DEPTH)) for _ in arrays]
+    ports += [net.const(x, "boolean" if x.dtype == bool else "f32") for x in given]
+    net.result(net.layer("ScaledDotProductAttention", "opset13", ports, {"causal": False}))
+    compiled = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")
+    arrays = [x.astype(np.float32) for x in arrays]
+    (actual,) = compiled(arrays).to_tuple()
+    op = attention.ScaledDotProductAttention(causal=False)
+    wide = [x.astype(np.float64) if x.dtype != bool else x for x in (*arrays, *given)]
+    (wanted,) = op.evaluate(NUMPY, *wide)
+    np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=2e-5 * factor)
+
+
+@pytest.mark.parametrize("keys", [100, 2000, 20000])
+def test_one_query(keys: int) -> None:
+    """In one call, or in several."""
+    random, net = np.random.default_rng(7), Net()
+    arrays = [random.standard_normal((1, 3, n, DEPTH)).astype(np.float32) for n in (1, keys, keys)]
+    ports = [net.parameter("f32", (1, 3, -1, DEPTH)) for _ in arrays]
+    net.result(net.layer("ScaledDotProductAttention", "opset13", ports, {"causal": False}))
+    (actual,) = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")(arrays).to_tuple()
+    op = attention.ScaledDotProductAttention(causal=False)
+    (wanted,) = op.evaluate(NUMPY, *(x.astype(np.float64) for x in arrays))
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_bound() -> None:
+    """It holds for every score, and is infinite where a mask hides all keys of a query."""
+    random, limit = np.random.default_rng(6), np.zeros(1)
+    q, k = random.standard_normal((2, 40, 8)), random.standard_normal((2, 50, 8))
+    attention.bound_scores(q, k, None, None, limit)
+    assert np.abs(q @ k.swapaxes(1, 2)).max() <= limit[0] < np.inf
+    attention.bound_scores(q, k, MASKS["lowest"], None, limit)
+    assert limit[0] == np.inf
+    attention.bound_scores(q * np.nan, k, None, None, limit)
+    assert not limit[0] < attention.BOUND

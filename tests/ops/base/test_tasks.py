@@ -1,0 +1,108 @@
+"""Lanes: calls that run side by side on the host's cores."""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovgpu.ops.base import tasks
+from ovgpu.ops.base.tasks import Lane, record, shares
+
+
+def recorded(work: list[Lane]) -> list[Callable[[], Any]]:
+    calls: list[Callable[[], Any]] = []
+    record(lambda function, *operands: calls.append(lambda: function(*operands)), work)
+    return calls
+
+
+def test_lanes_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(3, timeout=10)
+    work = [Lane(number, 3) for number in range(3)]
+    for lane in work:
+        lane(meeting.wait)
+    (call,) = recorded(work)
+    call()
+    call()
+
+
+def test_a_single_lane_is_calls_as_they_are() -> None:
+    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
+    work[1](found.append, 1)
+    work[1](found.append, 2)
+    calls = recorded(work)
+    assert len(calls) == 2
+    for call in calls:
+        call()
+    assert found == [1, 2]
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_what_a_lane_raises_is_raised_when_all_are_done(broken: int) -> None:
+    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
+    for number, lane in enumerate(work):
+        lane(np.linalg.inv, np.zeros((2, 2))) if number == broken else lane(found.append, number)
+    (call,) = recorded(work)
+    with pytest.raises(np.linalg.LinAlgError):
+        call()
+    assert found == [1 - broken] or (found == [] and not broken)  # no worker had begun with it
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_no_lane_runs_on_after_an_interruption(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not begun:
+        monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())  # that nobody waits at
+    work, running, found = [Lane(0, 2), Lane(1, 2)], threading.Event(), list[int]()
+
+    def interrupt() -> None:
+        assert not begun or running.wait(10)
+        raise KeyboardInterrupt
+
+    def last() -> None:
+        running.set()
+        time.sleep(0.05)
+        found.append(1)
+
+    work[0](interrupt)
+    work[1](last)
+    (call,) = recorded(work)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert found == [1] * begun
+    time.sleep(0.1)
+    assert found == [1] * begun
+
+
+def test_lanes_that_no_worker_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller runs them."""
+    monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())
+    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
+    for number, lane in enumerate(work):
+        lane(found.append, number)
+    (call,) = recorded(work)
+    call()
+    assert found == [0, 1]
+
+
+@pytest.mark.skipif(tasks.BLAS_THREADS is None, reason="the number of BLAS's threads cannot be set")
+def test_blas_has_one_thread_while_lanes_run() -> None:
+    assert tasks.BLAS_THREADS is not None
+    threads, _ = tasks.BLAS_THREADS
+    before, found = threads(), list[int]()
+    work = [Lane(0, 2), Lane(1, 2)]
+    for lane in work:
+        lane(lambda: found.append(threads()))
+    (call,) = recorded(work)
+    call()
+    assert found == [1, 1] and threads() == before
+
+
+def test_lanes_share_memory_out() -> None:
+    parts = [Lane(number, 3).share(np.arange(11)) for number in range(3)]
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert shares(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert shares(2, 4) == [slice(0, 1), slice(1, 2)]
