@@ -81,7 +81,8 @@ class InClasses(Op):
     def evaluate(self, xp: Any, boxes: Any, scores: Any, counts: Any = None) -> tuple[Any, ...]:
         boxes, scores = (xp.asnumpy(x).astype(F32) for x in (boxes, scores))
         images = len(boxes) if counts is None else len(counts)
-        found = self.select(self.candidates(boxes, scores, None if counts is None else xp.asnumpy(counts)))
+        numbers = None if counts is None else xp.asnumpy(counts).astype(np.int64)
+        found = self.select(self.candidates(boxes, scores, numbers))
         found = found[np.lexsort((found.number, found.label, -found.score, found.image))]
         found = found[best(found.image, self.keep_top_k)]
         found = found[np.lexsort((found.number, *self.keys(found)))]
