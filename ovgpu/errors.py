@@ -55,7 +55,7 @@ NEGATIVE = re.compile("negative dimensions|must be non-negative")  # in the mess
 
 
 def explain(error: Exception) -> str:
-    """Return the message for an exception of a library that the numbers of a model made raise it."""
+    """Return the message for an exception of a library: `explained`, or else its type and text."""
     return explained(error) or f"{type(error).__name__}: {error}"
 
 

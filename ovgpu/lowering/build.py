@@ -1,6 +1,6 @@
 """Building a Program from a Model whose ports have symbolic specs.
 
-Three passes. `hosts`: which values are needed on the host, and how the lane gets them. `placement`, backwards: where
+Three passes. `host_values`: which values are needed on the host, and how they get there. `placement`, backwards: where
 results, variables' new values and parts of a Concat should be written, so that nothing is copied afterwards. Here,
 forwards: values, views, steps, and segments cut where running must tell something first.
 """

@@ -1,4 +1,4 @@
-"""What the runtime asks of a backend. `core` hands one in; nothing here imports one."""
+"""The interface of backends to the runtime. `api.core` hands a backend in; nothing here imports one."""
 
 from __future__ import annotations
 

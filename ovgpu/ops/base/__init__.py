@@ -1,1 +1,1 @@
-"""What every operation is made of: the class `Op`, views, shapes, element types, launches."""
+"""The parts that all operations share: the class `Op`, views, shapes, element types, launches."""
