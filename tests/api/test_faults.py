@@ -156,6 +156,24 @@ def test_extents_that_nothing_can_have(count: int, known: bool, device: str) -> 
         compiled(net, device)({"x": np.ones(9, np.float32)} | ({} if known else {"times": repeats}))
 
 
+def test_numbers_beyond_64_bits(device: str) -> None:
+    net = Net()
+    attrs = {"kernel": "2,2", "strides": f"{2**70},1", "pads_begin": "0,0", "pads_end": "0,0"}
+    net.result(net.layer("MaxPool", "opset1", [net.parameter("f32", (1, 1, 9, 9))], attrs, name="pool"))
+    with pytest.raises(OpError, match=r"^\[MaxPool\] a number of the layer is too large: .*\(layer 'pool'"):
+        compiled(net, device)([np.ones((1, 1, 9, 9), np.float32)])
+
+
+def test_too_large_beside_an_eager_step(device: str) -> None:
+    """Nothing is known of the results of an eager step before it has run."""
+    net = Net()
+    x, times = net.parameter("f32", (9,), "x"), net.parameter("i64", (1,), "times")
+    net.result(net.layer("Tile", "opset1", [x, times], name="tile"))
+    net.result(net.layer("NonZero", "opset3", [x], {"output_type": "i64"}))
+    with pytest.raises(OpError, match=r"^\[Tile\] out of memory: a result of shape \[\d+\] .*\(layer 'tile'"):
+        compiled(net, device)([np.ones(9, np.float32), np.array([2**50])])
+
+
 def parameters(name: str) -> list[int]:
     xml = (DATA / name / "model.xml").read_text()
     return list(range(len(re.findall('type="Parameter"', xml))))
