@@ -73,6 +73,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def freeze_objects() -> None:
+    """Spare the garbage collector what earlier modules' tests hold: tests of leaks collect many times."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A worker that dies ends the run: xdist may wait for ever for the tests of one that it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
