@@ -67,15 +67,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         faulthandler.dump_traceback_later(HANGS, file=item.config.stash.get(fault_handler_stderr_fd_key, 2))
 
 
-def pytest_collection_finish() -> None:
-    """Spares the garbage collector the tens of thousands of tests, which outlive all that it is to find."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True, scope="module")
 def freeze_objects() -> None:
-    """Spare the garbage collector what earlier modules' tests hold: tests of leaks collect many times."""
+    """Exempt from garbage collection all objects that exist before a module's tests run.
+
+    These are tens of thousands of collected tests, and caches that earlier modules filled. Every full collection would
+    visit them again, and tests of leaks collect hundreds of times.
+    """
     gc.collect()
     gc.freeze()
 
