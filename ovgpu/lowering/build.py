@@ -36,6 +36,7 @@ from ovgpu.ops.base.shape_inputs import host_indices
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.view import View, equal, positive
 from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
+from ovgpu.ops.infrastructure.state import ReadValue3
 from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
@@ -79,6 +80,7 @@ class Builder:
         self.variables: dict[str, int] = {}  # variable id -> likewise
         self.body_cache: dict[int, tuple[Body, ...] | None] = {}
         self.owners = self._owners()
+        self.reads = {n.op.variable_id: n for n in model.ops if isinstance(n.op, ReadValue3)}
         self.growing = growing(model)
         self.checks = list(table.checks)
 
@@ -253,14 +255,16 @@ class Builder:
                 if s is not None:
                     on_host = i in hosts or self.hosts.spelled(s)
                     stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
-                    if on_host and s.spec.value is not None and s.spec.symbolic:
-                        stack += self._tellers(s.spec.value.ravel())
+                    for value in self.hosts.symbolic_values(s) if on_host else ():
+                        stack += self._tellers(value.ravel())
             stack += self._tellers(d for port in node.outputs for d in port.spec.shape or ())
         return wanted
 
     def _tellers(self, extents: Iterable[Int]) -> list[Node]:
-        """The nodes whose running tells these extents."""
-        return [self.owners[a.index] for d in extents for a in atoms(d) if a.op == "unknown"]
+        """Return the nodes whose results must exist before these extents are known."""
+        found = dict.fromkeys(a for d in extents for a in atoms(d))
+        return [self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]] for a in found
+                if a.op == "unknown" or (a.op == "dim" and isinstance(a.args[0], str))]
 
     def is_bound(self, node: Node) -> bool:
         """Whether the node becomes a step that writes into given memory."""

@@ -75,21 +75,26 @@ class Hosts:
 
     def fetched(self, port: Output) -> dict[int, Output]:
         """The ports whose computed values must be read back before the port's value is known."""
+        return {id(p): p for p in self._ports_behind(port) if not (self.spelled(p) or self.is_cheap(p))}
+
+    def symbolic_values(self, port: Output) -> list[np.ndarray[Any, Any]]:
+        """Return the symbolic values that the host reads in order to know the port's value."""
+        return [p.spec.value for p in self._ports_behind(port) if p.spec.value is not None and p.spec.symbolic]
+
+    def _ports_behind(self, port: Output) -> list[Output]:
+        """Return the port and all ports that the host evaluates or reads back before the port's value is known."""
         found: dict[int, Output] = {}
-        seen: set[int] = set()
         stack = [port]
         while stack:
             p = stack.pop()
-            if id(p) in seen:
+            if id(p) in found:
                 continue
-            seen.add(id(p))
+            found[id(p)] = p
             if self.spelled(p) and p.spec.value is not None:
                 stack += [self.items[n] for n in _item_numbers(p.spec.value)]
-            elif not self.is_cheap(p):
-                found[id(p)] = p
-            else:
+            elif self.is_cheap(p):
                 stack += [s for s in p.node.inputs if s is not None]
-        return found
+        return list(found.values())
 
 
 def _is_small(spec: Spec) -> bool:

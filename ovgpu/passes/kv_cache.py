@@ -14,6 +14,7 @@ from ovgpu.ops.fused.kv_cache import Append, InOrder, Reorder
 from ovgpu.ops.movement.indexing import Gather
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.passes._graph import Graph
+from ovgpu.types import Type
 
 
 def growing_variables(model: Model) -> None:
@@ -53,6 +54,8 @@ def _picked(port: Output | None) -> tuple[Output, Output] | None:
         return None
     x, beams, axis = node.inputs
     if x is None or beams is None or axis is None or axis.spec.constant is None or beams.spec.rank != 1:
+        return None
+    if beams.spec.type not in (Type.i32, Type.i64):
         return None
     first = axis.spec.constant.item() in (0, -(x.spec.rank or 0))
     return (x, beams) if first and beams.node.op.name == "Parameter" else None

@@ -116,6 +116,18 @@ def test_an_initial_value_is_computed_from_a_cache(device: str) -> None:
     np.testing.assert_array_equal(found, 2 * rows.ravel())
 
 
+def test_an_error_of_beams_names_the_layer_of_the_file(device: str) -> None:
+    net = Net()
+    x, beams = net.parameter("f32", (-1, 2, -1, ROW), "x"), net.parameter("dynamic", (-1,), "beams")
+    start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [2, 0, ROW])], 0))
+    past = gather(net, net.read_value("cache", "f32", (-1, 2, -1, ROW), start), beams)
+    after = concat(net, [past, x], 2)
+    net.assign("cache", after)
+    net.result(after)
+    with pytest.raises(RuntimeError, match=r"^\[Gather\] indices must be integers, not f32 \(layer 'Gather"):
+        request_of(net, device).infer([numbers(2, 2, 1, ROW), np.zeros(2, np.float32)])
+
+
 def request_of(net: Net, device: str) -> Any:
     return ov.Core().compile_model(ov.read_model(*net.build()), device).create_infer_request()
 

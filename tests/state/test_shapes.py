@@ -154,6 +154,25 @@ def positions() -> Net:
     return net
 
 
+def shape_alone(*, computed: bool = False) -> Net:
+    """The output has the variable's extents, or sums of them, and nothing reads its elements."""
+    net = Net()
+    x = net.parameter("f32", (-1, 3), "x")
+    before = net.read_value("v", "f32", (-1, 3), net.const(numbers(5, 3)))
+    net.assign("v", x)
+    shape = shape_of(net, before)
+    if computed:
+        shape = net.layer("CumSum", "opset3", [shape, net.const(0)])
+    net.result(broadcast(net, scalar(net, 1), shape))
+    return net
+
+
+def shape_steps(*lengths: int, computed: bool = False) -> list[Infer]:
+    """Return what `shape_alone` must show."""
+    before = (5, *lengths)
+    return [Infer([np.ones((n, n + 3 if computed else 3), F32)], x=numbers(new, 3)) for n, new in zip(before, lengths)]
+
+
 def masked_attention() -> Net:
     """One head of attention over a growing cache of keys and values, in plain operations."""
     net = Net()
@@ -229,6 +248,10 @@ def sequence(make: Callable[[Any, Any], Any], steps: int, init: Any = INIT, shap
 
 
 SCENARIOS = [
+    # by value: the plugin returns stray memory where a Parameter is assigned
+    Scenario("only-its-shape-is-read", shape_alone(), shape_steps(2, 4, 4, 1), oracle="value"),
+    Scenario("only-its-shape-is-read-for-a-computed-one", shape_alone(computed=True),
+             shape_steps(2, 4, 4, 1, computed=True), oracle="value"),
     Scenario("grows-along-the-first-axis", growing(0), feeds(1, 1, 1, 1, 1, 1, 1)),
     Scenario("appended-along-the-last-axis", growing(1), feeds(1, 2, 1, rest=(), before=(2,))),
     Scenario("grows-along-a-middle-axis", growing(1, 3), feeds(4, 1, 1, 2, rest=(5,), before=(2,))),
