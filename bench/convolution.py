@@ -12,7 +12,7 @@ import os
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one lane
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one worker
 
 import argparse
 import statistics

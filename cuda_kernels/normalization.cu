@@ -21,7 +21,7 @@ __device__ __forceinline__ A normalized(A value, A mean, A factor) {
 // The normalised row of which each thread holds N vectors of V elements, and their sum (see fold_row). scale, shift: of
 // n elements each, or null.
 template <int KIND, int V, int N, class T, class A>
-__device__ __forceinline__ void finish_row(const A (&value)[N][V], A sum, A part_of_sum, T* out, const T* scale,
+__device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A part_of_sum, T* out, const T* scale,
                                            const T* shift, unsigned size, unsigned n, A eps, int mode) {
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  finish_row<KIND>(value, sum, part_of_sum, out + start.to, scale, shift, size, n, eps, mode);
+  write_row<KIND>(value, sum, part_of_sum, out + start.to, scale, shift, size, n, eps, mode);
 }
 
 template <int V, class T>
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  finish_row<KIND>(value, sum, part_of_sum, out + start, scale, shift, size, n, eps, mode);
+  write_row<KIND>(value, sum, part_of_sum, out + start, scale, shift, size, n, eps, mode);
 }
 
 // Columns of n elements anywhere, blockDim.x of them per block (see fold_column).

@@ -3,7 +3,7 @@
     OVGPU_DEBUG=1           device and plan, at the first inference with a program
     OVGPU_DEBUG=2           also every step: time, bytes, bandwidth
     OVGPU_DEBUG=3           also the shapes and types of every step, and what the passes did to the model
-    OVGPU_DEBUG=4           also generated code: the host lane, and CUDA kernels
+    OVGPU_DEBUG=4           also generated code: the shape function, and CUDA kernels
     OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs;
                             in the body of a loop, when it is done for the first time
     OVGPU_NVTX=1            a range per step, by the layer's name, for Nsight Systems and other NVIDIA tools; models
@@ -145,8 +145,8 @@ def _show(executor: Executor, title: str, level: int) -> None:
 
 
 def generated_code(executor: Executor) -> dict[str, str]:
-    """The code generated for a program: the host lane of each segment, and its elementwise CUDA kernels."""
-    found = {f"host lane of segment {n}": segment.lane_source
+    """The code generated for a program: the shape function of each segment, and its elementwise CUDA kernels."""
+    found = {f"shape function of segment {n}": segment.shape_function_source
              for n, segment in enumerate(executor.program.segments)}
     for kept in executor.bindings:
         for binding in kept.values():

@@ -342,7 +342,7 @@ def expression(value: Int, atom: Callable[[Atom], str]) -> str:
     return parts[0] if len(parts) == 1 else f"({' + '.join(parts)})"
 
 
-class Lane:
+class ExpressionCodegen:
     """The lines of a generated function: every atom is computed once, in order of need.
 
     ``source`` gives the code of an atom whose value comes from outside (`OPAQUE`).

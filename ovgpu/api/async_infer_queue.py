@@ -62,7 +62,7 @@ class AsyncInferQueue:
                 self._running[number] = started
                 self._idle.popleft()
                 self._userdata[number] = userdata
-            self._requests[number].start(inputs, share_inputs, partial(self._finish, number, started), runner)
+            self._requests[number].start(inputs, share_inputs, partial(self._complete, number, started), runner)
         except BaseException:
             if number >= 0 and runner.take(CALLER):  # else it runs, and ends as others do
                 self._release(number, started)
@@ -137,7 +137,7 @@ class AsyncInferQueue:
         finally:
             self._stuck -= inside
 
-    def _finish(self, number: int, started: int, error: BaseException | None) -> None:
+    def _complete(self, number: int, started: int, error: BaseException | None) -> None:
         """After an inference, on its thread: the callback, and then the request is idle."""
         thread = threading.get_ident()
         try:

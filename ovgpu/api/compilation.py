@@ -52,13 +52,13 @@ class Compilation:
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
         together = not STOP_AT.value
-        fuse, finish = backend.fuses and together, not backend.remote and together
+        fuse, epilogues = backend.fuses and together, not backend.remote and together
         self.model = simplified(model, fuse, settings.precision, settings.cache)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         splits = together and backend.replays and not self._untyped and growing(self.model)
         self._unsplit = self.model.clone() if splits else None
         self._steady: SteadyPrograms | None = None
-        combine(self.model, fuse, finish)
+        combine(self.model, fuse, epilogues)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings

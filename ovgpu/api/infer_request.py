@@ -128,9 +128,9 @@ class InferRequest(RequestTensors):
             self._userdata = userdata
         self.start(inputs, share_inputs, self._call_back, Claim())
 
-    def start(self, inputs: Any, share_inputs: bool, finished: Callable[[BaseException | None], Any],
+    def start(self, inputs: Any, share_inputs: bool, on_done: Callable[[BaseException | None], Any],
               runner: Claim) -> None:
-        """Starts an inference, after which its thread calls ``finished`` with None, or what went wrong.
+        """Starts an inference, after which its thread calls ``on_done`` with None, or what went wrong.
 
         The thread takes ``runner``. Where `start` raises, `CALLER` can take it if the inference does not run; it may
         run all the same where a signal's handler has raised.
@@ -147,7 +147,7 @@ class InferRequest(RequestTensors):
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._cancellation.requested = False
             self._future = future
-            self._worker.submit(self._run_async, future, runner, finished)
+            self._worker.submit(self._run_async, future, runner, on_done)
         except BaseException:
             if runner.take(CALLER):
                 if self._future is future:
@@ -155,7 +155,7 @@ class InferRequest(RequestTensors):
                 self._owner.release(future)
             raise
 
-    def _run_async(self, future: Future[None], runner: Claim, finished: Callable[[BaseException | None], Any]) -> None:
+    def _run_async(self, future: Future[None], runner: Claim, on_done: Callable[[BaseException | None], Any]) -> None:
         if not runner.take(future):
             return
         self._thread = threading.get_ident()
@@ -167,7 +167,7 @@ class InferRequest(RequestTensors):
             error = e
         self._owner.release(future)
         try:
-            finished(error)
+            on_done(error)
         except BaseException as e:
             error = e
         if error is None:

@@ -116,7 +116,7 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
     done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
     idle, started = list(range(len(requests))), 0
 
-    def finish() -> None:
+    def complete() -> None:
         number, error = done.get()
         if error is not None:
             raise error
@@ -125,21 +125,21 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
             watch(number)
         idle.append(number)
 
-    def finished(number: int, error: BaseException | None) -> None:
+    def on_done(number: int, error: BaseException | None) -> None:
         done.put((number, error))
 
     start = time.perf_counter()
     with _progress(limits) as advance:
         while not limits.reached(started, time.perf_counter() - start):
             if not idle:
-                finish()
+                complete()
             number = idle.pop(0)
             inputs = sources[number].next(requests[number])
-            requests[number].start(inputs, True, partial(finished, number), Claim())
+            requests[number].start(inputs, True, partial(on_done, number), Claim())
             started += 1
             advance(found.iterations, time.perf_counter() - start)
         while found.iterations < started:
-            finish()
+            complete()
     found.seconds = time.perf_counter() - start
     return found
 

@@ -29,7 +29,7 @@ from ovgpu.lowering.program import (
     Upload,
     Value,
 )
-from ovgpu.lowering.segments import finish
+from ovgpu.lowering.segments import finalize
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import host_indices
@@ -101,7 +101,7 @@ class Builder:
         if self.uploads:
             self._upload()
         self._fetch_items()
-        finish(self.program, [c for c in self.checks if self._decides(c)], self._source, self.born)
+        finalize(self.program, [c for c in self.checks if self._decides(c)], self._source, self.born)
         return self.program
 
     def _steps(self, nodes: Sequence[Node]) -> None:
@@ -111,7 +111,7 @@ class Builder:
                 return
         self._results()
 
-    # ---- the host lane
+    # ---- the shape function
 
     def _host_input(self, port: Output) -> HostInput:
         """How a step or a host node gets the port's value on the host."""
@@ -120,7 +120,7 @@ class Builder:
             return HostInput(constant=decode(value) if value.dtype.kind == "V" else value)
         if value is not None and self.hosts.spelled(port):
             return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
-        return HostInput(lane=self._host_node(port))
+        return HostInput(host_node=self._host_node(port))
 
     def _host_node(self, port: Output) -> int:
         """The number, in the current segment, of the host node that yields the port; made on first need."""
@@ -162,7 +162,7 @@ class Builder:
                 self.program.segments[reader].fetches.add(value)
 
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
-        """Where the lane of a segment finds an outside atom; see `lane.compile_lane`."""
+        """Where the shape function of a segment finds an outside atom; see `shape_function.compile_shape_function`."""
         if atom.op == "dim":
             *key, axis = atom.args
             return "shape", self.program.states[key[0]] if isinstance(key[0], str) else key[0], axis
@@ -240,7 +240,7 @@ class Builder:
         self.value_of[id(port)] = self.program.states[variable]
 
     def _demanded(self) -> set[int]:
-        """Ids of the nodes whose results are needed as tensors, not only as numbers of the lane."""
+        """Ids of the nodes whose results are needed as tensors, not only as numbers of the shape function."""
         wanted: set[int] = set()
         stack = [*self.model.results, *self.model.sinks]
         while stack:
@@ -334,7 +334,7 @@ class Builder:
         return self.value_of[id(port)]
 
     def _materialise(self, port: Output) -> None:
-        """A tensor whose value is a constant, or numbers of the lane that a step writes out."""
+        """A tensor whose value is a constant, or numbers of the shape function that a step writes out."""
         spec = port.spec
         assert spec.value is not None and spec.shape is not None
         if not spec.symbolic:
@@ -374,7 +374,7 @@ class Builder:
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
         if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.outputs):
-            return False  # the next segment's lane would read this view before that segment makes it
+            return False  # the next segment's shape function would read this view before that segment makes it
         for port, view in zip(node.outputs, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)
@@ -543,7 +543,7 @@ class Builder:
                     continue
                 if id(port) in self.value_of:
                     given.setdefault(id(port), port)
-                else:  # so far it was numbers of the lane
+                else:  # so far it was numbers of the shape function
                     later.add(id(port.node))
                     users.append(port.node)
         ports = list(given.values())

@@ -1,8 +1,8 @@
-"""Which values a model needs on the host, and which of them the lane can compute by itself.
+"""Which values a model needs on the host, and which of them the shape function can compute by itself.
 
 Target shapes, axes, lengths: numbers that decide shapes are followed symbolically where that is possible. What
-symbols cannot express is a *host tensor*: evaluated in the lane if it is cheap (small, and made from parameters
-and constants alone), else computed as any other tensor and read back, which ends a segment.
+symbols cannot express is a *host tensor*: evaluated in the shape function if it is cheap (small, and made from
+parameters and constants alone), else computed as any other tensor and read back, which ends a segment.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Hosts:
         return id(port) in self._hosted and not self.spelled(port)
 
     def is_cheap(self, port: Output) -> bool:
-        """Whether the lane can compute the port's value from parameters and constants by itself."""
+        """Whether the shape function can compute the port's value from parameters and constants by itself."""
         if self._cheap is None:
             self._cheap = self._cheap_ports()
         return id(port) in self._cheap

@@ -54,7 +54,7 @@ def bodies_of(op: Op) -> tuple[Model, ...]:
 
 
 def trips(node: Node) -> Int | None:
-    """The number of iterations, if the lane knows it."""
+    """The number of iterations, if the shape function knows it."""
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)):
         return None

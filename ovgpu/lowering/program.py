@@ -1,9 +1,9 @@
 """The compiled form of a model: a flat program with integer slots.
 
 A `Program` is a list of `Value`s (tensors, each with its memory and its place in it) and of `Segment`s of
-`Step`s. Every extent, stride and offset is an int or a `Sym`; a segment's `lane` computes the slots, the numbers
-behind those symbols, from what is known when the segment starts. A segment ends where the next one needs to know
-something that only running tells: the shape of a data-dependent result, or a computed value on the host.
+`Step`s. Every extent, stride and offset is an int or a `Sym`; a segment's `shape_function` computes the slots, the
+numbers behind those symbols, from what is known when the segment starts. A segment ends where the next one needs to
+know something that only running tells: the shape of a data-dependent result, or a computed value on the host.
 
 A program is plain data: nothing here runs, allocates, or knows a backend.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.base.view import View
-from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
@@ -51,13 +51,14 @@ class Value:
 
 @dataclass(slots=True)
 class HostInput:
-    """How a step gets an input's value on the host: a constant, Ints of the slots, or a result of the lane."""
+    """How a step gets an input's value on the host: a constant, Ints of the slots, or a result of the shape
+    function."""
 
     constant: np.ndarray[Any, Any] | None = None
     ints: tuple[Int, ...] | None = None
     shape: tuple[int, ...] = ()
     type: Type = Type.i64
-    lane: int = -1
+    host_node: int = -1
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Step:
     @property
     def place(self) -> str:
         """Where the op comes from that gives the step its name."""
-        if isinstance(self.op, Finished):
+        if isinstance(self.op, OpWithEpilogue):
             return self.op.layer.place
         return self.node.place if self.node is not None else ""
 
@@ -110,7 +111,7 @@ class Free:
 
 @dataclass(slots=True)
 class HostNode:
-    """An op that the lane evaluates: tensors of shape arithmetic that symbols cannot express."""
+    """An op that the shape function evaluates: tensors of shape arithmetic that symbols cannot express."""
 
     op: Op
     inputs: tuple[HostInput | int | None, ...]  # an int is a value id: an input, or a computed value to fetch
@@ -130,15 +131,15 @@ class Segment:
     values: list[int] = field(default_factory=list)  # whose arrays this segment makes, in order
     slots: list[Int] = field(default_factory=list)  # the expressions; their numbers are the slots
     host_nodes: list[HostNode] = field(default_factory=list)
-    fetches: set[int] = field(default_factory=set)  # value ids that the lane reads on the host
+    fetches: set[int] = field(default_factory=set)  # value ids that the shape function reads on the host
     told: list[int] = field(default_factory=list)  # numbers of the host nodes whose results steps take
-    lane: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
-    lane_source: str = ""
+    shape_function: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
+    shape_function_source: str = ""
     buffers: list[Buffer] = field(default_factory=list)
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
-    places: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finish`; as `values`
+    places: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finalize`; as `values`
     sized: list[tuple[int, int]] = field(default_factory=list)  # (buffer, slot of its size), of dynamic buffers
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
@@ -177,7 +178,7 @@ class Program:
     assigns: dict[str, int]  # variable id -> the value that Assign takes
     appended: dict[str, HostInput | None]  # ids of variables whose new value is the old one and more behind it, as
     # far as this is so: always, or where the host input says it
-    host_parameters: set[int]  # numbers of the inputs whose values the lane reads
+    host_parameters: set[int]  # numbers of the inputs whose values the shape function reads
     rest: Rest | None = None
     source: str = ""
     views: list[Free] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Completing a program: what each segment owns, depends on and keeps alive, and its lane function."""
+"""Completing a program: what each segment owns, depends on and keeps alive, and its shape function."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cache, partial
 from typing import Any
 
 from ovgpu.lowering.program import Buffer, Geometry, Program, Segment, Step, Value
-from ovgpu.lowering.shape_function import compile_lane
+from ovgpu.lowering.shape_function import compile_shape_function
 from ovgpu.symbolic import Atom, Check, Int, Sym, atoms
 from ovgpu.types import Type
 
 
-def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]],
+def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]],
            born: Mapping[int, int]) -> None:
     """Fill in the segments of a program whose steps are complete; ``born`` says in which one a value is computed."""
     values = program.values
@@ -34,7 +34,7 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
         _dependencies(program, segment, number, made)
         segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
                          if isinstance(b.nbytes, Sym)]
-        segment.told = sorted({h.lane for step in segment.steps for h in step.host.values() if h.lane >= 0})
+        segment.told = sorted({h.host_node for step in segment.steps for h in step.host.values() if h.host_node >= 0})
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
         segment.given = {i: _geometry(values[i], segment) for i in given}
         segment.places = [_place(values[i], segment) for i in segment.values]
@@ -48,7 +48,7 @@ def finish(program: Program, checks: Sequence[Check], source: Callable[[Segment,
             by_segment[known].append(check)
     on_host = {i: len(values) + number for number, i in enumerate(program.inputs)}
     for segment, its_checks in zip(program.segments, by_segment):
-        compile_lane(segment, its_checks, partial(source, segment), on_host)
+        compile_shape_function(segment, its_checks, partial(source, segment), on_host)
 
 
 def _ids(step: Step) -> Iterable[int]:
@@ -219,7 +219,7 @@ def _add(where: dict[int, list[int]], key: int, item: int) -> None:
 
 def _available(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]], born: Mapping[int, int],
                atom: Atom) -> int:
-    """The first segment in whose lane an outside atom is known."""
+    """The first segment in whose shape function an outside atom is known."""
     if atom.op not in ("unknown", "item"):
         return 0
     kind, value, _ = source(program.segments[0], atom)

@@ -1,7 +1,7 @@
-"""The host lane: one generated Python function per segment that fills the segment's slots.
+"""The shape function: one generated Python function per segment that fills the segment's slots.
 
-``lane(arrays) -> (slots, hosts)``: ``arrays`` are the program's arrays by value id (what earlier segments and the
-caller made), then the inputs as they are on the host; ``slots`` are ints, ``hosts`` the host tensors that symbols
+``shape_function(arrays) -> (slots, hosts)``: ``arrays`` are the program's arrays by value id (what earlier segments and
+the caller made), then the inputs as they are on the host; ``slots`` are ints, ``hosts`` the host tensors that symbols
 cannot express. It checks what inference could not, and raises `OpError` at the node concerned.
 """
 
@@ -17,12 +17,12 @@ from ovgpu.lowering.program import HostInput, HostNode, Segment
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, Lane
+from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, ExpressionCodegen
 
 
-def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
+def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
                  on_host: Mapping[int, int]) -> None:
-    """Generates ``segment.lane``. ``source`` says what an outside atom is: ("shape", value id, axis),
+    """Generates ``segment.shape_function``. ``source`` says what an outside atom is: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
     ``on_host`` says where, among the arrays, the numbers of a value that is an input are."""
     names: dict[str, Any] = {"fetch": fetch, "integer": integer, "evaluate_host": evaluate_host,
@@ -41,20 +41,20 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
             return f"A[{value}].strides[{element}] // {itemsize}"
         return f"A[{number}].shape[{element}]"
 
-    lane = Lane(spell)
+    codegen = ExpressionCodegen(spell)
 
     def argument(given: HostInput | int | None) -> str:
         if given is None:
             return "None"
         if isinstance(given, int):
             return f"fetch(A[{on_host.get(given, given)}])"
-        if given.lane >= 0:
-            host(given.lane)
-            return f"h{given.lane}"
+        if given.host_node >= 0:
+            host(given.host_node)
+            return f"h{given.host_node}"
         if given.ints is not None:
             name = f"t{len(names)}"
             names[name] = given
-            return f"host_array({name}, [{', '.join(lane.expression(i) for i in given.ints)}])"
+            return f"host_array({name}, [{', '.join(codegen.expression(i) for i in given.ints)}])"
         name = f"c{len(names)}"
         names[name] = given.constant
         return name
@@ -65,19 +65,19 @@ def compile_lane(segment: Segment, checks: Sequence[Check], source: Callable[[At
             node, output = segment.host_nodes[number], 0
             names[f"n{number}"] = node
             arguments = ", ".join(argument(x) for x in node.inputs)
-            lane.lines.append(f"h{number} = evaluate_host(n{number}, [{arguments}])[{output}]")
+            codegen.lines.append(f"h{number} = evaluate_host(n{number}, [{arguments}])[{output}]")
 
     for number in range(len(segment.host_nodes)):
         host(number)
     for number, check in enumerate(checks):
-        a, b = lane.expression(check.a), lane.expression(check.b)
-        lane.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{number}], {a}, {b})")
-    slots = [lane.expression(slot) for slot in segment.slots]
-    body = "\n    ".join([*lane.lines, f"return ({', '.join(slots)}{',' if slots else ''}), "
+        a, b = codegen.expression(check.a), codegen.expression(check.b)
+        codegen.lines.append(f"if {CHECKS[check.op].format(a, b)}: fail(checks[{number}], {a}, {b})")
+    slots = [codegen.expression(slot) for slot in segment.slots]
+    body = "\n    ".join([*codegen.lines, f"return ({', '.join(slots)}{',' if slots else ''}), "
                           f"[{', '.join(f'h{i}' for i in range(len(segment.host_nodes)))}]"])
-    segment.lane_source = f"def lane(A):\n    {body}\n"
-    exec(compile(segment.lane_source, "<host lane>", "exec"), names)
-    segment.lane = names["lane"]
+    segment.shape_function_source = f"def shape_function(A):\n    {body}\n"
+    exec(compile(segment.shape_function_source, "<shape function>", "exec"), names)
+    segment.shape_function = names["shape_function"]
 
 
 def fetch(array: Any) -> np.ndarray[Any, Any]:

@@ -23,7 +23,7 @@ class BitwiseNot(Unary):
 @op("BitwiseAnd", "opset13")
 class BitwiseAnd(Binary):
     types = "bits"
-    lane = False
+    supports_symbolic = False
     cuda_expr = "a & b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -33,7 +33,7 @@ class BitwiseAnd(Binary):
 @op("BitwiseOr", "opset13")
 class BitwiseOr(Binary):
     types = "bits"
-    lane = False
+    supports_symbolic = False
     cuda_expr = "a | b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -43,7 +43,7 @@ class BitwiseOr(Binary):
 @op("BitwiseXor", "opset13")
 class BitwiseXor(Binary):
     types = "bits"
-    lane = False
+    supports_symbolic = False
     cuda_expr = "a ^ b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -55,7 +55,7 @@ class Shift(Binary):
     all bits are shifted out."""
 
     types = "integer"
-    lane = False
+    supports_symbolic = False
 
 
 @op("BitwiseLeftShift", "opset15")

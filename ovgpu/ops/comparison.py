@@ -190,7 +190,7 @@ class Xor(LogicalXor):
 class LogicalNot(Unary):
     """The specification has booleans alone; numbers, which OpenVINO takes too, give 0 or 1 of their type."""
 
-    lane = True
+    supports_symbolic = True
     cuda_expr = "!x"
 
     def fn(self, xp: Any, x: Any) -> Any:
@@ -210,7 +210,7 @@ class Select(Elementwise):
     auto_broadcast: Broadcast = "numpy"
 
     exact = True
-    lane = True
+    supports_symbolic = True
     cuda_expr = "cond ? then : otherwise"
 
     def fn(self, xp: Any, cond: Any, then: Any, otherwise: Any) -> Any:

@@ -38,7 +38,7 @@ class Convert(Unary):
     destination_type: Type
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         if self.destination_type.is_dynamic():
@@ -251,7 +251,7 @@ class Identity(Op):
     """Its input, unchanged."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)

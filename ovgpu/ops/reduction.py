@@ -110,7 +110,7 @@ class Reduction(Op):
         elif not gone:
             total = folded.copy()
         elif kind.kind == "O":
-            total = np.asarray(LANE.get(self.fold, self.fold).reduce(folded, gone, keepdims=self.keep_dims))
+            total = np.asarray(SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, gone, keepdims=self.keep_dims))
         else:
             total = getattr(xp, self.fold_name)(folded, axis=gone, keepdims=self.keep_dims)
         result = self.after(xp, total, count)
@@ -217,7 +217,7 @@ def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, kept: Seq
 
 
 # What folds of symbolic integers use in place of ufuncs that compare.
-LANE: dict[np.ufunc, np.ufunc] = {
+SYMBOLIC_FOLDS: dict[np.ufunc, np.ufunc] = {
     np.maximum: np.frompyfunc(maximum, 2, 1),
     np.minimum: np.frompyfunc(minimum, 2, 1),
 }
@@ -228,7 +228,7 @@ class ReduceSum(Reduction):
     fold = np.add
     fold_name = "sum"
     kernel = "Sum"
-    lane = True
+    supports_symbolic = True
 
     def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         rows = as_rows(x, axes) if is_float(x.dtype) and out.flags.c_contiguous else None
@@ -243,7 +243,7 @@ class ReduceMean(ReduceSum):
     """The mean; of integers, truncated towards zero; over no elements, zero."""
 
     kernel = "Mean"
-    lane = False
+    supports_symbolic = False
 
     def after(self, xp: Any, total: Any, count: int) -> Any:
         if count == 0:
@@ -262,7 +262,7 @@ class ReduceMean(ReduceSum):
 
 
 class _Extreme(Reduction):
-    lane = True
+    supports_symbolic = True
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype) or dtype.kind in "iu"
@@ -301,7 +301,7 @@ class ReduceProd(Reduction):
     fold = np.multiply
     fold_name = "prod"
     kernel = "Prod"
-    lane = True
+    supports_symbolic = True
 
 
 @op("ReduceL1", "opset4")

@@ -10,18 +10,18 @@ from ovgpu.passes.attention import fuse_attention
 from ovgpu.passes.batch_norm import scale_channels
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.compressed import compressed_weights
-from ovgpu.passes.convolution_epilogue import finish_convolutions
+from ovgpu.passes.convolution_epilogue import fuse_convolution_epilogues
 from ovgpu.passes.decomposed_norm import join_norms
 from ovgpu.passes.einsum import expand_einsum
 from ovgpu.passes.fold import fold_constants
 from ovgpu.passes.fuse_elementwise import fuse_elementwise
 from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.group_norm import group_norms
-from ovgpu.passes.group_norm_epilogue import finish_group_norms
+from ovgpu.passes.group_norm_epilogue import fuse_group_norm_epilogues
 from ovgpu.passes.grouped_attention import group_heads
 from ovgpu.passes.infer_state_rank import rank_states
 from ovgpu.passes.kv_cache import growing_variables
-from ovgpu.passes.matmul_epilogue import finish_products
+from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.norm_affine import scale_norms
@@ -33,13 +33,13 @@ from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
 
 
-def prepare(model: Model, fuse: bool = False, finish: bool = False, precision: Type = Type.dynamic,
+def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
             cache: Type = Type.dynamic) -> Model:
     """A rewritten copy of the model, ready to be built; with ``fuse``, for a backend that runs elementwise chains as
-    one step, or along with convolutions in one kernel, with ``finish`` for the host, which does that from cache. It
+    one step, or along with convolutions in one kernel, with ``epilogues`` for the host, which does that from cache. It
     computes in the types that it has, or in ``precision``, and keeps keys and values likewise, or in ``cache``."""
     model = simplified(model, fuse, precision, cache)
-    combine(model, fuse, finish)
+    combine(model, fuse, epilogues)
     return model
 
 
@@ -73,15 +73,15 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     return model
 
 
-def combine(model: Model, fuse: bool = False, finish: bool = False) -> None:
+def combine(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
     """Has layers that follow each other computed by one, in place: the last part of `prepare`."""
-    if finish or fuse:
-        finish_convolutions(model, device=fuse)
-    if finish:
+    if epilogues or fuse:
+        fuse_convolution_epilogues(model, device=fuse)
+    if epilogues:
         lay_out_weights(model)
     if fuse:
-        finish_group_norms(model)
+        fuse_group_norm_epilogues(model)
         reshape_early(model)
         fuse_elementwise(model)
-        finish_products(model)
+        fuse_matmul_epilogues(model)
         add_norms(model)

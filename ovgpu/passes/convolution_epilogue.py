@@ -14,7 +14,7 @@ from ovgpu.ops.base.trace import trace
 from ovgpu.ops.convolution._convolution import OPERANDS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
-from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
+from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
@@ -23,7 +23,7 @@ from ovgpu.types import Type
 Users = dict[int, list[Node]]
 
 
-def finish_convolutions(model: Model, device: bool = False) -> None:
+def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
     users = users_of(model)
     hosted = hosted_ports(model) if device else set[int]()
@@ -32,7 +32,7 @@ def finish_convolutions(model: Model, device: bool = False) -> None:
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                finish_convolutions(body, device)
+                fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
         layers = region(node, users, hosted | taken, place, OPERANDS) if device else _chain(node, users, taken)
@@ -40,7 +40,7 @@ def finish_convolutions(model: Model, device: bool = False) -> None:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]
             op, (_, *others) = fused(layers, result, is_literal)
-            last.op = FinishedConvolution(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
+            last.op = ConvolutionWithEpilogue(layer=layer_of(node), convolution=node.op, fused=op, device=device)  # type: ignore[arg-type]
             last.inputs = [*node.inputs, *others]
     model.changed()
 

@@ -2,7 +2,7 @@
 
 A layer joins its users when all of them are in the chain, so that nothing is computed twice and the chain still has
 one result. What is broadcast on the way may join too, unless computing it for every element of the result costs more
-than writing it down once. Numbers become literals of the code; of shape arithmetic, which the host lane does,
+than writing it down once. Numbers become literals of the code; of shape arithmetic, which the shape function does,
 everything stays as it is.
 """
 

@@ -8,21 +8,21 @@ from functools import partial
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.shape_inputs import hosted_ports
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.normalization.channel_normalization import OTHERS, FinishedGroupNorm, GroupNormalization
+from ovgpu.ops.normalization.channel_normalization import OTHERS, GroupNormalization, GroupNormWithEpilogue
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
 from ovgpu.passes.convolution_epilogue import is_literal, region
 from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 
-def finish_group_norms(model: Model) -> None:
+def fuse_group_norm_epilogues(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
     users, others = users_of(model), hosted_ports(model)
     place = {id(node): i for i, node in enumerate(model.ops)}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                finish_group_norms(body)
+                fuse_group_norm_epilogues(body)
         if not isinstance(node.op, GroupNormalization):
             continue
         result = node.outputs[0]
@@ -30,7 +30,7 @@ def finish_group_norms(model: Model) -> None:
         if layers:
             others |= {id(layer.outputs[0]) for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)
-            layers[-1].op = FinishedGroupNorm(layer=layer_of(node), norm=node.op, fused=op)
+            layers[-1].op = GroupNormWithEpilogue(layer=layer_of(node), norm=node.op, fused=op)
             layers[-1].inputs = [*node.inputs, *operands]
     model.changed()
 

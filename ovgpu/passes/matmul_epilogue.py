@@ -18,7 +18,7 @@ from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.shape_inputs import hosted_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.fused._elementwise import Fused
-from ovgpu.ops.fused.matmul_epilogue import Activation, FinishedMatMul
+from ovgpu.ops.fused.matmul_epilogue import Activation, MatMulWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
@@ -31,20 +31,20 @@ MANY = 64  # rows: a tile of cuBLAS's kernels
 Users = dict[int, list[Node]]
 
 
-def finish_products(model: Model) -> None:
+def fuse_matmul_epilogues(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
     users, hosted = users_of(model), hosted_ports(model)
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
-                finish_products(body)
+                fuse_matmul_epilogues(body)
         fused = _layers(node, hosted)
         if fused is None or _is_of_norm(fused, node.outputs[0], users):
             continue
         for i, port in enumerate(node.inputs):
             assert port is not None
             matmul, reshape = _product(port, node, users, hosted)
-            if matmul is not None and _finish(matmul, reshape, node, _first(fused, i), i):
+            if matmul is not None and _fuse(matmul, reshape, node, _first(fused, i), i):
                 break
     model.changed()
 
@@ -93,17 +93,17 @@ def _only(port: Output, user: Node, users: Users, hosted: set[int]) -> bool:
     return users[id(port)] == [user] and id(port) not in hosted
 
 
-def _finish(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
+def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
     """Makes the node the product and its layers, if they are such; or the Reshape that came before them."""
     inputs = list(node.inputs)
     inputs[0], inputs[place] = inputs[place], inputs[0]
     result = matmul.outputs[0]
-    tail = _tail(fused, inputs[1:], result)
-    if tail is None or node.outputs[0].spec.type != result.spec.type:
+    epilogue = _epilogue_of(fused, inputs[1:], result)
+    if epilogue is None or node.outputs[0].spec.type != result.spec.type:
         return False
-    bias, residual, activation = tail
+    bias, residual, activation = epilogue
     product: Any = op_of(matmul)
-    op = FinishedMatMul(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
+    op = MatMulWithEpilogue(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
                         activation=activation)
     given = [*matmul.inputs, *inputs[1:]]
     if reshape is None:
@@ -120,7 +120,7 @@ def _finish(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place:
     return True
 
 
-def _tail(fused: Fused, others: list[Output | None], result: Output) -> tuple[int, int, Activation] | None:
+def _epilogue_of(fused: Fused, others: list[Output | None], result: Output) -> tuple[int, int, Activation] | None:
     """Which inputs of the layers are the bias and the residual, and the activation; None if there is more to them."""
     chain, bias, residual, last = fused.chain, 0, 0, 0
     activation: Activation = ""

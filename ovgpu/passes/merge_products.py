@@ -1,9 +1,9 @@
 """Products of one tensor and several constant matrices become one product, of which each user takes a part.
 
 Such are the projections to queries, keys and values, and the two of a gated layer. Their biases become one as well, if
-that saves layers: it is part of the product (see `finish_product`), or if that is of compressed weights, each has one
-then. The parts lie side by side, and are views; products stay apart if the layers that take them would
-have more of them copied than there are products saved, or if what they give is needed at different times.
+that saves layers: it is part of the product (see `fuse_matmul_epilogues`), or if that is of compressed weights, each
+has one then. The parts lie side by side, and are views; products stay apart if the layers that take them would have
+more of them copied than there are products saved, or if what they give is needed at different times.
 """
 
 from __future__ import annotations

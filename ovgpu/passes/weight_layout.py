@@ -13,7 +13,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Array, call, op_of
-from ovgpu.ops.base.tasks import lanes, record, shares
+from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.passes._graph import Graph
 from ovgpu.symbolic import Sym, product
@@ -63,9 +63,9 @@ def _weights(node: Node) -> Array | None:
 
 def _transposed(node: Node, weights: Array) -> Output:
     value = np.empty(weights.shape[::-1], weights.dtype)
-    work = lanes()
-    for lane, rows in zip(work, shares(len(weights), len(work))):
-        lane(_transpose, weights[rows], value[:, rows])
+    work = workers()
+    for worker, rows in zip(work, shares(len(weights), len(work))):
+        worker(_transpose, weights[rows], value[:, rows])
     record(call, work)
     let_go(weights)
     port = Graph(node).constant(value, Type.of(value.dtype))

@@ -225,7 +225,7 @@ class InputSlot:
         return None
 
     def pair(self, array: Array) -> Pair:
-        """What `read` gave as the lane reads it, and as steps read it."""
+        """What `read` gave as the shape function reads it, and as steps read it."""
         return Pair(array, array)
 
     def staged(self, array: Array) -> Array:

@@ -30,7 +30,7 @@ from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.intervals import Intervals, Unknown
 from ovgpu.runtime.state import Variables
-from ovgpu.symbolic import HELPERS, Int, Lane, Table
+from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Table
 from ovgpu.types import Type
 
 MOST = 16  # rows that an inference may append: the host computes the masks of many more rows too slowly
@@ -47,16 +47,16 @@ class SteadyPrograms:
         table = Table()
         specs = parts.specs(table)
         append_rotated(parts.device)
-        combine(parts.device, fuse=backend.fuses, finish=not backend.remote)
+        combine(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)
         self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}
         self.hosts: dict[tuple[Any, ...], Program] = {}
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
         self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
-        lanes = " ".join(segment.lane_source for segment in self.device.segments)
+        shape_functions = " ".join(segment.shape_function_source for segment in self.device.segments)
         self.seen = [number for number, value in enumerate(self.device.inputs)
-                     if number in self.read or f"A[{value}]" in lanes]
+                     if number in self.read or f"A[{value}]" in shape_functions]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
@@ -68,9 +68,9 @@ class SteadyPrograms:
 
 def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
     """A function from the shapes of a model's inputs to shapes that are made of them."""
-    lane = Lane(lambda atom: "S[{}][{}]".format(*atom.args))
-    rows = ["".join(f"{lane.expression(d)}, " for d in shape) for shape in wanted]
-    body = "; ".join([*lane.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
+    codegen = ExpressionCodegen(lambda atom: "S[{}][{}]".format(*atom.args))
+    rows = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in wanted]
+    body = "; ".join([*codegen.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
     names: dict[str, Any] = dict(HELPERS)
     exec(f"def shapes(S): {body}", names)
     return names["shapes"]  # type: ignore[no-any-return]
@@ -89,7 +89,7 @@ class SteadySteps:
         self._on_host: Constants = {}
         self._kept: tuple[list[Array], Replay] | None = None
         self._last: tuple[Shapes, list[Array], int] | None = None  # what `_room` said last, and for how many rows
-        self._tail: tuple[list[Array], list[Pair]] | None = None  # the caches, and the arguments made of them
+        self._cache_arguments: tuple[list[Array], list[Pair]] | None = None  # caches, and arguments for them
 
     @cached_property
     def _lengths(self) -> Pair:
@@ -123,9 +123,9 @@ class SteadySteps:
                                                         for f, x in zip(parts.feeds, found)):
                 return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
             given = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
-        if self._tail is None or self._tail[0] is not wholes:
-            self._tail = wholes, [self._lengths, *(Pair(whole, whole) for whole in wholes)]
-        return [*given, *self._tail[1]]
+        if self._cache_arguments is None or self._cache_arguments[0] is not wholes:
+            self._cache_arguments = wholes, [self._lengths, *(Pair(whole, whole) for whole in wholes)]
+        return [*given, *self._cache_arguments[1]]
 
     def _part(self, inputs: Sequence[Array]) -> _HostPart:
         """The host's part for inputs of these ranks and types."""
@@ -209,7 +209,7 @@ class _HostPart:
         if self._intervals is None:
             return None
         self.executor.take(inputs, {})
-        slots, _ = self.executor.program.segments[0].lane(self.executor.arrays)
+        slots, _ = self.executor.program.segments[0].shape_function(self.executor.arrays)
         return self._intervals.uniform(slots, inputs)
 
 

@@ -66,5 +66,5 @@ def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: 
     if given.ints is not None:
         values = [segment.resolve(i, slots) for i in given.ints]
         return np.array(values, given.type.storage).reshape(given.shape)
-    found: np.ndarray[Any, Any] = hosts[given.lane]
+    found: np.ndarray[Any, Any] = hosts[given.host_node]
     return decode(found) if found.dtype.kind == "V" else found

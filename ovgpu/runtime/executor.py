@@ -1,4 +1,4 @@
-"""Running a program: slots from the lane, arrays and calls bound to them, calls run.
+"""Running a program: slots from the shape function, arrays and calls bound to them, calls run.
 
 A `Binding` is a segment specialised for one set of slots: its arrays and its calls. Bindings are kept for the
 slots they were made for (LRU); a new one is derived from the last, so that a model that meets a new length at
@@ -47,7 +47,7 @@ class Executor:
                  cancellation: Cancellation | None = None) -> None:
         self.program, self.backend = program, backend
         self.cancellation = cancellation or Cancellation()
-        # by value id, then the inputs as the lane reads them; -1, an absent input, is None
+        # by value id, then the inputs as the shape function reads them; -1, an absent input, is None
         self.arrays: list[Any] = [None] * (len(program.values) + len(program.inputs) + 1)
         self.hosts: Sequence[Array] | None = None  # the inputs on the host, where a device has copies of them
         for value in program.values:
@@ -99,7 +99,7 @@ class Executor:
             self._bound(0, self.program.segments[0], memory, None)
 
     def take(self, inputs: Sequence[Array], states: dict[str, Array]) -> None:
-        """Has the lanes and steps read these inputs and states."""
+        """Has the shape functions and steps read these inputs and states."""
         A = self.arrays
         for i, array in zip(self.program.inputs, inputs, strict=True):
             A[i] = array
@@ -129,18 +129,18 @@ class Executor:
         A = self.arrays
         self.take(inputs, {})
         segment = self.program.segments[0]
-        for i in segment.given:  # the lane reads the strides of a part of the caller's tensor
+        for i in segment.given:  # the shape function reads the strides of a part of the caller's tensor
             value = self.program.values[i]
             if any(a.op == "stride" for s in value.view.strides if isinstance(s, Sym) for a in atoms(s)):
                 A[i] = memory.output(value.source, (), value.type)
-        slots, hosts = segment.lane(A)
+        slots, hosts = segment.shape_function(A)
         binding = self._derive(0, segment, slots, hosts, memory, base)
         self._publish(segment, binding)
         return binding
 
     def _bound(self, number: int, segment: Segment, memory: Memory, key: Any, start: bool = False) -> Binding:
         """The segment's binding for what the arrays are now. With ``start`` a new one runs while it is bound."""
-        slots, hosts = segment.lane(self.arrays)
+        slots, hosts = segment.shape_function(self.arrays)
         kept = self.bindings[number]
         full_key = (slots, key, *(hosts[i].tobytes() for i in segment.told))
         base = kept.get(full_key)
@@ -294,7 +294,7 @@ class Executor:
                 values.update(segment.users[i][0])
                 steps.update(segment.users[i][1])
             if told:
-                steps.update(i for i, s in enumerate(segment.steps) if any(h.lane >= 0 for h in s.host.values()))
+                steps.update(i for i, s in enumerate(segment.steps) if any(h.host_node >= 0 for h in s.host.values()))
             found = self.affected[key] = (sorted(values), sorted(steps))
             if len(self.affected) > KEPT * 8:
                 del self.affected[next(iter(self.affected))]

@@ -18,7 +18,7 @@ from ovgpu.lowering.program import Copy, Free, HostNode, Memory, Program, Segmen
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
-from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.ops.infrastructure.control_flow import If
 from ovgpu.runtime.backend import Counts, counts
@@ -211,7 +211,7 @@ def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
     if not segment.slots:
         return ()
     if number == 0 and all(executor.arrays[i] is not None for i in executor.program.inputs):
-        return segment.lane(executor.arrays)[0]  # the body of an unrolled loop: its caller keeps the bindings
+        return segment.shape_function(executor.arrays)[0]  # the body of an unrolled loop: its caller keeps the bindings
     return None
 
 
@@ -228,7 +228,7 @@ def _joined(plan: Plan, rest: Plan) -> Plan:
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
     """The layers that an op computes, if there are several."""
-    return op.layers if isinstance(op, (Fused, Finished, AddNorm)) else ()
+    return op.layers if isinstance(op, (Fused, OpWithEpilogue, AddNorm)) else ()
 
 
 class _Planner:
@@ -343,7 +343,7 @@ class _Planner:
         elif given is not None and given.ints is not None:
             count = self._number(given.ints[0])
         elif given is not None and self.bindings and (binding := self.bindings[number]) is not None:
-            count = int(np.asarray(binding.hosts[given.lane]).reshape(-1)[0])
+            count = int(np.asarray(binding.hosts[given.host_node]).reshape(-1)[0])
         if not isinstance(step.op, If):
             return (count,)
         return (None, None) if count is None else (int(bool(count)), int(not count))

@@ -16,9 +16,9 @@ class Layout:
     Raises: RuntimeError for a text that is no layout, TypeError for what is no text.
     """
 
-    __slots__ = ("_names", "_scalar", "_tail")
+    __slots__ = ("_last_names", "_names", "_scalar")
     _names: tuple[str, ...]
-    _tail: tuple[str, ...] | None
+    _last_names: tuple[str, ...] | None
     """The names after "...", None if the layout has no "..."."""
 
     def __init__(self, layout_str: str = "") -> None:
@@ -27,13 +27,13 @@ class Layout:
         text = layout_str.strip()
         self._scalar = text == _SCALAR
         if self._scalar:
-            self._names, self._tail = (), None
+            self._names, self._last_names = (), None
             return
         fields = _fields(text)
         split = fields.index("...") if "..." in fields else None
         self._names = tuple(map(_canonical, fields[:split]))
-        self._tail = None if split is None else tuple(map(_canonical, fields[split + 1 :]))
-        named = [name for name in (*self._names, *(self._tail or ())) if name != "?"]
+        self._last_names = None if split is None else tuple(map(_canonical, fields[split + 1 :]))
+        named = [name for name in (*self._names, *(self._last_names or ())) if name != "?"]
         for name in named:
             if named.count(name) > 1:
                 raise RuntimeError(f"Dimension ({name}) is defined multiple times in layout {text}")
@@ -45,11 +45,11 @@ class Layout:
     @property
     def empty(self) -> bool:
         """Whether the layout says nothing: `Layout()`."""
-        return not self._names and self._tail == ()
+        return not self._names and self._last_names == ()
 
     def has_name(self, dimension_name: str) -> bool:
         name = _alias(dimension_name)
-        return name != "?" and name in (*self._names, *(self._tail or ()))
+        return name != "?" and name in (*self._names, *(self._last_names or ()))
 
     def get_index_by_name(self, dimension_name: str) -> int:
         """The axis of that name; negative, from the end, after "...". RuntimeError if there is none."""
@@ -58,15 +58,15 @@ class Layout:
         name = _alias(dimension_name)
         if name in self._names:
             return self._names.index(name)
-        tail = self._tail or ()
-        return tail.index(name) - len(tail)
+        last = self._last_names or ()
+        return last.index(name) - len(last)
 
     def names(self, rank: int) -> list[str]:
         """One name per axis of a tensor of that rank, "?" for none. RuntimeError if the rank does not fit."""
-        known = len(self._names) + len(self._tail or ())
-        if rank < known or (rank > known and self._tail is None):
+        known = len(self._names) + len(self._last_names or ())
+        if rank < known or (rank > known and self._last_names is None):
             raise RuntimeError(f"layout {self} does not fit rank {rank}")
-        return [*self._names, *["?"] * (rank - known), *(self._tail or ())]
+        return [*self._names, *["?"] * (rank - known), *(self._last_names or ())]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
@@ -76,7 +76,7 @@ class Layout:
     def to_string(self) -> str:
         if self._scalar:
             return _SCALAR
-        names = self._names if self._tail is None else (*self._names, "...", *self._tail)
+        names = self._names if self._last_names is None else (*self._names, "...", *self._last_names)
         return f"[{','.join(names)}]"
 
     __str__ = to_string
@@ -88,8 +88,8 @@ class Layout:
 def _fields(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]"):
         return [field.strip() for field in text[1:-1].split(",")]
-    head, dots, tail = text.partition("...") if text else ("", "...", "")
-    return [*head, *([dots] if dots else []), *tail]
+    head, dots, last = text.partition("...") if text else ("", "...", "")
+    return [*head, *([dots] if dots else []), *last]
 
 
 def _alias(name: str) -> str:

@@ -48,7 +48,7 @@ void copy_later(void* to, const void* from, size_t bytes) {
   worker->in_kernel = true;
 }
 
-void finish_copies() {
+void complete_copies() {
   std::vector<Copy>& copies = block->thread->fiber->copies;
   for (const Copy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   copies.clear();

@@ -5,7 +5,7 @@ namespace emu {
 
 // Asynchronous copies happen as late as they may: when their thread waits. Until then there is poison.
 void copy_later(void* to, const void* from, size_t bytes);
-void finish_copies();
+void complete_copies();
 
 template <bool transposed>
 inline void load_matrices(const void* row, unsigned (&to)[4], int site) {
@@ -75,4 +75,4 @@ inline void copy_async(void* to, const void* from, bool there) {
   static const char zeros[16] = {};
   emu::copy_later(to, there ? from : zeros, 16);
 }
-inline void wait_copies() { emu::finish_copies(); }
+inline void wait_copies() { emu::complete_copies(); }

@@ -199,10 +199,10 @@ class Pointwise:
             raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: {other} and {shape} do not give {self.out.dim}")
 
 
-def is_conv_bias_act(tail: Sequence[Pointwise]) -> bool:
+def is_conv_bias_act(epilogue: Sequence[Pointwise]) -> bool:
     """Whether engines that are compiled ahead know the nodes after a convolution: [+ tensor] + bias [, Relu]."""
-    biased = [node.other is not None and node.other.dim[0] == 1 == prod(node.other.dim[2:]) for node in tail]
-    kinds = "".join("r" if node.other is None else "b" if bias else "z" for node, bias in zip(tail, biased))
+    biased = [node.other is not None and node.other.dim[0] == 1 == prod(node.other.dim[2:]) for node in epilogue]
+    kinds = "".join("r" if node.other is None else "b" if bias else "z" for node, bias in zip(epilogue, biased))
     return re.fullmatch("[zb]?br?", kinds) is not None
 
 
@@ -218,7 +218,7 @@ class pygraph:
         self._between = intermediate_data_type
         self._tensors: list[Tensor] = []
         self._nodes: list[Convolution] = []
-        self._tail: list[Pointwise] = []
+        self._epilogue: list[Pointwise] = []
         self._done = 0
         self._engines: list[Engine] = []
 
@@ -267,15 +267,15 @@ class pygraph:
 
     def _pointwise(self, given: Tensor, other: Tensor | None, compute: data_type) -> Tensor:
         assert compute == data_type.FLOAT, "the emulator computes in f32"
-        assert given is (self._tail or self._nodes)[-1].out, "the emulator knows chains"
+        assert given is (self._epilogue or self._nodes)[-1].out, "the emulator knows chains"
         self._tensors.append(Tensor((), (), data_type.NOT_SET, -1))
-        self._tail.append(Pointwise(given, other, self._tensors[-1]))
+        self._epilogue.append(Pointwise(given, other, self._tensors[-1]))
         return self._tensors[-1]
 
     @property
     def _inner(self) -> list[Tensor]:
         """Results that are not written to memory."""
-        return [node.out for node in (*self._nodes, *self._tail)][:-1]
+        return [node.out for node in (*self._nodes, *self._epilogue)][:-1]
 
     def _step(self, number: int, name: str) -> None:
         if self._done != number - 1:
@@ -292,9 +292,9 @@ class pygraph:
         node.infer()
         for inner in self._inner:
             assert self._between == data_type.FLOAT and not inner.output, "the emulator rounds nothing in between"
-        for each in self._tail[:-1]:
+        for each in self._epilogue[:-1]:
             each.out.dim = node.out.dim
-        out = (self._tail or self._nodes)[-1].out
+        out = (self._epilogue or self._nodes)[-1].out
         if not (out.dim and out.stride and out.output):
             raise NotImplementedError("the emulator infers no results that are written")
 
@@ -302,13 +302,13 @@ class pygraph:
         self._step(2, "build_operation_graph")
         refuse_while_capturing("building a graph")
         _known(self._handle or 0)
-        for node in (*self._nodes, *self._tail):
+        for node in (*self._nodes, *self._epilogue):
             node.finalize()
 
     def create_execution_plans(self, heuristics: Sequence[heur_mode], /) -> None:
         self._step(3, "create_execution_plans")
-        self._engines = self._nodes[0].engines((self._tail or self._nodes)[-1].out.data_type)
-        if self._tail and not is_conv_bias_act(self._tail):  # others are fused at run time, for tensor cores
+        self._engines = self._nodes[0].engines((self._epilogue or self._nodes)[-1].out.data_type)
+        if self._epilogue and not is_conv_bias_act(self._epilogue):  # others are fused at run time, for tensor cores
             self._engines = [e for e in self._engines if numerical_note.TENSOR_CORE in e.notes]
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note], /) -> None:
@@ -350,10 +350,10 @@ class pygraph:
                 raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED: misaligned address {address!r}")
         if not workspace and engine.nbytes:
             raise RuntimeError("CUDNN_STATUS_BAD_PARAM: no workspace")
-        out = (self._tail or self._nodes)[-1].out
+        out = (self._epilogue or self._nodes)[-1].out
         addresses = [tensor_to_device_buffer[(out if t is node.out else t).uid] for t in node.tensors]
-        others = [tensor_to_device_buffer[p.other.uid] for p in self._tail if p.other is not None]
-        enqueue(Node(node, engine, *addresses, workspace, (*self._tail,), (*others,)), stream, count=True)
+        others = [tensor_to_device_buffer[p.other.uid] for p in self._epilogue if p.other is not None]
+        enqueue(Node(node, engine, *addresses, workspace, (*self._epilogue,), (*others,)), stream, count=True)
 
 
 # ---- what a plan computes --------------------------------------------------------------------------------
@@ -367,13 +367,13 @@ class Node:
     kernel: int
     sparse: int
     workspace: int
-    tail: tuple[Pointwise, ...] = ()
+    epilogue: tuple[Pointwise, ...] = ()
     others: tuple[int, ...] = ()
 
     def run(self) -> None:
         c = self.convolution
         check_span(self.workspace, self.engine.nbytes, "cuDNN workspace")
-        out = self.tail[-1].out if self.tail else c.out
+        out = self.epilogue[-1].out if self.epilogue else c.out
         views = [(out if t is c.out else t).view(ptr)
                  for t, ptr in zip(c.tensors, (self.whole, self.kernel, self.sparse))]  # fmt: skip
         whole, kernel, sparse = map(device_view, views)
@@ -398,14 +398,14 @@ class Node:
                 else:
                     columns += self.summed(matrices @ reads.reshape(*reads.shape[:3], -1))
             if c.transposed:
-                whole[...] = self.finished(inside).astype(whole.dtype)
+                whole[...] = self.with_epilogue(inside).astype(whole.dtype)
             else:
-                sparse[...] = self.finished(columns.reshape(sparse.shape)).astype(sparse.dtype)
+                sparse[...] = self.with_epilogue(columns.reshape(sparse.shape)).astype(sparse.dtype)
 
-    def finished(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def with_epilogue(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """What follows the sums, in f32."""
         others = iter(self.others)
-        for node in self.tail:
+        for node in self.epilogue:
             if node.other is None:
                 x = np.fmax(x, np.float32(0))  # as the library does unless told otherwise: no NaN passes
             else:

@@ -32,7 +32,7 @@ def weights(*shape: int) -> Any:
     return const(np.random.default_rng(3).standard_normal(shape))
 
 
-def finish(outputs: Any, inputs: list[Any], sinks: list[Any] | None = None) -> ov.Model:
+def model_of(outputs: Any, inputs: list[Any], sinks: list[Any] | None = None) -> ov.Model:
     outputs = outputs if isinstance(outputs, list) else [outputs]
     return ov.Model([ops.result(o) for o in outputs], sinks or [], inputs, "model")
 
@@ -40,7 +40,7 @@ def finish(outputs: Any, inputs: list[Any], sinks: list[Any] | None = None) -> o
 @model
 def dense() -> ov.Model:
     x = param(2, 5, name="x")
-    return finish(ops.softmax(ops.add(ops.matmul(x, weights(5, 7), False, False), weights(7)), 1), [x])
+    return model_of(ops.softmax(ops.add(ops.matmul(x, weights(5, 7), False, False), weights(7)), 1), [x])
 
 
 @model
@@ -48,7 +48,7 @@ def convolution() -> ov.Model:
     x = param(1, 3, 9, 7)
     y = ops.convolution(x, weights(4, 3, 3, 2), [2, 1], [1, 0], [0, 1], [1, 1], "explicit")
     y = ops.prelu(y, const([0.1, 0.2, 0.3, 0.4]))
-    return finish(ops.max_pool(y, [1, 1], [1, 1], [0, 0], [0, 0], [2, 2]).output(0), [x])
+    return model_of(ops.max_pool(y, [1, 1], [1, 1], [0, 0], [0, 0], [2, 2]).output(0), [x])
 
 
 @model
@@ -60,38 +60,38 @@ def attributes() -> ov.Model:
                         axes=const([2, 3], np.int64))
     y = ops.clamp(ops.elu(y, 0.3), -0.25, 1e10)
     top = ops.topk(y, const(3, np.int64), 2, "max", "value", index_element_type="i64")
-    return finish([top.output(0), top.output(1), ops.mvn(y, const([2, 3], np.int64), True, 1e-6, "inside_sqrt")], [x])
+    return model_of([top.output(0), top.output(1), ops.mvn(y, const([2, 3], np.int64), True, 1e-6, "inside_sqrt")], [x])
 
 
 @model
 def many_outputs() -> ov.Model:
     x = param(-1, 6)
     split = ops.variadic_split(x, const(1, np.int64), const([1, 2, 3], np.int64))
-    return finish([split.output(2), split.output(0), ops.relu(split.output(2))], [x])
+    return model_of([split.output(2), split.output(0), ops.relu(split.output(2))], [x])
 
 
 @model
 def dynamic_shapes() -> ov.Model:
     x = param(-1, (2, 8), 3)
-    return finish([ops.shape_of(x), ops.reshape(x, const([0, -1], np.int64), True)], [x])
+    return model_of([ops.shape_of(x), ops.reshape(x, const([0, -1], np.int64), True)], [x])
 
 
 @model
 def scalars() -> ov.Model:
     x = param()
-    return finish([ops.add(x, const(2.5)), ops.unsqueeze(x, const([0, 1], np.int64))], [x])
+    return model_of([ops.add(x, const(2.5)), ops.unsqueeze(x, const([0, 1], np.int64))], [x])
 
 
 @model
 def zero_extent() -> ov.Model:
     x = param(2, 3)
-    return finish(ops.concat([x, const(np.zeros((0, 3)))], 0), [x])
+    return model_of(ops.concat([x, const(np.zeros((0, 3)))], 0), [x])
 
 
 @model
 def equal_constants() -> ov.Model:
     x = param(4)
-    return finish(ops.multiply(ops.add(x, const([1, 2, 3, 4])), const([1, 2, 3, 4])), [x])
+    return model_of(ops.multiply(ops.add(x, const([1, 2, 3, 4])), const([1, 2, 3, 4])), [x])
 
 
 @model
@@ -99,13 +99,13 @@ def sequence() -> ov.Model:
     x, h, c = param(2, 4, 3), param(2, 1, 5), param(2, 1, 5)
     lstm = ops.lstm_sequence(x, h, c, const([4, 2], np.int64), weights(1, 20, 3), weights(1, 20, 5), weights(1, 20),
                              5, "forward", ["sigmoid", "tanh", "tanh"], [], [], 0.0)
-    return finish([lstm.output(0), lstm.output(1)], [x, h, c])
+    return model_of([lstm.output(0), lstm.output(1)], [x, h, c])
 
 
 def low_bit(name: str) -> ov.Model:
     packed = ov.op.Constant(getattr(ov.Type, name), ov.Shape([3, 5]), [1, 0, 3, 2, 1, 0, 1, 1, 2, 3, 0, 0, 1, 2, 3])
     x = param(2, 3)
-    return finish(ops.matmul(x, ops.multiply(ops.convert(packed, np.float32), weights(3, 1)), False, False), [x])
+    return model_of(ops.matmul(x, ops.multiply(ops.convert(packed, np.float32), weights(3, 1)), False, False), [x])
 
 
 for _name in ("i4", "u4", "u2", "i8", "u8", "nf4", "f8e4m3", "f8e5m2", "f4e2m1", "bf16", "f16", "f64", "i16", "u1"):
@@ -116,7 +116,7 @@ for _name in ("i4", "u4", "u2", "i8", "u8", "nf4", "f8e4m3", "f8e5m2", "f4e2m1",
 def strings() -> ov.Model:
     x = param(2)
     table = ov.op.Constant(ov.Tensor(["ab", "", "x" * 40]))
-    return finish([x, ops.string_tensor_unpack(table).output(1)] if hasattr(ops, "string_tensor_unpack")
+    return model_of([x, ops.string_tensor_unpack(table).output(1)] if hasattr(ops, "string_tensor_unpack")
                   else [ops.relu(x), table], [x])
 
 
@@ -139,7 +139,7 @@ def tensor_iterator() -> ov.Model:
     loop.set_invariant_input(w, outer[2].output(0))
     ends = [loop.get_iter_value(last.output(0), -1),
             loop.get_concatenated_slices(every.output(0), -1, -1, 1, 0, 1)]
-    return finish(ends, list(outer))
+    return model_of(ends, list(outer))
 
 
 @model
@@ -154,7 +154,7 @@ def loop() -> ov.Model:
     node.set_special_body_ports([1, 1])
     node.set_sliced_input(x, outer[0].output(0), 0, 1, 1, -1, 1)
     node.set_merged_input(h, outer[1].output(0), last.output(0))
-    return finish([node.get_iter_value(last.output(0), -1),
+    return model_of([node.get_iter_value(last.output(0), -1),
                    node.get_concatenated_slices(every.output(0), 0, 1, 1, -1, 1)], list(outer))
 
 
@@ -169,7 +169,7 @@ def branches() -> ov.Model:
     node.set_else_body(other)
     node.set_input(x.output(0), tx, ex)
     node.set_input(y.output(0), ty, None)
-    return finish([node.set_output(then.results[0], other.results[1]),
+    return model_of([node.set_output(then.results[0], other.results[1]),
                    node.set_output(then.results[1], other.results[0])], [c, x, y])
 
 
@@ -189,7 +189,7 @@ def nested_bodies() -> ov.Model:
     outer.set_body(ov.Model([out], [bc, bx], "body"))
     outer.set_sliced_input(bx, x.output(0), 0, 1, 1, -1, 1)
     outer.set_invariant_input(bc, c.output(0))
-    return finish(outer.get_concatenated_slices(out.output(0), 0, 1, 1, -1, 1), [c, x])
+    return model_of(outer.get_concatenated_slices(out.output(0), 0, 1, 1, -1, 1), [c, x])
 
 
 def variable(name: str, *shape: int) -> Any:
@@ -204,7 +204,7 @@ def state() -> ov.Model:
     kept = variable("a,b", -1, 2)
     read = opset6.read_value(const(np.zeros((1, 2))), kept)
     grown = ops.concat([read, x], 0)
-    return finish(ops.multiply(grown, const([2, 3])), [x], [opset6.assign(grown, kept)])
+    return model_of(ops.multiply(grown, const([2, 3])), [x], [opset6.assign(grown, kept)])
 
 
 @model
@@ -212,7 +212,7 @@ def state_of_version_3() -> ov.Model:
     x = param(1, 2)
     read = opset3.read_value(const(np.ones((1, 2))), "v")
     total = ops.add(read, x)
-    return finish(total, [x], [opset3.assign(total, "v")])
+    return model_of(total, [x], [opset3.assign(total, "v")])
 
 
 @model
@@ -222,7 +222,7 @@ def odd_names() -> ov.Model:
     y = ops.relu(x, name="same")
     z = ops.negative(y, name="same")
     y.output(0).set_names({"middle"})
-    found = finish([z, y], [x])
+    found = model_of([z, y], [x])
     found.outputs[0].set_names({"last, but", "not least"})
     return found
 
@@ -235,7 +235,7 @@ def runtime_information() -> ov.Model:
     y.rt_info["user_data_of_mine"] = "a & b"
     y.output(0).rt_info["user_data"] = "port"
     y.input(0).rt_info["user_data_in"] = "7"
-    found = finish(y, [x])
+    found = model_of(y, [x])
     found.set_rt_info("v", ["nested", "bad name"])
     found.set_rt_info({"p": {"q": 1}, "r": {}}, "tree")
     found.set_rt_info(True, "flag")
@@ -245,4 +245,4 @@ def runtime_information() -> ov.Model:
 @model
 def old_padding() -> ov.Model:
     x = param(1, 2, 6, 6)
-    return finish(opset8.avg_pool(x, [1, 1], [0, 0], [0, 0], [3, 3], True, auto_pad="same_upper"), [x])
+    return model_of(opset8.avg_pool(x, [1, 1], [0, 0], [0, 0], [3, 3], True, auto_pad="same_upper"), [x])

@@ -26,8 +26,8 @@ def op(model: Model, name: str) -> Any:
     return next(node.op for node in model.ops if node.friendly_name == name)
 
 
-def document(layers: str, edges: str = "", head: str = 'name="m" version="11"', tail: str = "") -> str:
-    return (f'<?xml version="1.0"?><net {head}><layers>{layers}</layers><edges>{edges}</edges>{tail}</net>')
+def document(layers: str, edges: str = "", head: str = 'name="m" version="11"', rest: str = "") -> str:
+    return (f'<?xml version="1.0"?><net {head}><layers>{layers}</layers><edges>{edges}</edges>{rest}</net>')
 
 
 def parameter(number: int, data: str, port: str = 'precision="FP32"', inner: str = "") -> str:
@@ -279,12 +279,12 @@ def test_runtime_information(tmp_path: Path) -> None:
 
 
 def test_meta_data_of_old_files() -> None:
-    tail = ('<meta_data><MO_version value="2021.4"/>'
+    rest = ('<meta_data><MO_version value="2021.4"/>'
             '<cli_parameters><input value="x"/><unset unset_cli_parameters="a, b"/></cli_parameters>'
             "</meta_data>"
             '<quantization_parameters><accuracy value="0.5"/></quantization_parameters>')
     text = document(parameter(0, '<data shape="2" element_type="f32"/>') + result(1), edge(0, 0, 1, 0),
-                    'name="m" version="10"', tail)
+                    'name="m" version="10"', rest)
     ours, theirs = read_model(text), ov.Core().read_model(text.encode())
     for path in ("MO_version", ["conversion_parameters", "input"], ["conversion_parameters", "unset"],
                  ["optimization", "accuracy"]):

@@ -19,7 +19,7 @@ from ovgpu.ir._constants import CHECKSUM_BYTES
 from ovgpu.ops import Op, op
 from tests.harness.ir import Net
 
-from .models import MODELS, const, finish, param, weights
+from .models import MODELS, const, model_of, param, weights
 
 CORE = ov.Core()
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -91,7 +91,7 @@ def test_real_models(name: str, tmp_path: Path) -> None:
 def test_dynamic_ranks(tmp_path: Path) -> None:
     x = ops.parameter(ov.PartialShape.dynamic(), ov.Type.dynamic)
     y = ops.parameter(ov.PartialShape([-1, ov.Dimension(2, 8)]), np.int32)
-    ov.serialize(finish([ops.relu(x), y], [x, y]), tmp_path / "theirs.xml")
+    ov.serialize(model_of([ops.relu(x), y], [x, y]), tmp_path / "theirs.xml")
     serialize(read_model(tmp_path / "theirs.xml"), tmp_path / "ours.xml")
     ours = CORE.read_model(tmp_path / "ours.xml")
     assert [str(p.partial_shape) for p in ours.inputs] == ["[...]", "[?,2..8]"]
@@ -174,10 +174,10 @@ def float_models() -> dict[str, ov.Model]:
     quantized = ops.fake_quantize(ops.relu(x), const(0.1), const(1), const(0.1), const(1), 16)
     low = ops.multiply(ops.convert(ops.constant(np.ones((3, 3), np.int8)), np.float32), const([[0.1]] * 3))
     return {
-        "plain": finish([ops.add(ops.add(y, double), precise), named], [x]),
-        "fake_quantize": finish(ops.add(quantized, const([0.1, 0.2, 0.3])), [x]),
-        "low_precision": finish(ops.add(ops.matmul(x, low, False, False), const([0.1, 0.2, 0.3])), [x]),
-        "half": finish(ops.matmul(x, ops.convert(ops.constant(np.ones((3, 3), np.float16)), np.float32),
+        "plain": model_of([ops.add(ops.add(y, double), precise), named], [x]),
+        "fake_quantize": model_of(ops.add(quantized, const([0.1, 0.2, 0.3])), [x]),
+        "low_precision": model_of(ops.add(ops.matmul(x, low, False, False), const([0.1, 0.2, 0.3])), [x]),
+        "half": model_of(ops.matmul(x, ops.convert(ops.constant(np.ones((3, 3), np.float16)), np.float32),
                                   False, False), [x]),
         "body": MODELS["nested_bodies"](),
     }

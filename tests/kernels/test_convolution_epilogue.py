@@ -22,7 +22,7 @@ from ovgpu.ops.convolution.convolution import (
     GroupConvolutionBackpropData,
 )
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
-from ovgpu.ops.fused.convolution_epilogue import FinishedConvolution
+from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from tests.emulator import nvrtc
 
 from .test_convolution import convolve
@@ -40,10 +40,10 @@ def chain(others: int, *layers: Elementwise) -> Chain:
     return Chain(1 + others, (), tuple(parts))
 
 
-def finished(op: Any, others: int, *layers: Elementwise) -> FinishedConvolution:
+def with_epilogue(op: Any, others: int, *layers: Elementwise) -> ConvolutionWithEpilogue:
     named = tuple(Layer(layer, layer.name, "") for layer in layers)
     fused = Fused(chain=chain(others, *layers), ranks=(), layers=named)
-    return FinishedConvolution(layer=Layer(op, "convolution", ""), convolution=op, fused=fused, device=True)
+    return ConvolutionWithEpilogue(layer=Layer(op, "convolution", ""), convolution=op, fused=fused, device=True)
 
 
 def per_channel(out: Shape) -> Shape:
@@ -67,20 +67,20 @@ CASES: list[tuple[Op, Shape, Shape, Shape, list[str]]] = [
 def test_in_the_kernel_that_computes(case: int, kind: Any, backend: CudaBackend) -> None:
     """A bias, the sum with a tensor, and an activation, each rounded to its type; cuBLAS finishes nothing."""
     op, x, kernel, out, names = CASES[case]
-    layers = finished(op, 2, Add(), Add(), Clamp(min=-5.0, max=700.0))
+    layers = with_epilogue(op, 2, Add(), Add(), Clamp(min=-5.0, max=700.0))
     room = 720 if "fold_columns" in names else 0  # for two images
     found = convolve(backend, layers, x, kernel, kind, room, others=[per_channel(out), out], exact=True)
     assert found == (["", "ovgpu_add_clamp"] if np.dtype(kind).itemsize == 2 and kernel[2:] == (1, 1) else names)
 
 
 def test_beside_columns(backend: CudaBackend) -> None:
-    layers = finished(Convolution(), 1, Add(), Relu())
+    layers = with_epilogue(Convolution(), 1, Add(), Relu())
     found = convolve(backend, layers, (3, 5, 4, 8), (7, 5, 2, 3), np.float16, others=[(1, 7, 1, 1)], exact=True)
     assert found == ["gather_columns", "", "ovgpu_add_relu"]
 
 
 def test_large_products_are_of_cublas(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, shapes = finished(Convolution(), 1, Add()), ((1, 9, 5, 7), (8, 9, 1, 1))
+    layers, shapes = with_epilogue(Convolution(), 1, Add()), ((1, 9, 5, 7), (8, 9, 1, 1))
     monkeypatch.setattr(_convolution, "LITTLE", 8 * 35 * 9 - 1)
     assert convolve(backend, layers, *shapes, others=[(1, 8, 1, 1)]) == ["convolve_tiles"]
     monkeypatch.setattr(_convolution, "SHALLOW", 8)
@@ -95,21 +95,21 @@ def test_operands_broadcast(other: Shape, backend: CudaBackend) -> None:
     cut = ConvolutionBackpropData(pads_begin=(1, 1), pads_end=(1, 1))
     for op, x, kernel in ((Convolution(), (2, 3, 6, 5), (6, 3, 2, 2)), (cut, (2, 3, 6, 5), (3, 6, 2, 2)),
                           (GroupConvolution(), (2, 3, 6, 5), (3, 2, 1, 2, 2))):
-        layers = finished(op, 1, Multiply(), Swish())
+        layers = with_epilogue(op, 1, Multiply(), Swish())
         convolve(backend, layers, x, kernel, others=[other], place=lambda a: a[:, 4:, 2:, 1:])
 
 
 def test_numbers_of_64_bits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_convolution, "FAR", 0)
-    convolve(backend, finished(Convolution(), 2, Add(), Add(), Relu()), (1, 70, 4, 6), (5, 70, 3, 3),
+    convolve(backend, with_epilogue(Convolution(), 2, Add(), Add(), Relu()), (1, 70, 4, 6), (5, 70, 3, 3),
              others=[(5, 1, 1), (1, 5, 2, 4)])  # fmt: skip
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     """Without spills."""
-    source = functor("Finish", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolution.OPERANDS)
-    names = [f"{name}, Finish>" for name in (
+    source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolution.OPERANDS)
+    names = [f"{name}, Epilogue>" for name in (
         "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]
     usage = nvrtc.compile_file(_convolution.FILE, architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

@@ -74,15 +74,15 @@ def gated(net: Net, _: Port, port: Port) -> Port:
     return net.layer("Multiply", "opset1", [port, mean])
 
 
-@pytest.mark.parametrize(("tails", "given", "count"), [
+@pytest.mark.parametrize(("epilogues", "given", "count"), [
     ((BIAS, CLAMP), {}, 1), ((BIAS, silu, RELU), {}, 1), ((BIAS, hard_swish), GROUPS, 1),
     ((BIAS, residual, RELU), {}, 2), ((BIAS, RELU), {"shape": (2, 6, -1, -1)}, 1),
     ((layer("PRelu", [0.25]), BIAS), {}, 1), ((BIAS, gated), {}, 3), ((gated, BIAS), {}, 3),
     ((BIAS, SWISH), {"op": "ConvolutionBackpropData"}, 2), ((layer("Greater", 0.5),), {}, 2),
     ((layer("Add", np.ones((2, 2, 6, 7, 9))),), {}, 2),
 ])  # fmt: skip
-def test_layers_that_join(tails: Any, given: Any, count: int, emulated: str) -> None:
-    assert kernels(network(*tails, **given).build(), emulated, 2, 6, 7, 9) == count
+def test_layers_that_join(epilogues: Any, given: Any, count: int, emulated: str) -> None:
+    assert kernels(network(*epilogues, **given).build(), emulated, 2, 6, 7, 9) == count
 
 
 def test_two_convolutions_of_a_sum(emulated: str) -> None:

@@ -30,7 +30,7 @@ from tests.harness.replay import EMULATED
 from tests.ops.convolution import test_convolution as judged
 
 from .recorded import replay
-from .test_convolution_epilogue import finished
+from .test_convolution_epilogue import with_epilogue
 
 Array = np.ndarray[Any, Any]
 Pick = Callable[[Any], Any]
@@ -145,7 +145,7 @@ CONV, X, KERNEL, OUT, BIAS = Convolution(), (2, 9, 5, 8), (8, 9, 2, 1), (2, 8, 4
 ])  # fmt: skip
 def test_finishes(layers: Any, others: Any, backend: CudaBackend) -> None:
     """A bias, the sum with a tensor, and Relu, in that order or in the other one."""
-    assert convolve(backend, finished(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN"]
+    assert convolve(backend, with_epilogue(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN"]
 
 
 @pytest.mark.parametrize(("x", "kernel", "out"), [
@@ -154,7 +154,7 @@ def test_finishes(layers: Any, others: Any, backend: CudaBackend) -> None:
 ])  # fmt: skip
 def test_finishes_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBackend) -> None:
     others = [(out[1], *(1 for _ in out[2:])), out]
-    assert convolve(backend, finished(CONV, 2, Add(), Add(), Relu()), x, kernel, others=others) == ["cuDNN"]
+    assert convolve(backend, with_epilogue(CONV, 2, Add(), Add(), Relu()), x, kernel, others=others) == ["cuDNN"]
 
 
 @pytest.mark.parametrize(("layers", "others"), [
@@ -163,17 +163,17 @@ def test_finishes_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBa
     ([Add(), Add()], [BIAS, (2, 8, 1, 8)]),
 ])  # fmt: skip
 def test_leaves_other_layers(layers: Any, others: Any, backend: CudaBackend) -> None:
-    assert convolve(backend, finished(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN", "other"]
+    assert convolve(backend, with_epilogue(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN", "other"]
 
 
 def test_rounds_16_bits_between_layers(backend: CudaBackend) -> None:
-    layers = finished(CONV, 1, Add(), Relu())
+    layers = with_epilogue(CONV, 1, Add(), Relu())
     assert convolve(backend, layers, X, KERNEL, np.float16, others=[BIAS]) == ["cuDNN", "other"]
 
 
 def test_what_engines_cannot_finish(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of this project does, after a convolution, or along with little work."""
-    layers = finished(CONV, 2, Add(), Add(), Relu())
+    layers = with_epilogue(CONV, 2, Add(), Add(), Relu())
     wrong = refuses(RuntimeError("CUDNN_STATUS_BAD_PARAM"))
     for name, value in (("is_conv_bias_act", lambda _: False), ("Pointwise.finalize", wrong)):
         monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))

@@ -21,7 +21,7 @@ from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
-from ovgpu.ops.fused.matmul_epilogue import Activation, FinishedMatMul
+from ovgpu.ops.fused.matmul_epilogue import Activation, MatMulWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.types import Type
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
@@ -41,7 +41,7 @@ def whole(x: Any) -> Any:
     return x
 
 
-def finished(activation: Activation, bias: int, residual: int, transpose_a: bool = False) -> FinishedMatMul:
+def with_epilogue(activation: Activation, bias: int, residual: int, transpose_a: bool = False) -> MatMulWithEpilogue:
     """Of weights [N, K], the numbers of the bias and of the residual among the layers' inputs, or 0."""
     others = bool(bias) + bool(residual)
     parts, last = list[Part](), 0
@@ -51,11 +51,11 @@ def finished(activation: Activation, bias: int, residual: int, transpose_a: bool
     fused = Fused(chain=Chain(1 + others, (), tuple(parts)), ranks=(),
                   layers=tuple(Layer(p.op, p.op.name, "") for p in parts))
     product = MatMul(transpose_a=transpose_a, transpose_b=True)
-    return FinishedMatMul(layer=Layer(product, "product", ""), product=product, fused=fused, bias=bias,
+    return MatMulWithEpilogue(layer=Layer(product, "product", ""), product=product, fused=fused, bias=bias,
                           residual=residual, activation=activation)
 
 
-def multiply(backend: CudaBackend, op: FinishedMatMul, kind: Any = np.float32, x: tuple[int, ...] = X,
+def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float32, x: tuple[int, ...] = X,
              weights: tuple[int, ...] = WEIGHTS, pick: Pick = whole, place: Pick = whole, beside: Pick = whole,
              of_bias: Pick = whole) -> list[str]:
     """Checks an op, at once and replayed, against `evaluate` in f64; what each call is of.
@@ -95,13 +95,13 @@ def multiply(backend: CudaBackend, op: FinishedMatMul, kind: Any = np.float32, x
 @pytest.mark.parametrize(("activation", "bias", "residual"), [
     ("", 1, 0), ("relu", 0, 0), ("relu", 1, 0), ("", 0, 1), ("", 1, 2), ("relu", 2, 1)])
 def test_takes(activation: Activation, bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
-    assert multiply(backend, finished(activation, bias, residual), kind) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue(activation, bias, residual), kind) == ["cuBLASLt"]
 
 
 @pytest.mark.parametrize("kind", [np.float16, BF16])
 @pytest.mark.parametrize(("bias", "residual"), [(0, 0), (1, 0), (1, 2)])
 def test_takes_a_gelu(bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
-    assert multiply(backend, finished("gelu", bias, residual), kind) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("gelu", bias, residual), kind) == ["cuBLASLt"]
 
 
 @pytest.mark.parametrize(("x", "pick", "transposed"), [
@@ -111,35 +111,35 @@ def test_takes_a_gelu(bias: int, residual: int, kind: Any, backend: CudaBackend)
 def test_inputs(x: Any, pick: Pick, transposed: bool, backend: CudaBackend) -> None:
     """Rows of parts of tensors, also where nothing is aligned."""
     for kind in (np.float32, np.float16):
-        op = finished("", 1, 2, transpose_a=transposed)
+        op = with_epilogue("", 1, 2, transpose_a=transposed)
         assert multiply(backend, op, kind, x, pick=pick) == ["cuBLASLt"]
 
 
 @pytest.mark.parametrize("part", [lambda a: a[..., 1:], lambda a: a[1:]])
 def test_parts_of_results_and_residuals(part: Pick, backend: CudaBackend) -> None:
     x = (5, 24)
-    assert multiply(backend, finished("relu", 1, 2), x=x, place=part) == ["cuBLASLt"]
-    assert multiply(backend, finished("", 0, 1), x=x, beside=part) == ["cuBLASLt"]
-    assert multiply(backend, finished("", 1, 2), x=x, beside=part, place=lambda a: a[2:, 3:]) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("relu", 1, 2), x=x, place=part) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("", 0, 1), x=x, beside=part) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("", 1, 2), x=x, beside=part, place=lambda a: a[2:, 3:]) == ["cuBLASLt"]
 
 
 def test_nothing_to_do(backend: CudaBackend) -> None:
     launcher = Launcher(backend.stream, backend.blas)
     given = [cupy_emu.empty(shape, np.float32) for shape in ((0, 24), WEIGHTS, (16,))]
-    assert finished("", 1, 0).cuda(launcher, given, [cupy_emu.empty((0, 16), np.float32)], ()) is None
+    assert with_epilogue("", 1, 0).cuda(launcher, given, [cupy_emu.empty((0, 16), np.float32)], ()) is None
     assert not launcher.calls
 
 
 # ---- what it leaves to others: cuBLAS, and a kernel for all layers in its result's place
 
-OTHERS: dict[str, tuple[FinishedMatMul, dict[str, Any]]] = {
-    "a Gelu in f32": (finished("gelu", 1, 0), {}),
-    "a Gelu in f64": (finished("gelu", 1, 0), {"kind": np.float64}),
-    "one column": (finished("", 1, 0), {"weights": (1, 24)}),
-    "a bias that begins anywhere": (finished("", 1, 0), {"of_bias": lambda a: a[1:]}),
-    "a bias with gaps": (finished("", 1, 0), {"of_bias": lambda a: a[::2]}),
-    "a turned result": (finished("", 1, 0), {"x": (5, 24), "place": lambda a: a.reshape(32, 10).T}),
-    "a turned residual": (finished("", 0, 1), {"x": (5, 24), "beside": lambda a: a.reshape(32, 10).T}),
+OTHERS: dict[str, tuple[MatMulWithEpilogue, dict[str, Any]]] = {
+    "a Gelu in f32": (with_epilogue("gelu", 1, 0), {}),
+    "a Gelu in f64": (with_epilogue("gelu", 1, 0), {"kind": np.float64}),
+    "one column": (with_epilogue("", 1, 0), {"weights": (1, 24)}),
+    "a bias that begins anywhere": (with_epilogue("", 1, 0), {"of_bias": lambda a: a[1:]}),
+    "a bias with gaps": (with_epilogue("", 1, 0), {"of_bias": lambda a: a[::2]}),
+    "a turned result": (with_epilogue("", 1, 0), {"x": (5, 24), "place": lambda a: a.reshape(32, 10).T}),
+    "a turned residual": (with_epilogue("", 0, 1), {"x": (5, 24), "beside": lambda a: a.reshape(32, 10).T}),
 }
 
 
@@ -150,14 +150,14 @@ def test_leaves_to_others(case: str, backend: CudaBackend) -> None:
 
 
 def test_several_calls(backend: CudaBackend) -> None:
-    op = finished("", 1, 0, transpose_a=True)
+    op = with_epilogue("", 1, 0, transpose_a=True)
     assert multiply(backend, op, x=(3, 24, 7)) == ["cuBLAS", "kernel"]
 
 
 def test_a_gelu_on_other_devices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, calls in (("80", ["cuBLAS", "kernel"]), ("100", ["cuBLASLt"]), ("120", ["cuBLAS", "kernel"])):
         monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", capability)
-        assert multiply(backend, finished("gelu", 1, 0), np.float16) == calls
+        assert multiply(backend, with_epilogue("gelu", 1, 0), np.float16) == calls
 
 
 @pytest.mark.parametrize("reason", ["not installed", "no heuristic", "no algorithm"])
@@ -172,7 +172,7 @@ def test_without_it(reason: str, backend: CudaBackend, monkeypatch: pytest.Monke
     else:
         monkeypatch.setattr(blaslt_emu, "matmul_algo_get_heuristic", refuse)
     for activation in LAYERS:
-        assert multiply(backend, finished(activation, 1, 2), np.float16) == ["cuBLAS", "kernel"]
+        assert multiply(backend, with_epilogue(activation, 1, 2), np.float16) == ["cuBLAS", "kernel"]
 
 
 def test_a_library_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_what_goes_wrong_is_told(backend: CudaBackend, monkeypatch: pytest.Monke
 
     launcher = Launcher(backend.stream, backend.blas)
     given = [cupy_emu.zeros(shape, np.float32) for shape in ((5, 24), WEIGHTS, (16,))]
-    finished("", 1, 0).cuda(launcher, given, [cupy_emu.zeros((5, 16), np.float32)], ())
+    with_epilogue("", 1, 0).cuda(launcher, given, [cupy_emu.zeros((5, 16), np.float32)], ())
     monkeypatch.setattr(blaslt_emu, "matmul", fail)
     with pytest.raises(ov.DeviceError, match="cuBLAS refused: CUBLAS_STATUS_EXECUTION_FAILED"), backend.active():
         launcher.calls[0]()
@@ -203,7 +203,7 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     number, shapes = np.float32(1 + 2**-11), ((1, 1), (1, 8), (8,), (1, 8))
     a, b, bias, out = (cupy_emu.asarray(np.full(shape, number)) for shape in shapes)
     launcher = Launcher(backend.stream, backend.blas)
-    assert launcher.finished_gemm(a, b, out, bias, None, "")
+    assert launcher.gemm_with_epilogue(a, b, out, bias, None, "")
     launcher.calls[0]()
     np.testing.assert_array_equal(out.get(), np.full((1, 8), number * number + number))
 
@@ -214,7 +214,7 @@ def test_f16_is_rounded_once(backend: CudaBackend) -> None:
     b, bias, residual = (cupy_emu.asarray(np.ones(shape, np.float16)) for shape in ((4, 8), 8, (1, 8)))
     out = cupy_emu.zeros((1, 8), np.float16)
     launcher = Launcher(backend.stream, backend.blas)
-    assert launcher.finished_gemm(a, b, out, bias, residual, "")
+    assert launcher.gemm_with_epilogue(a, b, out, bias, residual, "")
     launcher.calls[0]()
     np.testing.assert_array_equal(out.get(), np.full((1, 8), 2052, np.float16))  # the nearest one to 2051
 
@@ -229,7 +229,7 @@ def test_plans_are_shared_and_let_go(backend: CudaBackend, monkeypatch: pytest.M
     launcher = Launcher(backend.stream, blas)
     for rows in (3, 3, 4, 5, 5):
         given = [cupy_emu.zeros(shape, np.float32) for shape in ((rows, 24), WEIGHTS, (16,))]
-        finished("", 1, 0).cuda(launcher, given, [cupy_emu.zeros((rows, 16), np.float32)], ())
+        with_epilogue("", 1, 0).cuda(launcher, given, [cupy_emu.zeros((rows, 16), np.float32)], ())
     assert [problem.gemm.m for problem in built] == [3, 4, 5] and len(blas.lt._plans) == 2
     while launcher.calls:
         launcher.calls.pop()()

@@ -173,7 +173,7 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
 def test_on_the_host() -> None:
     net = Maker()
     net.result(net.norm(net.op("Add", net.x(), net.x())))
-    assert not any(isinstance(n.op, AddNorm) for n in prepare(ov.Core().read_model(*net.build()), finish=True).ops)
+    assert not any(isinstance(n.op, AddNorm) for n in prepare(ov.Core().read_model(*net.build()), epilogues=True).ops)
 
 
 @pytest.mark.parametrize("reason", ["four terms", "twice the same", "a number", "other layers", "a Concat", "no scale"])

@@ -260,7 +260,7 @@ def large(net: Net) -> Port:
 
 
 def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of a megabyte for each lane at a time, of 16 in f32."""
+    """A quarter of a megabyte for each worker at a time, of 16 in f32."""
     monkeypatch.setattr(compressed, "TILE", 1 << 16)
     ir = linear(large, (1, 1024)).build()
     core = ov.Core()
@@ -277,7 +277,7 @@ def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 70])
-def test_lanes_share_tiles(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_tiles(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "TILE", 2 * K if count < 70 else K // 2)
     x = RNG.uniform(-1, 1, (count, K)).astype("f4")
     found = compile(linear(matrix), "CPU")([x])[0]

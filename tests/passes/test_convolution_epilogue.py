@@ -15,32 +15,32 @@ from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
-Tail = Callable[[Net, Port, Port], Port]  # what comes after a convolution of some data
+Epilogue = Callable[[Net, Port, Port], Port]  # what comes after a convolution of some data
 NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"}
 
 
-@pytest.fixture(autouse=True, params=[1, 2], ids=["alone", "lanes"])
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lanes share out what is little work as well."""
-    monkeypatch.setattr(tasks, "LANES", request.param)
+@pytest.fixture(autouse=True, params=[1, 2], ids=["alone", "workers"])
+def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers share out what is little work as well."""
+    monkeypatch.setattr(tasks, "WORKERS", request.param)
     for name, value in {"WORK": 0, "ROWS": 1, "FEW": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     yield
 
 
-def network(*tails: Tail, shape: Any = (2, 6, 7, 9), kernel: tuple[int, ...] = (6, 6, 3, 3), kind: str = "f32",
+def network(*epilogues: Epilogue, shape: Any = (2, 6, 7, 9), kernel: tuple[int, ...] = (6, 6, 3, 3), kind: str = "f32",
             op: str = "Convolution") -> Net:
     net = Net()
     data = net.parameter(kind, shape)
     weights = net.const(np.random.default_rng(1).uniform(-1, 1, kernel), kind)
     port = net.layer(op, "opset1", [data, weights], NUMBERS, name="convolution")
-    for tail in tails:
-        port = tail(net, data, port)
+    for epilogue in epilogues:
+        port = epilogue(net, data, port)
     net.result(port)
     return net
 
 
-def layer(name: str, *others: Any, **attrs: Any) -> Tail:
+def layer(name: str, *others: Any, **attrs: Any) -> Epilogue:
     """A layer with constants as its other operands."""
     version = "opset4" if name == "Swish" else "opset1"
     return lambda net, _, port: net.layer(name, version, [port, *(net.const(np.asarray(v), port.type) for v in others)],
@@ -59,7 +59,7 @@ def square(net: Net, _: Port, port: Port) -> Port:
 BIAS = layer("Add", np.linspace(-1, 1, 6).reshape(1, 6, 1, 1))
 CLAMP, SWISH, RELU = layer("Clamp", min=-0.5, max=0.75), layer("Swish"), layer("Relu")
 GROUPS = {"op": "GroupConvolution", "kernel": (6, 1, 1, 3, 3)}
-JOINED: list[tuple[tuple[Tail, ...], dict[str, Any]]] = [
+JOINED: list[tuple[tuple[Epilogue, ...], dict[str, Any]]] = [
     ((BIAS, CLAMP), {}),
     ((BIAS, residual, RELU), {}),
     ((BIAS, SWISH), {"kind": "f64"}),
@@ -75,7 +75,7 @@ JOINED: list[tuple[tuple[Tail, ...], dict[str, Any]]] = [
 
 
 def names(net: Net) -> list[str]:
-    model = prepare(ov.Core().read_model(*net.build()), finish=True)
+    model = prepare(ov.Core().read_model(*net.build()), epilogues=True)
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Result", "Constant", "Sigmoid")]
 
 
@@ -88,19 +88,19 @@ def infer(net: Net, *shape: int) -> None:
         np.testing.assert_allclose(compiled([x])[0], wanted.array, 1e-5, 1e-5)
 
 
-@pytest.mark.parametrize(("tails", "given"), JOINED)
-def test_layers_that_join(tails: tuple[Tail, ...], given: dict[str, Any]) -> None:
-    net = network(*tails, **given)
+@pytest.mark.parametrize(("epilogues", "given"), JOINED)
+def test_layers_that_join(epilogues: tuple[Epilogue, ...], given: dict[str, Any]) -> None:
+    net = network(*epilogues, **given)
     assert names(net) == ["Convolution"]
     infer(net, *(n if n > 0 else 5 for n in given.get("shape", (2, 6, 7, 9))))
 
 
-@pytest.mark.parametrize(("tail", "given"), [
+@pytest.mark.parametrize(("epilogue", "given"), [
     (BIAS, {"kind": "f16"}), (layer("Add", np.ones((7, 9))), {"shape": (-1, 6, -1, 9)}), (square, {}),
     (layer("Add", np.ones((2, 2, 6, 7, 9))), {}), (layer("Greater", 0.5), {}), (layer("SoftMax", axis=1), {})])
-def test_those_that_do_not(tail: Tail, given: dict[str, Any]) -> None:
-    assert names(network(tail, **given))[0] == "Convolution"
-    assert len(names(network(tail, **given))) == 2
+def test_those_that_do_not(epilogue: Epilogue, given: dict[str, Any]) -> None:
+    assert names(network(epilogue, **given))[0] == "Convolution"
+    assert len(names(network(epilogue, **given))) == 2
 
 
 def test_a_result_that_is_used_twice_stays() -> None:

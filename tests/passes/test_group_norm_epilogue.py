@@ -14,7 +14,7 @@ from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
 
-from .test_convolution_epilogue import RELU, SWISH, Tail, layer
+from .test_convolution_epilogue import RELU, SWISH, Epilogue, layer
 
 SHAPE = (2, 6, 4, 5)
 HIDDEN = ("Parameter", "Result", "Constant", "ReduceMean")
@@ -26,12 +26,12 @@ def normalised(net: Net, x: Port) -> Port:
     return port
 
 
-def network(*tails: Tail, shape: Any = SHAPE, kind: str = "f32") -> Net:
+def network(*epilogues: Epilogue, shape: Any = SHAPE, kind: str = "f32") -> Net:
     net = Net("norm")
     x = net.parameter(kind, shape, "x")
     port = normalised(net, x)
-    for tail in tails:
-        port = tail(net, x, port)
+    for epilogue in epilogues:
+        port = epilogue(net, x, port)
     net.result(port)
     return net
 
@@ -40,24 +40,24 @@ def residual(net: Net, x: Port, port: Port) -> Port:
     return net.layer("Add", "opset1", [port, x])
 
 
-def per_image(op: str) -> Tail:
+def per_image(op: str) -> Epilogue:
     """With a number for each channel of every image."""
-    def tail(net: Net, x: Port, port: Port) -> Port:
+    def epilogue(net: Net, x: Port, port: Port) -> Port:
         mean = net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": True})
         return net.layer(op, "opset1", [mean, port])
 
-    return tail
+    return epilogue
 
 
 def gate(net: Net, _: Port, port: Port) -> Port:
     return net.layer("Multiply", "opset1", [port, net.layer("Sigmoid", "opset1", [port])])
 
 
-def per_channel(*shape: int) -> Tail:
+def per_channel(*shape: int) -> Epilogue:
     return layer("Multiply", np.linspace(-1, 2, 6).reshape(shape))
 
 
-JOINED: dict[str, tuple[tuple[Tail, ...], int]] = {  # kernels, those of means included
+JOINED: dict[str, tuple[tuple[Epilogue, ...], int]] = {  # kernels, those of means included
     "swish": ((SWISH,), 1), "gate": ((gate,), 1), "residual": ((residual, RELU), 1),
     "film": ((per_image("Multiply"), per_image("Add"), SWISH), 3), "channels": ((per_channel(1, 6, 1, 1), SWISH), 1),
     "trailing": ((per_channel(6, 1, 1), RELU), 1), "number": ((layer("PRelu", [0.25]), layer("Add", 0.5)), 1),
@@ -81,8 +81,8 @@ def steps(net: Net) -> list[str]:
 @pytest.mark.parametrize("shape", [SHAPE, (-1, 6, -1, -1)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", JOINED)
 def test_layers_that_join(name: str, shape: Any, emulated: str) -> None:
-    tails, count = JOINED[name]
-    net = network(*tails, shape=shape)
+    epilogues, count = JOINED[name]
+    net = network(*epilogues, shape=shape)
     assert steps(net) == ["GroupNormalization"]
     request, expected = compiled(net, emulated), judge.Judge(*net.build())
     for size in (SHAPE,) if shape == SHAPE else (SHAPE, (1, 6, 7, 9), (3, 6, 1, 1)):
@@ -104,7 +104,7 @@ def test_bits(kind: str, part: int, emulated: str, monkeypatch: pytest.MonkeyPat
         request = compiled(net, emulated)
         found.append(request.infer([draw(kind)])[0].copy())
         assert request.plan().kernels == 1 + count + (part == 10)
-        monkeypatch.setattr(passes, "finish_group_norms", lambda model: None)
+        monkeypatch.setattr(passes, "fuse_group_norm_epilogues", lambda model: None)
     if kind == "f64":
         np.testing.assert_allclose(*found, 1e-14, 1e-14)
     else:
@@ -116,11 +116,11 @@ def used_twice(net: Net, _: Port, port: Port) -> Port:
     return RELU(net, _, port)
 
 
-@pytest.mark.parametrize("tail", [
+@pytest.mark.parametrize("epilogue", [
     layer("Add", np.ones((4, 5))), layer("Add", np.ones((2, 1, 1, 1))), layer("Add", np.ones((2, 2, 6, 4, 5))),
     layer("Greater", 0.5), layer("SoftMax", axis=1), layer("Convert", destination_type="f16"), used_twice])
-def test_those_that_stay(tail: Tail) -> None:
-    assert len(steps(network(tail))) == 2
+def test_those_that_stay(epilogue: Epilogue) -> None:
+    assert len(steps(network(epilogue))) == 2
 
 
 def test_no_more_tensors_than_the_kernel_takes() -> None:

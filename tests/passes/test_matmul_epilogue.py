@@ -11,7 +11,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import all_nodes
-from ovgpu.ops.fused.matmul_epilogue import FinishedMatMul
+from ovgpu.ops.fused.matmul_epilogue import MatMulWithEpilogue
 from ovgpu.passes import prepare
 from tests.harness.ir import Net, Port, feed, take
 
@@ -56,7 +56,7 @@ def model(net: Net) -> Model:
 def steps(net: Net) -> list[str]:
     """Every layer; those that are products along with others, with their names."""
     found = [n for n in model(net).ops if n.op.name not in HIDDEN]
-    return [" ".join(layer.op.name for layer in n.op.layers) if isinstance(n.op, FinishedMatMul) else n.op.name
+    return [" ".join(layer.op.name for layer in n.op.layers) if isinstance(n.op, MatMulWithEpilogue) else n.op.name
             for n in found]  # fmt: skip
 
 
@@ -74,8 +74,8 @@ def judged(net: Net, *inputs: Any, device: str, tolerance: float = 1e-5) -> None
 
 # ---- which layers
 
-Tail = Callable[[Maker, Port], Port]
-JOINED: list[tuple[list[Tail], str, str]] = [
+Epilogue = Callable[[Maker, Port], Port]
+JOINED: list[tuple[list[Epilogue], str, str]] = [
     ([Maker.bias], "f32", "Add"),
     ([Maker.bias], "f64", "Add"),
     ([lambda net, x: net.bias(x, 24), lambda net, x: net.op("Relu", x)], "f32", "Add Relu"),
@@ -87,12 +87,12 @@ JOINED: list[tuple[list[Tail], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("tails", "kind", "layers"), JOINED)
-def test_layers_that_join(tails: list[Tail], kind: str, layers: str, emulated: str) -> None:
+@pytest.mark.parametrize(("epilogues", "kind", "layers"), JOINED)
+def test_layers_that_join(epilogues: list[Epilogue], kind: str, layers: str, emulated: str) -> None:
     net = Maker()
     x = net.product(net.x(kind=kind))
-    for tail in tails:
-        x = tail(net, x)
+    for epilogue in epilogues:
+        x = epilogue(net, x)
     net.result(x)
     assert steps(net) == [f"MatMul {layers}"]
     given = random(2, 3, 24).astype(kind.replace("f", "float"))
@@ -123,7 +123,7 @@ def test_bodies() -> None:
     r = body.result(body.bias(body.product(xi)))
     net = Maker()
     net.result(net.tensor_iterator(body, [feed(net.x(2, 3, 24), xi, axis=0)], [take(r, axis=0)], []))
-    assert sum(isinstance(n.op, FinishedMatMul) for n in all_nodes(model(net))) == 1
+    assert sum(isinstance(n.op, MatMulWithEpilogue) for n in all_nodes(model(net))) == 1
 
 
 def test_the_plan_tells_the_layers(emulated: str) -> None:
@@ -180,7 +180,7 @@ def test_a_norm_of_more_than_a_sum() -> None:
 
 # ---- what stays
 
-@pytest.mark.parametrize(("tails", "kind", "layers"), [
+@pytest.mark.parametrize(("epilogues", "kind", "layers"), [
     ([Maker.bias, lambda net, x: net.gelu(x, "ERF")], "f16", ["MatMul", "Fused"]),
     ([Maker.bias, Maker.gelu], "f32", ["MatMul", "Fused"]),
     ([Maker.bias, Maker.residual, normed], "f32", ["MatMul", "AddNorm"]),
@@ -192,11 +192,11 @@ def test_a_norm_of_more_than_a_sum() -> None:
     ([lambda net, x: net.op("Add", x, x)], "f32", ["MatMul", "Add"]),
     ([lambda net, x: net.op("Add", net.bias(x), net.op("Relu", x))], "f32", ["MatMul", "Fused"]),
 ])  # fmt: skip
-def test_those_that_do_not(tails: list[Tail], kind: str, layers: list[str]) -> None:
+def test_those_that_do_not(epilogues: list[Epilogue], kind: str, layers: list[str]) -> None:
     net = Maker()
     x = net.product(net.x(kind=kind))
-    for tail in tails:
-        x = tail(net, x)
+    for epilogue in epilogues:
+        x = epilogue(net, x)
     net.result(x)
     assert steps(net) == layers
 
@@ -219,5 +219,5 @@ def test_batches_of_matrices_stay() -> None:
 def test_on_the_host() -> None:
     net = Maker()
     net.result(net.bias(net.product(net.x())))
-    found = prepare(ov.Core().read_model(*net.build()), finish=True)
-    assert not any(isinstance(n.op, FinishedMatMul) for n in found.ops)
+    found = prepare(ov.Core().read_model(*net.build()), epilogues=True)
+    assert not any(isinstance(n.op, MatMulWithEpilogue) for n in found.ops)

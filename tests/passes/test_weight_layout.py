@@ -48,7 +48,7 @@ def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
 def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool], kind: str) -> None:
     source = network(shape, weights, attrs, kind)
     (before, constant), _ = weights_of(source)
-    first, second = weights_of(source, finish=True)
+    first, second = weights_of(source, epilogues=True)
     assert (first[0], first[1].shape) == (not before, weights[::-1])
     assert first[1] is second[1]
     np.testing.assert_array_equal(first[1], constant.T)
@@ -68,7 +68,7 @@ def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool]
 ])
 def test_those_that_stay(shape: Any, weights: tuple[int, int], transposed: bool, kind: str) -> None:
     """Long runs already, some rows of x by weights that are not transposed, many rows, other types, an unknown rank."""
-    for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), finish=True):
+    for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), epilogues=True):
         assert found == transposed and constant.shape == weights
 
 

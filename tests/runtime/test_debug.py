@@ -71,7 +71,7 @@ def test_level_4_prints_code(capsys: pytest.CaptureFixture[str]) -> None:
     with ov.DEBUG(4):
         model([np.ones((2, 4), "f4")])
     text = capsys.readouterr().err
-    assert "---- host lane of segment 0\ndef lane(A):" in text and "(in a body)" in text
+    assert "---- shape function of segment 0\ndef shape_function(A):" in text and "(in a body)" in text
 
 
 def test_generated_kernels() -> None:

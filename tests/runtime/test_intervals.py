@@ -32,7 +32,7 @@ def told(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, Any]) -> li
     executor = Executor(program, CpuBackend(), {})
     for x in inputs:
         executor.take([x], {})
-        slots, _ = program.segments[0].lane(executor.arrays)
+        slots, _ = program.segments[0].shape_function(executor.arrays)
         known = intervals.uniform(slots, [x])
         (wanted,) = executor.run([x], {}, Fresh(CpuBackend()))
         if known is None:

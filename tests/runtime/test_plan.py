@@ -131,7 +131,7 @@ def test_plan_of_a_program_without_executor() -> None:
     assert unknown.steps[0].outputs[0].shape == (None, 3)
     assert unknown.steps[0].outputs[0].nbytes is None and unknown.arenas == (None,)
     segment = program.segments[0]
-    slots, _ = segment.lane([np.empty((2, 3), "f4")])
+    slots, _ = segment.shape_function([np.empty((2, 3), "f4")])
     known = plan_of_program(program, [slots])
     assert known.bytes_moved == 160 and known.arena >= 24 and known.steps[0].calls is None
 

@@ -122,7 +122,7 @@ def test_a_queue() -> None:
 
 @isolated
 def test_cores_share_the_work() -> None:
-    """A product is large enough for lanes, whose threads are made anew."""
+    """A product is large enough for workers, whose threads are made anew."""
     net, x = Net(), numbers(512, 512)
     a = net.parameter("f32", (512, 512), "a")
     net.result(matmul(net, a, net.layer("Softmax", "opset8", [a], {"axis": 1})))

@@ -14,7 +14,7 @@ import numpy as np
 from ovgpu._util import host_memory
 from ovgpu.errors import OpError, explain
 from ovgpu.ops.base.op import Array, Op, call, evaluate
-from ovgpu.ops.base.tasks import lanes, record
+from ovgpu.ops.base.tasks import record, workers
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.runtime.backend import Call, Clock, Recording
 from ovgpu.runtime.profile import HostClock
@@ -86,10 +86,10 @@ class CpuBackend:
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
         found = [self._room(value) for value in values]
         copies = [(target, value) for target, value in zip(found, values) if target is not value]
-        work = lanes(sum(target.nbytes for target, _ in copies) > PIECE)
+        work = workers(sum(target.nbytes for target, _ in copies) > PIECE)
         pieces = (piece for target, value in copies for piece in _pieces(target, value))
-        for lane, piece in zip(cycle(work), pieces):
-            lane(_move, *piece)
+        for worker, piece in zip(cycle(work), pieces):
+            worker(_move, *piece)
         record(call, work)
         return found
 

@@ -28,7 +28,7 @@ _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class CudnnEpilogue:
     """What cuDNN computes along with a convolution in f32, by engines that do not round to TF32: the sum with a tensor,
     if there are strides of one, then with a bias for each channel, then a Relu."""
 
@@ -36,10 +36,10 @@ class Tail:
     relu: bool
 
     @staticmethod
-    def of(c: Convolved) -> tuple[Tail, dict[int, Array]] | None:
+    def of(c: Convolved) -> tuple[CudnnEpilogue, dict[int, Array]] | None:
         """And its arrays; None if the layers are others. Those of 16-bit types would round in between."""
-        assert c.finish is not None
-        chain, last, relu = c.finish.chain, 0, False
+        assert c.epilogue is not None
+        chain, last, relu = c.epilogue.chain, 0, False
         arrays: dict[int, Array] = {}
         if c.out.dtype.name != "float32" or c.transposed or chain.literals:
             return None
@@ -48,7 +48,7 @@ class Tail:
             if relu or len(part.operands) != len(others) + 1:
                 return None
             if isinstance(part.op, Add) and 0 < others[0] < chain.inputs:
-                array = c.finish.operands[others[0] - 1]
+                array = c.epilogue.operands[others[0] - 1]
                 name = RESIDUAL if BIAS in arrays or not _is_bias(array, c.out) else BIAS
                 if name in arrays or (name == RESIDUAL and array.shape != c.out.shape):
                     return None
@@ -61,7 +61,7 @@ class Tail:
         steps = _steps(arrays[RESIDUAL]) if RESIDUAL in arrays else None
         if BIAS not in arrays or min(steps or (1,)) <= 0 or any(a.data.ptr % ALIGNMENT for a in arrays.values()):
             return None
-        return Tail(steps, relu), arrays
+        return CudnnEpilogue(steps, relu), arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class Problem:
     end: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    tail: Tail | None = None
+    epilogue: CudnnEpilogue | None = None
 
     @staticmethod
-    def of(c: Convolved, tail: Tail | None = None) -> Problem | None:
+    def of(c: Convolved, epilogue: CudnnEpilogue | None = None) -> Problem | None:
         """None for what cuDNN does not take: other types, broadcast or reversed arrays, such that begin anywhere or are
         empty, and shapes that follow from no padding."""
         kind = c.out.dtype.name
@@ -100,18 +100,20 @@ class Problem:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
         found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_steps, out_steps, tuple(c.begin), end,
-                        tuple(c.strides), tuple(c.dilations), tail)
+                        tuple(c.strides), tuple(c.dilations), epilogue)
         return found if len(end) > 1 else found.of_images()
 
     def of_images(self) -> Problem:
         """One of a single spatial axis with another one before it: cuDNN has none such."""
         x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
-        residual = None if self.tail is None else self.tail.residual
+        residual = None if self.epilogue is None else self.epilogue.residual
         x_steps, out_steps, residual_steps = ((*steps[:2], steps[2] * extent, steps[2]) for steps, extent in (
             (self.x_steps, self.x[2]), (self.out_steps, self.out[2]), (residual or self.out_steps, self.out[2])))
-        tail = self.tail if self.tail is None or residual is None else replace(self.tail, residual=residual_steps)
+        epilogue = self.epilogue
+        if epilogue is not None and residual is not None:
+            epilogue = replace(epilogue, residual=residual_steps)
         return Problem(self.kind, self.transposed, x, kernel, out, x_steps, out_steps, (0, *self.begin), (0, *self.end),
-                       (1, *self.strides), (1, *self.dilations), tail)
+                       (1, *self.strides), (1, *self.dilations), epilogue)
 
 
 class Dnn:
@@ -135,7 +137,7 @@ class Dnn:
         them."""
         if rt.cudnn() is None:
             return None
-        found: Any = (None, {}) if c.finish is None else Tail.of(c)
+        found: Any = (None, {}) if c.epilogue is None else CudnnEpilogue.of(c)
         problem = None if found is None else Problem.of(c, found[0])
         plan = None if problem is None else self.plans.find(problem, lambda: self.handle)
         if plan is None:
@@ -174,7 +176,7 @@ class Plans:
         except Exception as e:
             # Engines that do not compute the layers after a convolution say so with various errors.
             expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
-            if not expected and problem.tail is None:
+            if not expected and problem.epilogue is None:
                 warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
                               f"{type(e).__name__}: {e}", RuntimeWarning, 2)
             return None
@@ -209,8 +211,8 @@ def build(problem: Problem, handle: Any) -> Plan:
     record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
     out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
                  dilation=problem.dilations, compute_data_type=sums)
-    if problem.tail is not None:
-        out = _finished(graph, problem, out, kind)
+    if problem.epilogue is not None:
+        out = _add_epilogue(graph, problem, out, kind)
     out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
     graph.validate()
     graph.build_operation_graph()
@@ -222,17 +224,17 @@ def build(problem: Problem, handle: Any) -> Plan:
     return Plan(graph)
 
 
-def _finished(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
-    """The tensor that is a `Tail` of another one, in the order in which cuDNN has engines for it."""
-    tail, sums = problem.tail, rt.cudnn().data_type.FLOAT
-    assert tail is not None
-    if tail.residual is not None:
-        residual = graph.tensor(dim=problem.out, stride=tail.residual, data_type=kind, uid=RESIDUAL)
+def _add_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
+    """The tensor that is a `CudnnEpilogue` of another one, in the order in which cuDNN has engines for it."""
+    epilogue, sums = problem.epilogue, rt.cudnn().data_type.FLOAT
+    assert epilogue is not None
+    if epilogue.residual is not None:
+        residual = graph.tensor(dim=problem.out, stride=epilogue.residual, data_type=kind, uid=RESIDUAL)
         out = graph.add(out, residual, compute_data_type=sums)
     channels = (1, problem.out[1], *(1 for _ in problem.out[2:]))
     bias = graph.tensor(dim=channels, stride=_dense(channels), data_type=kind, uid=BIAS)
     out = graph.bias(out, bias, compute_data_type=sums)
-    return graph.relu(out, compute_data_type=sums) if tail.relu else out
+    return graph.relu(out, compute_data_type=sums) if epilogue.relu else out
 
 
 @contextmanager

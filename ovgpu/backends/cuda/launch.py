@@ -96,7 +96,7 @@ class Launcher:
         self.calls.extend(calls or ())
         return calls is not None
 
-    def finished_gemm(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
+    def gemm_with_epilogue(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
                       activation: str) -> bool:
         """``out = activation(a @ b + bias + residual)`` in one call of cuBLASLt, see `Lt.matmul`; False if it does not
         take them."""

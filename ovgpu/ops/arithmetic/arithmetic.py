@@ -151,7 +151,7 @@ class FloorMod(Arithmetic):
 class Power(Arithmetic):
     """Integers to a negative power are truncated: 0, but for 1 and -1."""
 
-    lane = False
+    supports_symbolic = False
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         if a.dtype.kind != "i":
@@ -172,7 +172,7 @@ class Number(Unary):
 
 @op("Negative", "opset1")
 class Negative(Number):
-    lane = True
+    supports_symbolic = True
     cuda_expr = "-x"
 
     def fn(self, xp: Any, x: Any) -> Any:
@@ -181,7 +181,7 @@ class Negative(Number):
 
 @op("Abs", "opset1")
 class Abs(Number):
-    lane = True
+    supports_symbolic = True
 
     def fn(self, xp: Any, x: Any) -> Any:
         return x if x.dtype.kind == "u" else xp.abs(x)
@@ -206,7 +206,7 @@ class Sign(Number):
 class Rounding(Number):
     """Leaves integers as they are."""
 
-    lane = True
+    supports_symbolic = True
     cuda_function: ClassVar[str]
 
     def symbolic(self, x: Any) -> Any:

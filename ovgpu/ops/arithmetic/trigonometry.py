@@ -116,7 +116,7 @@ class Atan2(Binary):
     """The angle of the point (x, y), in [-pi, pi]."""
 
     types = "real"
-    lane = False
+    supports_symbolic = False
     cuda_expr = "atan2(y, x)"
 
     def fn(self, xp: Any, y: Any, x: Any) -> Any:

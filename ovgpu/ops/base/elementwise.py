@@ -180,7 +180,7 @@ class Binary(Elementwise):
     """Elementwise ops of two inputs of one type, with the specification's ``auto_broadcast``."""
 
     auto_broadcast: Broadcast = "numpy"
-    lane = True
+    supports_symbolic = True
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return super().infer(a, b)

@@ -62,7 +62,7 @@ class Op:
     takes_strings: ClassVar[bool] = False
     """Takes strings as well, although it is not `exact`."""
 
-    lane: ClassVar[bool] = False
+    supports_symbolic: ClassVar[bool] = False
     """`evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
 
     effect: ClassVar[bool] = False
@@ -139,7 +139,7 @@ class Op:
         values = [s.value for s in inputs if s is not None and s.value is not None]
         symbolic = any(v.dtype == object for v in values)
         if symbolic:
-            if not self.lane or not all(_integral(s.type) for s in (*inputs, *outputs) if s is not None):
+            if not self.supports_symbolic or not all(_integral(s.type) for s in (*inputs, *outputs) if s is not None):
                 return outputs
             values = [v if i in self.host_inputs or v.dtype == object else v.astype(object)
                       for i, v in enumerate(values)]

@@ -1,7 +1,7 @@
-"""Work on the host that is shared out among its cores: lanes of calls that run at the same time.
+"""Work on the host that is shared out among its cores: workers of calls that run at the same time.
 
 NumPy lets other threads run while it computes. BLAS has threads of its own, which would wait for each other where
-lanes multiply matrices; while lanes run, it has one.
+workers multiply matrices; while workers run, it has one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ovgpu.ops.base.op import Array
 Call = Callable[[], Any]
 
 
-class Lane(list[Call]):
-    """Calls that run one after the other, recorded by calling the lane; which of how many lanes it is."""
+class Worker(list[Call]):
+    """Calls that run one after the other, recorded by calling the worker; which of how many workers it is."""
 
     def __init__(self, number: int = 0, of: int = 1) -> None:
         self.number, self.of = number, of
@@ -35,15 +35,15 @@ class Lane(list[Call]):
         self.append(partial(function, *operands))
 
     def share(self, memory: Array) -> Array:
-        """This lane's part of a workspace that all lanes have together."""
+        """This worker's part of a workspace that all workers have together."""
         size = memory.size // self.of
         return memory[self.number * size : (self.number + 1) * size]
 
 
-def lanes(worth: bool = True) -> list[Lane]:
-    """All lanes, or a single one for work that is not ``worth`` more."""
-    count = LANES if worth else 1
-    return [Lane(number, count) for number in range(count)]
+def workers(worth: bool = True) -> list[Worker]:
+    """All workers, or a single one for work that is not ``worth`` more."""
+    count = WORKERS if worth else 1
+    return [Worker(number, count) for number in range(count)]
 
 
 def shares(extent: int, count: int) -> list[slice]:
@@ -52,21 +52,21 @@ def shares(extent: int, count: int) -> list[slice]:
     return [slice(first, min(first + step, extent)) for first in range(0, extent, step)]
 
 
-def record(k: Any, work: Sequence[Lane]) -> None:
-    """Hands the calls of all lanes to ``k``: as they are if only one has any, else as one call that runs them side by
+def record(k: Any, work: Sequence[Worker]) -> None:
+    """Hands the calls of all workers to ``k``: as they are if only one has any, else as one call that runs them side by
     side."""
-    work = [lane for lane in work if lane]
+    work = [worker for worker in work if worker]
     if len(work) > 1:
         k(side_by_side, work)
     else:
-        for call in (call for lane in work for call in lane):
+        for call in (call for worker in work for call in worker):
             k(call)
 
 
-def side_by_side(work: Sequence[Lane]) -> None:
-    """Runs the lanes at the same time; returns when all are done, and raises what one of them raised. When it is
-    interrupted, no lane runs on after it."""
-    jobs = [_Job(lane) for lane in work[1:]]
+def side_by_side(work: Sequence[Worker]) -> None:
+    """Runs the workers at the same time; returns when all are done, and raises what one of them raised. When it is
+    interrupted, no worker runs on after it."""
+    jobs = [_Job(worker) for worker in work[1:]]
     with _blas.changed() if _blas else nullcontext():
         try:
             queue = _crew.queue(len(jobs))
@@ -75,37 +75,37 @@ def side_by_side(work: Sequence[Lane]) -> None:
             for call in work[0]:
                 call()
             for job in jobs:
-                job.finish()
+                job.join()
         finally:
             for job in jobs:
                 job.stop()
 
 
 class _Job:
-    """A lane that a worker runs, or the caller if no worker has come to it yet."""
+    """A worker that a worker runs, or the caller if no worker has come to it yet."""
 
-    __slots__ = ("_done", "_error", "_lane", "_runner")
+    __slots__ = ("_done", "_error", "_runner", "_worker")
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane, self._error = lane, list[BaseException]()
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._error = worker, list[BaseException]()
         self._runner = Claim()
-        self._done = threading.Lock()  # a worker that runs the lane releases it
+        self._done = threading.Lock()  # a worker that runs the worker releases it
         self._done.acquire()
 
     def work(self) -> None:
-        """Runs the lane in a worker, unless the caller has it."""
+        """Runs the worker in a worker, unless the caller has it."""
         if self._runner.take(_work):
             try:
-                for call in self._lane:
+                for call in self._worker:
                     call()
             except BaseException as error:  # raised in the caller
                 self._error.append(error)
             self._done.release()
 
-    def finish(self) -> None:
-        """Waits for the worker that runs the lane, or runs it here. Raises what the lane raises."""
+    def join(self) -> None:
+        """Waits for the worker that runs the worker, or runs it here. Raises what the worker raises."""
         if self._runner.take(self):
-            for call in self._lane:
+            for call in self._worker:
                 call()
             return
         with self._done:
@@ -114,14 +114,14 @@ class _Job:
             raise self._error.pop()
 
     def stop(self) -> None:
-        """Waits for the worker that runs the lane; if none does, none will."""
+        """Waits for the worker that runs the worker; if none does, none will."""
         if not self._runner.take(self):
             with self._done:
                 pass
 
 
 class _Crew:
-    """Threads that wait for lanes; started when they are first needed."""
+    """Threads that wait for workers; started when they are first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +133,7 @@ class _Crew:
         if self._size < size:
             with self._lock:
                 for number in range(self._size, size):
-                    name = f"ovgpu-lane-{number}"
+                    name = f"ovgpu-worker-{number}"
                     threading.Thread(target=_work, args=(self._queue,), name=name, daemon=True).start()
                 self._size = max(size, self._size)
         return self._queue
@@ -163,7 +163,7 @@ def _cores() -> int:
 
 
 BLAS_THREADS = _blas_threads()
-LANES = min(_cores(), 8) if BLAS_THREADS else 1
+WORKERS = min(_cores(), 8) if BLAS_THREADS else 1
 _blas = BLAS_THREADS and ProcessSetting(BLAS_THREADS[0], partial(BLAS_THREADS[1], 1), BLAS_THREADS[1])
 _crew = _Crew()
 

@@ -16,60 +16,61 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.tasks import Lane, lanes, record, shares
+from ovgpu.ops.base.tasks import Worker, record, shares, workers
 from ovgpu.ops.convolution._convolution import Convolved, flat
 
-BLOCK = 1 << 18  # elements of columns at a time, in every lane
-FEW = 256  # pixels of an image, up to which lanes share out the outputs instead
-ROWS = 16  # outputs at least of a lane: BLAS computes so many at a time
-WORK = 1 << 20  # products that are worth a second lane
+BLOCK = 1 << 18  # elements of columns at a time, in every worker
+FEW = 256  # pixels of an image, up to which workers share out the outputs instead
+ROWS = 16  # outputs at least of a worker: BLAS computes so many at a time
+WORK = 1 << 20  # products that are worth a second worker
 
 Index = tuple[slice, slice]
-Finish = Callable[[Lane, Index], None]
+HostEpilogue = Callable[[Worker, Index], None]
 """Records what is done with some channels of some images of the result, which are written."""
 
 
-def convolve(k: Any, c: Convolved, workspace: Sequence[Array], finish: Finish | None = None) -> Any:
+def convolve(k: Any, c: Convolved, workspace: Sequence[Array], epilogue: HostEpilogue | None = None) -> Any:
     """Records the calls that write ``c.out``. NotImplemented for outputs whose pixels do not lie side by side.
 
-    The workspace are columns, and parts of the data in frames of zeros; every lane has its share. The choice by shape:
-    without taps, products alone, at 1.0 of their bare time; with a kernel for every channel, columns of some channels,
-    at 1.4 to 4; else columns of some pixels, at 1.0 to 1.4.
+    The workspace are columns, and parts of the data in frames of zeros; every worker has its share. The choice by
+    shape: without taps, products alone, at 1.0 of their bare time; with a kernel for every channel, columns of some
+    channels, at 1.4 to 4; else columns of some pixels, at 1.0 to 1.4.
     """
     out = flat(c.out, len(c.x), c.groups, c.outputs)
     if out is None:
         return NotImplemented
-    work = _lanes_for(c)
+    work = _workers_for(c)
     if not c.channels:
         work[0](np.copyto, out, 0)
     elif c.pointwise and (x := flat(c.x, len(c.x), c.groups, c.channels)) is not None:
-        finish = _products(work, c, x, out, finish)
-    elif c.channels * c.outputs == 1 and _by_channels(work, c, workspace, finish):
-        finish = None
+        epilogue = _products(work, c, x, out, epilogue)
+    elif c.channels * c.outputs == 1 and _by_channels(work, c, workspace, epilogue):
+        epilogue = None
     else:
-        finish = _by_columns(work, c, out, workspace, finish)
+        epilogue = _by_columns(work, c, out, workspace, epilogue)
     record(k, work)
-    _finish_all(k, c, finish)
+    _apply_to_all(k, c, epilogue)
     return None
 
 
-def _lanes_for(c: Convolved) -> list[Lane]:
-    return lanes(c.out.size * (c.channels * prod(c.taps) + ROWS) >= WORK)
+def _workers_for(c: Convolved) -> list[Worker]:
+    return workers(c.out.size * (c.channels * prod(c.taps) + ROWS) >= WORK)
 
 
-def _finish_all(k: Any, c: Convolved, finish: Finish | None) -> None:
-    """Finishes the whole result, unless that is done."""
-    if finish is not None:
-        work = _lanes_for(c)
-        for image, (lane, share) in product(range(len(c.out)), zip(work, shares(c.out.shape[1], len(work)))):
-            finish(lane, (slice(image, image + 1), share))
+def _apply_to_all(k: Any, c: Convolved, epilogue: HostEpilogue | None) -> None:
+    """Apply the epilogue to the whole result, unless that is done."""
+    if epilogue is not None:
+        work = _workers_for(c)
+        for image, (worker, share) in product(range(len(c.out)), zip(work, shares(c.out.shape[1], len(work)))):
+            epilogue(worker, (slice(image, image + 1), share))
         record(k, work)
 
 
-def _products(work: Sequence[Lane], c: Convolved, x: Array, out: Array, finish: Finish | None) -> Finish | None:
+def _products(work: Sequence[Worker], c: Convolved, x: Array, out: Array,
+              epilogue: HostEpilogue | None) -> HostEpilogue | None:
     """Of the kernel and the data: of whole images, of some outputs, or of some pixels where there are few outputs.
 
-    Like the other forms, finishes whole channels; gives back ``finish`` if there is still to do.
+    Like the other forms, finishes whole channels; gives back ``epilogue`` if there is still to do.
     """
     kernel, extents = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:]
     cuts = 1 if len(x) % len(work) == 0 else len(work)
@@ -79,15 +80,15 @@ def _products(work: Sequence[Lane], c: Convolved, x: Array, out: Array, finish: 
     else:
         parts = [*_parts(extents, -(-prod(extents) // cuts))]
     for number, (image, share, part) in enumerate(product(range(len(x)), rows, parts)):
-        lane, pixels = work[number % len(work)], _pixels(c, part)
-        lane(np.matmul, kernel[:, share], x[image, ..., pixels], out[image, :, share, pixels])
-        if finish and len(parts) == 1:
-            finish(lane, (slice(image, image + 1), share if c.groups == 1 else slice(0, c.out.shape[1])))
-    return finish if len(parts) > 1 else None
+        worker, pixels = work[number % len(work)], _pixels(c, part)
+        worker(np.matmul, kernel[:, share], x[image, ..., pixels], out[image, :, share, pixels])
+        if epilogue and len(parts) == 1:
+            epilogue(worker, (slice(image, image + 1), share if c.groups == 1 else slice(0, c.out.shape[1])))
+    return epilogue if len(parts) > 1 else None
 
 
-def _by_columns(work: Sequence[Lane], c: Convolved, out: Array, workspace: Sequence[Array],
-                finish: Finish | None) -> Finish | None:
+def _by_columns(work: Sequence[Worker], c: Convolved, out: Array, workspace: Sequence[Array],
+                epilogue: HostEpilogue | None) -> HostEpilogue | None:
     """Columns of some images, or of some pixels of one, and their products with the kernel."""
     kernel, extents, pixels = c.kernel.reshape(c.groups, c.outputs, -1), c.out.shape[2:], prod(c.out.shape[2:])
     columns, frame = (memory.size // len(work) for memory in workspace)
@@ -103,16 +104,17 @@ def _by_columns(work: Sequence[Lane], c: Convolved, out: Array, workspace: Seque
         images, room = max(images // 2, 1), room if images > 1 else room // 2
     places = product(range(0, len(c.x), images), rows, _parts(extents, room))
     for number, (image, share, part) in enumerate(places):
-        lane, some = work[number % len(work)], slice(image, min(image + images, len(c.x)))
-        found = _columns(lane, c, c.x[some], part, workspace)
-        lane(np.matmul, kernel[:, share], found.reshape(len(found), c.groups, kernel.shape[2], -1),
+        worker, some = work[number % len(work)], slice(image, min(image + images, len(c.x)))
+        found = _columns(worker, c, c.x[some], part, workspace)
+        worker(np.matmul, kernel[:, share], found.reshape(len(found), c.groups, kernel.shape[2], -1),
              out[some, :, share, _pixels(c, part)])
-        if finish and part[1] == extents:
-            finish(lane, (some, share if c.groups == 1 else slice(0, c.out.shape[1])))
-    return finish if room < pixels else None
+        if epilogue and part[1] == extents:
+            epilogue(worker, (some, share if c.groups == 1 else slice(0, c.out.shape[1])))
+    return epilogue if room < pixels else None
 
 
-def _by_channels(work: Sequence[Lane], c: Convolved, workspace: Sequence[Array], finish: Finish | None) -> bool:
+def _by_channels(work: Sequence[Worker], c: Convolved, workspace: Sequence[Array],
+                 epilogue: HostEpilogue | None) -> bool:
     """With a kernel for every channel, the columns of some channels at a time; whether there is room for one.
 
     With steps of 1, what a tap reads is one run through the rows of the data, copied faster than row by row; what it
@@ -129,23 +131,23 @@ def _by_channels(work: Sequence[Lane], c: Convolved, workspace: Sequence[Array],
         return False
     channels = -(-c.groups // (-(-c.groups // (room * len(work))) * len(work)))
     for number, (image, first) in enumerate(product(range(len(c.x)), range(0, c.groups, channels))):
-        lane = work[number % len(work)]
+        worker = work[number % len(work)]
         index = slice(image, image + 1), slice(first, min(first + channels, c.groups))
         kernel, out = c.kernel[index[1]].reshape(-1, 1, taps), c.out[index]
         if runs:
-            memory = lane.share(workspace[0])
-            x = _frame(lane, c, c.x[index], whole, lane.share(workspace[1]), dense=True)
+            memory = worker.share(workspace[0])
+            x = _frame(worker, c, c.x[index], whole, worker.share(workspace[1]), dense=True)
             found = memory[: len(kernel) * taps * length].reshape(len(kernel), *c.taps, length)
             sums = memory[found.size : found.size + len(kernel) * length].reshape(len(kernel), 1, length)
             steps = (x.strides[1], *(n * d for n, d in zip(x.strides[2:], c.dilations)), x.itemsize)
-            lane(np.copyto, found, as_strided(x, found.shape, steps, writeable=False))
-            lane(np.matmul, kernel, found.reshape(len(kernel), taps, length), sums)
-            lane(np.copyto, out, as_strided(sums, out.shape, (0, sums.strides[0], *x.strides[2:]), writeable=False))
+            worker(np.copyto, found, as_strided(x, found.shape, steps, writeable=False))
+            worker(np.matmul, kernel, found.reshape(len(kernel), taps, length), sums)
+            worker(np.copyto, out, as_strided(sums, out.shape, (0, sums.strides[0], *x.strides[2:]), writeable=False))
         else:
-            found = _columns(lane, c, c.x[index], whole, workspace)
-            lane(np.matmul, kernel, found.reshape(len(kernel), taps, length), flat(out, len(kernel), 1))
-        if finish:
-            finish(lane, index)
+            found = _columns(worker, c, c.x[index], whole, workspace)
+            worker(np.matmul, kernel, found.reshape(len(kernel), taps, length), flat(out, len(kernel), 1))
+        if epilogue:
+            epilogue(worker, index)
     return True
 
 
@@ -179,7 +181,7 @@ def _padded(c: Convolved) -> bool:
     return any(c.begin) or any(n > size for n, size in zip(reach, c.x.shape[2:]))
 
 
-def _frame(lane: Lane, c: Convolved, x: Array, part: Part, memory: Array, dense: bool = False) -> Array:
+def _frame(worker: Worker, c: Convolved, x: Array, part: Part, memory: Array, dense: bool = False) -> Array:
     """The data that are read for a part of the output: where they are, if need be ``dense``, or behind and before
     zeros."""
     reach = _reach(c, part)
@@ -193,45 +195,45 @@ def _frame(lane: Lane, c: Convolved, x: Array, part: Part, memory: Array, dense:
         begin = max(-f, 0)
         for edge in (slice(0, begin), slice(begin + size, None)):
             if frame[(*inner, edge)].size:
-                lane(np.copyto, frame[(*inner, edge)], 0)
+                worker(np.copyto, frame[(*inner, edge)], 0)
         inner = (*inner, slice(begin, begin + size))
-    lane(np.copyto, frame[inner], x)
+    worker(np.copyto, frame[inner], x)
     return frame
 
 
-def _columns(lane: Lane, c: Convolved, x: Array, part: Part, workspace: Sequence[Array]) -> Array:
+def _columns(worker: Worker, c: Convolved, x: Array, part: Part, workspace: Sequence[Array]) -> Array:
     """What every tap reads for a part of the output: [images, channels, taps, extents]."""
-    x = _frame(lane, c, x, part, lane.share(workspace[1]))
+    x = _frame(worker, c, x, part, worker.share(workspace[1]))
     shape = (*x.shape[:2], *c.taps, *part[1])
     steps = x.strides[2:]
     strides = (*x.strides[:2], *(n * d for n, d in zip(steps, c.dilations)), *(n * s for n, s in zip(steps, c.strides)))
-    columns = lane.share(workspace[0])[: prod(shape)].reshape(shape)
-    lane(np.copyto, columns, as_strided(x, shape, strides, writeable=False))
+    columns = worker.share(workspace[0])[: prod(shape)].reshape(shape)
+    worker(np.copyto, columns, as_strided(x, shape, strides, writeable=False))
     return columns
 
 
-def convolve_transposed(k: Any, c: Convolved, columns: Array, finish: Finish | None = None) -> Any:
+def convolve_transposed(k: Any, c: Convolved, columns: Array, epilogue: HostEpilogue | None = None) -> Any:
     """Records the calls that write ``c.out``: products for every tap, added where they belong. NotImplemented for data
     whose pixels do not lie side by side."""
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
         return NotImplemented
     if c.pointwise and (out := flat(c.out, len(c.x), c.groups, c.outputs)) is not None:
-        work = _lanes_for(c)
-        finish = _products(work, replace(c, kernel=c.kernel.swapaxes(1, 2)), x, out, finish)
+        work = _workers_for(c)
+        epilogue = _products(work, replace(c, kernel=c.kernel.swapaxes(1, 2)), x, out, epilogue)
         record(k, work)
-        _finish_all(k, c, finish)
+        _apply_to_all(k, c, epilogue)
         return None
     each = prod(c.taps) * prod(c.x.shape[2:])
-    work = _lanes_for(c)
+    work = _workers_for(c)
     if columns.size < len(work) * each:
-        work = [Lane()]
-    _by_outputs(work, c, x, columns, finish)
+        work = [Worker()]
+    _by_outputs(work, c, x, columns, epilogue)
     record(k, work)
     return None
 
 
-def _by_outputs(work: Sequence[Lane], c: Convolved, x: Array, columns: Array, finish: Finish | None) -> None:
+def _by_outputs(work: Sequence[Worker], c: Convolved, x: Array, columns: Array, epilogue: HostEpilogue | None) -> None:
     """The products of some groups or outputs at a time, for every tap."""
     kernel, sizes, taps = c.kernel.reshape(c.groups, c.channels, -1).swapaxes(1, 2), c.x.shape[2:], prod(c.taps)
     apart = all((t - 1) * d < s for t, d, s in zip(c.taps, c.dilations, c.strides))  # no products meet
@@ -242,22 +244,22 @@ def _by_outputs(work: Sequence[Lane], c: Convolved, x: Array, columns: Array, fi
         outputs = min(outputs, -(-c.outputs // len(work)))
     places = product(range(len(x)), range(0, c.groups, groups), range(0, c.outputs, outputs))
     for number, (image, g, o) in enumerate(places):
-        lane, part = work[number % len(work)], target[image, g : g + groups, o : o + outputs]
-        found = lane.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
+        worker, part = work[number % len(work)], target[image, g : g + groups, o : o + outputs]
+        found = worker.share(columns)[: part.shape[0] * part.shape[1] * taps * prod(sizes)]
         found = found.reshape(*part.shape[:2], *c.taps, *sizes)
-        lane(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],
+        worker(np.matmul, kernel[g : g + groups, o * taps : (o + outputs) * taps], x[image, g : g + groups],
              found.reshape(len(part), -1, prod(sizes)))
-        lane(np.copyto, part, 0)
+        worker(np.copyto, part, 0)
         for tap in np.ndindex(c.taps):
             read, written = _meeting(c, tap)
             source, place = found[(slice(None), slice(None), *tap, *read)], part[(..., *written)]
             if apart:
-                lane(np.copyto, place, source)
+                worker(np.copyto, place, source)
             else:
-                lane(np.add, place, source, place)
+                worker(np.add, place, source, place)
         channels = slice(g * c.outputs + o, g * c.outputs + o + part.shape[0] * part.shape[1])
-        if finish:
-            finish(lane, (slice(image, image + 1), channels))
+        if epilogue:
+            epilogue(worker, (slice(image, image + 1), channels))
 
 
 def _meeting(c: Convolved, tap: Sequence[int]) -> tuple[list[slice], list[slice]]:

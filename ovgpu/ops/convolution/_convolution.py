@@ -48,7 +48,7 @@ class Epilogue:
 class Convolved:
     """One convolution of arrays: x [N, G C, ...], kernel [G, O, C, ...] (transposed: [G, C, O, ...]), dense, and out.
 
-    The numbers are those of each spatial axis; ``begin`` is what is padded, or cut off, before it. ``finish`` is what
+    The numbers are those of each spatial axis; ``begin`` is what is padded, or cut off, before it. ``epilogue`` is what
     is done with the results. The kernel may be of another type if `reads_weights` says so.
     """
 
@@ -59,11 +59,11 @@ class Convolved:
     dilations: Sequence[int]
     begin: Sequence[int]
     transposed: bool = False
-    finish: Epilogue | None = None
+    epilogue: Epilogue | None = None
 
     @property
     def operands(self) -> tuple[Array, ...]:
-        return () if self.finish is None else self.finish.operands
+        return () if self.epilogue is None else self.epilogue.operands
 
     @property
     def groups(self) -> int:
@@ -118,19 +118,19 @@ def _steps(strides: Sequence[int]) -> list[int]:
 def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
     """Records the calls that write ``c.out``: the choice of a kernel by types and shapes is here.
 
-    Kernels of this project finish what they compute, and cuDNN some of it. Where another library does no more than
+    Kernels of this project epilogue what they compute, and cuDNN some of it. Where another library does no more than
     convolve, one more kernel finishes all results in their place.
     """
     if not c.out.size:
         return
-    alone = replace(c, finish=None)
+    alone = replace(c, epilogue=None)
     if not is_plain(c.out.dtype):
         _decoded(k, alone, workspace)
     elif c.out.dtype.kind in "iu" or _has_few_channels(c):
         return _each(k, c)
     elif c.kernel.dtype != c.out.dtype:
         return _tiles(k, c)
-    elif c.finish is not None and k.convolve(c):
+    elif c.epilogue is not None and k.convolve(c):
         return None
     elif c.pointwise and _is_cheap(c):
         return _tiles(k, c)
@@ -142,8 +142,8 @@ def convolve(k: Any, c: Convolved, workspace: Sequence[Any]) -> None:
         pass
     else:
         return _tiles(k, c)
-    if c.finish is not None:
-        k.elementwise(c.finish.chain, [c.out, *c.finish.operands], c.out)
+    if c.epilogue is not None:
+        k.elementwise(c.epilogue.chain, [c.out, *c.epilogue.operands], c.out)
     return None
 
 
@@ -158,10 +158,10 @@ def _has_few_channels(c: Convolved) -> bool:
 
 
 def _is_cheap(c: Convolved) -> bool:
-    """Whether to finish a product in a kernel of this project costs less than to have cuBLAS, which is about twice as
+    """Whether to epilogue a product in a kernel of this project costs less than to have cuBLAS, which is about twice as
     fast at large ones, and another kernel read and write the results once more: so it is for little work, where
     launches count, and for few products per element. Those of 16 bits are for tensor cores."""
-    if c.finish is None or c.transposed or c.out.dtype.itemsize < 4:
+    if c.epilogue is None or c.transposed or c.out.dtype.itemsize < 4:
         return False
     return c.out.size * c.channels <= LITTLE or c.channels <= SHALLOW
 
@@ -213,16 +213,16 @@ def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *
              (*arrays, window, *map(scalar, numbers), scalar(size)))
 
 
-def _finishing(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
+def _epilogue_arguments(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
     """How a kernel finishes elements: a struct, the source that it comes from, and arguments of index type ``kind``."""
     strides = np.zeros((OPERANDS, 5), kind)
     for row, x in zip(strides, c.operands):
         row[:] = _steps(strides_of(x, c.out.shape))
     arguments = (strides, *c.operands, *[None] * (OPERANDS - len(c.operands)))
-    if c.finish is None:
+    if c.epilogue is None:
         return "Nothing", "", arguments
     dtypes = tuple([a.dtype for a in (c.out, *c.operands)])
-    return "Finish", k.functor("Finish", c.finish.chain, dtypes, OPERANDS), arguments
+    return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, OPERANDS), arguments
 
 
 def _weights(k: Any, c: Convolved) -> str:
@@ -233,9 +233,9 @@ def _weights(k: Any, c: Convolved) -> str:
 def _elements(k: Any, c: Convolved, name: str, arrays: Sequence[Any]) -> None:
     """A kernel of one thread per result, which finishes it."""
     window, kind, scalar = c.window(max(a.size for a in arrays))
-    finish, source, finishing = _finishing(k, c, scalar)
-    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, finish), (-(-c.out.size // THREADS),), (THREADS,),
-             (*arrays, window, *finishing, scalar(c.out.size)), prelude=source)
+    epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
+    k.kernel(FILE, name.format(k.c_type(c.out.dtype), kind, epilogue), (-(-c.out.size // THREADS),), (THREADS,),
+             (*arrays, window, *epilogue_arguments, scalar(c.out.size)), prelude=source)
 
 
 def _each(k: Any, c: Convolved) -> None:
@@ -255,8 +255,8 @@ def _tiles(k: Any, c: Convolved) -> None:
     per_part = -(-depth // parts // DEPTH) * DEPTH
     parts = max(1, -(-depth // max(per_part, 1)))
     window, kind, scalar = c.window(parts * c.out.size)
-    finish, source, finishing = _finishing(k, c, scalar)
-    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {finish}{_weights(k, c)}>"
+    epilogue, source, epilogue_arguments = _epilogue_arguments(k, c, scalar)
+    name = f"convolve_tiles<{k.c_type(c.out.dtype)}, {kind}, {epilogue}{_weights(k, c)}>"
     if parts > 1 and not k.fits(FILE, name, (*tiles, c.groups * parts), (THREADS,), prelude=source):
         parts, per_part = 1, -(-depth // DEPTH) * DEPTH
     scratch = gates = None
@@ -264,7 +264,7 @@ def _tiles(k: Any, c: Convolved) -> None:
         scratch, gates = k.scratch((parts, c.out.size), sums), k.scratch((blocks, 2), np.dtype(np.uint32))
         gates.data.memset_async(0, gates.nbytes, k.stream)
     k.kernel(FILE, name, (*tiles, c.groups * parts), (THREADS,),
-             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *finishing),
+             (c.x, c.kernel, c.out, scratch, gates, window, scalar(per_part), *epilogue_arguments),
              cooperative=parts > 1, prelude=source)
 
 
@@ -296,8 +296,8 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
     summed where they belong."""
     if not c.channels:
         k.copy(np.zeros((), c.out.dtype), c.out)
-        if c.finish is not None:
-            k.elementwise(c.finish.chain, [c.out, *c.finish.operands], c.out)
+        if c.epilogue is not None:
+            k.elementwise(c.epilogue.chain, [c.out, *c.epilogue.operands], c.out)
         return
     x = flat(c.x, len(c.x), c.groups, c.channels)
     if x is None:
@@ -307,8 +307,8 @@ def _folded(k: Any, c: Convolved, workspace: Any) -> None:
     images = max(workspace.size // max(c.groups * rows * x.shape[-1], 1), 1)
     for image in range(0, len(x), images):
         some = slice(image, image + images)
-        finish = None if c.finish is None else c.finish.cut(0, some, c.out.ndim)
-        part = replace(c, x=c.x[some], out=c.out[some], finish=finish)
+        epilogue = None if c.epilogue is None else c.epilogue.cut(0, some, c.out.ndim)
+        part = replace(c, x=c.x[some], out=c.out[some], epilogue=epilogue)
         shape = (len(part.x), c.groups, rows, x.shape[-1])
         columns = workspace[: prod(shape)].reshape(shape)
         taken = k.gemm(kernel, x[some], columns)

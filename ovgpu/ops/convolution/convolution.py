@@ -15,7 +15,7 @@ from ovgpu.ops.base.op import Array, Workspace, op
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.convolution import _columns
-from ovgpu.ops.convolution._columns import BLOCK, Finish
+from ovgpu.ops.convolution._columns import BLOCK, HostEpilogue
 from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
 from ovgpu.types import Type
@@ -39,12 +39,12 @@ class _Convolution(Windowed):
                 self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
 
     def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int], transposed: bool = False,
-                  finish: Epilogue | None = None) -> Convolved:
+                  epilogue: Epilogue | None = None) -> Convolved:
         """The arrays and numbers of a convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         kernel = kernel.reshape(self.grouped(kernel.shape))
         return Convolved(x, kernel, out, shortened(strides, (x if transposed else out).shape[2:]),
-                         shortened(dilations, kernel.shape[3:]), begin, transposed, finish)
+                         shortened(dilations, kernel.shape[3:]), begin, transposed, epilogue)
 
 
 @op("Convolution", "opset1")
@@ -91,26 +91,26 @@ class Convolution(_Convolution):
         reach = self.reach(taps)
         span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
         frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # below 0 without pixels
-        return ((out.type, (tasks.LANES * minimum(columns, maximum(depth, BLOCK)),)),
-                (out.type, (tasks.LANES * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
+        return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK)),)),
+                (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return self.finished(k, inputs, outputs[0], workspace)
+        return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                 finish: Finish | None = None) -> Any:
+    def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 epilogue: HostEpilogue | None = None) -> Any:
         """`numpy`, and what is done with the result then."""
         x, kernel = inputs
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, finish)
+        return _columns.convolve(k, self.convolved(x, kernel, out, begin), workspace, epilogue)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
-             finish: Epilogue | None = None) -> None:
+             epilogue: Epilogue | None = None) -> None:
         x, kernel = inputs
         begin, _ = self.pads(x.shape[2:], kernel.shape[self.leading :])
-        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, finish=finish), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, epilogue=epilogue), workspace)
 
 
 @op("GroupConvolution", "opset1")
@@ -203,23 +203,23 @@ class ConvolutionBackpropData(_Convolution):
         return ((sums, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return self.finished(k, inputs, outputs[0], workspace)
+        return self.with_epilogue(k, inputs, outputs[0], workspace)
 
-    def finished(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                 finish: Finish | None = None) -> Any:
+    def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
+                 epilogue: HostEpilogue | None = None) -> Any:
         """`numpy`, and what is done with the result then."""
         x, kernel, target = (*inputs, None)[:3]
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
         c = self.convolved(x, kernel, out, begin, transposed=True)
-        return _columns.convolve_transposed(k, c, workspace[0], finish)
+        return _columns.convolve_transposed(k, c, workspace[0], epilogue)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
-             finish: Epilogue | None = None) -> None:
+             epilogue: Epilogue | None = None) -> None:
         (x, kernel, target), out = (*inputs, None)[:3], outputs[0]
         begin = self.begins(x.shape[2:], kernel.shape[self.leading :], None if target is None else out.shape[2:])
-        convolve(k, self.convolved(x, dense(k, kernel), out, begin, True, finish), workspace)
+        convolve(k, self.convolved(x, dense(k, kernel), out, begin, True, epilogue), workspace)
 
     @property
     def pad_names(self) -> tuple[str, ...]:

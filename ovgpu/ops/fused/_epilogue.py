@@ -13,7 +13,7 @@ from ovgpu.types import Type
 
 
 @unregistered
-class Finished(Op):
+class OpWithEpilogue(Op):
     """An op of the first inputs, and what ``fused`` makes of its result and of the others, which has the same type and
     shape. ``layer`` is where the op comes from."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array, Workspace
-from ovgpu.ops.base.tasks import LANES, lanes, record
+from ovgpu.ops.base.tasks import WORKERS, record, workers
 from ovgpu.ops.fused._packed import Packed, Tile
 from ovgpu.symbolic import Int, maximum, minimum
 from ovgpu.types import Type
@@ -80,18 +80,18 @@ class PackedProduct:
         return 0 if self.counted is None else self.counted[1]
 
     def workspace(self, elements: Int, rows: Int) -> Workspace:
-        """For each lane a tile, and scratch of bytes to decompress it; x in columns, and its sums over groups; the
-        products of all tiles and what each lane adds up for them. ``elements`` are those of x, ``rows`` the M of a
+        """For each worker a tile, and scratch of bytes to decompress it; x in columns, and its sums over groups; the
+        products of all tiles and what each worker adds up for them. ``elements`` are those of x, ``rows`` the M of a
         matrix."""
         count, step = self.weights.tile(self.axis, self._room(rows))
-        room = (count * step * self.depth // 16 + 1) * 16  # one more at least, and lanes begin with vectors
+        room = (count * step * self.depth // 16 + 1) * 16  # one more at least, and workers begin with vectors
         scratch = 8 * (self.weights.bytes_of(room) if self.counted is None else -(-room // 8))
         width = count * step
         groups = width * FEW * self.halves * self.groups if self.scales > 1 else 0
         results = minimum(rows, FEW) * self.weights.matrices * self.weights.shape[self.axis]
-        return ((Type.f32, (LANES * room,)), (Type.u8, (LANES * scratch,)), (Type.f32, (elements,)),
+        return ((Type.f32, (WORKERS * room,)), (Type.u8, (WORKERS * scratch,)), (Type.f32, (elements,)),
                 (Type.f32, (elements // self.depth * self.groups,)), (Type.f32, (results,)),
-                (Type.f32, (LANES * maximum(rows * width, groups),)))
+                (Type.f32, (WORKERS * maximum(rows * width, groups),)))
 
     def _room(self, rows: Int) -> int:
         return self.tile if isinstance(rows, int) and rows <= DENSE else BROAD * self.tile
@@ -110,22 +110,22 @@ class PackedProduct:
         few = rows <= FEW  # whose results wait for scales and zero points until all are there
         matrices, extent = self.weights.matrices, self.weights.shape[self.axis]
         results = results[: rows * matrices * extent].reshape(matrices, extent, rows) if few else results
-        work = lanes(codes.nbytes >= WORTH)
+        work = workers(codes.nbytes >= WORTH)
         tiles = list(self.weights.tiles(self.axis, self._room(rows)))
-        for lane, tile in zip(cycle(work), tiles):
+        for worker, tile in zip(cycle(work), tiles):
             every = slice(None) if len(columns) == 1 else tile.matrices
-            room, scratch, mine = (lane.share(part) for part in (*memory, sums))
-            part = self._part(lane, codes, tile, room, scratch)
+            room, scratch, mine = (worker.share(part) for part in (*memory, sums))
+            part = self._part(worker, codes, tile, room, scratch)
             scale, zero = (self._term(term, tile) for term in terms)
             found = results[tile.matrices, tile.cut] if few else mine[: rows * part[..., 0].size].reshape(
                 *part.shape[:2], rows)
-            self._multiply(lane, part, columns[every], scale, found, mine)
+            self._multiply(worker, part, columns[every], scale, found, mine)
             if not few:
-                lane(self._finish, found, totals[every], scale, zero, out[tile.matrices, :, tile.cut])
+                worker(self._scale_products, found, totals[every], scale, zero, out[tile.matrices, :, tile.cut])
         record(k, work)
         if few:
             whole = Tile(self.axis, slice(0, matrices), slice(0, extent))
-            k(self._finish, results, totals, *(self._term(term, whole) for term in terms), out)
+            k(self._scale_products, results, totals, *(self._term(term, whole) for term in terms), out)
 
     def _columns(self, k: Any, x: Array, to: Array) -> Array:
         """x as [1 or E, K, M] in f32, as it multiplies `_part`."""
@@ -197,7 +197,7 @@ class PackedProduct:
         """[matrices, columns of the result, halves, groups, any] by the scales of groups."""
         values *= self._spread(scale)[:, :, None, :, None]
 
-    def _finish(self, found: Array, totals: Array, scale: Array | None, zero: Array | None, out: Array) -> None:
+    def _scale_products(self, found: Array, totals: Array, scale: Array | None, zero: Array | None, out: Array) -> None:
         """Products [matrices, columns of the result, M] into the result [matrices, M, columns]: less zero points, by
         the scale if there is one for all groups."""
         by = None if scale is None else self._spread(scale)

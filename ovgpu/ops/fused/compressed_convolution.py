@@ -86,18 +86,18 @@ class CompressedConvolution(Op):
         affine(part, self.weights.terms(scale, tile), self.weights.terms(zero, tile))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
-             finish: Epilogue | None = None) -> None:
+             epilogue: Epilogue | None = None) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
         room, _, *scratch = workspace
         if self.weights.kind in (Type.f16, Type.bf16) and stored[1] is None and x.dtype == np.float32:
             kernel = stored[0].reshape(self.kernel)
             if reads_weights(self.convolution.convolved(x, kernel, out, (), bool(self.axis))):
-                return self.convolution.cuda(k, [x, kernel, *target], outputs, scratch, finish)
+                return self.convolution.cuda(k, [x, kernel, *target], outputs, scratch, epilogue)
         for tile, shape, channels, part in self._tiles(x, out):
             first, extents = self.weights.place(tile)
             kernel = room.view(x.dtype)[: prod(shape)]
             expand(k, self.weights, kernel.reshape(-1, extents[2]), stored, first)
-            of_part = None if finish is None else finish.cut(1, part, out.ndim)
+            of_part = None if epilogue is None else epilogue.cut(1, part, out.ndim)
             self.convolution.cuda(k, [channels, kernel.reshape(shape), *target], [out[:, part]], scratch, of_part)
         return None
 

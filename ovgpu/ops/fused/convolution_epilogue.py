@@ -9,21 +9,21 @@ import numpy as np
 
 from ovgpu.ops.base import tasks
 from ovgpu.ops.base.op import Array, Workspace, unregistered
-from ovgpu.ops.base.tasks import Lane
+from ovgpu.ops.base.tasks import Worker
 from ovgpu.ops.base.trace import TILE, Tape, tiles, trace
 from ovgpu.ops.convolution._columns import Index
 from ovgpu.ops.convolution._convolution import Epilogue
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
-from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
 @unregistered
-class FinishedConvolution(Finished):
+class ConvolutionWithEpilogue(OpWithEpilogue):
     """On the host every layer takes what the one before has made, and who computes some of the channels finishes them.
-    On a ``device`` kernels finish the elements that they compute."""
+    On a ``device`` kernels epilogue the elements that they compute."""
 
     convolution: Convolution | ConvolutionBackpropData | CompressedConvolution
     device: bool = False
@@ -39,11 +39,11 @@ class FinishedConvolution(Finished):
         return [trace(part.op, (dtype,) * len(part.operands), dtype) for part in self.fused.chain.parts]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The convolution's, and on the host the temporaries of a tile for every lane."""
+        """The convolution's, and on the host the temporaries of a tile for every worker."""
         own = self.convolution.workspace(self.split(inputs)[0], outputs)
         tapes = [] if self.device else self._tapes(outputs[0].type.storage)
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
-        return (*own, *((kind, (tasks.LANES * TILE,)) for kind in temporaries))
+        return (*own, *((kind, (tasks.WORKERS * TILE,)) for kind in temporaries))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         given, others = self.split(inputs)
@@ -59,17 +59,17 @@ class FinishedConvolution(Finished):
         others = [a.reshape(()) if a.size == 1 else np.broadcast_to(a, out.shape)
                   for a in (*others, *self.fused.literals)]
 
-        def finish(lane: Lane, index: Index) -> None:
+        def epilogue(worker: Worker, index: Index) -> None:
             part, given = out[index], [a[index] if a.ndim else a for a in others]
-            temporaries = [lane.share(memory) for memory in scratch]
+            temporaries = [worker.share(memory) for memory in scratch]
             for cut in tiles(part.shape) if scratch else [...]:
-                self._finish(lane, tapes, part[cut], [a[cut] if a.ndim else a for a in given], temporaries)
+                self._apply_epilogue(worker, tapes, part[cut], [a[cut] if a.ndim else a for a in given], temporaries)
 
-        return convolution.finished(k, (x, kernel), out, workspace, finish)
+        return convolution.with_epilogue(k, (x, kernel), out, workspace, epilogue)
 
-    def _finish(self, lane: Lane, tapes: Sequence[Tape], part: Array, others: Sequence[Array],
+    def _apply_epilogue(self, worker: Worker, tapes: Sequence[Tape], part: Array, others: Sequence[Array],
                 temporaries: Sequence[Array]) -> None:
         free = iter([memory[: part.size].reshape(part.shape) for memory in temporaries])
         for tape, layer in zip(tapes, self.fused.chain.parts):
             given = [others[i - 1] if 0 < i <= len(others) else part for i in layer.operands]
-            tape.record(lane, given, part, [next(free) for _ in tape.temporaries])
+            tape.record(worker, given, part, [next(free) for _ in tape.temporaries])

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from ovgpu.ops.base.op import unregistered
-from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 
 Activation = Literal["", "relu", "gelu"]  # that by tanh
 
 
 @unregistered
-class FinishedMatMul(Finished):
+class MatMulWithEpilogue(OpWithEpilogue):
     """``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``; ``fused`` says the same.
 
     ``bias`` and ``residual`` are the numbers of these among the inputs of ``fused``, 0 for those that are not there.
@@ -35,7 +35,7 @@ class FinishedMatMul(Finished):
         given, others = self.split(inputs)
         out = outputs[0]
         bias, residual = (others[i - 1] if i else None for i in (self.bias, self.residual))
-        if not out.size or k.finished_gemm(*self.product.operands(*given), out, bias, residual, self.activation):
+        if not out.size or k.gemm_with_epilogue(*self.product.operands(*given), out, bias, residual, self.activation):
             return None
         if self.product.cuda(k, given, outputs, workspace) is NotImplemented:
             return NotImplemented

@@ -48,7 +48,7 @@ class Result(Op):
     """An output of the model: its input, unchanged."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)

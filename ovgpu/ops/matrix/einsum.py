@@ -93,8 +93,8 @@ class Einsum(Op):
 
 def _spread(subscript: str, covered: int) -> list[Label]:
     """A subscript's labels, one per axis."""
-    head, dots, tail = subscript.partition("...")
-    return [*head, *(range(-covered, 0) if dots else ()), *tail]
+    head, dots, last = subscript.partition("...")
+    return [*head, *(range(-covered, 0) if dots else ()), *last]
 
 
 # ---- by matrix products, on arrays or on tensors of a graph

@@ -32,7 +32,7 @@ class GatherElements(Op):
     axis: int
 
     exact = True
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
@@ -91,7 +91,7 @@ class _GatherND(Op):
     batch_dims: int = 0
 
     exact = True
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:

@@ -78,7 +78,7 @@ class Gather(Op):
     """
 
     exact = True
-    lane = True
+    supports_symbolic = True
     layout = "dense"
     strided_outputs = True
     host_inputs = (2,)

@@ -37,7 +37,7 @@ class Transpose(Op):
     """``data [...], order [n] -> data`` with axis ``order[i]`` at ``i``; an empty order reverses all axes."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1,)
 
     def infer(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
@@ -80,7 +80,7 @@ class Reverse(Op):
     mode: Literal["index", "mask"]
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1,)
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
@@ -191,7 +191,7 @@ class Roll(Op):
     """
 
     exact = True
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
     host_inputs = (1, 2)
 
@@ -248,7 +248,7 @@ class Concat(Op):
     axis: int = 0
 
     exact = True
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -281,7 +281,7 @@ class _Splitting(Op):
     """Base of ops that cut a tensor into parts along an axis."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int] | None:
         """The lengths of the parts, None if they are known only when run."""

@@ -29,7 +29,7 @@ class _Broadcast(Op):
     """
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1, 2)
 
     mode: str
@@ -153,7 +153,7 @@ class Tile(Op):
     """``data [...], repeats [n] ->`` data repeated along each axis; the shorter of the two is led by 1s."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1,)
 
     def infer(self, x: Spec, repeats: Spec) -> tuple[Spec, ...]:
@@ -203,7 +203,7 @@ class Pad(Op):
     pad_mode: Literal["constant", "edge", "reflect", "symmetric"]
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1, 2)
 
     def infer(self, x: Spec, begin: Spec, end: Spec, value: Spec | None = None) -> tuple[Spec, ...]:

@@ -33,7 +33,7 @@ TUPLE = 8  # indices that kernels take together
 class _Scatter(Op):
     """Base: data, indices and updates are the first inputs, data's shape is the output's."""
 
-    lane = True
+    supports_symbolic = True
 
     @property
     def rule(self) -> str:

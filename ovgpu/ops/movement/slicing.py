@@ -101,7 +101,7 @@ class _Slicing(Op):
     """Base of ops that take a span of each axis."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
               axes: Sequence[Int] | None = None) -> Spans:
@@ -217,7 +217,7 @@ class SliceScatter(Op):
     of ``Slice(data, start, stop, step, axes)``, whose shape they have."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (2, 3, 4, 5)
 
     def infer(self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec,

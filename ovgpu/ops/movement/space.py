@@ -31,7 +31,7 @@ class _Rearranging(Op):
     """Base: ``x.reshape(split).transpose(order).reshape(joined)``, which is one strided copy, or a view."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
 
     def parts(self, shape: Sequence[Int]) -> Parts:
@@ -140,7 +140,7 @@ class _Batches(Op):
     """Base of the ops between batch and space: ``data, block_shape [rank], begin [rank], end [rank]``."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1, 2, 3)
 
     def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],

@@ -14,9 +14,9 @@ from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import Elementwise, merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, call, op, unregistered
 from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
-from ovgpu.ops.base.tasks import lanes, record, shares
+from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.fused._elementwise import Chain
-from ovgpu.ops.fused._epilogue import Finished
+from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, mvn_block, normalize
 from ovgpu.ops.pooling._pooling import Sliding
 from ovgpu.ops.reduction import is_float, ones
@@ -129,7 +129,7 @@ class BatchNormInference5(BatchNorm):
     data = 0
 
 
-WORK = 1 << 16  # elements of a GroupNormalization that are worth a second lane
+WORK = 1 << 16  # elements of a GroupNormalization that are worth a second worker
 OTHERS = 3  # tensors that layers after a GroupNormalization take, at most
 PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
 
@@ -185,9 +185,9 @@ class GroupNormalization(Op):
         shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
         block = int(block_rows(self.num_groups, n))
         arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
-        work = lanes(x.size >= WORK)
-        for lane, some in zip(work, shares(self.num_groups, len(work))):
-            lane(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
+        work = workers(x.size >= WORK)
+        for worker, some in zip(work, shares(self.num_groups, len(work))):
+            worker(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
                  workspace[0].reshape(-1, 1)[some][:block], self.epsilon, self.eps_is_inside(),
                  *(v.reshape(*shape[1:3], 1)[some] for v in (scale, bias)))
         record(k, work)
@@ -195,7 +195,8 @@ class GroupNormalization(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
-        """With a ``chain``, whose first input is the result, and ``others`` of its inputs, see `FinishedGroupNorm`."""
+        """With a ``chain``, whose first input is the result, and ``others`` of its inputs, see
+        `GroupNormWithEpilogue`."""
         (x, scale, bias), out = inputs, outputs[0]
         rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
         if not launch.is_real(x) or n > launch.MAX_INDEX:
@@ -213,13 +214,13 @@ class GroupNormalization(Op):
         numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
                    launch.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
         kinds = sum(_kind(other, out) << 2 * i for i, other in enumerate(others))
-        finish, source = "", ""
+        epilogue, source = "", ""
         if chain is not None:
             dtypes = tuple([a.dtype for a in (out, *others)])
-            finish, source = ", Finish", k.functor("Finish", chain, dtypes, OTHERS, "common.cuh")
+            epilogue, source = ", Epilogue", k.functor("Epilogue", chain, dtypes, OTHERS, "common.cuh")
         given = (np.uint32(kinds), *others, *[None] * (OTHERS - len(others)))
         for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
-            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{finish}>", (rows, parts),
+            k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{epilogue}>", (rows, parts),
                      (launch.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers, *given),
                      prelude=source)
         return None
@@ -267,7 +268,7 @@ class GroupNorm(GroupNormalization):
 
 
 @unregistered
-class FinishedGroupNorm(Finished):
+class GroupNormWithEpilogue(OpWithEpilogue):
     """A GroupNormalization on a device, whose kernel computes the layers after it. The tensors that these take have the
     shape of the result, or its batch and channels, its channels alone, or one element."""
 

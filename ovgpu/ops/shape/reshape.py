@@ -27,7 +27,7 @@ class _Reshaping(Op):
     """Base of ops whose output has the input's elements in the input's order."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
     host_inputs = (1,)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],

@@ -23,7 +23,7 @@ class ShapeOf(Op):
     """``data [...] -> [rank]``: its extents, as i64."""
 
     exact = True
-    lane = True
+    supports_symbolic = True
 
     @property
     def kind(self) -> Type:
@@ -64,7 +64,7 @@ class ShapeOf3(ShapeOf):
 class Range(Op):
     """``start, stop, step -> [n]``: numbers from start on, before stop; of the inputs' one element type."""
 
-    lane = True
+    supports_symbolic = True
     host_inputs = (0, 1, 2)
 
     def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:

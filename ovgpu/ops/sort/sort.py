@@ -144,7 +144,7 @@ class CumSum(Op):
     reverse: bool = False
 
     host_inputs = (1,)
-    lane = True
+    supports_symbolic = True
     strided_outputs = True
 
     def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
@@ -160,8 +160,8 @@ class CumSum(Op):
         x = xp.flip(x, along) if self.reverse else x
         if self.exclusive:
             total = xp.zeros_like(x)
-            head, tail = _ends(along)
-            total[tail] = xp.cumsum(x[head], axis=along, dtype=x.dtype)
+            first, rest = _ends(along)
+            total[rest] = xp.cumsum(x[first], axis=along, dtype=x.dtype)
         else:
             total = xp.cumsum(x, axis=along, dtype=x.dtype)
         return (xp.flip(total, along) if self.reverse else total,)
@@ -174,9 +174,9 @@ class CumSum(Op):
         if self.reverse:
             x, out = np.flip(x, along), np.flip(out, along)
         if self.exclusive:
-            head, tail = _ends(along)
+            first, rest = _ends(along)
             k(out[(slice(None),) * along + (slice(1),)].fill, 0)
-            x, out = x[head], out[tail]
+            x, out = x[first], out[rest]
         k(np.add.accumulate, x, along, out.dtype, out)
         return None
 

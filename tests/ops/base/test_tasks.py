@@ -1,4 +1,4 @@
-"""Lanes: calls that run side by side on the host's cores."""
+"""Workers: calls that run side by side on the host's cores."""
 from __future__ import annotations
 
 import threading
@@ -11,27 +11,27 @@ import numpy as np
 import pytest
 
 from ovgpu.ops.base import tasks
-from ovgpu.ops.base.tasks import Lane, record, shares
+from ovgpu.ops.base.tasks import Worker, record, shares
 
 
-def recorded(work: list[Lane]) -> list[Callable[[], Any]]:
+def recorded(work: list[Worker]) -> list[Callable[[], Any]]:
     calls: list[Callable[[], Any]] = []
     record(lambda function, *operands: calls.append(lambda: function(*operands)), work)
     return calls
 
 
-def test_lanes_run_at_the_same_time() -> None:
+def test_workers_run_at_the_same_time() -> None:
     meeting = threading.Barrier(3, timeout=10)
-    work = [Lane(number, 3) for number in range(3)]
-    for lane in work:
-        lane(meeting.wait)
+    work = [Worker(number, 3) for number in range(3)]
+    for worker in work:
+        worker(meeting.wait)
     (call,) = recorded(work)
     call()
     call()
 
 
-def test_a_single_lane_is_calls_as_they_are() -> None:
-    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
+def test_a_single_worker_is_calls_as_they_are() -> None:
+    work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
     work[1](found.append, 1)
     work[1](found.append, 2)
     calls = recorded(work)
@@ -42,10 +42,10 @@ def test_a_single_lane_is_calls_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_what_a_lane_raises_is_raised_when_all_are_done(broken: int) -> None:
-    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
-    for number, lane in enumerate(work):
-        lane(np.linalg.inv, np.zeros((2, 2))) if number == broken else lane(found.append, number)
+def test_what_a_worker_raises_is_raised_when_all_are_done(broken: int) -> None:
+    work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
+    for number, worker in enumerate(work):
+        worker(np.linalg.inv, np.zeros((2, 2))) if number == broken else worker(found.append, number)
     (call,) = recorded(work)
     with pytest.raises(np.linalg.LinAlgError):
         call()
@@ -53,10 +53,10 @@ def test_what_a_lane_raises_is_raised_when_all_are_done(broken: int) -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_no_lane_runs_on_after_an_interruption(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_runs_on_after_an_interruption(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not begun:
         monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())  # that nobody waits at
-    work, running, found = [Lane(0, 2), Lane(1, 2)], threading.Event(), list[int]()
+    work, running, found = [Worker(0, 2), Worker(1, 2)], threading.Event(), list[int]()
 
     def interrupt() -> None:
         assert not begun or running.wait(10)
@@ -77,32 +77,32 @@ def test_no_lane_runs_on_after_an_interruption(begun: bool, monkeypatch: pytest.
     assert found == [1] * begun
 
 
-def test_lanes_that_no_worker_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_no_worker_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller runs them."""
     monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())
-    work, found = [Lane(0, 2), Lane(1, 2)], list[int]()
-    for number, lane in enumerate(work):
-        lane(found.append, number)
+    work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
+    for number, worker in enumerate(work):
+        worker(found.append, number)
     (call,) = recorded(work)
     call()
     assert found == [0, 1]
 
 
 @pytest.mark.skipif(tasks.BLAS_THREADS is None, reason="the number of BLAS's threads cannot be set")
-def test_blas_has_one_thread_while_lanes_run() -> None:
+def test_blas_has_one_thread_while_workers_run() -> None:
     assert tasks.BLAS_THREADS is not None
     threads, _ = tasks.BLAS_THREADS
     before, found = threads(), list[int]()
-    work = [Lane(0, 2), Lane(1, 2)]
-    for lane in work:
-        lane(lambda: found.append(threads()))
+    work = [Worker(0, 2), Worker(1, 2)]
+    for worker in work:
+        worker(lambda: found.append(threads()))
     (call,) = recorded(work)
     call()
     assert found == [1, 1] and threads() == before
 
 
-def test_lanes_share_memory_out() -> None:
-    parts = [Lane(number, 3).share(np.arange(11)) for number in range(3)]
+def test_workers_share_memory_out() -> None:
+    parts = [Worker(number, 3).share(np.arange(11)) for number in range(3)]
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert shares(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
     assert shares(2, 4) == [slice(0, 1), slice(1, 2)]

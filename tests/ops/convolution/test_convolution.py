@@ -156,10 +156,10 @@ test_transposed_groups = check(TRANSPOSED_GROUPS)
 
 
 def run_numpy(op: Op, x: Array, kernel: Array, out: Array, rooms: Sequence[int]) -> None:
-    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements for every lane."""
+    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements for every worker."""
     calls: list[Callable[[], Any]] = []
     done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
-                    [np.full(tasks.LANES * room, np.nan, x.dtype) for room in rooms])
+                    [np.full(tasks.WORKERS * room, np.nan, x.dtype) for room in rooms])
     assert done is not NotImplemented
     for call in calls:
         call()
@@ -176,8 +176,8 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
     (GroupConvolution(dilations=(2, 1)), (3, 7, 5, 6), (7, 1, 1, 2, 3), (400, 0)),  # in the data themselves
     (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (200, 1000)),  # no room for one
     (GroupConvolution(strides=(2, 3), pads_end=(1, 1)), (1, 7, 5, 6), (7, 1, 1, 3, 2), (400, 300)),  # no runs
-    (Convolution(), (1, 3, 6, 7), (4, 3, 1, 1), (0, 0)),  # products: lanes share the outputs out
-    (Convolution(), (1, 3, 6, 7), (2, 3, 1, 1), (0, 0)),  # or the pixels, where there are more lanes than outputs
+    (Convolution(), (1, 3, 6, 7), (4, 3, 1, 1), (0, 0)),  # products: workers share the outputs out
+    (Convolution(), (1, 3, 6, 7), (2, 3, 1, 1), (0, 0)),  # or the pixels, where there are more workers than outputs
     (GroupConvolution(), (1, 6, 5, 7), (2, 3, 3, 1, 1), (0, 0)),  # or where there are groups
     (Convolution(pads_begin=(1, 1)), (1, 3, 3, 4), (4, 3, 3, 3), (1500, 500)),  # outputs of few pixels
     (Convolution(pads_begin=(4, 5), pads_end=(5, 4)), (1, 2, 2, 3), (4, 2, 3, 3), (200, 100)),  # parts without data
@@ -187,11 +187,11 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize(("op", "x", "kernel", "rooms"), BLOCKED)
-def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int], lanes: int,
+def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int], workers: int,
                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "LANES", lanes)
+    monkeypatch.setattr(tasks, "WORKERS", workers)
     for name, value in {"BLOCK": rooms[0], "WORK": 0, "ROWS": 1, "FEW": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     rng = np.random.default_rng(3)
