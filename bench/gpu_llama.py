@@ -92,7 +92,7 @@ class Run(Ovgpu):
     @property
     def appended(self) -> bool:
         """Return whether the last inference appended to the caches in place."""
-        steps = self.request._steady
+        steps = self.request._decode_steps
         return steps is not None and self.request._last is steps.executor
 
 

@@ -29,7 +29,7 @@ __global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const A
 
 // As `copy_strided`, to y from row `*start` on; rows are `step` elements apart.
 template <typename T, typename I, int R>
-__global__ void place_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
+__global__ void write_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
                            const long long* __restrict__ start, long long step) {
   set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }

@@ -22,11 +22,11 @@ class OpError(Error):
 
     located = False
 
-    def at(self, op: str, place: str) -> OpError:
+    def at(self, op: str, location: str) -> OpError:
         """The same error with the op in front and the place behind; the innermost place wins."""
         if self.located:
             return self
-        error = type(self)(f"[{op}] {self} ({place})" if place else f"[{op}] {self}")
+        error = type(self)(f"[{op}] {self} ({location})" if location else f"[{op}] {self}")
         error.located = True
         return error
 

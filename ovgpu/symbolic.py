@@ -222,7 +222,7 @@ class Table:
             return
         # A check holds the layer's name, not the layer: object arrays of specs lead from a model to its table, and
         # Python's collector does not look into NumPy arrays.
-        where = None if self.layer is None else (self.layer.op.name, self.layer.place)
+        where = None if self.layer is None else (self.layer.op.name, self.layer.source_location)
         self.checks.append(Check(op, a, b, message, where))
 
     # ---- the table that inference works in

@@ -17,7 +17,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import combine, simplified
-from ovgpu.request.kv_decode import SteadyPrograms
+from ovgpu.request.kv_decode import DecodePrograms
 from ovgpu.request.ports import PortList
 from ovgpu.request.variables import InitialPrograms
 from ovgpu.runtime.backend import Backend
@@ -57,7 +57,7 @@ class Compilation:
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         splits = together and backend.replays and not self._untyped and growing(self.model)
         self._unsplit = self.model.clone() if splits else None
-        self._steady: SteadyPrograms | None = None
+        self._decode_programs: DecodePrograms | None = None
         combine(self.model, fuse, epilogues)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
@@ -73,16 +73,16 @@ class Compilation:
             self._only = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
 
     @property
-    def steady(self) -> SteadyPrograms | None:
+    def decode_programs(self) -> DecodePrograms | None:
         """The programs of inferences that append to caches in place, if the model has such; built when first used."""
         if self._unsplit is not None:
             with self.lock:
                 if self._unsplit is not None:
-                    found = SteadyPrograms.of(self._unsplit, self.backend)
+                    found = DecodePrograms.of(self._unsplit, self.backend)
                     if found is not None:
                         self._load(found.device)
-                    self._steady, self._unsplit = found, None
-        return self._steady
+                    self._decode_programs, self._unsplit = found, None
+        return self._decode_programs
 
     def program(self, inputs: Sequence[Array]) -> Program:
         """The program for inputs of these ranks and types; built at its first use."""
@@ -126,7 +126,8 @@ def _check_ranks(model: Model) -> None:
         for port in node.outputs:
             rank = port.spec.rank
             if rank is not None and rank > MOST_AXES:
-                raise OpError(f"a tensor has at most {MOST_AXES} axes, not {rank}").at(node.op.name, node.place)
+                error = OpError(f"a tensor has at most {MOST_AXES} axes, not {rank}")
+                raise error.at(node.op.name, node.source_location)
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 _check_ranks(body)

@@ -20,7 +20,7 @@ from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.ops.base.op import Array
 from ovgpu.request.device_io import addresses, slots
 from ovgpu.request.inputs import numbered
-from ovgpu.request.kv_decode import SteadySteps
+from ovgpu.request.kv_decode import DecodeSteps
 from ovgpu.request.outputs import RequestMemory
 from ovgpu.request.pinned import Pair
 from ovgpu.request.replays import KEPT, Replay, Transition
@@ -311,27 +311,27 @@ class InferRequest(RequestTensors):
                 self._replay(replay)
                 return replay.after or self._variables.now
         arrays, key = self._read_inputs(), self._variables.key
-        steady = self._steady if self._variables.grown else None
-        appending = None if steady is None else steady.take(arrays)
-        if steady is not None and appending is not None:
-            seen = steady.programs.seen
+        decode = self._decode_steps if self._variables.grown else None
+        appending = None if decode is None else decode.take(arrays)
+        if decode is not None and appending is not None:
+            seen = decode.programs.seen
             pairs = [slot.pair(array) if number in seen else Pair(array, array)
                      for number, (slot, array) in enumerate(zip(self._inputs, arrays))]
             pairs += appending
-            known = None if watched else steady.replay(pairs)
+            known = None if watched else decode.replay(pairs)
             if known is not None:
                 self._replay(known)
-                return self._variables.after({}, steady.rows)
-            executor = steady.executor
-            read = [pairs[i] for i in steady.programs.read]
+                return self._variables.after({}, decode.rows)
+            executor = decode.executor
+            read = [pairs[i] for i in decode.programs.read]
         else:
             pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
-            executor, steady, read = self._executor(arrays), None, pairs
+            executor, decode, read = self._executor(arrays), None, pairs
         self._last = executor
         if self._backend.remote:
             executor.hosts = [pair.host for pair in pairs]
             key = (*key, *addresses(read, self._outputs))
-        states = self._states(executor, arrays, pairs if steady is None else None)
+        states = self._states(executor, arrays, pairs if decode is None else None)
         arrays = [pair.device for pair in pairs]
         if self._profiler is not None:
             self._profiler.begin()
@@ -343,10 +343,10 @@ class InferRequest(RequestTensors):
         for slot, result in zip(self._outputs, results):
             slot.keep(result)
         assigned = executor.assigned() if self._variables.all else {}
-        after = self._variables.after(assigned, 0 if steady is None else steady.rows)
-        if steady is not None:
+        after = self._variables.after(assigned, 0 if decode is None else decode.rows)
+        if decode is not None:
             if not watched:
-                steady.keep(pairs, Replay.of(executor, (), (), self._outputs, results))
+                decode.keep(pairs, Replay.of(executor, (), (), self._outputs, results))
         elif self._backend.replays and not watched:
             transition = Transition.of(self._variables, states, assigned, after)
             if transition is not None:
@@ -363,11 +363,11 @@ class InferRequest(RequestTensors):
         replay.publish()
 
     @cached_property
-    def _steady(self) -> SteadySteps | None:
-        programs = self._compilation.steady
+    def _decode_steps(self) -> DecodeSteps | None:
+        programs = self._compilation.decode_programs
         if programs is None:
             return None
-        steps = SteadySteps(programs, self._backend, self._variables, self._compilation.constants,
+        steps = DecodeSteps(programs, self._backend, self._variables, self._compilation.constants,
                             self._cancellation)
         steps.executor.observe = self._profiler
         return steps
@@ -493,7 +493,7 @@ class InferRequest(RequestTensors):
         self._executors.clear()
         self._replays.clear()
         self._initial.release_memory()
-        self.__dict__.pop("_steady", None)
+        self.__dict__.pop("_decode_steps", None)
         self._last = None
         self._variables.release()
 

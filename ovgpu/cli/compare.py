@@ -232,7 +232,7 @@ class Comparison:
 
     def _print_first(self, out: Any, first: First) -> None:
         node = self.layers[first.place[0]]
-        out.print(f"inference {first.step + 1}: {node.op.name} {node.op.version} differs, {node.place}, "
+        out.print(f"inference {first.step + 1}: {node.op.name} {node.op.version} differs, {node.source_location}, "
                   f"output {first.place[1]}, {self._type(first.place)}", style="red", markup=False, soft_wrap=True)
         out.print(first.error.text, markup=False, soft_wrap=True)
         if not self.apart:

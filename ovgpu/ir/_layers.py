@@ -39,12 +39,12 @@ class Layer:
         self.outputs = self._numbered(self.output_ports)
 
     @property
-    def place(self) -> str:
+    def source_location(self) -> str:
         """Where the layer is, for messages; the same words as those of a node."""
         return ", ".join(part for part in (f"layer '{self.name}'", f"id {self.id}", self.source) if part)
 
     def error(self, message: str) -> ModelError:
-        return ModelError(f"[{self.type or 'layer'}] {message} ({self.place})")
+        return ModelError(f"[{self.type or 'layer'}] {message} ({self.source_location})")
 
     def _numbered(self, elements: list[Element]) -> dict[str, int]:
         ports: dict[str, int] = {}

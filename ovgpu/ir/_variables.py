@@ -47,4 +47,4 @@ def _by_variable(model: Model, kind: str) -> dict[str, Node]:
 
 
 def _error(node: Node, message: str) -> ModelError:
-    return ModelError(f"[{node.op.name}] {message} ({node.place})")
+    return ModelError(f"[{node.op.name}] {message} ({node.source_location})")

@@ -167,7 +167,7 @@ def _node(layer: Layer, file: File) -> Node:
     try:
         op = _operation(layer, file)
     except OpError as e:
-        raise e.at(layer.type, layer.place) from None
+        raise e.at(layer.type, layer.source_location) from None
     except (ValueError, TypeError, OverflowError) as e:
         raise layer.error(str(e)) from None
     outputs = max(len(layer.outputs), 1)
@@ -252,13 +252,13 @@ def _find(name: str, version: str) -> type[Op] | None:
         version = "opset2"
     elif version == "opset0":
         version = "opset1"
-    return lookup(name, version) or lookup(_spellings(len(list(registry()))).get(name.lower(), name), version)
+    return lookup(name, version) or lookup(_types_by_lower_case(len(list(registry()))).get(name.lower(), name), version)
 
 
 @cache
-def _spellings(count: int) -> dict[str, str]:
+def _types_by_lower_case(count: int) -> dict[str, str]:
     """Lower case name -> name; ``count`` (of registered ops) tells when it is out of date."""
-    return {spelled.lower(): spelled for cls in registry() for spelled in (cls.name, *cls.aliases)}
+    return {name.lower(): name for cls in registry() for name in (cls.name, *cls.aliases)}
 
 
 # ---- after inference

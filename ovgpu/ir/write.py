@@ -23,7 +23,7 @@ from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.types import PartialShape, Type
 
 IR_VERSIONS = {"UNSPECIFIED": 11, "IR_V10": 10, "IR_V11": 11}
-SPELLINGS = {"Constant": "Const", "PRelu": "PReLU", "Relu": "ReLU", "Softmax": "SoftMax"}
+IR_TYPES = {"Constant": "Const", "PRelu": "PReLU", "Relu": "ReLU", "Softmax": "SoftMax"}
 PRECISIONS = {"boolean": "BOOL", "f16": "FP16", "f32": "FP32", "f64": "FP64", "u1": "BIN",
               "dynamic": "UNSPECIFIED"}
 PathLike = str | bytes | os.PathLike[str]
@@ -121,7 +121,7 @@ class Writer:
                 try:
                     self.layer(node, plan)
                 except OpError as e:
-                    raise e.at(node.op.name, node.place) from None
+                    raise e.at(node.op.name, node.source_location) from None
         with self.lines.element("edges"):
             for edge in _edges(plan):
                 self.lines.empty("edge", **dict(zip(EDGE, edge)))
@@ -148,7 +148,7 @@ class Writer:
             return
         version = "opset1" if op.version == "opset0" else op.version  # what RNNCell calls itself
         attributes = {"id": plan.ids[node], "name": node.friendly_name,
-                      "type": SPELLINGS.get(op.name, op.name), "version": version}
+                      "type": IR_TYPES.get(op.name, op.name), "version": version}
         if op.name == "Result":
             attributes["output_names"] = join_names(node.outputs[0].own_names) or None
         plans = {key: self.plan(value) for key, value in vars(op).items() if isinstance(value, Model)}

@@ -13,7 +13,7 @@ from typing import Any
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
 from ovgpu.lowering.host_values import CONTROL, Hosts
-from ovgpu.lowering.placement import Placed, place_all
+from ovgpu.lowering.placement import Reservation, reserve_all
 from ovgpu.lowering.program import (
     Body,
     Copy,
@@ -56,7 +56,7 @@ def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layo
 
 
 class Builder:
-    """Builds one program; `run` once. `placement` reads and fills ``placed``, ``outputs`` and ``variables``."""
+    """Builds one program; `run` once. `placement` reads and fills ``reserved``, ``outputs`` and ``variables``."""
 
     def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts,
                  uploads: bool = False, downloads: bool = False) -> None:
@@ -71,7 +71,7 @@ class Builder:
         self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[int, int] = {}  # id(port) -> value
-        self.placed: dict[int, Placed] = {}  # id(port) -> where it should be written
+        self.reserved: dict[int, Reservation] = {}  # id(port) -> where it should be written
         self.copies: dict[int, int] = {}  # value -> its dense copy
         self.segment = Segment()
         self.born: dict[int, int] = {}  # value -> number of the segment that computes it
@@ -93,7 +93,7 @@ class Builder:
                 self._state(node)
         nodes = [n for n in self.model.ops if id(n) in wanted and id(n.outputs[0]) not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
-            place_all(self, nodes)
+            reserve_all(self, nodes)
             self._steps(nodes)
         else:
             self._cut_rest(nodes)
@@ -118,7 +118,7 @@ class Builder:
         spec, value = port.spec, port.spec.value
         if value is not None and not spec.symbolic:
             return HostInput(constant=decode(value) if value.dtype.kind == "V" else value)
-        if value is not None and self.hosts.spelled(port):
+        if value is not None and self.hosts.is_known(port):
             return HostInput(ints=tuple(spec.ints() or ()), shape=value.shape, type=spec.type)
         return HostInput(host_node=self._host_node(port))
 
@@ -135,7 +135,7 @@ class Builder:
                 if p.node.op.name == "Parameter":
                     self.program.host_parameters.add(self.values[value].source)
                 self.segment.fetches.add(value)
-                self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.place))
+                self._add_host(p, HostNode(Copy(), (value,), (p.spec.type,), p.node.source_location))
                 continue
             missing = [s for s in p.node.inputs if s is not None and s.spec.value is None
                        and id(s) not in self.host_numbers]
@@ -144,7 +144,7 @@ class Builder:
                 continue
             inputs = tuple(None if s is None else self._host_input(s) for s in p.node.inputs)
             types = tuple(o.spec.type for o in p.node.outputs)
-            self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.place))
+            self._add_host(p, HostNode(op_of(p.node), inputs, types, p.node.source_location))
         return self.host_numbers[id(port)]
 
     def _add_host(self, port: Output, node: HostNode) -> None:
@@ -229,7 +229,7 @@ class Builder:
         port, variable = node.outputs[0], node.op.variable_id  # type: ignore[attr-defined]
         if port.spec.type.is_dynamic():
             raise OpError(f"variable '{variable}' has neither an element type nor an initial value").at(
-                node.op.name, node.place)
+                node.op.name, node.source_location)
         view = UNRANKED if port.spec.shape is None else View.dense(port.spec.shape)
         if variable not in self.program.states:
             value = self.program.states[variable] = self.value(port, view, "state", variable)
@@ -253,14 +253,14 @@ class Builder:
             hosts = host_indices(op_of(node), len(node.inputs))
             for i, s in enumerate(node.inputs):
                 if s is not None:
-                    on_host = i in hosts or self.hosts.spelled(s)
+                    on_host = i in hosts or self.hosts.is_known(s)
                     stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
                     for value in self.hosts.symbolic_values(s) if on_host else ():
-                        stack += self._tellers(value.ravel())
-            stack += self._tellers(d for port in node.outputs for d in port.spec.shape or ())
+                        stack += self._producers(value.ravel())
+            stack += self._producers(d for port in node.outputs for d in port.spec.shape or ())
         return wanted
 
-    def _tellers(self, extents: Iterable[Int]) -> list[Node]:
+    def _producers(self, extents: Iterable[Int]) -> list[Node]:
         """Return the nodes whose results must exist before these extents are known."""
         found = dict.fromkeys(a for d in extents for a in atoms(d))
         return [self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]] for a in found
@@ -305,7 +305,7 @@ class Builder:
         if node.op.name in ("Result", "Assign"):
             self._alias(node)
             return False
-        if all(self.hosts.spelled(p) for p in node.outputs) and not op_of(node).effect:
+        if all(self.hosts.is_known(p) for p in node.outputs) and not op_of(node).effect:
             for port in node.outputs:
                 self._materialise(port)
             return False
@@ -410,15 +410,15 @@ class Builder:
         op = op_of(node)
         outputs = []
         for number, port in enumerate(node.outputs):
-            placed = self.placed.get(id(port))
+            reservation = self.reserved.get(id(port))
             if number in op.updates:
                 changed = self.values[inputs[op.updates[number][0]]]
                 value = self.value(port, changed.view, changed.memory, changed.source, root=changed.root)
-            elif placed is None:
+            elif reservation is None:
                 value = self.value(port, View.dense(port.spec.shape or ()), "buffer")
             else:
-                root = self.values[placed.root]
-                value = self.value(port, placed.view, root.memory, root.source, root=root.id)
+                root = self.values[reservation.root]
+                value = self.value(port, reservation.view, root.memory, root.source, root=root.id)
             self.value_of[id(port)] = value
             self.born[value] = len(self.program.segments)
             outputs.append(value)
@@ -554,5 +554,5 @@ class Builder:
 def _source(result: Node) -> Output:
     source = result.inputs[0]
     if source is None:
-        raise OpError("a Result without an input").at("Result", result.place)
+        raise OpError("a Result without an input").at("Result", result.source_location)
     return source

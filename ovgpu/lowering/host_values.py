@@ -13,7 +13,7 @@ import numpy as np
 
 from ovgpu.model import Model, Output
 from ovgpu.ops.base.op import SMALL, op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.symbolic import Spec, Table, atoms, product
 from ovgpu.types import Type
@@ -28,12 +28,12 @@ class Hosts:
         self.model, self.table = model, table
         self.items: list[Output] = []  # host tensors whose elements are symbols, by the number in those symbols
         self.bounds: dict[int, tuple[int, int]] = {}  # id(port) -> what its elements lie between, where that is known
-        self._hosted = hosted_ports(model)
+        self._shape_tensors = shape_tensor_ports(model)
         self._cheap: set[int] | None = None
 
     def refine(self, port: Output, spec: Spec) -> Spec:
         """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
-        if id(port) not in self._hosted or spec.value is not None or not spec.type.is_integral():
+        if id(port) not in self._shape_tensors or spec.value is not None or not spec.type.is_integral():
             return spec
         if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or product(spec.shape) > SMALL:
             return spec
@@ -47,7 +47,7 @@ class Hosts:
 
     def is_read(self, port: Output) -> bool:
         """Return whether the host needs the port's elements and the slots do not give them."""
-        return id(port) in self._hosted and not self.spelled(port)
+        return id(port) in self._shape_tensors and not self.is_known(port)
 
     def is_cheap(self, port: Output) -> bool:
         """Whether the shape function can compute the port's value from parameters and constants by itself."""
@@ -61,12 +61,12 @@ class Hosts:
             if node.op.name == "Parameter":
                 cheap.add(id(node.outputs[0]))
             elif not (op_of(node).effect or isinstance(node.op, CONTROL)) and all(
-                s is None or id(s) in cheap or self.spelled(s) for s in node.inputs
+                s is None or id(s) in cheap or self.is_known(s) for s in node.inputs
             ):
-                cheap |= {id(p) for p in node.outputs if id(p) in self._hosted and _is_small(p.spec)}
+                cheap |= {id(p) for p in node.outputs if id(p) in self._shape_tensors and _is_small(p.spec)}
         return cheap
 
-    def spelled(self, port: Output) -> bool:
+    def is_known(self, port: Output) -> bool:
         """Whether the slots (or a constant) give the port's value without any host tensor of its own."""
         value = port.spec.value
         if value is None:
@@ -75,7 +75,7 @@ class Hosts:
 
     def fetched(self, port: Output) -> dict[int, Output]:
         """The ports whose computed values must be read back before the port's value is known."""
-        return {id(p): p for p in self._ports_behind(port) if not (self.spelled(p) or self.is_cheap(p))}
+        return {id(p): p for p in self._ports_behind(port) if not (self.is_known(p) or self.is_cheap(p))}
 
     def symbolic_values(self, port: Output) -> list[np.ndarray[Any, Any]]:
         """Return the symbolic values that the host reads in order to know the port's value."""
@@ -90,7 +90,7 @@ class Hosts:
             if id(p) in found:
                 continue
             found[id(p)] = p
-            if self.spelled(p) and p.spec.value is not None:
+            if self.is_known(p) and p.spec.value is not None:
                 stack += [self.items[n] for n in _item_numbers(p.spec.value)]
             elif self.is_cheap(p):
                 stack += [s for s in p.node.inputs if s is not None]

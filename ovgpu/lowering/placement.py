@@ -24,27 +24,27 @@ RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep den
 
 
 @dataclass(frozen=True)
-class Placed:
+class Reservation:
     """Where a tensor is to be written: a view of the memory of value ``root``."""
 
     root: int
     view: View
 
 
-def place_all(b: Builder, nodes: Sequence[Node]) -> None:
+def reserve_all(b: Builder, nodes: Sequence[Node]) -> None:
     """Decides for results first, then variables, then Concats and Reshapes, the last one first."""
     for number in b.layouts.order(len(b.model.results)):
-        _place_result(b, number, b.model.results[number])
+        _reserve_result(b, number, b.model.results[number])
     for sink in b.model.sinks:
-        _place_assign(b, sink)
+        _reserve_assign(b, sink)
     for node in reversed(nodes):
         if node.op.name == "Concat" and b.is_bound(node):
-            _place_parts(b, node)
+            _reserve_parts(b, node)
         elif node.op.name == "Reshape" and b.is_bound(node):
-            _place_turned(b, node)
+            _reserve_transposed(b, node)
 
 
-def _place_result(b: Builder, number: int, result: Node) -> None:
+def _reserve_result(b: Builder, number: int, result: Node) -> None:
     source = result.inputs[0]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
@@ -55,10 +55,10 @@ def _place_result(b: Builder, number: int, result: Node) -> None:
     if given is not None:
         b.values[value].view = view = View(view.shape, b.strides(value, given, source.spec.type))
     b.outputs[number] = value
-    _claim(b, source, Placed(value, view))
+    _claim(b, source, Reservation(value, view))
 
 
-def _place_assign(b: Builder, sink: Node) -> None:
+def _reserve_assign(b: Builder, sink: Node) -> None:
     source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
     assert source is not None
     if source.spec.shape is None or b.data_dependent(source):
@@ -71,51 +71,51 @@ def _place_assign(b: Builder, sink: Node) -> None:
         view = View.roomy(shape, axis, apply("room", product(shape[axis:]), before, row))
     value = b.value(source, view, "variable", variable)
     b.variables[variable] = value
-    _claim(b, source, Placed(value, b.values[value].view))
+    _claim(b, source, Reservation(value, b.values[value].view))
 
 
-def _place_parts(b: Builder, concat: Node) -> None:
+def _reserve_parts(b: Builder, concat: Node) -> None:
     port = concat.outputs[0]
     axis = concat.op.axis  # type: ignore[attr-defined]
-    placed = b.placed.get(id(port))
-    if placed is None:
+    reservation = b.reserved.get(id(port))
+    if reservation is None:
         value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-        placed = b.placed[id(port)] = Placed(value, b.values[value].view)
-    axis += len(placed.view.shape) if axis < 0 else 0
+        reservation = b.reserved[id(port)] = Reservation(value, b.values[value].view)
+    axis += len(reservation.view.shape) if axis < 0 else 0
     start: Int = 0
     for source in concat.inputs:
         assert source is not None and source.spec.shape is not None
         length = source.spec.shape[axis]
-        _claim(b, source, Placed(placed.root, placed.view.slice(axis, start, length)))
+        _claim(b, source, Reservation(reservation.root, reservation.view.slice(axis, start, length)))
         start = start + length
 
 
-def _place_turned(b: Builder, reshape: Node) -> None:
+def _reserve_transposed(b: Builder, reshape: Node) -> None:
     port, source = reshape.outputs[0], reshape.inputs[0]
-    if id(port) in b.placed or source is None or source.node.op.name != "Transpose":
+    if id(port) in b.reserved or source is None or source.node.op.name != "Transpose":
         return
     value = b.value(port, View.dense(port.spec.shape or ()), "buffer")
-    _claim(b, port, Placed(value, b.values[value].view))
+    _claim(b, port, Reservation(value, b.values[value].view))
 
 
-def _claim(b: Builder, port: Output, placed: Placed) -> None:
-    """Has the step that computes ``port``, behind reshapes and transpositions, write to ``placed`` if it can."""
-    while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.placed:
+def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
+    """Has the step that computes ``port``, behind reshapes and transpositions, write to ``reserved`` if it can."""
+    while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.reserved:
         source = port.node.inputs[0]
-        view = None if source is None else _behind(port.node, source, placed.view)
+        view = None if source is None else _behind(port.node, source, reservation.view)
         if source is None or view is None:
             return
-        port, placed = source, Placed(placed.root, view)
+        port, reservation = source, Reservation(reservation.root, view)
     node = port.node
-    if id(port) in b.placed or id(port) in b.value_of or b.hosts.spelled(port) or not b.is_bound(node):
+    if id(port) in b.reserved or id(port) in b.value_of or b.hosts.is_known(port) or not b.is_bound(node):
         return
     if _is_view(node):
         return
-    view, whole = placed.view, b.values[placed.root].view
+    view, whole = reservation.view, b.values[reservation.root].view
     if _learned(b, (*view.strides, view.offset, *whole.shape)) - _learned(b, port.spec.shape or ()):
         return  # where to write is learned later than what to write
     if view.is_dense or op_of(node).strided_outputs:
-        b.placed[id(port)] = placed
+        b.reserved[id(port)] = reservation
 
 
 def _behind(node: Node, source: Output, view: View) -> View | None:

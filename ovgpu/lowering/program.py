@@ -91,11 +91,11 @@ class Step:
         return self.node.friendly_name if self.node is not None else ""
 
     @property
-    def place(self) -> str:
+    def source_location(self) -> str:
         """Where the op comes from that gives the step its name."""
         if isinstance(self.op, OpWithEpilogue):
-            return self.op.layer.place
-        return self.node.place if self.node is not None else ""
+            return self.op.layer.source_location
+        return self.node.source_location if self.node is not None else ""
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class HostNode:
     op: Op
     inputs: tuple[HostInput | int | None, ...]  # an int is a value id: an input, or a computed value to fetch
     outputs: tuple[Type, ...]
-    place: str
+    source_location: str
 
 
 Geometry = Callable[[Sequence[int]], tuple[tuple[int, ...], tuple[int, ...], int]]
@@ -132,14 +132,14 @@ class Segment:
     slots: list[Int] = field(default_factory=list)  # the expressions; their numbers are the slots
     host_nodes: list[HostNode] = field(default_factory=list)
     fetches: set[int] = field(default_factory=set)  # value ids that the shape function reads on the host
-    told: list[int] = field(default_factory=list)  # numbers of the host nodes whose results steps take
+    read_host_nodes: list[int] = field(default_factory=list)  # numbers of the host nodes whose results steps take
     shape_function: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
     shape_function_source: str = ""
     buffers: list[Buffer] = field(default_factory=list)
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
-    places: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finalize`; as `values`
+    geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finalize`; as `values`
     sized: list[tuple[int, int]] = field(default_factory=list)  # (buffer, slot of its size), of dynamic buffers
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables

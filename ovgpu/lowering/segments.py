@@ -34,10 +34,11 @@ def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segmen
         _dependencies(program, segment, number, made)
         segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
                          if isinstance(b.nbytes, Sym)]
-        segment.told = sorted({h.host_node for step in segment.steps for h in step.host.values() if h.host_node >= 0})
+        read = {h.host_node for step in segment.steps for h in step.host.values()}
+        segment.read_host_nodes = sorted(number for number in read if number >= 0)
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
         segment.given = {i: _geometry(values[i], segment) for i in given}
-        segment.places = [_place(values[i], segment) for i in segment.values]
+        segment.geometries = [_located(values[i], segment) for i in segment.values]
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
@@ -144,7 +145,7 @@ def _slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
         segment.slot(buffer.nbytes)
 
 
-def _place(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
+def _located(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
     """What makes a value's array: its geometry, the root it lies in, the number of the root's buffer in the arena
     of the segment (-1 if it is not there), and the element type."""
     buffer = segment.position_of.get(value.root, -1) if value.memory == "buffer" else -1
@@ -155,19 +156,19 @@ def _geometry(value: Value, segment: Segment) -> Geometry:
     """A function of its own for every dynamic value: it runs at each inference that changes the value's shape."""
     size = value.type.storage.itemsize
 
-    def spelled(number: Int, factor: int) -> str:
+    def code(number: Int, factor: int) -> str:
         if not isinstance(number, Sym):
             return str(number * factor)
         return f"S[{segment.index[number.index]}]" + (f" * {factor}" if factor != 1 else "")
 
     def row(numbers: Sequence[Int], factor: int) -> str:
-        return f"({', '.join(spelled(n, factor) for n in numbers)}{',' if len(numbers) == 1 else ''})"
+        return f"({', '.join(code(n, factor) for n in numbers)}{',' if len(numbers) == 1 else ''})"
 
     view = value.view
     if not any(isinstance(number, Sym) for number in _numbers(value)):
         known = tuple(view.shape), tuple([stride * size for stride in view.strides]), view.offset * size
         return lambda slots: known
-    text = f"({row(view.shape, 1)}, {row(view.strides, size)}, {spelled(view.offset, size)})"
+    text = f"({row(view.shape, 1)}, {row(view.strides, size)}, {code(view.offset, size)})"
     return eval(f"lambda S: {text}")  # type: ignore[no-any-return]
 
 

@@ -29,7 +29,7 @@ def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Ca
                              "host_array": host_array, "fail": fail, "checks": checks, **HELPERS}
     done: set[int] = set()
 
-    def spell(atom: Atom) -> str:
+    def source_code(atom: Atom) -> str:
         kind, number, element = source(atom)
         if kind == "host":
             host(number)
@@ -41,7 +41,7 @@ def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Ca
             return f"A[{value}].strides[{element}] // {itemsize}"
         return f"A[{number}].shape[{element}]"
 
-    codegen = ExpressionCodegen(spell)
+    codegen = ExpressionCodegen(source_code)
 
     def argument(given: HostInput | int | None) -> str:
         if given is None:
@@ -99,9 +99,9 @@ def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
     try:
         return evaluate(node.op, NUMPY, inputs, node.outputs)
     except OpError as e:
-        raise e.at(node.op.name, node.place) from None
+        raise e.at(node.op.name, node.source_location) from None
     except Exception as e:
-        raise OpError(explain(e)).at(node.op.name, node.place) from e
+        raise OpError(explain(e)).at(node.op.name, node.source_location) from e
 
 
 def fail(check: Check, a: int, b: int) -> None:

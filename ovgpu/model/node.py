@@ -229,7 +229,7 @@ class Node:
         self.model: Model | None = None
 
     @property
-    def place(self) -> str:
+    def source_location(self) -> str:
         """Where the node is, for messages: ``layer 'attn/sm', id 17, model.xml``."""
         parts = [f"layer '{self.friendly_name}'"]
         if self.layer_id:
@@ -245,20 +245,20 @@ class Node:
             self.op.check_types(inputs)
             specs = self.op.propagate(inputs, inferred)
         except OpError as e:
-            raise e.at(self.op.name, self.place) from None
+            raise e.at(self.op.name, self.source_location) from None
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as e:
             # An op that does not expect what the file says: an error of the model all the same.
             text = f"inference failed: {type(e).__name__}: {e}"
             if "positional argument" in str(e):
                 text = f"{len(inputs)} inputs are not what the operation takes"
-            raise OpError(text).at(self.op.name, self.place) from e
+            raise OpError(text).at(self.op.name, self.source_location) from e
         for spec in specs:
             if any(isinstance(n, int) and not 0 <= n < UNBOUNDED for n in spec.shape or ()):
                 text = f"the result would have the shape [{', '.join(map(str, spec.shape or ()))}]"
-                raise OpError(text).at(self.op.name, self.place)
+                raise OpError(text).at(self.op.name, self.source_location)
         if len(self.outputs) > len(specs):
             text = f"the layer declares {len(self.outputs)} outputs, the operation has {len(specs)}"
-            raise OpError(text).at(self.op.name, self.place)
+            raise OpError(text).at(self.op.name, self.source_location)
         while len(self.outputs) < len(specs):  # outputs that nobody uses need not be declared
             self.outputs.append(Output(self, len(self.outputs)))
         return specs

@@ -34,7 +34,7 @@ def users_of(model: Model) -> dict[int, list[Node]]:
     return users
 
 
-def is_fusable(node: Node, hosted: set[int]) -> bool:
+def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
     """Whether a kernel can be generated for the node, and its result is a tensor on the device.
 
     The kernel is what `cuda_expression` says: `Elementwise.cuda` is overridden for types that have no arithmetic only.
@@ -45,7 +45,7 @@ def is_fusable(node: Node, hosted: set[int]) -> bool:
     if spec.shape is None or spec.value is not None:
         return False
     static = not any(isinstance(d, Sym) for d in spec.shape)
-    if id(node.outputs[0]) in hosted and static and product(spec.shape) <= SMALL:
+    if id(node.outputs[0]) in shape_tensors and static and product(spec.shape) <= SMALL:
         return False
     return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
                for port in (*node.inputs, *node.outputs))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.add_norm import TERMS, AddNorm
 from ovgpu.ops.normalization.normalization import ScaledMVN
@@ -16,7 +16,7 @@ from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 def add_norms(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
-    users, hosted, moved = users_of(model), hosted_ports(model), dict[int, Output]()
+    users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[int, Output]()
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
@@ -24,7 +24,7 @@ def add_norms(model: Model) -> None:
         port = node.inputs[0] if isinstance(node.op, ScaledMVN) else None
         if port is None or id(port) in moved:
             continue
-        added, others = _sum(port.node, hosted), [user for user in users[id(port)] if user is not node]
+        added, others = _sum(port.node, shape_tensors), [user for user in users[id(port)] if user is not node]
         if added is not None and all(user.op.name != "Concat" for user in others):  # whose parts sums write in place
             moved[id(port)] = _rewrite(node, port, added, keep=bool(others))
     for node in model.ops if moved else ():
@@ -32,10 +32,10 @@ def add_norms(model: Model) -> None:
     model.changed()
 
 
-def _sum(node: Node, hosted: set[int]) -> Fused | None:
+def _sum(node: Node, shape_tensors: set[int]) -> Fused | None:
     """The chain that the node is, if that is a sum of a few tensors."""
     op = op_of(node)
-    if isinstance(op, Add) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
+    if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         op = alone(node)
     if not isinstance(op, Fused) or op.literals or any(type(part.op) is not Add for part in op.chain.parts):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.elementwise import same_layout
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.trace import trace
 from ovgpu.ops.convolution._convolution import OPERANDS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
@@ -26,7 +26,7 @@ Users = dict[int, list[Node]]
 def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
     users = users_of(model)
-    hosted = hosted_ports(model) if device else set[int]()
+    shape_tensors = shape_tensor_ports(model) if device else set[int]()
     place = {id(node): i for i, node in enumerate(model.ops)}
     taken = set[int]()
     for node in model.ops:
@@ -35,7 +35,7 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
                 fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
-        layers = region(node, users, hosted | taken, place, OPERANDS) if device else _chain(node, users, taken)
+        layers = region(node, users, shape_tensors | taken, place, OPERANDS) if device else _chain(node, users, taken)
         if layers:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]

@@ -75,7 +75,7 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
     try:
         found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))
     except OpError as e:
-        raise e.at(op.name, node.place) from None
+        raise e.at(op.name, node.source_location) from None
     for value in values:
         let_go(value)
     return found

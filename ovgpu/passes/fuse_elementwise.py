@@ -16,7 +16,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Convert, Identity
 from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
@@ -38,12 +38,12 @@ def fuse_elementwise(model: Model) -> None:
                 fuse_elementwise(body)
     _skip_identities(model)
     users = users_of(model)
-    hosted = hosted_ports(model)
+    shape_tensors = shape_tensor_ports(model)
     place = {id(node): i for i, node in enumerate(model.ops)}
     taken: set[int] = set()
     for root in reversed(model.ops):
-        if id(root) not in taken and is_fusable(root, hosted):
-            group = _group(root, users, hosted, taken)
+        if id(root) not in taken and is_fusable(root, shape_tensors):
+            group = _group(root, users, shape_tensors, taken)
             taken |= set(map(id, group))
             if len(group) > 1:
                 root.op, root.inputs = fused(sorted(group, key=lambda node: place[id(node)]))
@@ -59,14 +59,14 @@ def _skip_identities(model: Model) -> None:
     model.changed()
 
 
-def _group(root: Node, users: dict[int, list[Node]], hosted: set[int], taken: set[int]) -> list[Node]:
+def _group(root: Node, users: dict[int, list[Node]], shape_tensors: set[int], taken: set[int]) -> list[Node]:
     """The nodes that are computed along with ``root``, which is the first."""
     group = [root]
     members = {id(root)}
     for member in group:  # grows on the way
         for source in member.inputs:
             node = None if source is None else source.node
-            if node is None or id(node) in members or id(node) in taken or not is_fusable(node, hosted):
+            if node is None or id(node) in members or id(node) in taken or not is_fusable(node, shape_tensors):
                 continue
             if not all(id(user) in members for user in users.get(id(source), ())):
                 continue  # looked at again from the last of them
@@ -123,4 +123,4 @@ def alone(node: Node) -> Fused:
 
 def layer_of(node: Node) -> Layer:
     """Where the op of a node comes from that becomes part of another one."""
-    return Layer(op_of(node), node.friendly_name, node.place)
+    return Layer(op_of(node), node.friendly_name, node.source_location)

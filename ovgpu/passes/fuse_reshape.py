@@ -14,7 +14,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op, op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.movement.movement import Transpose, permutation
 from ovgpu.passes._graph import alike_shapes, constant_integers, constant_of, is_fusable, users_of
@@ -29,24 +29,24 @@ def reshape_early(model: Model) -> None:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 reshape_early(body)
-    users, hosted = users_of(model), hosted_ports(model)
+    users, shape_tensors = users_of(model), shape_tensor_ports(model)
     for node in model.ops:  # as they were: of two Reshapes in a row, the first moves first
         pending = [node]
         while pending:
             reshape = pending.pop()
-            if any(is_fusable(user, hosted) for user in users.get(id(reshape.outputs[0]), ())):
-                pending += _swap(reshape, users, hosted)
+            if any(is_fusable(user, shape_tensors) for user in users.get(id(reshape.outputs[0]), ())):
+                pending += _swap(reshape, users, shape_tensors)
     model.changed()
 
 
-def _swap(reshape: Node, users: dict[int, list[Node]], hosted: set[int]) -> list[Node]:
+def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) -> list[Node]:
     """Makes a Reshape of an elementwise layer that layer, of operands that are reshaped by the nodes returned; or a
     Transpose."""
     source = reshape.inputs[0] if reshape.op.name in (*RESHAPES, "Transpose") else None
-    if source is None or not is_fusable(source.node, hosted) or users[id(source)] != [reshape]:
+    if source is None or not is_fusable(source.node, shape_tensors) or users[id(source)] != [reshape]:
         return []
     spec = reshape.outputs[0].spec
-    if spec.shape is None or spec.value is not None or id(reshape.outputs[0]) in hosted:
+    if spec.shape is None or spec.value is not None or id(reshape.outputs[0]) in shape_tensors:
         return []
     layer = source.node
     operands = {id(s): _reshaped(s, source.spec, spec, reshape) for s in layer.inputs if s is not None}

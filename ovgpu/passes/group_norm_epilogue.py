@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from ovgpu.model import Model, Node, Output
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.normalization.channel_normalization import OTHERS, GroupNormalization, GroupNormWithEpilogue
 from ovgpu.ops.quantization import FakeConvert
@@ -17,7 +17,7 @@ from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 def fuse_group_norm_epilogues(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
-    users, others = users_of(model), hosted_ports(model)
+    users, others = users_of(model), shape_tensor_ports(model)
     place = {id(node): i for i, node in enumerate(model.ops)}
     for node in model.ops:
         for body in vars(node.op).values():

@@ -15,7 +15,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.activation.activation import Gelu7, Relu
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.ops.fused.matmul_epilogue import Activation, MatMulWithEpilogue
@@ -33,26 +33,26 @@ Users = dict[int, list[Node]]
 
 def fuse_matmul_epilogues(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
-    users, hosted = users_of(model), hosted_ports(model)
+    users, shape_tensors = users_of(model), shape_tensor_ports(model)
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 fuse_matmul_epilogues(body)
-        fused = _layers(node, hosted)
+        fused = _layers(node, shape_tensors)
         if fused is None or _is_of_norm(fused, node.outputs[0], users):
             continue
         for i, port in enumerate(node.inputs):
             assert port is not None
-            matmul, reshape = _product(port, node, users, hosted)
+            matmul, reshape = _product(port, node, users, shape_tensors)
             if matmul is not None and _fuse(matmul, reshape, node, _first(fused, i), i):
                 break
     model.changed()
 
 
-def _layers(node: Node, hosted: set[int]) -> Fused | None:
+def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
     """The chain that the node is, if it may follow a product."""
     op = op_of(node)
-    if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, hosted) and not any(map(is_number, node.inputs)):
+    if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         return alone(node)
     return op if isinstance(op, Fused) and not op.literals else None
 
@@ -75,13 +75,13 @@ def _first(fused: Fused, number: int) -> Fused:
     return replace(fused, chain=replace(fused.chain, parts=tuple(parts)))
 
 
-def _product(port: Output, user: Node, users: Users, hosted: set[int]) -> tuple[Node | None, Node | None]:
+def _product(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> tuple[Node | None, Node | None]:
     """The product by one matrix that gives the tensor to that user alone, and the Reshape in between, if there is
     one."""
     reshape = None
-    if port.node.op.name in RESHAPES and port.node.inputs[0] is not None and _only(port, user, users, hosted):
+    if port.node.op.name in RESHAPES and port.node.inputs[0] is not None and _only(port, user, users, shape_tensors):
         reshape, user, port = port.node, port.node, port.node.inputs[0]
-    if not isinstance(port.node.op, MatMul) or not _only(port, user, users, hosted):
+    if not isinstance(port.node.op, MatMul) or not _only(port, user, users, shape_tensors):
         return None, None
     a, b = (s.spec for s in port.node.inputs if s is not None)
     if b.rank != 2 or (a.rank or 0) < 2 or not port.spec.shape or port.spec.type not in DEVICE_TYPES:
@@ -89,8 +89,8 @@ def _product(port: Output, user: Node, users: Users, hosted: set[int]) -> tuple[
     return port.node, reshape
 
 
-def _only(port: Output, user: Node, users: Users, hosted: set[int]) -> bool:
-    return users[id(port)] == [user] and id(port) not in hosted
+def _only(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> bool:
+    return users[id(port)] == [user] and id(port) not in shape_tensors
 
 
 def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:

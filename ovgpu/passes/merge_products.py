@@ -18,7 +18,7 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.base.op import Op, op_of
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.fused._joined import Joined
 from ovgpu.ops.fused.compressed import CompressedMatMul
@@ -51,9 +51,9 @@ def _merged(model: Model) -> bool:
     groups = [group for nodes in alike.values() for group in _at_once(nodes, needed) if len(group) > 1]
     if not groups:
         return changed
-    hosted, moved = hosted_ports(model), dict[int, Output]()
+    shape_tensors, moved = shape_tensor_ports(model), dict[int, Output]()
     for group in groups:
-        biases = _biases(group, users, hosted)
+        biases = _biases(group, users, shape_tensors)
         ports = [(bias or node).outputs[0] for node, bias in zip(group, biases)]
         if sum(_copied(port, view, users) for port, view in zip(ports, _parts(group))) < len(group) - 1:
             _merge(group, biases, moved)
@@ -118,11 +118,11 @@ def _at_once(nodes: Sequence[Node], needed: dict[int, int]) -> Iterator[list[Nod
         rest = [node for node in rest if needed.get(id(node), 0) > first + LATER]
 
 
-def _biases(group: Sequence[Node], users: Users, hosted: set[int]) -> list[Node | None]:
+def _biases(group: Sequence[Node], users: Users, shape_tensors: set[int]) -> list[Node | None]:
     """The Adds of the products' biases, if fewer layers remain when these are merged."""
     found = [_bias(node.outputs[0], users) for node in group]
     alone = [node for node in found if node is not None
-             and [is_fusable(u, hosted) for u in users.get(id(node.outputs[0]), ())] != [True]]
+             and [is_fusable(u, shape_tensors) for u in users.get(id(node.outputs[0]), ())] != [True]]
     if isinstance(group[0].op, MatMul):
         return found if alone else [None] * len(group)
     return found if None not in found and len(alone) > 1 else [None] * len(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention
-from ovgpu.ops.fused.kv_cache import Place
+from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.fused.rotary import Rotary, RotaryAppend
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
@@ -27,7 +27,7 @@ def append_rotated(model: Model) -> None:
 def _join(attention: Node, users: dict[int, list[Node]], moved: dict[int, Output]) -> None:
     """Notes what one layer does instead of those that give an attention its queries, keys and values."""
     query, *places = (_behind_views(source) for source in attention.inputs[:3])
-    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, Place) and id(p.outputs[0]) not in moved
+    if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and id(p.outputs[0]) not in moved
                                                    for p in places):
         return
     (keys, new, lengths), (values, v, _) = (p.inputs for p in places)

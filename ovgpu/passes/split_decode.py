@@ -16,7 +16,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.fused.kv_cache import Append, Place, Reorder
+from ovgpu.ops.fused.kv_cache import Append, CacheWrite, Reorder
 from ovgpu.ops.infrastructure.graph import Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
@@ -50,7 +50,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Steady:
+class DecodeSplit:
     """``device`` takes the model's inputs, the feeds, the lengths [2] and the caches; ``host`` takes the model's inputs
     and those caches, by number, that it ``asks`` for their shapes. The host's results are the feeds, then for each way
     of reordering caches whether that leaves them as they are: only then is the device's part what the model does."""
@@ -111,7 +111,7 @@ def is_of_inputs(value: Int) -> bool:
     return all(a.op not in OPAQUE or (a.op == "dim" and isinstance(a.args[0], int)) for a in atoms(value))
 
 
-def steady(model: Model) -> Steady | None:
+def split_decode(model: Model) -> DecodeSplit | None:
     """The two parts of a model whose caches grow; None if there are none, or it does not split. Ports' specs must be
     inferred."""
     model = model.clone()
@@ -190,11 +190,11 @@ class _Split:
         self.model, self.found = model, found
         self.lengths = self._lengths()
         self.hostable: set[int] = set()  # ids of ports that the host can compute
-        self.told: set[int] = set()  # ids of ports that depend on lengths
+        self.length_dependent: set[int] = set()  # ids of ports that depend on lengths
         self.feeds: dict[int, Feed] = {}
         self.takers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed it takes)
 
-    def run(self) -> Steady | None:
+    def run(self) -> DecodeSplit | None:
         caches = self._described()
         if caches is None:
             return None
@@ -207,7 +207,7 @@ class _Split:
         numbers = {id(read): number for number, read in enumerate(reads)}
         asks = tuple(numbers[id(port)] for port in reached(results, numbers))
         host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in asks)], results)
-        return Steady(self._device(feeds, caches), host, caches, feeds, asks)
+        return DecodeSplit(self._device(feeds, caches), host, caches, feeds, asks)
 
     def _described(self) -> tuple[Cache, ...] | None:
         found = []
@@ -249,12 +249,12 @@ class _Split:
             if cheap:
                 self.hostable.add(id(port))
             if value is not None:
-                told = self._grows(value.ravel().tolist() if value.dtype == object else ())
+                length_dependent = self._grows(value.ravel().tolist() if value.dtype == object else ())
             else:
-                told = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
-                    s is not None and id(s) in self.told for s in node.inputs))
-            if told:
-                self.told.add(id(port))
+                length_dependent = self._grows(port.spec.shape or ()) or (cheap and op.name != "ShapeOf" and any(
+                    s is not None and id(s) in self.length_dependent for s in node.inputs))
+            if length_dependent:
+                self.length_dependent.add(id(port))
 
     def _grows(self, numbers: Iterable[Int]) -> bool:
         return not self.lengths.isdisjoint(_atoms(numbers))
@@ -276,7 +276,7 @@ class _Split:
                 if attends and i == 3:
                     if not self._mask(node, source, stack):
                         return False
-                elif id(source) in self.told and id(source) in self.hostable:
+                elif id(source) in self.length_dependent and id(source) in self.hostable:
                     if self._grows(source.spec.shape or ()):
                         return False
                     self._feed(node, i, source, False)
@@ -295,7 +295,7 @@ class _Split:
         shape = mask.spec.shape
         if shape is None:
             return False
-        if id(mask) in self.told and id(mask) in self.hostable:
+        if id(mask) in self.length_dependent and id(mask) in self.hostable:
             self._feed(node, number, mask, self._grows(shape[-1:]))
             return not self._grows(shape[:-1])
         stack.append(mask.node)
@@ -314,13 +314,13 @@ class _Split:
         whole = []
         for node, read, cache in zip(self.found.appends, self.found.reads, caches):
             whole.append(_parameter(read.spec, read))
-            node.op, node.inputs = Place(axis=cache.axis), [whole[-1], node.inputs[1], lengths]
+            node.op, node.inputs = CacheWrite(axis=cache.axis), [whole[-1], node.inputs[1], lengths]
         for node, _ in self.found.attention.values():
             node.op = CachedAttention()
             node.inputs = [*node.inputs, *[None] * (6 - len(node.inputs)), lengths]
         model = self.model
         parameters = [*model.parameters, *(fed[id(f.port)].node for f in feeds), lengths.node, *(p.node for p in whole)]
-        sinks = [s for s in model.sinks if not isinstance(_source(s), Place)]
+        sinks = [s for s in model.sinks if not isinstance(_source(s), CacheWrite)]
         device = Model(model.results, sinks, parameters, model.friendly_name, source=model.source)
         device.validate_nodes_and_infer_types()
         return device

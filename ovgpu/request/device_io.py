@@ -152,7 +152,7 @@ class RemoteInput(InputSlot):
     def _check_device(self, array: Array) -> None:
         if array.data.device_id != self._backend.number:
             raise Error(f"[Parameter] the array is on CUDA device {array.data.device_id}, the model on "
-                        f"{self._backend.number} ({self.port.node.place})")
+                        f"{self._backend.number} ({self.port.node.source_location})")
 
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
@@ -189,7 +189,7 @@ class RemoteInput(InputSlot):
             raise self._exhausted(e) from e
 
     def _exhausted(self, error: MemoryError) -> OpError:
-        return OpError(explain(error)).at("Parameter", self.port.node.place)
+        return OpError(explain(error)).at("Parameter", self.port.node.source_location)
 
     def _pair(self, array: Array) -> Pair:
         if not isinstance(array, np.ndarray):
@@ -230,7 +230,7 @@ class RemoteOutput(OutputSlot):
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
         super().__init__(port)
         self._backend = backend
-        self._downloads = Downloads(backend, port.node.place)
+        self._downloads = Downloads(backend, port.node.source_location)
         self._new_memory()
         self._host: Array | None = None
         self._addresses = Addresses()
@@ -244,7 +244,7 @@ class RemoteOutput(OutputSlot):
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote and tensor._array.data.device_id != self._backend.number:
             raise Error(f"[Result] the tensor is on CUDA device {tensor._array.data.device_id}, the model on "
-                        f"{self._backend.number} ({self.port.node.place})")
+                        f"{self._backend.number} ({self.port.node.source_location})")
         own = self._tensor is not None and not self.bound
         super().bind(tensor)
         if own:  # which keeps its memory

@@ -103,7 +103,7 @@ class InputSlot:
         if self._kind is not None and tensor.element_type is not self._kind:
             raise Error(f"[Parameter] Failed to set tensor for input with precision: "
                         f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
-                        f"{self._kind.get_type_name()} ({self.port.node.place})")
+                        f"{self._kind.get_type_name()} ({self.port.node.source_location})")
         self._check_host(tensor)
         self._check(tuple(tensor.shape))
         self._tensor, self._lent = tensor, None
@@ -111,7 +111,7 @@ class InputSlot:
     def _check_host(self, given: Any) -> None:
         if on_device(given):
             raise Error(f"[Parameter] the array is on a CUDA device, the model on the CPU: copy it to the host first "
-                        f"({self.port.node.place})")
+                        f"({self.port.node.source_location})")
 
     def _converted(self, value: Any) -> Array:
         """An array with the port's values: its dtype still has to be cast, but bits and strings are done."""
@@ -150,7 +150,7 @@ class InputSlot:
         try:
             return unpack(pack(np.ascontiguousarray(codes), kind), kind, array.shape)
         except ValueError as e:
-            raise Error(f"[Parameter] {e} ({self.port.node.place})") from None
+            raise Error(f"[Parameter] {e} ({self.port.node.source_location})") from None
 
     def _own_tensor(self, array: Array) -> Tensor | None:
         """The slot's own tensor in the array's shape; None for types that are kept as arrays."""
@@ -172,7 +172,7 @@ class InputSlot:
             n < low or (high is not None and n > high) for n, (low, high) in zip(shape, self._bounds)
         ):
             raise Error(f"[Parameter] Can't set the input tensor: the model input (shape={self.port.partial_shape}) "
-                        f"and the tensor (shape={list(shape)}) are incompatible ({self.port.node.place})")
+                        f"and the tensor (shape={list(shape)}) are incompatible ({self.port.node.source_location})")
         self._accepted = shape
 
     # ---- reading
@@ -191,7 +191,7 @@ class InputSlot:
                 self._tensor = Tensor.from_array(self._lent, kind)
             elif self._kind is None:
                 raise Error(f"[Parameter] the input has no element type before its tensor is set "
-                            f"({self.port.node.place})")
+                            f"({self.port.node.source_location})")
             else:
                 shape = [low if low == high else 0 for low, high in self._bounds or ((0, 0),)]
                 self._tensor = self._own = self._new_tensor(self._kind, tuple(shape))
@@ -215,7 +215,7 @@ class InputSlot:
         """The array of the tensor that is read."""
         if self._tensor is None and self.port.partial_shape.is_dynamic:
             raise Error(f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
-                        f"dynamic ({self.port.node.place})")
+                        f"dynamic ({self.port.node.source_location})")
         array: Array = self.tensor.array
         self._check(array.shape)
         return array

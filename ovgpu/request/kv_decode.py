@@ -21,7 +21,7 @@ from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
-from ovgpu.passes.split_decode import Cache, Feed, Steady, steady
+from ovgpu.passes.split_decode import Cache, DecodeSplit, Feed, split_decode
 from ovgpu.request.pinned import Mirror, Pair
 from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
@@ -38,11 +38,11 @@ MOST = 16  # rows that an inference may append: the host computes the masks of m
 Shapes = Sequence[tuple[int, ...]]
 
 
-class SteadyPrograms:
+class DecodePrograms:
     """The programs of the two parts of a model, shared by its requests. ``read`` are the numbers of the inputs that the
     device reads, ``seen`` of those and the ones whose shapes matter to what it runs."""
 
-    def __init__(self, parts: Steady, backend: Backend) -> None:
+    def __init__(self, parts: DecodeSplit, backend: Backend) -> None:
         self.parts = parts
         table = Table()
         specs = parts.specs(table)
@@ -60,10 +60,10 @@ class SteadyPrograms:
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
-    def of(model: Any, backend: Backend) -> SteadyPrograms | None:
+    def of(model: Any, backend: Backend) -> DecodePrograms | None:
         """Those of a model; None if it does not split."""
-        parts = steady(model)
-        return None if parts is None else SteadyPrograms(parts, backend)
+        parts = split_decode(model)
+        return None if parts is None else DecodePrograms(parts, backend)
 
 
 def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
@@ -76,10 +76,10 @@ def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
     return names["shapes"]  # type: ignore[no-any-return]
 
 
-class SteadySteps:
+class DecodeSteps:
     """Decode steps of one request, bound once per capacity of the caches."""
 
-    def __init__(self, programs: SteadyPrograms, backend: Backend, variables: Variables, constants: Constants,
+    def __init__(self, programs: DecodePrograms, backend: Backend, variables: Variables, constants: Constants,
                  cancellation: Cancellation) -> None:
         self.programs, self._backend = programs, backend
         self._variables = variables

@@ -45,7 +45,7 @@ class OutputSlot:
 
         Raises: Error for another element type, or a shape that the output cannot have (an empty tensor fits).
         """
-        kind, place = self.port.element_type, self.port.node.place
+        kind, place = self.port.element_type, self.port.node.source_location
         if not kind.is_dynamic() and tensor.element_type is not kind:
             raise Error(f"[Result] Failed to set tensor for output with precision: "
                         f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
@@ -58,7 +58,8 @@ class OutputSlot:
 
     def _check_host(self, tensor: Tensor) -> None:
         if tensor.remote:
-            raise Error(f"[Result] the tensor is on a CUDA device, the model on the CPU ({self.port.node.place})")
+            raise Error("[Result] the tensor is on a CUDA device, the model on the CPU "
+                        f"({self.port.node.source_location})")
 
     def place(self, shape: tuple[int, ...], kind: Type) -> Array:
         """The array for a result of this shape: the same one as last time if the shape is."""
@@ -86,7 +87,7 @@ class OutputSlot:
                 tensor.set_shape(shape)
             except RuntimeError as e:
                 raise Error(f"[Result] the tensor set for the output cannot take the result: {e} "
-                            f"({self.port.node.place})") from None
+                            f"({self.port.node.source_location})") from None
         return tensor
 
     def keep(self, result: Array) -> None:
@@ -135,7 +136,7 @@ class OutputSlot:
             host_memory.require(data.nbytes)
             return data.copy()
         except MemoryError as e:
-            raise OpError(explain(e)).at("Result", self.port.node.place) from e
+            raise OpError(explain(e)).at("Result", self.port.node.source_location) from e
 
     def preserve(self) -> None:
         """Bring copies of the last result that were handed out, and not read yet, to the host: the next inference

@@ -125,7 +125,8 @@ class Backend(Protocol):
     def require(self, nbytes: int) -> None:
         """Raise MemoryError, which states the memory left, if ``nbytes`` more do not fit."""
 
-    def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+                   kind: Type) -> Array:
         """An array in a block; offset and strides in bytes."""
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:

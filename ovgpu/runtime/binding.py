@@ -56,7 +56,7 @@ class Binding:
 
 def host_values(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
     """Copies of the host values that steps take: some are the caller's inputs, which the next inference overwrites."""
-    return [np.array(h) if i in segment.told else None for i, h in enumerate(hosts)]
+    return [np.array(h) if i in segment.read_host_nodes else None for i, h in enumerate(hosts)]
 
 
 def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:

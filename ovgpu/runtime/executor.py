@@ -23,7 +23,7 @@ from ovgpu.lowering.loops import TRIPS
 from ovgpu.lowering.program import Program, Segment, Step
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.strided import same_place
+from ovgpu.ops.base.strided import same_memory
 from ovgpu.runtime.backend import Backend, Call, Uncaptured
 from ovgpu.runtime.binding import Binding, Constants, Memory, Recorded, host_value, host_values
 from ovgpu.runtime.blocks import Block
@@ -142,7 +142,7 @@ class Executor:
         """The segment's binding for what the arrays are now. With ``start`` a new one runs while it is bound."""
         slots, hosts = segment.shape_function(self.arrays)
         kept = self.bindings[number]
-        full_key = (slots, key, *(hosts[i].tobytes() for i in segment.told))
+        full_key = (slots, key, *(hosts[i].tobytes() for i in segment.read_host_nodes))
         base = kept.get(full_key)
         if base is None:
             base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
@@ -167,7 +167,7 @@ class Executor:
         """Return whether the calls depend on shapes alone, and on where inputs, outputs and states lie."""
         program = self.program
         return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
-                and not program.segments[0].told and not program.segments[0].host_nodes
+                and not program.segments[0].read_host_nodes and not program.segments[0].host_nodes
                 and not (program.steps and program.steps[-1].kind == "eager"))
 
     @property
@@ -212,19 +212,19 @@ class Executor:
         else:
             changed = tuple(compress(count(), map(ne, base.slots, slots)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
-            told = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.told])
+            told = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.read_host_nodes])
             if not changed and not moved and not told:
                 return base
             todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
             binding = Binding(slots, host_values(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
         arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
-        place, view = self.backend.place, self.backend.view
+        make_array, view = self.backend.make_array, self.backend.view
         for position in todo_values:
-            geometry, root, buffer, kind = segment.places[position]
+            geometry, root, buffer, kind = segment.geometries[position]
             shape, strides, offset = geometry(slots)
             try:
                 arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
-                                    else place(arena, offsets[buffer] + offset, shape, strides, kind))
+                                    else make_array(arena, offsets[buffer] + offset, shape, strides, kind))
             except (ValueError, OverflowError) as e:  # likewise
                 raise MemoryError from e
         self._publish(segment, binding)
@@ -325,7 +325,7 @@ class Executor:
             return self._transfer(step, memory)
         if step.kind == "copy" and not step.host:
             source, target = A[step.inputs[0]], A[step.outputs[0]]
-            return () if same_place(source, target) else self.backend.copy(source, target)
+            return () if same_memory(source, target) else self.backend.copy(source, target)
         outputs = [A[i] for i in step.outputs]
         try:
             inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
@@ -467,4 +467,4 @@ class Executor:
 
 def _located(error: Error, step: Step) -> Error:
     op = step.op if step.kind != "copy" or step.node is None else step.node.op
-    return error.at(op.name, step.place) if isinstance(error, OpError) else error
+    return error.at(op.name, step.source_location) if isinstance(error, OpError) else error

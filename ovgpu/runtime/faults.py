@@ -15,7 +15,7 @@ def fault(doing: str, error: Exception) -> Error:
     text = explained(error) or (f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, "
                                 "please report it")
     node = _node(error.__traceback__)
-    return Error(text) if node is None else OpError(text).at(node.op.name, node.place)
+    return Error(text) if node is None else OpError(text).at(node.op.name, node.source_location)
 
 
 def _node(traceback: TracebackType | None) -> Node | None:

@@ -52,7 +52,7 @@ class Intervals:
             raise Unknown
         self._values = program.values
         self._segment = segment = program.segments[0]
-        if segment.told or segment.host_nodes:
+        if segment.read_host_nodes or segment.host_nodes:
             raise Unknown
         self._fixed: Known = {}
         inputs = {value: number for number, value in enumerate(program.inputs)}
@@ -82,7 +82,7 @@ class Intervals:
             root = self._values[i].root
             if root not in segment.given or (i != root and i not in segment.values):
                 raise Unknown
-            geometry = segment.given[i] if i == root else segment.places[segment.values.index(i)][0]
+            geometry = segment.given[i] if i == root else segment.geometries[segment.values.index(i)][0]
             self._results.append((root, geometry))
 
     def uniform(self, slots: Sequence[int],

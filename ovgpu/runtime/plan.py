@@ -311,7 +311,7 @@ class _Planner:
     def _host(self, number: int, node: HostNode) -> PlanStep:
         inputs = tuple(self._operand(i) if isinstance(i, int) else None for i in node.inputs)
         read = sum(x.nbytes or 0 for x in inputs if x is not None)
-        layer = node.place.split(", id ")[0].removeprefix("layer ").strip("'")
+        layer = node.source_location.split(", id ")[0].removeprefix("layer ").strip("'")
         name = "Fetch" if isinstance(node.op, Copy) else node.op.name
         return PlanStep(0, number, "host", name, node.op.version, layer, inputs, bytes_read=read, calls=1)
 

@@ -132,7 +132,7 @@ class Variable:
         shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
         whole = buffer.whole
         if whole is None or whole.shape != shape or whole.dtype != value.dtype:
-            whole = self.backend.place(buffer.memory, 0, shape, value.strides, Type.of(value.dtype))
+            whole = self.backend.make_array(buffer.memory, 0, shape, value.strides, Type.of(value.dtype))
             buffer.whole = whole
         return whole
 
@@ -184,7 +184,7 @@ class Variable:
         known, key = buffer.arrays, (shape, strides, kind)
         found = known.get(key)
         if found is None:
-            found = known[key] = (self.backend.place(buffer.memory, 0, shape, strides, kind) if self.info.axis
+            found = known[key] = (self.backend.make_array(buffer.memory, 0, shape, strides, kind) if self.info.axis
                                   else self.backend.dense(buffer.memory, shape, kind))
             if len(known) > KEPT:
                 del known[next(iter(known))]

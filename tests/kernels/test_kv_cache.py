@@ -13,7 +13,7 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.fused.kv_cache import Place
+from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.fused.rotary import RotaryAppend
 from tests.emulator import cupy_emu
 
@@ -62,13 +62,13 @@ def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", ro
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_place(kind: str, rows: int, backend: CudaBackend) -> None:
-    check(backend, Place(axis=2), [(2, 3, ROOM, 16), (2, 3, rows, 16)], kind, rows, 0)
+    check(backend, CacheWrite(axis=2), [(2, 3, ROOM, 16), (2, 3, rows, 16)], kind, rows, 0)
 
 
 @pytest.mark.parametrize(("axis", "cache", "new"), [
     (1, (2, ROOM), (2, 1)), (3, (2, 3, 5, ROOM), (2, 3, 5, 2)), (1, (2, ROOM, 3, 7), (2, 1, 3, 7))])
 def test_place_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBackend) -> None:
-    check(backend, Place(axis=axis), [cache, new], rows=new[axis], tolerance=0)
+    check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

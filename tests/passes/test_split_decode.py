@@ -7,7 +7,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.passes import simplified
-from ovgpu.passes.split_decode import steady
+from ovgpu.passes.split_decode import split_decode
 from tests.models.drive import DATA
 
 
@@ -16,11 +16,11 @@ def test_exported_decoders(name: str, masks: int) -> None:
     """Two caches for each layer; one mask, or one for windows as well, serves all layers."""
     model = simplified(ov.Core().read_model(DATA / name / "model.xml"), True)
     before = Counter(node.op.name for node in model.ops)
-    parts = steady(model)
+    parts = split_decode(model)
     assert parts is not None and before == Counter(node.op.name for node in model.ops)
     device, host = (Counter(node.op.name for node in part.ops) for part in (parts.device, parts.host))
     layers = before["ScaledDotProductAttention"]
-    assert device["CachedAttention"] * 2 == device["Place"] == len(parts.caches) == before["Assign"] == 2 * layers
+    assert device["CachedAttention"] * 2 == device["CacheWrite"] == len(parts.caches) == before["Assign"] == 2 * layers
     assert not {"ReadValue", "Assign", "Reorder"} & set(device)
     assert len(parts.feeds) == masks and all(feed.grows for feed in parts.feeds)
     assert host["Assign"] == 0 and not {"LessEqual", "Select"} & set(device)
@@ -28,4 +28,4 @@ def test_exported_decoders(name: str, masks: int) -> None:
 
 def test_models_without_caches() -> None:
     for name in ("bert", "lstm_state"):
-        assert steady(simplified(ov.Core().read_model(DATA / name / "model.xml"), True)) is None
+        assert split_decode(simplified(ov.Core().read_model(DATA / name / "model.xml"), True)) is None

@@ -94,7 +94,7 @@ class Twins:
 
     @property
     def appended(self) -> bool:
-        steps = self.found._steady if self.found._variables.grown else None
+        steps = self.found._decode_steps if self.found._variables.grown else None
         return steps is not None and self.found._last is steps.executor
 
     def both(self, act: Callable[[Any], Any]) -> None:
@@ -327,8 +327,8 @@ def test_release_memory(device: str) -> None:
     twins.feed(3), twins.feed(1)
     request = twins.found
     parts = [*request._executors.values(), *(executor for executor, _ in request._initial._executors.values())]
-    if request._steady is not None:
-        parts += [request._steady.executor, *(part.executor for part in request._steady._host.values())]
+    if request._decode_steps is not None:
+        parts += [request._decode_steps.executor, *(part.executor for part in request._decode_steps._host.values())]
     alive = [ref(executor) for executor in parts]
     assert len(alive) == (2 if device == "CPU" else 4)
     del parts

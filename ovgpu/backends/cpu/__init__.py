@@ -59,7 +59,8 @@ class CpuBackend:
     def require(self, nbytes: int) -> None:
         host_memory.require(nbytes)
 
-    def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+                   kind: Type) -> Array:
         if 0 in shape:
             return np.empty(shape, kind.storage)
         return np.ndarray(shape, kind.storage, block, offset, strides)

@@ -66,7 +66,8 @@ class CudaBackend:
             if nbytes > free:
                 raise errors.OutOfMemory(errors.out_of_memory(f"{nbytes:,} bytes were asked for"))
 
-    def place(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: Type) -> Array:
+    def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+                   kind: Type) -> Array:
         return self.cupy.ndarray(shape, kind.storage, memptr=block + offset, strides=strides)
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:

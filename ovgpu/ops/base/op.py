@@ -72,7 +72,7 @@ class Op:
     """Outputs that are inputs, changed where they lie: the number of each, that of the input, and that of another one,
     whose elements are what changes. `evaluate` gives them in memory of their own, as of any op."""
 
-    spelled: ClassVar[dict[str, str]] = {}
+    ir_names: ClassVar[dict[str, str]] = {}
     """What attributes are called in the IR whose names there are none of Python's."""
 
     def __init__(self, **values: Any) -> None:
@@ -153,7 +153,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """The attributes by name, in order of declaration."""
-        return {spelled: getattr(self, f.name) for spelled, f in declared(type(self)).items()}
+        return {ir_name: getattr(self, f.name) for ir_name, f in declared(type(self)).items()}
 
 
 SMALL = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
@@ -174,7 +174,7 @@ def declared(cls: type[Op]) -> dict[str, Field[Any]]:
     """The attributes of an op class as fields, by what they are called in the IR."""
     if cls not in _declared:
         found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
-        _declared[cls] = {cls.spelled.get(f.name, f.name): f for f in found}
+        _declared[cls] = {cls.ir_names.get(f.name, f.name): f for f in found}
     return _declared[cls]
 
 
@@ -204,8 +204,8 @@ def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpC
     def register(cls: OpClass) -> OpClass:
         cls = unregistered(cls)
         cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
-        for spelled in (name, *aliases):
-            _registry.setdefault(spelled, {})[version] = cls
+        for ir_name in (name, *aliases):
+            _registry.setdefault(ir_name, {})[version] = cls
         return cls
 
     return register
@@ -318,16 +318,16 @@ def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
     """
     values = dict(given)
     for name, (kind, required) in schema(cls).items():
-        spelled = cls.spelled.get(name, name)
-        if kind is bool and not required and texts.get(spelled, "1").lower() not in BOOLEANS:
+        ir_name = cls.ir_names.get(name, name)
+        if kind is bool and not required and texts.get(ir_name, "1").lower() not in BOOLEANS:
             continue  # OpenVINO takes the default for a text that is no boolean
-        if spelled in texts:
+        if ir_name in texts:
             try:
-                values[name] = convert(texts[spelled], kind)
+                values[name] = convert(texts[ir_name], kind)
             except (ValueError, OverflowError, RuntimeError) as e:
-                raise OpError(f"attribute '{spelled}': {e}") from None
+                raise OpError(f"attribute '{ir_name}': {e}") from None
         elif required and name not in values:
-            raise OpError(f"attribute '{spelled}' is missing")
+            raise OpError(f"attribute '{ir_name}' is missing")
     return cls(**values)
 
 

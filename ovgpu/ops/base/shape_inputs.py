@@ -15,14 +15,14 @@ def host_indices(op: Op, count: int) -> set[int]:
     return found
 
 
-def hosted_ports(model: Model) -> set[int]:
+def shape_tensor_ports(model: Model) -> set[int]:
     """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
     stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
-    hosted: set[int] = set()
+    shape_tensors: set[int] = set()
     while stack:
         port = stack.pop()
-        if id(port) not in hosted:
-            hosted.add(id(port))
+        if id(port) not in shape_tensors:
+            shape_tensors.add(id(port))
             if port.node.op.name not in ("ShapeOf", "Constant", "Parameter", "ReadValue"):
                 stack += [s for s in port.node.inputs if s is not None]
-    return hosted
+    return shape_tensors

@@ -33,7 +33,7 @@ def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
     return own if shape is None else (0,) * (len(shape) - len(own)) + own
 
 
-def same_place(a: Array, b: Array) -> bool:
+def same_memory(a: Array, b: Array) -> bool:
     """Whether two arrays of one shape and type are the same elements in memory."""
     return bool(a.strides == b.strides and _address(a) == _address(b))
 

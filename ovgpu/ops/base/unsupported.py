@@ -64,8 +64,8 @@ def require_supported(model: Model) -> None:
     own = {id(node) for node in model.ops}
     for node in all_nodes(model):
         if node.op.name in ("ReadValue", "Assign") and id(node) not in own:
-            raise UnsupportedOpError(
-                f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are unsupported ({node.place})")
+            raise UnsupportedOpError(f"[{node.op.name}] variables in the body of a Loop, TensorIterator, If are "
+                                     f"unsupported ({node.source_location})")
         if isinstance(node.op, Unsupported):
             layers.setdefault((node.op.name, node.op.version), []).append(f"'{node.friendly_name}'")
     if layers:

@@ -63,7 +63,7 @@ class Layer:
 
     op: Op
     name: str
-    place: str
+    source_location: str
 
 
 @unregistered
@@ -102,7 +102,7 @@ class Fused(Op):
                 table.layer = layer
                 values += part.op.infer(*(values[i] for i in part.operands))
         except OpError as e:
-            raise e.at(layer.op.name, layer.place) from None
+            raise e.at(layer.op.name, layer.source_location) from None
         finally:
             table.layer = outside
         return (values[-1],)
@@ -115,7 +115,7 @@ class Fused(Op):
             try:
                 values += evaluate(part.op, xp, given, [kind])
             except OpError as e:
-                raise e.at(layer.op.name, layer.place) from None
+                raise e.at(layer.op.name, layer.source_location) from None
         return (values[-1],)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ class OpWithEpilogue(Op):
         try:
             found = self.first.infer(*given)
         except OpError as e:
-            raise e.at(self.first.name, self.layer.place) from None
+            raise e.at(self.first.name, self.layer.source_location) from None
         finally:
             table.layer = outside
         return self.fused.infer(*found, *others)

@@ -11,7 +11,7 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import Op, unregistered
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_place, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, widened
 from ovgpu.ops.movement.indexing import Gather, readable
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.symbolic import Spec
@@ -58,13 +58,13 @@ class Reorder(Op):
         (x, beams, in_order), out = inputs, outputs[0]
         if not (in_order and x.shape == out.shape):
             k(take_rows, x, beams, out)
-        elif not same_place(x, out):
+        elif not same_memory(x, out):
             k(np.copyto, out, x)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, beams, in_order), out = inputs, outputs[0]
         if in_order and x.shape == out.shape:
-            if not same_place(x, out):
+            if not same_memory(x, out):
                 k.copy(x, out)
             return None
         if not out.size:
@@ -100,13 +100,13 @@ class Append(Concat):
 
 
 @unregistered
-class Place(Op):
+class CacheWrite(Op):
     """``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache``: the new elements along ``axis`` lie in the cache
     from number ``lengths[0]`` on, of which there must be ``lengths[0] + n`` at least."""
 
     axis: int
 
-    name: ClassVar[str] = "Place"
+    name: ClassVar[str] = "CacheWrite"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
@@ -119,11 +119,11 @@ class Place(Op):
 
     def evaluate(self, xp: Any, cache: Any, new: Any, lengths: Any) -> tuple[Any, ...]:
         cache = xp.array(cache)
-        place_rows(cache, new, lengths, self.axis)
+        write_rows(cache, new, lengths, self.axis)
         return (cache,)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k(place_rows, *inputs, self.axis)
+        k(write_rows, *inputs, self.axis)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         cache, new, lengths = inputs
@@ -134,13 +134,13 @@ class Place(Op):
         axes, width = widened(given, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
         if not axes.rank:
             return NotImplemented
-        k.kernel("copy.cu", f"place_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
+        k.kernel("copy.cu", f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
                  (new, cache, axes.packed(), *axes.numbers(axes.size), lengths,
                   np.int64(step * cache.dtype.itemsize // width)))
         return None
 
 
-def place_rows(cache: Any, new: Any, lengths: Any, axis: int) -> None:
+def write_rows(cache: Any, new: Any, lengths: Any, axis: int) -> None:
     """Writes ``new`` into ``cache`` along an axis, from element ``lengths[0]`` on."""
     start = int(lengths[0])
     cache[(*(slice(None),) * axis, slice(start, start + new.shape[axis]))] = new

@@ -12,7 +12,7 @@ from ovgpu.ops.base.op import Op, Workspace, call, unregistered
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
-from ovgpu.ops.fused.kv_cache import Place
+from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
 
@@ -127,7 +127,7 @@ class Rotary(Op):
 
 @unregistered
 class RotaryAppend(Rotary):
-    """What a decoder's step does between projections and attention, in one kernel: two `Rotary` and two `Place`.
+    """What a decoder's step does between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
     ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q turned,
     keys, values``: k, turned as well, and v lie in the caches from row ``lengths[0]`` on.
@@ -147,7 +147,7 @@ class RotaryAppend(Rotary):
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         q, k, v, cos, sin, keys, values, lengths = inputs
         turned, new = (super(RotaryAppend, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
-        place = Place(axis=keys.ndim - 2)
+        place = CacheWrite(axis=keys.ndim - 2)
         return (turned, *place.evaluate(xp, keys, new, lengths), *place.evaluate(xp, values, v, lengths))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:

@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops.base.op import Array, Op, op
-from ovgpu.ops.base.shape_inputs import hosted_ports
+from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.shapes import constants, first, normalize_axis
 from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
@@ -167,7 +167,7 @@ class _Iterating(Op):
         if counter is not None:
             op: Any = self.body.parameters[counter].op
             shape = (1,) if len(op.shape) else ()
-            decides = id(self.body.parameters[counter].outputs[0]) in hosted_ports(self.body)
+            decides = id(self.body.parameters[counter].outputs[0]) in shape_tensor_ports(self.body)
             value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
             given[counter] = Spec(op.element_type, shape, value)
         for number, spec in enumerate(given):

@@ -339,7 +339,7 @@ class AvgPool(_Average, _SlidingPool):
 
     exclude_pad: bool = True
 
-    spelled: ClassVar[dict[str, str]] = {"exclude_pad": "exclude-pad"}
+    ir_names: ClassVar[dict[str, str]] = {"exclude_pad": "exclude-pad"}
 
     def shape(self, x: Spec) -> Shape:
         found, reach = super().shape(x), self.reach(self.kernel)
