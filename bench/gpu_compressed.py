@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="a JSON file")
     options = parser.parse_args(arguments)
     if options.old:
-        _compressed_mma.MOST = 0
+        _compressed_mma.MAX_ROWS = 0
     backend, rows = CudaBackend(), []
     with backend.active():
         for shape in SHAPES:

@@ -239,7 +239,7 @@ __device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, 
 }
 
 // Turns scores, in units of log 2 after a product with `unit`, into weights, and rescales what was summed with lower
-// maxima. Rows take turns, so that instructions do not wait for each other.
+// maxima. Rows take rounds, so that instructions do not wait for each other.
 template <int WIDTH, int TILES, int N>
 __device__ __forceinline__ void weigh(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
                                       float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {

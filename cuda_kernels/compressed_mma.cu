@@ -173,14 +173,14 @@ __device__ __forceinline__ uint4 paired(const uint4& x) {
 // matrix of mma; in each of its steps, the lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8. Which
 // of the 16 places of mma's inner axis an element has does not matter, as long as x is in the same order. Warps along k
 // take steps in turn; their sums are added at the end. Blocks of the same weights take ROWS rows of x each, of which
-// the part for `turns` steps of every warp is in shared memory; 1 << shift threads copy a row. AHEAD: steps whose codes
-// are loaded at once, of which `turns` is a multiple, or all. GROUPED: scales or zero points differ along k, though not
+// the part for `rounds` steps of every warp is in shared memory; 1 << shift threads copy a row. AHEAD: steps whose codes
+// are loaded at once, of which `rounds` is a multiple, or all. GROUPED: scales or zero points differ along k, though not
 // within a step.
 template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
 __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
     product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
                 const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Terms terms, int m, int n, int k,
-                int stacked, int turns, int shift) {
+                int stacked, int rounds, int shift) {
   constexpr int PER_WORD = Codes::PER_WORD, EACH = V * PER_WORD, STEP = 4 * EACH, PIECES = EACH / PIECE;
   constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right matrices
   constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // of dependent mma
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   const int count = (k + STEP * parts - 1) / (STEP * parts);  // steps of each warp
 
   const auto stage = [&](int turn) {
-    const int across = min(turns, count - turn) * parts * STEP / PIECE, down = 32 * warps >> shift;
+    const int across = min(rounds, count - turn) * parts * STEP / PIECE, down = 32 * warps >> shift;
     for (int piece = thread & ((1 << shift) - 1); piece < across; piece += 1 << shift) {
       const int at = turn * parts * STEP + piece * PIECE;
       uint4* target = staged + (piece / (4 * PIECES) * PIECES + piece % PIECES) * PLACE + piece % (4 * PIECES) / PIECES;
@@ -297,11 +297,11 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
 
   fetch();
   const int mine = part * PIECES * PLACE + min(lane / 4, ROWS - 1) * 4 + lane % 4;
-  for (int begin = 0; begin < count; begin += turns) {
+  for (int begin = 0; begin < count; begin += rounds) {
     if (begin) __syncthreads();  // the part of x before this one has been read
     stage(begin);
     __syncthreads();
-    const int end = min(begin + turns, count);
+    const int end = min(begin + rounds, count);
     for (int turn = begin; turn < end; turn += AHEAD) {
       const uint4* right = staged + (turn - begin) * parts * PIECES * PLACE + mine;
 #pragma unroll

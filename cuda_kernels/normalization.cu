@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 // one row more, behind one per thread.
 template <class T, int KIND>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    normalize_turned(const T* x, T* out, const T* scale, const T* shift, const Axes kept, long long step, unsigned rows,
+    normalize_transposed(const T* x, T* out, const T* scale, const T* shift, const Axes kept, long long step, unsigned rows,
                      unsigned n, typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, scratch);

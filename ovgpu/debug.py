@@ -1,4 +1,4 @@
-"""The debugging dials, as environment variables and as context managers: ``with ovgpu.DEBUG(2): ...``.
+"""The debugging settings, as environment variables and as context managers: ``with ovgpu.DEBUG(2): ...``.
 
     OVGPU_DEBUG=1           device and plan, at the first inference with a program
     OVGPU_DEBUG=2           also every step: time, bytes, bandwidth
@@ -9,8 +9,8 @@
     OVGPU_NVTX=1            a range per step, by the layer's name, for Nsight Systems and other NVIDIA tools; models
                             compiled with ``enable_profiling`` have them anyway
 
-All is printed to stderr. With a dial on, steps run one by one instead of as a CUDA graph (with OVGPU_DEBUG from 2 on);
-with all off, an inference pays for three attribute look-ups.
+All is printed to stderr. With a setting on, steps run one by one instead of as a CUDA graph (with OVGPU_DEBUG from 2
+on); with all off, an inference pays for three attribute look-ups.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ovgpu.runtime.profile import Profiler
 T = TypeVar("T", int, str)
 
 
-class Dial(Generic[T]):
-    """A setting that an environment variable gives and ``with dial(value):`` overrides."""
+class EnvSetting(Generic[T]):
+    """A setting that an environment variable gives and ``with setting(value):`` overrides."""
 
     def __init__(self, name: str, default: T) -> None:
         self.name = name
@@ -55,12 +55,12 @@ class Dial(Generic[T]):
             raise RuntimeError(f"{name} must be {self._kind.__name__}, not {text!r}") from None
         self._before: list[T] = []
 
-    def __call__(self, value: T) -> Dial[T]:
+    def __call__(self, value: T) -> EnvSetting[T]:
         self._before.append(self.value)
         self.value = value
         return self
 
-    def __enter__(self) -> Dial[T]:
+    def __enter__(self) -> EnvSetting[T]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -68,9 +68,9 @@ class Dial(Generic[T]):
         self.value = self._before.pop()
 
 
-DEBUG: Dial[int] = Dial("OVGPU_DEBUG", 0)
-STOP_AT: Dial[str] = Dial("OVGPU_STOP_AT", "")
-NVTX: Dial[int] = Dial("OVGPU_NVTX", 0)
+DEBUG: EnvSetting[int] = EnvSetting("OVGPU_DEBUG", 0)
+STOP_AT: EnvSetting[str] = EnvSetting("OVGPU_STOP_AT", "")
+NVTX: EnvSetting[int] = EnvSetting("OVGPU_NVTX", 0)
 
 
 class Stopped(Error):
@@ -100,7 +100,7 @@ def statistics(array: Array) -> str:
 
 def run_watched(executor: Executor, profiler: Profiler | None, title: str, inputs: Sequence[Array],
                 states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
-    """`Executor.run` with what the dials ask for."""
+    """`Executor.run` with what the settings ask for."""
     level, layer = DEBUG.value, STOP_AT.value
     usual = executor.observe
     if profiler is None and NVTX.value:

@@ -277,7 +277,7 @@ _OPS: dict[str, str] = {
     "not": "int(not {0})",
     "abs": "abs({0})",
     "scaled": "_scaled({0}, {1})",
-    "room": "_room({0}, {1}, {2})",
+    "capacity": "_capacity({0}, {1}, {2})",
 }
 OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
 CHECKS: dict[str, str] = {
@@ -309,15 +309,15 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-def room(needed: int, had: int, row: int) -> int:
+def cache_capacity(needed: int, had: int, row: int) -> int:
     """Elements to set aside for what grows by rows of so many elements: what it had if that will do, else twice as many
     rows as often as it takes."""
-    return had if needed <= had else row * (1 << (-(-max(needed, ROOM) // row) - 1).bit_length())
+    return had if needed <= had else row * (1 << (-(-max(needed, MIN_CAPACITY) // row) - 1).bit_length())
 
 
-ROOM = 1024  # elements: the least
+MIN_CAPACITY = 1024  # elements: the least
 HELPERS: dict[str, Callable[..., int]] = {"_safediv": _safediv, "_truncdiv": _truncdiv, "_fmod": _fmod,
-                                         "_scaled": _scaled, "_room": room}
+                                         "_scaled": _scaled, "_capacity": cache_capacity}
 
 
 def _quotient(a: Monomial, b: Monomial) -> Monomial | None:

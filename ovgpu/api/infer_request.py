@@ -22,8 +22,8 @@ from ovgpu.request.device_io import addresses, slots
 from ovgpu.request.inputs import numbered
 from ovgpu.request.kv_decode import DecodeSteps
 from ovgpu.request.outputs import RequestMemory
-from ovgpu.request.pinned import Pair
-from ovgpu.request.replays import KEPT, Replay, Transition
+from ovgpu.request.pinned import HostDevicePair
+from ovgpu.request.replays import CACHED_REPLAYS, Replay, Transition
 from ovgpu.request.results import OVDict
 from ovgpu.request.variables import InitialValues, VariableState
 from ovgpu.runtime.cancellation import Cancellation
@@ -62,7 +62,7 @@ class InferRequest(RequestTensors):
                                       compilation.lock, self._cancellation)
         self._executors: dict[int, Executor] = {}
         self._last: Executor | None = None  # the executor of the last inference
-        self._replays: deque[Replay] = deque(maxlen=KEPT)  # those that were not run for the longest time come first
+        self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
         self._owner = Claim()  # the inference that is running has the request
         self._forks = forks.count
@@ -315,7 +315,7 @@ class InferRequest(RequestTensors):
         appending = None if decode is None else decode.take(arrays)
         if decode is not None and appending is not None:
             seen = decode.programs.seen
-            pairs = [slot.pair(array) if number in seen else Pair(array, array)
+            pairs = [slot.pair(array) if number in seen else HostDevicePair(array, array)
                      for number, (slot, array) in enumerate(zip(self._inputs, arrays))]
             pairs += appending
             known = None if watched else decode.replay(pairs)
@@ -390,7 +390,8 @@ class InferRequest(RequestTensors):
             executor.observe = self._profiler
         return executor
 
-    def _states(self, executor: Executor, arrays: Sequence[Array], pairs: Sequence[Pair] | None) -> dict[str, Array]:
+    def _states(self, executor: Executor, arrays: Sequence[Array],
+                pairs: Sequence[HostDevicePair] | None) -> dict[str, Array]:
         """Return the current values of the variables that a program reads; ``pairs`` is None for a decode step, whose
         inputs may not be those of the model."""
         if not executor.program.states:
@@ -477,7 +478,7 @@ class InferRequest(RequestTensors):
         program = self._compilation.program(arrays)
         with self._backend.active():
             executor = Executor(program, self._backend, self._compilation.constants)
-            both = [Pair(x, self._backend.constant(x) if self._backend.remote else x) for x in arrays]
+            both = [HostDevicePair(x, self._backend.constant(x) if self._backend.remote else x) for x in arrays]
             if self._backend.remote:
                 executor.hosts, arrays = arrays, [pair.device for pair in both]
             executor.prepare(arrays, self._states(executor, arrays, both), self._memory)

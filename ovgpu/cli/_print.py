@@ -22,8 +22,8 @@ WIDTH = 160  # columns in a file, so that few rows of plans and tables are folde
 
 def console() -> Console:
     """A console on the present stdout; plain text, and wide, where that is no terminal."""
-    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if narrow else WIDTH)
+    sized = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if sized else WIDTH)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 CHECKSUM_BYTES = 16
 """The end of a .bin file that ovgpu has written."""
-SMALL = 1024
+SMALL_BYTES = 1024
 """Up to so many elements a packed constant takes part in shape inference, which unpacks it."""
 
 
@@ -42,7 +42,7 @@ class PackedConstant(Constant):
         return unpack(self.packed, self.element_type, self.shape)
 
     def infer(self) -> tuple[Spec, ...]:
-        small = self.packed.size <= SMALL
+        small = self.packed.size <= SMALL_BYTES
         return (Spec(self.element_type, self.shape, self.value if small else None),)
 
 

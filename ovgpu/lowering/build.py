@@ -35,7 +35,7 @@ from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shape_inputs import host_indices
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.view import View, equal, positive
-from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
+from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
 from ovgpu.ops.infrastructure.state import ReadValue3
 from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
@@ -236,7 +236,7 @@ class Builder:
             axis = self.growing.get(variable, 0)
             if axis and port.spec.shape is not None:
                 row = self.table.atom("stride", value, axis - 1, port.spec.type.storage.itemsize, lo=1)
-                self.values[value].view = View.roomy(port.spec.shape, axis, row)
+                self.values[value].view = View.with_capacity(port.spec.shape, axis, row)
         self.value_of[id(port)] = self.program.states[variable]
 
     def _demanded(self) -> set[int]:
@@ -475,7 +475,7 @@ class Builder:
             self._append(Step(Copy(), "copy", (i,), (into,), node=node))
         if len(self.segment.steps) == copied:
             self._free(node, inputs)
-        if isinstance(node.op, Append) and target.root == self.variables.get(target.source):
+        if isinstance(node.op, CacheAppend) and target.root == self.variables.get(target.source):
             self.program.appended[target.source] = self._order(node.inputs[0])
 
     def _order(self, past: Output | None) -> HostInput | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Output
-from ovgpu.ops.base.op import SMALL, op_of
+from ovgpu.ops.base.op import SMALL_ELEMENTS, op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
 from ovgpu.symbolic import Spec, Table, atoms, product
@@ -35,7 +35,7 @@ class Hosts:
         """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
         if id(port) not in self._shape_tensors or spec.value is not None or not spec.type.is_integral():
             return spec
-        if spec.shape is None or not all(isinstance(d, int) for d in spec.shape) or product(spec.shape) > SMALL:
+        if spec.shape is None or not _is_small(spec):
             return spec
         number = len(self.items)
         self.items.append(port)
@@ -98,7 +98,8 @@ class Hosts:
 
 
 def _is_small(spec: Spec) -> bool:
-    return spec.shape is not None and all(isinstance(d, int) for d in spec.shape) and product(spec.shape) <= SMALL
+    static = spec.shape is not None and all(isinstance(d, int) for d in spec.shape)
+    return static and product(spec.shape or ()) <= SMALL_ELEMENTS
 
 
 def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:

@@ -68,7 +68,7 @@ def _reserve_assign(b: Builder, sink: Node) -> None:
         before = b.values[b.program.states[variable]].view.strides[axis - 1]
         shape = view.shape
         row = maximum(product(shape[axis + 1 :]), 1)
-        view = View.roomy(shape, axis, apply("room", product(shape[axis:]), before, row))
+        view = View.with_capacity(shape, axis, apply("capacity", product(shape[axis:]), before, row))
     value = b.value(source, view, "variable", variable)
     b.variables[variable] = value
     _claim(b, source, Reservation(value, b.values[value].view))

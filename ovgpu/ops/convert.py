@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Unary, decide
-from ovgpu.ops.base.op import Op, op, unregistered
+from ovgpu.ops.base.op import Op, internal_op, op
 from ovgpu.ops.base.storage import HALVED, decode, encode, is_float, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View
@@ -91,7 +91,7 @@ class Convert(Unary):
         return (converted(xp, x, self.destination_type),)
 
 
-@unregistered
+@internal_op
 class Narrow(Convert):
     """To a type of 16 bits; what is finite stays so: numbers beyond its range become the largest of it."""
 
@@ -222,13 +222,13 @@ def promoted(a: Type, b: Type, u64_target: Type) -> Type:
     """The common type: of the higher class; within a class the narrowest that holds the values of both."""
     if _rank_of_class(a) != _rank_of_class(b):
         return max(a, b, key=_rank_of_class)
-    wide, narrow = (a, b) if a.bitwidth >= b.bitwidth else (b, a)
+    larger, smaller = (a, b) if a.bitwidth >= b.bitwidth else (b, a)
     if is_float(a):
-        if wide.bitwidth > narrow.bitwidth or wide == narrow:
-            return wide
-        return Type.f32 if wide.bitwidth == 16 else Type.f16
+        if larger.bitwidth > smaller.bitwidth or larger == smaller:
+            return larger
+        return Type.f32 if larger.bitwidth == 16 else Type.f16
     if a.is_signed() == b.is_signed():
-        return wide
+        return larger
     signed, unsigned = (a, b) if a.is_signed() else (b, a)
     if unsigned == Type.u64:
         return u64_target

@@ -19,16 +19,16 @@ from ovgpu.passes.fuse_reshape import reshape_early
 from ovgpu.passes.group_norm import group_norms
 from ovgpu.passes.group_norm_epilogue import fuse_group_norm_epilogues
 from ovgpu.passes.grouped_attention import group_heads
-from ovgpu.passes.infer_state_rank import rank_states
+from ovgpu.passes.infer_state_rank import infer_state_rank
 from ovgpu.passes.kv_cache import growing_variables
 from ovgpu.passes.matmul_epilogue import fuse_matmul_epilogues
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.norm_affine import scale_norms
-from ovgpu.passes.precision import narrow
+from ovgpu.passes.precision import downcast
 from ovgpu.passes.recurrent import recurrent_layers
 from ovgpu.passes.rotary import rotary_embeddings
-from ovgpu.passes.upcast_to_f32 import widen
+from ovgpu.passes.upcast_to_f32 import upcast_to_f32
 from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
 
@@ -48,9 +48,9 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     `prepare` without its last part."""
     model = model.clone()
     half, kept = (kind if kind in HALVES else None for kind in (precision, cache))
-    rank_states(model)
+    infer_state_rank(model)
     if precision == Type.f32:
-        widen(model)
+        upcast_to_f32(model)
     canonicalise(model)
     recurrent_layers(model)
     # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
@@ -67,7 +67,7 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     scale_norms(model)
     scale_channels(model)
     merge_masks(model)
-    narrow(model, half, kept)
+    downcast(model, half, kept)
     if fuse:
         merge_products(model)
     return model

@@ -10,7 +10,7 @@ import numpy as np
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Multiply, Negative
 from ovgpu.ops.base.elementwise import Elementwise
-from ovgpu.ops.base.op import SMALL, Op, is_own, op_of
+from ovgpu.ops.base.op import SMALL_ELEMENTS, Op, is_own, op_of
 from ovgpu.ops.base.shapes import integers
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.infrastructure.graph import Constant
@@ -45,7 +45,7 @@ def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
     if spec.shape is None or spec.value is not None:
         return False
     static = not any(isinstance(d, Sym) for d in spec.shape)
-    if id(node.outputs[0]) in shape_tensors and static and product(spec.shape) <= SMALL:
+    if id(node.outputs[0]) in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
         return False
     return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
                for port in (*node.inputs, *node.outputs))

@@ -124,7 +124,7 @@ def _unscaled(port: Output) -> tuple[Output, float]:
     return port, scale
 
 
-def _turned(graph: Graph, port: Output) -> Output | None:
+def _transposed(graph: Graph, port: Output) -> Output | None:
     """The port with its last two axes swapped, if it comes from a Transpose, which is as good the other way."""
     source, order = (*port.node.inputs, None, None)[:2]
     axes = constant_integers(order) if isinstance(port.node.op, Transpose) else None
@@ -134,8 +134,8 @@ def _turned(graph: Graph, port: Output) -> Output | None:
     swapped = [*outer, column, row]
     if swapped == sorted(swapped):
         return source
-    turned: Output = graph.add(Transpose(), source, graph.constant(swapped))
-    return turned
+    transposed: Output = graph.add(Transpose(), source, graph.constant(swapped))
+    return transposed
 
 
 def _inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
@@ -147,7 +147,7 @@ def _inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None
     if q is None or k is None or first.transpose_a or not _fits(node, scores, v):
         return None
     (q, by_q), (k, by_k) = _unscaled(q), _unscaled(k)
-    keys, values = k if first.transpose_b else _turned(graph, k), _turned(graph, v) if last.transpose_b else v
+    keys, values = k if first.transpose_b else _transposed(graph, k), _transposed(graph, v) if last.transpose_b else v
     if keys is None or values is None:
         return None
     scale = scores.scale * by_q * by_k

@@ -79,10 +79,10 @@ def _product(node: Node, device: bool, halves: bool, made: Made) -> None:
     """``W @ x`` is the transpose of ``x^T @ W^T``."""
     op: Any = node.op
     (x, weights), left = (node.inputs[0], _weights(node.inputs[1], ranks=(2, 3))), False
-    turned, transpose = op.transpose_a, op.transpose_b
+    transpose_x, transpose = op.transpose_a, op.transpose_b
     if weights is None:
         (weights, x), left = (_weights(node.inputs[0], ranks=(2, 3)), node.inputs[1]), True
-        turned, transpose = not op.transpose_b, not op.transpose_a
+        transpose_x, transpose = not op.transpose_b, not op.transpose_a
     if weights is None or x is None or x.spec.type not in COMPUTED:
         return
     rank = x.spec.rank
@@ -93,7 +93,7 @@ def _product(node: Node, device: bool, halves: bool, made: Made) -> None:
         product = CompressedMatMul(weights=packed, transpose=transpose, tile=DEVICE_TILE if device else TILE,
                                    device=device, batch=weights.batch)
         graph = Graph(node)
-        inputs = [graph.add(SwapAxes(), x) if turned else x, *weights.constants(made)]
+        inputs = [graph.add(SwapAxes(), x) if transpose_x else x, *weights.constants(made)]
         if left and not (weights.batch and rank == 1):
             node.op, node.inputs = SwapAxes(), [graph.add(product, *inputs)]
         else:

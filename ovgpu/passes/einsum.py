@@ -97,7 +97,7 @@ class Tensors:
         self.known[port] = [*others, ceildiv(last, step)]
         return port
 
-    def widen(self, x: Output, axis: int, by: Part) -> Output:
+    def broadcast_axis(self, x: Output, axis: int, by: Part) -> Output:
         extents = list(self.extents(x))
         extents[axis] = Unknown()
         source, axes = by

@@ -18,8 +18,8 @@ from ovgpu.passes._graph import HALVES, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-GROWTH = 8  # a result may have this many times the bytes of what it is made from ...
-SMALL = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
+MAX_SIZE_RATIO = 8  # a result may have this many times the bytes of what it is made from ...
+SMALL_BYTES = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
 
 
 def fold_constants(model: Model, halves: bool = True) -> None:
@@ -50,7 +50,8 @@ def _weights(model: Model) -> set[int]:
         source = node.inputs[0] if isinstance(node.op, Convert) else None
         if source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant):
             others = [s.node.op for user in users.get(id(node.outputs[0]), ()) for s in user.inputs if s is not None]
-            if source.node.op.value.nbytes > SMALL and any(not isinstance(op, (Constant, Convert)) for op in others):
+            is_large = source.node.op.value.nbytes > SMALL_BYTES
+            if is_large and any(not isinstance(op, (Constant, Convert)) for op in others):
                 found.add(id(node))
     return found
 
@@ -70,7 +71,7 @@ def _values(node: Node) -> list[np.ndarray[Any, Any]]:
         return []
     values = [s.node.op.value for s in sources]  # type: ignore[attr-defined]
     sizes = [_nbytes(port) for port in node.outputs]
-    if any(size is None or size > max(SMALL, GROWTH * sum(v.nbytes for v in values)) for size in sizes):
+    if any(size is None or size > max(SMALL_BYTES, MAX_SIZE_RATIO * sum(v.nbytes for v in values)) for size in sizes):
         return []
     try:
         found = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.outputs])))

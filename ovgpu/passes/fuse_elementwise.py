@@ -25,7 +25,7 @@ from ovgpu.symbolic import Sym, product
 
 INPUTS = 12  # of a chain: every one of them takes registers and kernel arguments
 PARTS = 32
-GROWTH = 4  # elements of the result per element of a value that is dear to compute
+MAX_RECOMPUTE_RATIO = 4  # elements of the result per element of a value that is dear to compute
 
 _FUNCTION = re.compile(r"\b[a-z]\w*\(")
 
@@ -84,7 +84,7 @@ def _pays(node: Node, root: Node) -> bool:
         return True
     if any(isinstance(d, Sym) for d in (*mine, *result)):
         return _is_cheap(node)
-    return _is_cheap(node) or bool(product(result) <= GROWTH * product(mine))
+    return _is_cheap(node) or bool(product(result) <= MAX_RECOMPUTE_RATIO * product(mine))
 
 
 def _is_cheap(node: Node) -> bool:

@@ -12,7 +12,7 @@ from ovgpu.model import Model, Node
 from ovgpu.types import PartialShape
 
 
-def rank_states(model: Model) -> None:
+def infer_state_rank(model: Model) -> None:
     """Declares the ranks in place; ports' specs must be inferred."""
     while found := [(node, rank) for node in model.ops if (rank := _initial_rank(model, node)) is not None]:
         for node, rank in found:

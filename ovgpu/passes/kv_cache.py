@@ -1,6 +1,6 @@
 """Variables that grow: ReadValue -> [Gather of beams ->] Concat -> Assign, as caches of attention are exported.
 
-The Concat becomes an `Append`, whose result the program keeps in memory with room for more; the Gather becomes a
+The Concat becomes an `CacheAppend`, whose result the program keeps in memory with room for more; the Gather becomes a
 `Reorder`, which does nothing while the beams are in order.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.fused.kv_cache import Append, InOrder, Reorder
+from ovgpu.ops.fused.kv_cache import BeamsAreIdentity, CacheAppend, Reorder
 from ovgpu.ops.movement.indexing import Gather
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.passes._graph import Graph
@@ -29,11 +29,11 @@ def growing_variables(model: Model) -> None:
         picks = _picked(past) if axis else None
         if not _reads(past if picks is None else picks[0], sink):
             continue
-        node.op = Append(axis=axis)
+        node.op = CacheAppend(axis=axis)
         if picks is not None and past is not None:
             variable, beams = picks
             if id(beams) not in flags:
-                flag = flags[id(beams)] = Graph(past.node).add(InOrder(), beams)
+                flag = flags[id(beams)] = Graph(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer(beams.spec)
             past.node.op, past.node.inputs = Reorder(), [variable, beams, flags[id(beams)]]
     if flags:

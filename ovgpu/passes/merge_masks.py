@@ -10,9 +10,9 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
-from ovgpu.ops.base.op import SMALL, is_own, op_of
+from ovgpu.ops.base.op import SMALL_ELEMENTS, is_own, op_of
 
-KEPT_APART = frozenset({"Parameter", "Result", "Constant", "ReadValue", "Assign"})
+NEVER_MERGED = frozenset({"Parameter", "Result", "Constant", "ReadValue", "Assign"})
 
 
 def merge_masks(model: Model) -> None:
@@ -51,7 +51,7 @@ def _masks(model: Model) -> set[int]:
 def _key(node: Node) -> Any:
     """Equal for nodes that compute the same; None for a node that is kept in any case."""
     op = op_of(node)
-    if op.name in KEPT_APART or op.effect or op.updates or not node.inputs or not is_own(type(op)):
+    if op.name in NEVER_MERGED or op.effect or op.updates or not node.inputs or not is_own(type(op)):
         return None
     attributes = [(name, type(value), repr(value) if isinstance(value, float) else value)
                   for name, value in op.attributes().items()]
@@ -66,6 +66,6 @@ def _key(node: Node) -> Any:
 def _source(port: Output | None) -> Any:
     """Equal for one port, and for small constants that are alike."""
     op: Any = None if port is None else port.node.op
-    if op is not None and op.name == "Constant" and op.value.size <= SMALL and op.value.dtype != object:
+    if op is not None and op.name == "Constant" and op.value.size <= SMALL_ELEMENTS and op.value.dtype != object:
         return op.element_type, op.value.shape, op.value.tobytes()
     return id(port)

@@ -161,29 +161,29 @@ def _copied(port: Output, view: View, users: Users) -> int:
     return _copies(port, view, users) - _copies(port, View.dense(view.shape), users)
 
 
-def _copies(port: Output, view: View, users: Users, turned: bool = False) -> int:
+def _copies(port: Output, view: View, users: Users, transposed: bool = False) -> int:
     """How many steps copy a tensor that lies so. In a Concat, result or variable, products write by themselves what is
-    not ``turned``."""
+    not ``transposed``."""
     count, dense = 0, False
     for user in users.get(id(port), ()):
         op = op_of(user)
         if op.name in ("Result", "Assign", "Concat"):
-            count += not turned and not view.is_dense
+            count += not transposed and not view.is_dense
         elif type(op).view is not Op.view:
-            count += _copies_behind(user, port, view, users, turned or op.name == "Transpose")
+            count += _copies_behind(user, port, view, users, transposed or op.name == "Transpose")
         else:
             dense |= op.layout == "dense" or (op.layout == "blas" and not view.is_blas)
     return count + (dense and not view.is_dense)
 
 
-def _copies_behind(user: Node, port: Output, view: View, users: Users, turned: bool) -> int:
+def _copies_behind(user: Node, port: Output, view: View, users: Users, transposed: bool) -> int:
     """`_copies` behind a layer whose results are views of a tensor that lies dense."""
     outs = [out.spec for out in user.outputs]
     if any(out.shape is None for out in outs):
         return 1
     views = op_of(user).view([view if s is port else None for s in user.inputs],
                              [None if s is None else s.spec for s in user.inputs], outs) or [None]
-    return sum(1 if v is None else _copies(out, v, users, turned) for out, v in zip(user.outputs, views))
+    return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.outputs, views))
 
 
 # ---- the merge

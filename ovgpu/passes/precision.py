@@ -29,7 +29,7 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import LARGEST, Convert, Narrow
 from ovgpu.ops.fused.compressed import CompressedGather
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
-from ovgpu.ops.fused.kv_cache import Append, Reorder, growing
+from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.shape.shape import ShapeOf
 from ovgpu.passes._graph import HALVES, Graph, users_of
@@ -66,7 +66,7 @@ class Level(Enum):
     COUNTED = 4  # likewise, made of integers and constants alone
 
 
-def narrow(model: Model, kind: Type | None, cache: Type | None) -> None:
+def downcast(model: Model, kind: Type | None, cache: Type | None) -> None:
     """Rewrites the model in place; ports' specs must be inferred, and are again.
 
     ``kind``: f16, bf16, or None if all stays f32; ``cache``: likewise of the variables that hold keys and values.
@@ -111,7 +111,7 @@ class _Narrowing:
         name, data = node.op.name, self._data(node)
         if isinstance(node.op, CompressedConvolution):
             return node.op.device
-        if isinstance(node.op, Append):  # a variable that is of another type would have to be converted as a whole
+        if isinstance(node.op, CacheAppend):  # a variable that is of another type would have to be converted as a whole
             return self.cache == self.kind and self._caches(node)
         if name in PRODUCTS or name in BOUNDED or self.kind is None:
             return True
@@ -230,7 +230,7 @@ class _Narrowing:
 
     def _caches(self, node: Node) -> bool:
         """Whether the layer makes the new value of a cache from its old one."""
-        if not isinstance(node.op, (Append, Reorder)):
+        if not isinstance(node.op, (CacheAppend, Reorder)):
             return False
         source = node.inputs[0]
         while source is not None and isinstance(source.node.op, Reorder):

@@ -45,7 +45,7 @@ def _rotate(node: Node) -> bool:
     port = node.outputs[0]
     for row in _rows(node) if _may_be_last(node) else ():
         terms = _Row(row).terms(port)
-        found = None if terms is None or terms.ndim != 1 else _turned(row, list(terms))
+        found = None if terms is None or terms.ndim != 1 else _rotary_of(row, list(terms))
         if found is not None:
             op, cuts = found
             graph = Graph(node)
@@ -56,7 +56,7 @@ def _rotate(node: Node) -> bool:
     return False
 
 
-def _turned(row: Output, terms: Sequence[Terms]) -> tuple[Rotary, list[Cut]] | None:
+def _rotary_of(row: Output, terms: Sequence[Terms]) -> tuple[Rotary, list[Cut]] | None:
     """The op whose result has these terms, and what it takes of x, cos and sin."""
     size = sum(len(t) == 2 for t in terms)
     start = min(abs(i) for t in terms for i, _ in t) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.fused.kv_cache import CacheWrite
-from ovgpu.ops.fused.rotary import Rotary, RotaryAppend
+from ovgpu.ops.fused.rotary import Rotary, RotaryCacheWrite
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, users_of
@@ -39,7 +39,7 @@ def _join(attention: Node, users: dict[int, list[Node]], moved: dict[int, Output
     if (key.inputs[1:] != query.inputs[1:] or axes != {len(new.spec.shape or ()) - 2}
             or any(s.spec.type != new.spec.type for s in (v, first, keys))):
         return
-    ports = Graph(query).add(RotaryAppend(size=op.size, pairs=op.pairs), first, key.inputs[0], v,
+    ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.inputs[0], v,
                              *query.inputs[1:], keys, values, lengths, outputs=3)
     moved.update({id(old): port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in places)], ports)})
 

@@ -16,7 +16,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.fused.kv_cache import Append, CacheWrite, Reorder
+from ovgpu.ops.fused.kv_cache import CacheAppend, CacheWrite, Reorder
 from ovgpu.ops.infrastructure.graph import Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
@@ -27,7 +27,8 @@ from ovgpu.types import PartialShape, Type
 
 CHEAP = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat Split
     VariadicSplit Broadcast Range CumSum Tile Pad OneHot ReduceMax ReduceMin ReduceSum ReduceProd ReduceLogicalAnd
-    ReduceLogicalOr ScatterUpdate ScatterNDUpdate ScatterElementsUpdate InOrder Identity Bucketize Eye""".split())
+    ReduceLogicalOr ScatterUpdate ScatterNDUpdate ScatterElementsUpdate BeamsAreIdentity Identity Bucketize
+    Eye""".split())
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class _Caches:
         self.flags: dict[int, Output] = {}  # by id: whether beams are in order
         self.attention: dict[int, tuple[Node, set[int]]] = {}  # by id: the node, and which inputs are caches
         self.path: set[int] = set()  # ids of the nodes that a cache goes through
-        self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), Append))
+        self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), CacheAppend))
         self.splits &= all(inputs == {1, 2} for _, inputs in self.attention.values())
 
     def _add(self, sink: Node) -> bool:
@@ -261,7 +262,7 @@ class _Split:
 
     def _cut(self) -> bool:
         """Finds what the host has to compute; whether that leaves a part for the device whose shapes stay."""
-        sinks = [s for s in self.model.sinks if not isinstance(_source(s), Append)]
+        sinks = [s for s in self.model.sinks if not isinstance(_source(s), CacheAppend)]
         stack = [*self.model.results, *sinks, *(node for node, _ in self.found.attention.values())]
         seen: set[int] = set()
         while stack:
@@ -271,7 +272,7 @@ class _Split:
             seen.add(id(node))
             attends = id(node) in self.found.attention
             for i, source in enumerate(node.inputs):
-                if source is None or (isinstance(node.op, Append) and not i):
+                if source is None or (isinstance(node.op, CacheAppend) and not i):
                     continue
                 if attends and i == 3:
                     if not self._mask(node, source, stack):

@@ -19,7 +19,7 @@ from ovgpu.passes._graph import HALVES, Graph
 from ovgpu.types import Type
 
 
-def widen(model: Model) -> None:
+def upcast_to_f32(model: Model) -> None:
     """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again.
 
     What is made of constants alone stays as it is, and so do layers that are not ovgpu's own, and random numbers, which
@@ -27,7 +27,7 @@ def widen(model: Model) -> None:
     """
     types = _types(model)
     if types & set(HALVES) and Type.dynamic not in types:
-        _widen(model, [*model.parameters, *model.results])
+        _upcast(model, [*model.parameters, *model.results])
         model.validate_nodes_and_infer_types()
 
 
@@ -52,7 +52,7 @@ def _fixed(model: Model) -> set[int]:
     return found
 
 
-def _widen(model: Model, ports: Sequence[Node] = ()) -> None:
+def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
     """``ports``: Parameters and Results that keep their types; those of a body do not."""
     kept = _fixed(model) | {id(node) for node in (*ports, *filter(_keeps, model.ops))}
     casts: dict[int, Output] = {}
@@ -68,9 +68,9 @@ def _widen(model: Model, ports: Sequence[Node] = ()) -> None:
                     casts[id(source)] = _cast(source, Type.f32, source.node)
                 node.inputs[i] = casts[id(source)]
         if id(node) not in kept:
-            node.op = _widened(node.op)
+            node.op = _upcast_op(node.op)
             for body in _bodies(node):
-                _widen(body)
+                _upcast(body)
     model.changed()
 
 
@@ -84,7 +84,7 @@ def _cast(port: Output, kind: Type, around: Node) -> Output:
     return found
 
 
-def _widened(op: Any) -> Any:
+def _upcast_op(op: Any) -> Any:
     """The op with f32 where it says that it gives one of these types."""
     types = {f.name: Type.f32 for f in (fields(op) if is_dataclass(op) else ())
              if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES}

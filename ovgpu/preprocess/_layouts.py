@@ -105,7 +105,7 @@ def axis(layout: Layout, name: str, shape: PartialShape) -> int:
     return where % len(shape)
 
 
-def turned(shape: PartialShape, order: Sequence[int]) -> PartialShape:
+def transposed(shape: PartialShape, order: Sequence[int]) -> PartialShape:
     """The shape after a Transpose."""
     dims: list[Dimension] = [shape[i] for i in order]
     return PartialShape(dims)

@@ -140,7 +140,7 @@ def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, Partia
         rank = None if shape.rank.is_dynamic else len(shape)
         order = _layouts.permutation(left, rank, layout)
         if order is not None and rank is not None:
-            shape = _layouts.turned(shape, order)
+            shape = _layouts.transposed(shape, order)
     else:
         shape, converted_back = steps.backward(tensor.shape or shape, model_layout)
         layout = converted_back if layout.empty else layout

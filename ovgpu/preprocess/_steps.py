@@ -92,7 +92,7 @@ class Steps:
         if not order:
             return self
         self._orders.append((None, order))
-        return self._add(f"convert layout {tuple(order)}", lambda context, x: _turned(context, x, order))
+        return self._add(f"convert layout {tuple(order)}", lambda context, x: _transposed(context, x, order))
 
     def custom(self, operation: Operation) -> Self:
         """Applies a function that takes a port of the graph and gives a new one."""
@@ -163,7 +163,7 @@ class PreProcessSteps(Steps):
             if shape.rank.is_dynamic:
                 break
             inverse = [list(order).index(i) if i in order else -1 for i in range(len(shape))]
-            layout, shape = _layouts.permuted(layout, inverse), _layouts.turned(shape, inverse)
+            layout, shape = _layouts.permuted(layout, inverse), _layouts.transposed(shape, inverse)
         return shape, layout
 
 
@@ -188,7 +188,7 @@ def relaid(context: Context, x: Output, layout: Layout) -> Output:
     return context.graph.transpose(x, order)
 
 
-def _turned(context: Context, x: Output, order: Order) -> Output:
+def _transposed(context: Context, x: Output, order: Order) -> Output:
     context.layout = _layouts.permuted(context.layout, order)
     return context.graph.transpose(x, order)
 

@@ -13,7 +13,7 @@ from ovgpu._util import host_memory
 from ovgpu.backends.cuda import CudaBackend, transfer
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
-from ovgpu.request.pinned import Mirror, MirroredTensor
+from ovgpu.request.pinned import StagedTensor, StagingBuffer
 from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
@@ -55,7 +55,7 @@ def fits_pinned(kind: Type, shape: tuple[int, ...]) -> bool:
     return prod(shape) * kind.storage.itemsize <= transfer.POOLED
 
 
-class ResultTensor(MirroredTensor):
+class ResultTensor(StagedTensor):
     """The request's own tensor of an output.
 
     A large result stays on the device until somebody asks for the tensor's memory, which is pinned unless it is too
@@ -70,10 +70,10 @@ class ResultTensor(MirroredTensor):
     _unread: Array | None
 
     @classmethod
-    def create(cls, mirror: Mirror, downloads: Downloads, kind: Type, shape: tuple[int, ...]) -> ResultTensor:
+    def create(cls, staging: StagingBuffer, downloads: Downloads, kind: Type, shape: tuple[int, ...]) -> ResultTensor:
         """A tensor of zeros."""
         tensor = cls.__new__(cls)
-        tensor._mirror, tensor._downloads, tensor._shown, tensor._unread = mirror, downloads, False, None
+        tensor._staging, tensor._downloads, tensor._shown, tensor._unread = staging, downloads, False, None
         tensor._hold(tensor._new(kind, Shape(shape)), kind, shape, owned=True)
         return tensor
 

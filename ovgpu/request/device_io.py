@@ -21,7 +21,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.request.deferred import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
-from ovgpu.request.pinned import Mirror, MirroredTensor, Pair
+from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteTensor
 from ovgpu.request.results import Deferred
@@ -62,7 +62,7 @@ def slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
     return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
 
 
-def addresses(pairs: Sequence[Pair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
+def addresses(pairs: Sequence[HostDevicePair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
     """What bindings differ by: where inputs are read, and where results are written that the caller has a place for."""
     found = [0 if pair.device.dtype == object else pair.device.data.ptr for pair in pairs]
     return (*found, *(address for output in outputs for address in output.address))
@@ -89,7 +89,7 @@ def arrived(tensor: Tensor, backend: Backend) -> Array:
         return backend.constant(np.array(tensor.array))
 
 
-class InputTensor(MirroredTensor):
+class InputTensor(StagedTensor):
     """The request's own tensor of an input: in pinned memory, unless it is large."""
 
     __slots__ = ()
@@ -108,7 +108,7 @@ class RemoteInput(InputSlot):
         super().__init__(port)
         self._backend = backend
         dynamic = port.partial_shape.is_dynamic
-        self._lending = Mirror(backend, dynamic)  # for arrays on the host
+        self._lending = StagingBuffer(backend, dynamic)  # for arrays on the host
         self._inbox: Block[Array] = Block(backend.allocate, backend.dense, dynamic)  # for copies of those on the device
         self._received: Array | None = None  # what was last copied there
         self._producer: Any = None  # of an array on the device
@@ -157,7 +157,7 @@ class RemoteInput(InputSlot):
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
             return super()._new_tensor(kind, shape)
-        return InputTensor.of(Mirror(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
+        return InputTensor.of(StagingBuffer(self._backend, self.port.partial_shape.is_dynamic), kind, shape)
 
     @property
     def tensor(self) -> Tensor:
@@ -180,7 +180,7 @@ class RemoteInput(InputSlot):
             return array
         return self._bound()
 
-    def pair(self, array: Array) -> Pair:
+    def pair(self, array: Array) -> HostDevicePair:
         """Return what `read` gave as an array in pinned memory, and the array on the device that steps read. A large
         array is uploaded at once by chunks; both are then the one on the device. OpError if memory is short."""
         try:
@@ -191,19 +191,19 @@ class RemoteInput(InputSlot):
     def _exhausted(self, error: MemoryError) -> OpError:
         return OpError(explain(error)).at("Parameter", self.port.node.source_location)
 
-    def _pair(self, array: Array) -> Pair:
+    def _pair(self, array: Array) -> HostDevicePair:
         if not isinstance(array, np.ndarray):
             device = array if array is self._received else self._placed(array)
-            return Pair(device, device)
+            return HostDevicePair(device, device)
         if array.dtype == object:
-            return Pair(array, array)
+            return HostDevicePair(array, array)
         kind = self._kind or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
             device = self._received = self._inbox.array(array.shape, kind)
             self._backend.send(array, device)
-            return Pair(device, device)
+            return HostDevicePair(device, device)
         tensor = self._tensor
-        if self._lent is None and isinstance(tensor, MirroredTensor) and tensor is self._own and tensor.pinned:
+        if self._lent is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
         pair = self._lending.pair(array.shape, kind)
         np.copyto(pair.host, array)
@@ -238,7 +238,7 @@ class RemoteOutput(OutputSlot):
 
     def _new_memory(self) -> None:
         dynamic = self.port.partial_shape.is_dynamic
-        self._mirror = Mirror(self._backend, dynamic)
+        self._staging = StagingBuffer(self._backend, dynamic)
         self._large: Block[Array] = Block(self._backend.allocate, self._backend.dense, dynamic)  # not on the host
 
     def bind(self, tensor: Tensor) -> None:
@@ -256,7 +256,7 @@ class RemoteOutput(OutputSlot):
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         if kind.packed or kind is Type.string:
             return super()._new_tensor(kind, shape)
-        return ResultTensor.create(self._mirror, self._downloads, kind, shape)
+        return ResultTensor.create(self._staging, self._downloads, kind, shape)
 
     @property
     def address(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -273,7 +273,7 @@ class RemoteOutput(OutputSlot):
             if array.flags.c_contiguous:
                 self._array = self._addresses.array(array, at_once=True)
             else:
-                self._array = self._mirror.pair(shape, kind).device
+                self._array = self._staging.pair(shape, kind).device
             return self._array
         pinned = fits_pinned(kind, shape)
         if not (kind.packed or self.bound):
@@ -283,7 +283,7 @@ class RemoteOutput(OutputSlot):
             tensor = self._shaped(shape, kind)
             pinned = isinstance(tensor, ResultTensor) and tensor.settle()
         if pinned:
-            self._host, self._array = self._mirror.pair(shape, kind)
+            self._host, self._array = self._staging.pair(shape, kind)
         else:
             self._array = self._large.array(shape, kind)
         return self._array

@@ -15,13 +15,13 @@ import numpy as np
 from ovgpu._util import host_memory
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
-from ovgpu.request.pinned import Pair
+from ovgpu.request.pinned import HostDevicePair
 from ovgpu.request.ports import ConstOutput, PortList
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type, pack, unpack
 
-SMALL = 65536  # bytes: copying less than this costs less than binding steps to another array
+COPIED_BYTES = 65536  # bytes: copying less than this costs less than binding steps to another array
 SIMPLE = (str, float, int, bytes)
 
 
@@ -208,7 +208,7 @@ class InputSlot:
             if self._tensor is self._own:
                 self.private = True
                 return array
-        self.private = array.nbytes <= SMALL or not array.flags.c_contiguous
+        self.private = array.nbytes <= COPIED_BYTES or not array.flags.c_contiguous
         return self.staged(array) if self.private else array
 
     def _bound(self) -> Array:
@@ -224,9 +224,9 @@ class InputSlot:
         """The owner of an array on a device, whose enqueued work inferences wait for; None if there is none."""
         return None
 
-    def pair(self, array: Array) -> Pair:
+    def pair(self, array: Array) -> HostDevicePair:
         """What `read` gave as the shape function reads it, and as steps read it."""
-        return Pair(array, array)
+        return HostDevicePair(array, array)
 
     def staged(self, array: Array) -> Array:
         """A copy of the array in memory of the slot's own."""

@@ -22,7 +22,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.passes import combine
 from ovgpu.passes.rotary_append import append_rotated
 from ovgpu.passes.split_decode import Cache, DecodeSplit, Feed, split_decode
-from ovgpu.request.pinned import Mirror, Pair
+from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.request.replays import Replay
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.binding import Constants
@@ -33,7 +33,7 @@ from ovgpu.runtime.state import Variables
 from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Table
 from ovgpu.types import Type
 
-MOST = 16  # rows that an inference may append: the host computes the masks of many more rows too slowly
+MAX_APPENDED_ROWS = 16  # rows that an inference may append: the host computes the masks of many more rows too slowly
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -87,15 +87,15 @@ class DecodeSteps:
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
         self._host: dict[Any, _HostPart] = {}
         self._on_host: Constants = {}
-        self._kept: tuple[list[Array], Replay] | None = None
-        self._last: tuple[Shapes, list[Array], int] | None = None  # what `_room` said last, and for how many rows
-        self._cache_arguments: tuple[list[Array], list[Pair]] | None = None  # caches, and arguments for them
+        self._cached_replay: tuple[list[Array], Replay] | None = None
+        self._last: tuple[Shapes, list[Array], int] | None = None  # what `_rows_left` said last, and for how many rows
+        self._cache_arguments: tuple[list[Array], list[HostDevicePair]] | None = None  # caches, and arguments for them
 
     @cached_property
-    def _lengths(self) -> Pair:
-        return Mirror(self._backend, False).pair((2,), Type.i64)
+    def _lengths(self) -> HostDevicePair:
+        return StagingBuffer(self._backend, False).pair((2,), Type.i64)
 
-    def take(self, hosts: Sequence[Array]) -> list[Pair] | None:
+    def take(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
         """Return the executor's arguments after the model's inputs, or None if the inference is no decode step.
 
         After the inference the caches have `rows` rows. Only inputs among ``programs.seen`` have to be uploaded.
@@ -103,7 +103,7 @@ class DecodeSteps:
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
                 return None
-        wholes = self._room([x.shape for x in hosts])
+        wholes = self._rows_left([x.shape for x in hosts])
         if wholes is None:
             return None
         parts = self.programs.parts
@@ -124,7 +124,7 @@ class DecodeSteps:
                 return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
             given = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
         if self._cache_arguments is None or self._cache_arguments[0] is not wholes:
-            self._cache_arguments = wholes, [self._lengths, *(Pair(whole, whole) for whole in wholes)]
+            self._cache_arguments = wholes, [self._lengths, *(HostDevicePair(whole, whole) for whole in wholes)]
         return [*given, *self._cache_arguments[1]]
 
     def _part(self, inputs: Sequence[Array]) -> _HostPart:
@@ -136,13 +136,13 @@ class DecodeSteps:
             found = self._host[key] = _HostPart(Executor(program, HOST, self._on_host))
         return found
 
-    def _room(self, shapes: Shapes) -> list[Array] | None:
+    def _rows_left(self, shapes: Shapes) -> list[Array] | None:
         """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
         wanted, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
         rows, had = wanted[0][first], int(self._lengths.host[1])
         if self._last is None or self._last[0] != wanted or self._variables.now.rows != had:
             had = self._rows()
-            self._last = self._look(wanted, had, rows) if had and 0 < rows <= MOST else None
+            self._last = self._look(wanted, had, rows) if had and 0 < rows <= MAX_APPENDED_ROWS else None
         if self._last is None or had + rows > self._last[2]:
             self._last = None
             return None
@@ -172,22 +172,22 @@ class DecodeSteps:
             bounds.append(variable.most(axis))
         return (wanted, wholes, min(*extents, *bounds)) if len(extents) == 1 else None
 
-    def replay(self, pairs: Sequence[Pair]) -> Replay | None:
+    def replay(self, pairs: Sequence[HostDevicePair]) -> Replay | None:
         """The last step, if the one that `take` has told of is to be run with the same arrays."""
-        if self._kept is None:
+        if self._cached_replay is None:
             return None
-        arrays, replay = self._kept
+        arrays, replay = self._cached_replay
         for number, array in zip(self.programs.seen, arrays):
             if pairs[number].device is not array:
                 return None
         return replay if replay.matches() else None
 
-    def keep(self, pairs: Sequence[Pair], replay: Replay | None) -> None:
+    def keep(self, pairs: Sequence[HostDevicePair], replay: Replay | None) -> None:
         """Remembers the step just run, if it can be run again."""
         program = self.executor.program
-        self._kept = None
+        self._cached_replay = None
         if replay is not None and not program.states and not program.assigns:
-            self._kept = [pairs[number].device for number in self.programs.seen], replay
+            self._cached_replay = [pairs[number].device for number in self.programs.seen], replay
 
     @property
     def rows(self) -> int:
@@ -218,16 +218,17 @@ class _FeedMemory:
     rows, and the device reads those that there are keys for."""
 
     def __init__(self, backend: Backend, feed: Feed) -> None:
-        self._mirror, self._grows, self._type = Mirror(backend, True), feed.grows, feed.port.spec.type
-        self._filled: tuple[Pair, Any, int] | None = None  # the array, the number it is full of, and up to which column
+        self._staging, self._grows, self._type = StagingBuffer(backend, True), feed.grows, feed.port.spec.type
+        # an array, the number that fills it, and the column up to which it does
+        self._filled: tuple[HostDevicePair, Any, int] | None = None
 
-    def copy(self, value: Array, capacity: int) -> Pair:
+    def copy(self, value: Array, capacity: int) -> HostDevicePair:
         """The feed with these elements."""
         pair, self._filled = self._pair(value.shape, capacity), None
         np.copyto(pair.host[..., : value.shape[-1]] if self._grows else pair.host, value)
         return pair
 
-    def fill(self, shape: tuple[int, ...], number: Any, capacity: int) -> Pair:
+    def fill(self, shape: tuple[int, ...], number: Any, capacity: int) -> HostDevicePair:
         """The feed full of one number; written where it is not already."""
         pair, columns = self._pair(shape, capacity), shape[-1] if self._grows else 0
         filled, begin = self._filled, 0
@@ -240,8 +241,8 @@ class _FeedMemory:
         self._filled = pair, number, columns
         return pair
 
-    def _pair(self, shape: tuple[int, ...], capacity: int) -> Pair:
-        return self._mirror.pair((*shape[:-1], capacity) if self._grows else shape, self._type)
+    def _pair(self, shape: tuple[int, ...], capacity: int) -> HostDevicePair:
+        return self._staging.pair((*shape[:-1], capacity) if self._grows else shape, self._type)
 
 
 HOST = CpuBackend()

@@ -9,7 +9,7 @@ import numpy as np
 from ovgpu import tensor as host
 from ovgpu.backends.cuda import CudaBackend, interop
 from ovgpu.errors import Error
-from ovgpu.request.pinned import Mirror, MirroredTensor
+from ovgpu.request.pinned import StagedTensor, StagingBuffer
 from ovgpu.tensor import Tensor
 from ovgpu.types import Array, Shape, Type
 
@@ -166,7 +166,7 @@ class RemoteContext:
         kind = Type(type)
         if kind.packed or kind is Type.string:
             return Tensor(kind, shape)
-        return MirroredTensor.of(Mirror(self._backend, True), kind, tuple(Shape(shape)))
+        return StagedTensor.of(StagingBuffer(self._backend, True), kind, tuple(Shape(shape)))
 
     def __repr__(self) -> str:
         return f"<RemoteContext: {self._device}>"

@@ -17,11 +17,11 @@ from ovgpu.ops.base.op import Array
 from ovgpu.request.deferred import ResultTensor
 from ovgpu.request.inputs import InputSlot
 from ovgpu.request.outputs import OutputSlot
-from ovgpu.request.pinned import MirroredTensor, Pair
+from ovgpu.request.pinned import HostDevicePair, StagedTensor
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import Snapshot, Value, Variable, Variables
 
-KEPT = 4  # per request: the states of two are in the other buffers
+CACHED_REPLAYS = 4  # per request: the states of two are in the other buffers
 
 Place = tuple[Any, Any, int, Any, Any]
 """Location of a tensor: its slot, the request's own array or None, and address, shape and strides of another one."""
@@ -41,8 +41,9 @@ class Replay:
         self._places, self._results, self._transition = places, results, transition
 
     @staticmethod
-    def of(executor: Executor, pairs: Sequence[Pair], inputs: Sequence[InputSlot], outputs: Sequence[OutputSlot],
-           results: Sequence[Array], transition: Transition | None = None) -> Replay | None:
+    def of(executor: Executor, pairs: Sequence[HostDevicePair], inputs: Sequence[InputSlot],
+           outputs: Sequence[OutputSlot], results: Sequence[Array],
+           transition: Transition | None = None) -> Replay | None:
         """The inference just run; None if it depends on more than `matches` compares, or is not captured yet."""
         if not executor.fixed or not executor.captured:
             return None
@@ -127,7 +128,7 @@ def _place(slot: Any) -> Place | None:
     if tensor is None or slot._lent is not None:
         return None
     large = isinstance(tensor, ResultTensor)  # which is downloaded when it is read
-    if tensor is slot.own and isinstance(tensor, MirroredTensor) and (tensor.pinned or large):
+    if tensor is slot.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
         return slot, tensor._buffer, 0, None, None
     array = tensor._array
     if not tensor.remote or not array.flags.c_contiguous or not array.size or slot.port.element_type.is_dynamic():

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.types import Type
 
-KEPT = 16  # shapes
+CACHED_SHAPES = 16  # shapes
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Block(Generic[T]):
         if found is None:
             self._reserve(prod(shape) * kind.storage.itemsize)
             found = self._arrays[shape, kind] = self._dense(self._memory, shape, kind)
-            if len(self._arrays) > KEPT:
+            if len(self._arrays) > CACHED_SHAPES:
                 self._arrays.popitem(last=False)
         return found
 

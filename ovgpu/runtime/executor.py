@@ -30,13 +30,13 @@ from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.loops import bind, dynamic
 from ovgpu.runtime.loops.replayed import Known
-from ovgpu.runtime.loops.unrolled import culprit
+from ovgpu.runtime.loops.unrolled import failing_step
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.symbolic import Spec, Sym, Table, atoms
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 
-KEPT = 8  # bindings per segment
+CACHED_BINDINGS = 8  # bindings per segment
 OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
 
 
@@ -152,7 +152,7 @@ class Executor:
             raise self._exhausted(segment, slots, e) from None
         if binding is not base:
             kept[full_key] = binding
-            if len(kept) > KEPT:
+            if len(kept) > CACHED_BINDINGS:
                 kept.popitem(last=False)
         else:
             binding.started = False  # an interrupted inference may have left it
@@ -296,7 +296,7 @@ class Executor:
             if told:
                 steps.update(i for i, s in enumerate(segment.steps) if any(h.host_node >= 0 for h in s.host.values()))
             found = self.affected[key] = (sorted(values), sorted(steps))
-            if len(self.affected) > KEPT * 8:
+            if len(self.affected) > CACHED_BINDINGS * 8:
                 del self.affected[next(iter(self.affected))]
         return found
 
@@ -378,11 +378,11 @@ class Executor:
             replayed = self.backend.replay(recording)
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
-            reason = self._failed(e.__cause__, culprit(steps, recording.calls, recording.number))
+            reason = self._failed(e.__cause__, failing_step(steps, recording.calls, recording.number))
             recording.reason = str(reason)
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
-            raise self._failed(e, culprit(steps, recording.calls, recording.number)) from e
+            raise self._failed(e, failing_step(steps, recording.calls, recording.number)) from e
         if not replayed:
             self.run_flat(steps, recording)
             recording.runs += 1
@@ -397,7 +397,7 @@ class Executor:
                 call()
         except Exception as e:
             number = len(recording.flat) - length_hint(rest) - 1
-            raise self._failed(e, culprit(steps, recording.calls, number)) from e
+            raise self._failed(e, failing_step(steps, recording.calls, number)) from e
         cancellation.check()
 
     def _failed(self, error: Exception, step: Step) -> Exception:

@@ -2,8 +2,9 @@
 
 The values of all variables are one `Snapshot`. An inference that succeeds replaces it by one assignment; one that
 fails, or is interrupted at whatever point, leaves it and the memory of its arrays as they are.
-A variable that grows lies in its buffer with room behind its rows. What is appended is written there, behind the
-current value, which takes it in when the inference has succeeded; the other buffer serves when there is no room left.
+A variable that grows lies in its buffer with capacity behind its rows. What is appended is written there, behind
+the current value, which takes it in when the inference has succeeded; the other buffer serves when there is no
+capacity left.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.convert import converted
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve
-from ovgpu.symbolic import room
+from ovgpu.symbolic import cache_capacity
 from ovgpu.types import PartialShape, Type
 
-KEPT = 4  # arrays in a buffer
+CACHED_ARRAYS = 4  # arrays in a buffer
 NEW = "[Assign] the new value"
 
 
@@ -112,7 +113,7 @@ class Variable:
     def write(self, current: int, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         """An array for the new value with these strides in bytes, which matter if the variable grows; ``current`` is
         the buffer of the value. Error if the variable cannot have it. With ``append`` the new value begins with that
-        one: then it lies there as well, if there is room; else, as other values, in the other buffer."""
+        one: then it lies there as well, if there is capacity; else, as other values, in the other buffer."""
         buffer = self.buffers[current]
         last = buffer.last
         if append and last is not None and last.strides == strides and last.dtype == kind.storage and last.size and (
@@ -123,8 +124,8 @@ class Variable:
         return self._place(1 - current, shape, kind, NEW, strides)
 
     def whole(self, value: Array | None, current: int) -> Array | None:
-        """The value of a variable that grows, together with the room behind its rows; None if it is not in its buffer.
-        The array is the same one while the value stays where it is."""
+        """The value of a variable that grows, together with the capacity behind its rows; None if it is not in
+        its buffer. The array is the same one while the value stays where it is."""
         buffer, axis = self.buffers[current], self.info.axis
         if value is None or not axis or not any([value is array for array in buffer.arrays.values()]):
             return None
@@ -186,16 +187,19 @@ class Variable:
         if found is None:
             found = known[key] = (self.backend.make_array(buffer.memory, 0, shape, strides, kind) if self.info.axis
                                   else self.backend.dense(buffer.memory, shape, kind))
-            if len(known) > KEPT:
+            if len(known) > CACHED_ARRAYS:
                 del known[next(iter(known))]
         return found
 
     def _strides(self, last: Array | None, shape: tuple[int, ...], kind: Type) -> tuple[int, ...]:
-        """Strides in bytes for a value from outside, with the room that the buffer had for the last one."""
+        """Strides in bytes for a value from outside, with the capacity that the buffer had for the last one."""
         axis, size = self.info.axis, kind.storage.itemsize
         had = last.strides[axis - 1] // size if axis and last is not None and last.ndim == len(shape) else 0
         needed, row = prod(shape[axis:]), max(prod(shape[axis + 1 :]), 1)
-        strides = View.roomy(shape, axis, room(needed, had, row)).strides if axis else dense_strides(shape)
+        if axis:
+            strides = View.with_capacity(shape, axis, cache_capacity(needed, had, row)).strides
+        else:
+            strides = dense_strides(shape)
         return tuple([s * size for s in strides])
 
     def _check(self, shape: tuple[int, ...], what: str) -> None:

@@ -123,13 +123,13 @@ def test_one_tap_is_a_product(backend: CudaBackend) -> None:
 
 
 # A pixel has 5 * 6 products, an image 5 * 6 pixels.
-@pytest.mark.parametrize(("room", "calls"), [(5000, 1), (1800, 2), (900, 3), (899, 6), (29, 0)])
+@pytest.mark.parametrize(("capacity", "calls"), [(5000, 1), (1800, 2), (900, 3), (899, 6), (29, 0)])
 def test_columns_for_what_there_is_room(room: int, calls: int, backend: CudaBackend) -> None:
     names = convolve(backend, Convolution(pads_end=(1, 0)), (3, 5, 5, 8), (7, 5, 2, 3), np.float16, room)
     assert names == (["gather_columns", ""] * calls or ["convolve_tiles"])
 
 
-@pytest.mark.parametrize(("room", "calls"), [(9000, 1), (2800, 2), (1400, 3)])
+@pytest.mark.parametrize(("capacity", "calls"), [(9000, 1), (2800, 2), (1400, 3)])
 def test_folds_what_there_is_room_for(room: int, calls: int, backend: CudaBackend) -> None:
     op = ConvolutionBackpropData(strides=(2, 1), pads_begin=(1, 1), output_padding=(1, 0))
     assert convolve(backend, op, (3, 5, 5, 7), (5, 10, 2, 2), np.float16, room) == ["", "fold_columns"] * calls
@@ -165,7 +165,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
         convolve(backend, Convolution(pads_begin=(1, 0)), (1, 37, 5, 7), (3, 37, 3, 3))
 
 
-@pytest.mark.parametrize(("room", "calls"), [(5400, 1), (3600, 2), (1800, 3)])
+@pytest.mark.parametrize(("capacity", "calls"), [(5400, 1), (3600, 2), (1800, 3)])
 @pytest.mark.parametrize("fades", [False, True])
 def test_deformed_columns_for_what_there_is_room(room: int, calls: int, fades: bool, backend: CudaBackend) -> None:
     """An image has 30 pixels, each with 10 * 6 products. Data, offsets and output are parts of larger tensors."""

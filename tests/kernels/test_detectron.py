@@ -12,7 +12,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.op import Op, evaluate
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.detection.detectron import MOST, DetectionOutput, TopKROIs
+from ovgpu.ops.detection.detectron import MAX_SORTED_BOXES, DetectionOutput, TopKROIs
 from ovgpu.ops.detection.generate_proposals import GenerateProposalsSingleImage
 from tests.emulator import cupy_emu as cp
 from tests.harness import Infer, Net, Scenario, check
@@ -100,7 +100,7 @@ def test_equal_scores_of_regions(backend: CudaBackend) -> None:
 
 def test_too_many_boxes(backend: CudaBackend) -> None:
     op = DetectionOutput(num_classes=2, post_nms_count=9, max_detections_per_image=9, **ATTRS)
-    assert run(backend, op, detections(MOST + 1, 2)) == []
+    assert run(backend, op, detections(MAX_SORTED_BOXES + 1, 2)) == []
 
 
 # ---- a whole detector

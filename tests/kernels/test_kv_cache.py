@@ -14,13 +14,13 @@ from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.fused.kv_cache import CacheWrite
-from ovgpu.ops.fused.rotary import RotaryAppend
+from ovgpu.ops.fused.rotary import RotaryCacheWrite
 from tests.emulator import cupy_emu
 
 KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64": np.float64}
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 HAD = 3, 0, 5  # rows of the cache before each draw
-ROOM = 9
+CAPACITY = 9
 
 
 def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", rows: int = 1,
@@ -62,37 +62,39 @@ def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", ro
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_place(kind: str, rows: int, backend: CudaBackend) -> None:
-    check(backend, CacheWrite(axis=2), [(2, 3, ROOM, 16), (2, 3, rows, 16)], kind, rows, 0)
+    check(backend, CacheWrite(axis=2), [(2, 3, CAPACITY, 16), (2, 3, rows, 16)], kind, rows, 0)
 
 
 @pytest.mark.parametrize(("axis", "cache", "new"), [
-    (1, (2, ROOM), (2, 1)), (3, (2, 3, 5, ROOM), (2, 3, 5, 2)), (1, (2, ROOM, 3, 7), (2, 1, 3, 7))])
+    (1, (2, CAPACITY), (2, 1)), (3, (2, 3, 5, CAPACITY), (2, 3, 5, 2)), (1, (2, CAPACITY, 3, 7), (2, 1, 3, 7))])
 def test_place_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBackend) -> None:
     check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("op", [RotaryAppend(size=16), RotaryAppend(size=16, pairs=True), RotaryAppend(size=8)])
+@pytest.mark.parametrize("op", [RotaryCacheWrite(size=16), RotaryCacheWrite(size=16, pairs=True),
+                                RotaryCacheWrite(size=8)])
 @pytest.mark.parametrize("each", [1, 2])
-def test_rotary_append(op: RotaryAppend, each: int, kind: str, backend: CudaBackend) -> None:
+def test_rotary_append(op: RotaryCacheWrite, each: int, kind: str, backend: CudaBackend) -> None:
     """Six heads of queries to two of keys; factors per element and per pair."""
     factors = (2, 1, 1, op.size // each)
-    check(backend, op, [(2, 6, 1, 16), (2, 2, 1, 16), (2, 2, 1, 24), factors, factors, (2, 2, ROOM, 16),
-                        (2, 2, ROOM, 24)], kind)
+    check(backend, op, [(2, 6, 1, 16), (2, 2, 1, 16), (2, 2, 1, 24), factors, factors, (2, 2, CAPACITY, 16),
+                        (2, 2, CAPACITY, 24)], kind)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rotary_append_of_several_rows(batch: int, backend: CudaBackend) -> None:
     """Of one batch, that the factors are broadcast to or not; rows too short for vectors."""
     factors = (batch, 1, 3, 6)
-    check(backend, RotaryAppend(size=6), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 5), factors, factors, (2, 2, ROOM, 7),
-                                          (2, 2, ROOM, 5)], rows=3)
+    check(backend, RotaryCacheWrite(size=6), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 5), factors, factors,
+                                              (2, 2, CAPACITY, 7), (2, 2, CAPACITY, 5)], rows=3)
 
 
-@pytest.mark.parametrize(("queries", "mask"), [(1, None), (1, (2, 1, 1, ROOM)), (3, (1, 1, 3, ROOM)), (9, None)])
+@pytest.mark.parametrize(("queries", "mask"), [
+    (1, None), (1, (2, 1, 1, CAPACITY)), (3, (1, 1, 3, CAPACITY)), (9, None)])
 @pytest.mark.parametrize("kind", ["f32", "f16", "f64"])
 def test_attention(queries: int, mask: Any, kind: str, backend: CudaBackend) -> None:
     """Keys behind those that count are not read: the masks say nothing of them."""
-    cache = (2, 3, ROOM, 16)
+    cache = (2, 3, CAPACITY, 16)
     check(backend, CachedAttention(), [(2, 3, queries, 16), cache, cache, mask, None, None], kind, 1,
           {"f32": 2e-6, "f16": 2e-3, "f64": 1e-6}[kind])

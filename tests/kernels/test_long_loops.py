@@ -120,12 +120,12 @@ def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, ca
 def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[Any]) -> None:
     """Those after them use the cycle, so that captures come to an end."""
     run = Run(looped(counted, [ONES], [(0, 0)], trips="n"), emulated)
-    for trips in range(3, 3 + replayed.KEPT):
+    for trips in range(3, 3 + replayed.CACHED_CYCLES):
         for n in range(2):
             counters = run(X[n], np.array(trips))
         assert (counters.graph_launches, counters.launches) == (1, 0)
     first = len(captures)
-    assert first == replayed.KEPT
+    assert first == replayed.CACHED_CYCLES
     for trips in range(20, 40):
         run(X[0], np.array(trips))
     assert len(captures) <= first + 4  # cycles, of different lengths

@@ -160,7 +160,7 @@ def test_scales_of_channels(cls: Any, kind: str) -> None:
     launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty((2, 5, 6), np.float32)
     op.cuda(launcher, [given[0].transpose(0, 2, 1), *given[1:]], [out], ())
     (call,) = launcher.calls
-    assert call.func.name == f"normalize_turned<float, {kind}>"
+    assert call.func.name == f"normalize_transposed<float, {kind}>"
     call()
     same(out.get(), op.evaluate(NUMPY, x.transpose(0, 2, 1), scale, shift)[0])
 
@@ -188,7 +188,7 @@ def test_kernels_compile_for_devices() -> None:
         ("__half", "MVN", 8, 4), ("__nv_bfloat16", "MVN", 8, 1), ("double", "MVN", 2, 8))]
     columns = [f"normalize_columns<{kind}, {what}>" for kind in ("float", "__half", "__nv_bfloat16", "double")
                for what in ("MVN", "L2")]
-    columns += [f"normalize_turned<{kind}, MVN>" for kind in ("float", "__half", "__nv_bfloat16")]
+    columns += [f"normalize_transposed<{kind}, MVN>" for kind in ("float", "__half", "__nv_bfloat16")]
     for architecture in nvrtc.NEWEST:
         cubin = nvrtc.compile_file("normalization.cu", architecture, [*rows, *columns])
         for name, lowered in cubin.lowered.items():

@@ -72,4 +72,4 @@ def test_exported_models(name: str) -> None:
     assert attentions
     for node in attentions:
         keys: Any = node.inputs[1]
-        assert keys.node.op.name == "Unsqueeze" and keys.node.inputs[0].node.op.version == "ovgpu"  # an Append
+        assert keys.node.op.name == "Unsqueeze" and keys.node.inputs[0].node.op.version == "ovgpu"  # an CacheAppend

@@ -1,4 +1,4 @@
-"""The debugging dials: what they print, and stopping at a layer."""
+"""The debugging settings: what they print, and stopping at a layer."""
 from __future__ import annotations
 
 import os
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.debug import Dial, Stopped, generated_code, statistics
+from ovgpu.debug import EnvSetting, Stopped, generated_code, statistics
 
 from . import models
 from .models import compiled
@@ -110,7 +110,7 @@ def test_stop_at(layer: str, expected: np.ndarray) -> None:
     assert stopped.value.layer == layer
     (output,) = stopped.value.outputs
     np.testing.assert_array_equal(output, expected)
-    np.testing.assert_array_equal(model([X])[0], np.maximum(X + 1, 0))  # and the dial is off again
+    np.testing.assert_array_equal(model([X])[0], np.maximum(X + 1, 0))  # and the setting is off again
 
 
 def test_stop_ends_the_inference() -> None:
@@ -182,7 +182,7 @@ def test_stop_at_an_unknown_layer(layer: str, message: str) -> None:
         compiled(models.loop())([np.ones((2, 4), "f4")])
 
 
-# ---- the dials themselves
+# ---- the settings themselves
 
 def test_environment() -> None:
     code = ("import numpy as np; from tests.runtime.models import *\n"
@@ -194,19 +194,19 @@ def test_environment() -> None:
     assert "bound   Relu" in done.stderr and "bound   Multiply" not in done.stderr
 
 
-def test_a_dial_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVGPU_DEBUG", "much")
     with pytest.raises(RuntimeError, match="OVGPU_DEBUG must be int, not 'much'"):
-        Dial("OVGPU_DEBUG", 0)
+        EnvSetting("OVGPU_DEBUG", 0)
 
 
-def test_dials_nest() -> None:
-    dial = Dial("OVGPU_NO_SUCH_VARIABLE", 0)
-    with dial(1):
-        with dial(2):
-            assert dial.value == 2
-        assert dial.value == 1
-    assert dial.value == 0
+def test_settings_nest() -> None:
+    setting = EnvSetting("OVGPU_NO_SUCH_VARIABLE", 0)
+    with setting(1):
+        with setting(2):
+            assert setting.value == 2
+        assert setting.value == 1
+    assert setting.value == 0
 
 
 @pytest.mark.parametrize("array, text", [

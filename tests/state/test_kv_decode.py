@@ -127,7 +127,7 @@ def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.M
     """Nothing is computed on the host, bound, or looked for in a step whose mask is one number throughout, whatever the
     length."""
     calls = [0]
-    for owner, method in ((CpuBackend, "bind"), (CpuBackend, "place"), (Executor, "_bound")):
+    for owner, method in ((CpuBackend, "bind"), (CpuBackend, "make_array"), (Executor, "_bound")):
         plain = getattr(owner, method)
         monkeypatch.setattr(owner, method,
                             lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1])

@@ -55,7 +55,7 @@ class Lt:
         if residual is not None and residual.shape != out.shape:
             return None
         found = Batches.of(a, b, out) if residual is None else Batches.of(a, b, out, residual)
-        if found is None or found.extents or found.turned:  # turned, the bias would be one of columns
+        if found is None or found.extents or found.transposed:  # transposed, the bias would be one of columns
             return None
         added = out if residual is None else residual
         epilogue = "_".join(filter(None, (activation.upper(), "BIAS" if bias is not None else ""))) or "DEFAULT"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 
 Launch = tuple[str, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # expression, grid, block, arguments
 
@@ -25,7 +25,7 @@ def launches(source: Array, target: Array) -> list[Launch] | None:
     if found.strides == ((1,), (1,)) and not any(a % 16 for a in addresses):
         nbytes = target.nbytes
         return [("copy_dense", blocks(max(nbytes // 16, 1)), (THREADS,), (source, target, np.int64(nbytes)))]
-    axes, width = widened(found, target.dtype.itemsize, addresses)
+    axes, width = vectorized(found, target.dtype.itemsize, addresses)
     rows = next((i for i, s in enumerate(axes.strides[0]) if s == 1), -1)  # the source's dense axis
     if (0 <= rows < len(axes.extents) - 1 and axes.strides[1][-1] == 1
             and min(axes.extents[rows], axes.extents[-1]) >= LEAST):

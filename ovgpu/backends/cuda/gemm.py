@@ -58,13 +58,13 @@ class Gemm:
 @dataclass(frozen=True)
 class Batches:
     """The same product at several places: extents of the axes along which they lie, and the steps along them of a, b,
-    out, and of what lies beside. ``turned``: it gives the transposed result, of b and a in each other's place."""
+    out, and of what lies beside. ``transposed``: it gives the transposed result, of b and a in each other's place."""
 
     gemm: Gemm
     arrays: tuple[Array, ...]
     extents: list[int]
     steps: list[list[int]]
-    turned: bool
+    transposed: bool
 
     @staticmethod
     def of(a: Array, b: Array, out: Array, *beside: Array) -> Batches | None:
@@ -82,8 +82,8 @@ class Batches:
         strides = [strides_of(x, (*batch, *x.shape[-2:])) for x in arrays]
         if any(s < 0 for each in strides for s in each):
             return None
-        turned = n > 1 and strides[2][-1] != 1
-        if turned:  # a column-major result: the transposed product is row-major
+        transposed = n > 1 and strides[2][-1] != 1
+        if transposed:  # a column-major result: the transposed product is row-major
             arrays, m, n = (b, a, *arrays[2:]), n, m
             strides = [(*s[:-2], s[-1], s[-2]) for s in (strides[1], strides[0], *strides[2:])]
         axes = Axes.collapse(batch, *(s[:-2] for s in strides))
@@ -104,7 +104,7 @@ class Batches:
         leading = [x.leading for x in targets if x is not None and not x.transposed]
         if len(leading) < len(targets):
             return None
-        return Batches(Gemm(m, n, k, left, right, leading[0], tuple(leading[1:])), arrays, extents, steps, turned)
+        return Batches(Gemm(m, n, k, left, right, leading[0], tuple(leading[1:])), arrays, extents, steps, transposed)
 
 
 def _operand(strides: Sequence[int], shape: tuple[int, int]) -> Operand | None:

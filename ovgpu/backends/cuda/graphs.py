@@ -66,7 +66,7 @@ class Graphs:
 
     def _captured(self, recording: Recording) -> Graph:
         nodes = sum(not isinstance(call, Eager) for call in recording.flat)
-        self._make_room(nodes)
+        self._evict(nodes)
         graph = Graph(list(self._runs(recording)), nodes)
         self._living.add(graph)
         recording.runs = 0  # should the graph be dropped, one more run call by call comes first
@@ -120,7 +120,7 @@ class Graphs:
             if self.stream.is_capturing():
                 self.stream.end_capture()
 
-    def _make_room(self, nodes: int) -> None:
+    def _evict(self, nodes: int) -> None:
         """Drops graphs until there is room for so many nodes."""
         living = sorted(self._living, key=lambda graph: graph.used)
         held = sum(graph.nodes for graph in living)

@@ -67,16 +67,16 @@ def _upload(values: Sequence[Array], begins: Sequence[int], target: Any, stream:
     copied: list[Any] = [None] * len(staging)  # the events of the last copies
     with _drained(stream):
         for number, (begin, parts) in enumerate(_chunks(values, begins)):
-            turn = number % len(staging)
-            if copied[turn] is not None:
-                copied[turn].synchronize()
+            slot = number % len(staging)
+            if copied[slot] is not None:
+                copied[slot].synchronize()
             end = 0
             for offset, part in parts:
                 end = offset + part.size
-                staging[turn][offset:end] = part
+                staging[slot][offset:end] = part
                 let_go(part)
-            (target + begin).copy_from_host_async(staging[turn].ctypes.data, end, stream)
-            copied[turn] = stream.record()
+            (target + begin).copy_from_host_async(staging[slot].ctypes.data, end, stream)
+            copied[slot] = stream.record()
 
 
 def fetch(source: Array, target: Array, stream: Any) -> None:

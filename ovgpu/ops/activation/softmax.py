@@ -18,7 +18,7 @@ from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product
 from ovgpu.types import Type
 
-SMALL = 4096  # elements: too few for more than one pass over them to pay
+ONE_PASS_ELEMENTS = 4096  # elements: too few for more than one pass over them to pay
 NEAR = 60.0  # exp(-60) is far from the smallest f32
 
 
@@ -151,7 +151,7 @@ def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scr
 
 def shift_rows(x: Any, out: Any, bound: Any, index: Any) -> None:
     """``out = x - bound`` with an upper ``bound`` [M, 1] of every row of x [M, N]: exp cannot overflow."""
-    if x.size < SMALL:
+    if x.size < ONE_PASS_ELEMENTS:
         np.maximum.reduce(x, 1, out=bound, keepdims=True)
     elif (highest := x.max()) - x.min() < NEAR:  # one bound serves all rows, and nothing underflows
         bound.fill(highest)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from ovgpu.errors import OpError
-from ovgpu.ops.activation.softmax import SMALL, block_rows, shift_rows
+from ovgpu.ops.activation.softmax import ONE_PASS_ELEMENTS, block_rows, shift_rows
 from ovgpu.ops.attention import _attention
 from ovgpu.ops.base.elementwise import merge_types
-from ovgpu.ops.base.op import Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.convert import Convert
@@ -143,7 +143,7 @@ class ScaledDotProductAttention(Op):
         factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
         rows, keys = out.size // out.shape[-1], key.shape[-2]
         plain = sink is None and not self.causal and (mask is None or mask.dtype != bool)
-        few = STEP if inputs[0].shape[-2] == 1 else SMALL
+        few = STEP if inputs[0].shape[-2] == 1 else ONE_PASS_ELEMENTS
         if plain and rows * keys < few and q.shape[-2] == out.shape[-2]:
             shape = out.shape[:-1]
             scores = workspace[1][: rows * keys].reshape(*shape, keys)
@@ -193,7 +193,7 @@ class ScaledDotProductAttention(Op):
         return NotImplemented if NotImplemented in done else None
 
 
-@unregistered
+@internal_op
 class CachedAttention(ScaledDotProductAttention):
     """Attention to keys and values in caches with room for more, of which the first ``lengths[1]`` count.
 

@@ -132,11 +132,12 @@ class Op:
 
     def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
         """The specs of outputs with their values, where those follow from known or symbolic input values."""
-        if not inputs or self.effect or any(s is None or s.value is None or s.value.size > SMALL for s in inputs):
+        values = [s.value for s in inputs if s is not None and s.value is not None]
+        known = len(values) == len(inputs) > 0 and all(value.size <= SMALL_ELEMENTS for value in values)
+        if not known or self.effect:
             return outputs
         if any(s.value is not None or s.shape is None or not _small(s) for s in outputs):
             return outputs
-        values = [s.value for s in inputs if s is not None and s.value is not None]
         symbolic = any(v.dtype == object for v in values)
         if symbolic:
             if not self.supports_symbolic or not all(_integral(s.type) for s in (*inputs, *outputs) if s is not None):
@@ -156,11 +157,11 @@ class Op:
         return {ir_name: getattr(self, f.name) for ir_name, f in declared(type(self)).items()}
 
 
-SMALL = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
+SMALL_ELEMENTS = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
 
 
 def _small(spec: Spec) -> bool:
-    return all(isinstance(d, int) for d in spec.shape or ()) and product(spec.shape or ()) <= SMALL
+    return all(isinstance(d, int) for d in spec.shape or ()) and product(spec.shape or ()) <= SMALL_ELEMENTS
 
 
 def _integral(kind: Type) -> bool:
@@ -184,7 +185,7 @@ _registry: dict[str, dict[str, type[Op]]] = {}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def unregistered(cls: OpClass) -> OpClass:
+def internal_op(cls: OpClass) -> OpClass:
     """Declares an op that no file has, only passes make: its annotations, and those of its bases, are attributes.
 
     A dataclass whose methods are those of `Op`: to generate some for every op would take as long as all of the import.
@@ -202,7 +203,7 @@ def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpC
     """Registers an op version: ``@op("Relu", "opset1", aliases=["ReLU"])``. Public; a later one replaces."""
 
     def register(cls: OpClass) -> OpClass:
-        cls = unregistered(cls)
+        cls = internal_op(cls)
         cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
         for ir_name in (name, *aliases):
             _registry.setdefault(ir_name, {})[version] = cls

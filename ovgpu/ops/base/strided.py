@@ -117,7 +117,7 @@ def reciprocal(divisor: int) -> tuple[int, int]:
     return 2**32 * (2**shift - divisor) // max(divisor, 1) + 1, shift
 
 
-def widened(axes: Axes, itemsize: int, addresses: Sequence[int | None], step: int = 0) -> tuple[Axes, int]:
+def vectorized(axes: Axes, itemsize: int, addresses: Sequence[int | None], step: int = 0) -> tuple[Axes, int]:
     """The axes counted in the widest elements, up to 16 bytes, in which the operands can be moved; their size.
 
     An operand without an address is not moved, and has to stay where it is along the last axis. ``step`` is another

@@ -8,12 +8,12 @@ from typing import Any
 
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.model import Model, Node
-from ovgpu.ops.base.op import Op, unregistered
+from ovgpu.ops.base.op import Op, internal_op
 from ovgpu.symbolic import Int, Spec, unknown
 from ovgpu.types import Dimension, PartialShape, Type
 
 
-@unregistered
+@internal_op
 class Unsupported(Op):
     """An unknown operation: gives the outputs that its layer declares, and cannot run."""
 

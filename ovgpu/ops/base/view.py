@@ -31,7 +31,7 @@ class View:
         return View(tuple(shape), dense_strides(shape))
 
     @staticmethod
-    def roomy(shape: Sequence[Int], axis: int, row: Int) -> View:
+    def with_capacity(shape: Sequence[Int], axis: int, row: Int) -> View:
         """Row-major, but for room behind the elements along ``axis``: those of the axis before are ``row`` apart."""
         outer = tuple(row * s for s in dense_strides(shape[:axis]))
         return View(tuple(shape), (*outer, *dense_strides(shape[axis:])))

@@ -76,7 +76,7 @@ class Convolution(_Convolution):
         for tap in np.ndindex(*sizes):
             part = x[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
             out += xp.matmul(kernel[(..., *tap)], part.reshape(*x.shape[:3], prod(extents)))
-        return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
+        return (cast_to(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -193,7 +193,7 @@ class ConvolutionBackpropData(_Convolution):
             out[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, sizes))] += product.reshape(
                 *out.shape[:3], *sizes)
         out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
-        return (narrow(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
+        return (cast_to(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -241,7 +241,7 @@ def wide(x: Array) -> Array:
     return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize == 1 else x
 
 
-def narrow(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
+def cast_to(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
     """Sums of `wide` elements in their own type, where 8-bit integers saturate."""
     if x.dtype == kind:
         return x

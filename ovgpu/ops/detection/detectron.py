@@ -30,7 +30,7 @@ from ovgpu.types import Type
 
 F32 = np.float32
 CANONICAL = 224  # the side of a region that belongs to level 2 of a pyramid
-MOST = 3072  # boxes that the kernels sort
+MAX_SORTED_BOXES = 3072  # boxes that the kernels sort
 
 
 def check(specs: Sequence[Spec], whats: Sequence[str], ranks: Sequence[int]) -> Type:
@@ -339,7 +339,7 @@ def suppression(groups: int, size: Int, taken: Int, limit: int) -> Workspace:
 def suppressible(x: Array, workspace: Sequence[Array]) -> bool:
     """Whether the kernels take such elements, and so many boxes."""
     boxes, _, _, order, *_ = workspace
-    return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MOST
+    return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MAX_SORTED_BOXES
 
 
 def write_best(k: Any, workspace: Sequence[Array], outputs: Sequence[Array], least: float, threshold: float,

@@ -18,7 +18,7 @@ from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
 NUMBERS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")
-MOST = 2**31 - 1  # boxes of a class
+MAX_BOXES_PER_CLASS = 2**31 - 1  # boxes of a class
 STAGE = 256  # candidates of a class that are looked at first
 THREADS = 256  # of a block
 FLOATS = ("float32", "float16", "bfloat16")  # that the kernels take
@@ -75,7 +75,7 @@ class Suppression(Op):
         if not numbers or numbers[0] is None:
             return 0
         found = numbers[0].ints()
-        return None if found is None else maximum(minimum(found[0], MOST), 0)
+        return None if found is None else maximum(minimum(found[0], MAX_BOXES_PER_CLASS), 0)
 
     def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
         """How many rows there are at most, for scores of that shape."""
@@ -85,7 +85,7 @@ class Suppression(Op):
         """The limit, the thresholds and sigma."""
         limit, *rest = [0 if x is None else x.reshape(-1)[0] for x in (*numbers, *(None,) * 4)[:4]]
         iou, least, sigma = np.asarray(rest, np.float32)
-        return min(max(int(limit), 0), MOST), iou, least, sigma
+        return min(max(int(limit), 0), MAX_BOXES_PER_CLASS), iou, least, sigma
 
     def select(self, xp: Any, boxes: Any, scores: Any, numbers: Sequence[Any]) -> tuple[Array, Array]:
         """Rows [n, 3] of batch, class and box, and the scores [n] of what is selected; on the host."""

@@ -14,7 +14,7 @@ from ovgpu.ops.fused._packed import Packed
 from ovgpu.types import Type
 
 CAPABILITY = 80  # compute capability of the first devices whose tensor cores the kernel is for
-MOST = 64  # rows of x
+MAX_ROWS = 64  # rows of x
 TILE = 16  # rows of the weights per warp; as in compressed_mma.cu
 PIECE = 8  # elements of x in 16 bytes
 LANES = 4  # that share a row of codes
@@ -40,11 +40,11 @@ class Form:
     along_k: int
     along_n: int
     steps: int
-    turns: int
+    rounds: int
 
     def staged(self, weights: Packed) -> int:
         """Return the elements of a row of x in shared memory at a time."""
-        return min(self.turns, self.steps) * self.along_k * step_of(weights, self.words)
+        return min(self.rounds, self.steps) * self.along_k * step_of(weights, self.words)
 
     def shared(self, weights: Packed, m: int) -> int:
         """Return the bytes of shared memory: x first, partial sums of every warp later."""
@@ -65,7 +65,7 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
 
     ``addresses`` are those of x and of the codes, ``terms`` scale and zero point."""
     zero = terms[1]
-    if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MOST:
+    if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MAX_ROWS:
         return None
     if zero is not None and zero.dtype != ZEROS[weights.kind]:
         return None
@@ -100,9 +100,9 @@ def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int,
     while True:
         steps = -(-weights.columns // (step * along_k))
         room = SHARED_BYTES // (2 * step * rows * along_k)
-        turns = steps if steps <= room else room // AHEAD * AHEAD
-        if turns or along_k == 1:
-            return Form(words, rows, grouped, along_k, along_n, steps, turns)
+        rounds = steps if steps <= room else room // AHEAD * AHEAD
+        if rounds or along_k == 1:
+            return Form(words, rows, grouped, along_k, along_n, steps, rounds)
         along_k //= 2
 
 
@@ -125,7 +125,7 @@ def launch(k: Any, weights: Packed, x: Array, out: Array, stored: Sequence[Any])
              f"{str(found.grouped).lower()}>",
              (-(-n // (TILE * found.along_n)) * -(-m // found.rows), 1, count), (32, found.along_k, found.along_n),
              (x, out, *stored, np.concatenate([_term(weights, t) for t in terms]),
-              *map(np.int32, (m, n, depth, len(x) > 1, found.turns, shift))),
+              *map(np.int32, (m, n, depth, len(x) > 1, found.rounds, shift))),
              found.shared(weights, m))
     return True
 

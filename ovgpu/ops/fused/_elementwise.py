@@ -16,7 +16,7 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, same_layout
-from ovgpu.ops.base.op import Op, evaluate, unregistered
+from ovgpu.ops.base.op import Op, evaluate, internal_op
 from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type
 
@@ -66,7 +66,7 @@ class Layer:
     source_location: str
 
 
-@unregistered
+@internal_op
 class Fused(Op):
     """A chain of elementwise layers as one op; its inputs broadcast to its output from the last axis on.
 

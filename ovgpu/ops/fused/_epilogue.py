@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, Op, evaluate, unregistered
+from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.symbolic import Spec, active
 from ovgpu.types import Type
 
 
-@unregistered
+@internal_op
 class OpWithEpilogue(Op):
     """An op of the first inputs, and what ``fused`` makes of its result and of the others, which has the same type and
     shape. ``layer`` is where the op comes from."""

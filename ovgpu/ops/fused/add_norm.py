@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import same_layout
-from ovgpu.ops.base.op import Array, Op, evaluate, unregistered
+from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
 from ovgpu.symbolic import Spec
@@ -19,7 +19,7 @@ from ovgpu.types import Type
 TERMS = 3  # of a sum, at most; as in normalization.cu
 
 
-@unregistered
+@internal_op
 class AddNorm(Op):
     """``scale [n], shift [n], x, y[, z] -> norm [...][, sum [...]]``: of ``(x + y) + z``, or as `Fused` adds them.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Array, Op, Workspace, unregistered
+from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.view import View
 from ovgpu.ops.fused import _compressed_mma
@@ -22,11 +22,11 @@ from ovgpu.types import Type
 
 FEW = 8  # rows of x up to which the kernels decompress in registers
 ROWS, WARPS = 2, 4  # of the weights per warp, and of a block; as in compressed.cu
-SLICES, MOST = 8, 64  # of rows of the weights per block, as there; parts of them at most
+SLICES, MAX_PARTS = 8, 64  # of rows of the weights per block, as there; parts of them at most
 THREADS = 256
 
 
-@unregistered
+@internal_op
 class CompressedMatMul(Op):
     """``x [..., M, K] @ weights``, of [N, K] if ``transpose``, else of [K, N]; inputs as those of `Packed`.
 
@@ -134,7 +134,7 @@ class CompressedMatMul(Op):
         batch = 1 if m == 1 else 4
         across, down = -(-n // (32 * vector)), -(-m // batch)
         blocks = across * down * matrices
-        count = max(min(2 * k.multiprocessors // blocks, depth // (4 * SLICES), parts.size // out.size, MOST), 1)
+        count = max(min(2 * k.multiprocessors // blocks, depth // (4 * SLICES), parts.size // out.size, MAX_PARTS), 1)
         target, kind = (out, x.dtype) if count == 1 else (parts, parts.dtype)
         types = f"{self._types(k, stored)}, {k.c_type(x.dtype)}, {k.c_type(kind)}"
         k.kernel("compressed.cu", f"product_columns<{types}, {vector}, {batch}>", (across, down, count * matrices),
@@ -174,7 +174,7 @@ def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], place: tupl
               *map(np.int32, (rows, columns, *place, weights.rows, weights.columns))))
 
 
-@unregistered
+@internal_op
 class SwapAxes(Op):
     """The last two axes in the other order, of what has two: around products with weights on the left."""
 
@@ -203,7 +203,7 @@ def _swapped(axes: Sequence[Any]) -> tuple[Any, ...]:
     return (*axes[:-2], *axes[-2:][::-1])
 
 
-@unregistered
+@internal_op
 class CompressedGather(Op):
     """Rows of weights by number: ``indices [...] -> [..., columns]`` of the type ``kind``; inputs as those of `Packed`.
 

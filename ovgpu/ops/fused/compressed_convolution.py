@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Array, Op, Workspace, unregistered
+from ovgpu.ops.base.op import Array, Op, Workspace, internal_op
 from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
@@ -17,7 +17,7 @@ from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
-@unregistered
+@internal_op
 class CompressedConvolution(Op):
     """``convolution`` of x with a ``kernel`` of these extents: inputs are x, those of `Packed`, and an output shape.
 

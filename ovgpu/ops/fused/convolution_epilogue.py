@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.ops.base import tasks
-from ovgpu.ops.base.op import Array, Workspace, unregistered
+from ovgpu.ops.base.op import Array, Workspace, internal_op
 from ovgpu.ops.base.tasks import Worker
 from ovgpu.ops.base.trace import TILE, Tape, tiles, trace
 from ovgpu.ops.convolution._columns import Index
@@ -20,7 +20,7 @@ from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
-@unregistered
+@internal_op
 class ConvolutionWithEpilogue(OpWithEpilogue):
     """On the host every layer takes what the one before has made, and who computes some of the channels finishes them.
     On a ``device`` kernels epilogue the elements that they compute."""

@@ -8,21 +8,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ovgpu.model import Model
-from ovgpu.ops.base.op import Op, unregistered
+from ovgpu.ops.base.op import Op, internal_op
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
 from ovgpu.ops.movement.indexing import Gather, readable
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
 
-@unregistered
-class InOrder(Op):
+@internal_op
+class BeamsAreIdentity(Op):
     """``beams [n] -> []``: whether the beams are 0, 1, .. n - 1, so that each goes on where it is."""
 
-    name: ClassVar[str] = "InOrder"
+    name: ClassVar[str] = "BeamsAreIdentity"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
@@ -34,7 +34,7 @@ class InOrder(Op):
         return ((beams == xp.arange(len(beams))).all(),)
 
 
-@unregistered
+@internal_op
 class Reorder(Op):
     """``x [m, ..], beams [n], in order [] -> [n, ..]``: Gather along the first axis, for beams that mostly are in
     order. Then nothing is read, or written where the result lies in the memory of x."""
@@ -47,23 +47,23 @@ class Reorder(Op):
     strided_outputs = True
     host_inputs = (2,)
 
-    def infer(self, x: Spec, beams: Spec, in_order: Spec) -> tuple[Spec, ...]:
+    def infer(self, x: Spec, beams: Spec, beams_are_identity: Spec) -> tuple[Spec, ...]:
         assert x.shape is not None and beams.shape is not None
         return (Spec(x.type, (*beams.shape, *x.shape[1:])),)
 
-    def evaluate(self, xp: Any, x: Any, beams: Any, in_order: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Any, x: Any, beams: Any, beams_are_identity: Any) -> tuple[Any, ...]:
         return Gather().evaluate(xp, x, beams, np.zeros(1, np.int64))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, beams, in_order), out = inputs, outputs[0]
-        if not (in_order and x.shape == out.shape):
+        (x, beams, beams_are_identity), out = inputs, outputs[0]
+        if not (beams_are_identity and x.shape == out.shape):
             k(take_rows, x, beams, out)
         elif not same_memory(x, out):
             k(np.copyto, out, x)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, beams, in_order), out = inputs, outputs[0]
-        if in_order and x.shape == out.shape:
+        (x, beams, beams_are_identity), out = inputs, outputs[0]
+        if beams_are_identity and x.shape == out.shape:
             if not same_memory(x, out):
                 k.copy(x, out)
             return None
@@ -89,8 +89,8 @@ def take_rows(x: Any, beams: Any, out: Any) -> None:
         out[i] = x[beam] if -len(x) <= beam < len(x) else zero_of(x)
 
 
-@unregistered
-class Append(Concat):
+@internal_op
+class CacheAppend(Concat):
     """A variable's new value: a Concat that begins with its old value, which may be reordered. Its memory grows, so
     that mostly only what is new is written."""
 
@@ -99,7 +99,7 @@ class Append(Concat):
     aliases: ClassVar[tuple[str, ...]] = ()
 
 
-@unregistered
+@internal_op
 class CacheWrite(Op):
     """``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache``: the new elements along ``axis`` lie in the cache
     from number ``lengths[0]`` on, of which there must be ``lengths[0] + n`` at least."""
@@ -131,7 +131,7 @@ class CacheWrite(Op):
         if not new.size:
             return None
         given = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
-        axes, width = widened(given, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
+        axes, width = vectorized(given, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
         if not axes.rank:
             return NotImplemented
         k.kernel("copy.cu", f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
@@ -151,6 +151,6 @@ def growing(model: Model) -> dict[str, int]:
     found: dict[str, int] = {}
     for sink in model.sinks:
         op: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op
-        if isinstance(op, Append):
+        if isinstance(op, CacheAppend):
             found[sink.op.variable_id] = op.axis  # type: ignore[attr-defined]
     return found

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from ovgpu.ops.base.op import unregistered
+from ovgpu.ops.base.op import internal_op
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 
 Activation = Literal["", "relu", "gelu"]  # that by tanh
 
 
-@unregistered
+@internal_op
 class MatMulWithEpilogue(OpWithEpilogue):
     """``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``; ``fused`` says the same.
 

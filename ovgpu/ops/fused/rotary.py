@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ovgpu.ops.base.op import Op, Workspace, call, unregistered
+from ovgpu.ops.base.op import Op, Workspace, call, internal_op
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
@@ -19,12 +19,12 @@ from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
 THREADS = 256  # of a block
 
 
-@unregistered
+@internal_op
 class Rotary(Op):
-    """Turns pairs of elements of the last axis, (a, b), into (a cos - b sin, b cos + a sin).
+    """Rotates pairs of elements of the last axis, (a, b), into (a cos - b sin, b cos + a sin).
 
     ``x [..., E], cos [..., size or size / 2], sin (as cos) -> [..., E]``; the axes before the last broadcast. The first
-    ``size`` elements are turned, the others stay. Pairs are neighbours (``pairs``), or element i is paired with
+    ``size`` elements are rotated, the others stay. Pairs are neighbours (``pairs``), or element i is paired with
     i + size / 2. Of cos and sin there is one element per element, or one per pair. Computed in one type, and rounded
     once.
     """
@@ -44,10 +44,10 @@ class Rotary(Op):
 
     def evaluate(self, xp: Any, x: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
         (a, b), (c, d), (s, t) = map(self.parts, (x, cos, sin))
-        turned = [a * c - b * s, b * d + a * t]
-        lead = turned[0].shape[:-1]
-        turned = [xp.stack(turned, axis=-1).reshape((*lead, self.size))] if self.pairs else turned
-        return (xp.concatenate([*turned, xp.broadcast_to(self.rest(x), (*lead, x.shape[-1] - self.size))], axis=-1),)
+        rotated = [a * c - b * s, b * d + a * t]
+        lead = rotated[0].shape[:-1]
+        rotated = [xp.stack(rotated, axis=-1).reshape((*lead, self.size))] if self.pairs else rotated
+        return (xp.concatenate([*rotated, xp.broadcast_to(self.rest(x), (*lead, x.shape[-1] - self.size))], axis=-1),)
 
     def parts(self, x: Any) -> tuple[Any, Any]:
         """The first and the second elements of the pairs, or what there is for them of cos and sin."""
@@ -92,10 +92,10 @@ class Rotary(Op):
         x, cos, factor, out = [a.reshape(*a.shape[:-1], -1, half) for a in (x, cos, factor, out)]
         swapped = x[..., ::-1, :]
         if out.size <= TILE:
-            turn(k, x, cos, swapped, factor, out, scratch)
+            rotate(k, x, cos, swapped, factor, out, scratch)
         else:
             given = [np.broadcast_to(a, out.shape) for a in (x, cos, swapped, factor)]
-            k(turn_tiles, list(tiles(out.shape[:-2], max(1, TILE // self.size))), *given, out, scratch)
+            k(rotate_tiles, list(tiles(out.shape[:-2], max(1, TILE // self.size))), *given, out, scratch)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -125,15 +125,15 @@ class Rotary(Op):
         return None
 
 
-@unregistered
-class RotaryAppend(Rotary):
+@internal_op
+class RotaryCacheWrite(Rotary):
     """What a decoder's step does between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
-    ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q turned,
-    keys, values``: k, turned as well, and v lie in the caches from row ``lengths[0]`` on.
+    ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q rotated,
+    keys, values``: k, rotated as well, and v lie in the caches from row ``lengths[0]`` on.
     """
 
-    name: ClassVar[str] = "RotaryAppend"
+    name: ClassVar[str] = "RotaryCacheWrite"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
@@ -146,9 +146,9 @@ class RotaryAppend(Rotary):
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         q, k, v, cos, sin, keys, values, lengths = inputs
-        turned, new = (super(RotaryAppend, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
+        rotated, new = (super(RotaryCacheWrite, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
         place = CacheWrite(axis=keys.ndim - 2)
-        return (turned, *place.evaluate(xp, keys, new, lengths), *place.evaluate(xp, values, v, lengths))
+        return (rotated, *place.evaluate(xp, keys, new, lengths), *place.evaluate(xp, values, v, lengths))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ()
@@ -158,8 +158,8 @@ class RotaryAppend(Rotary):
         out, operands = outputs[0], (q, key, value, cos, sin, outputs[0], keys, values)
         if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):
             return NotImplemented
-        turned = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
-        parts = [((q, cos, sin, out), out.shape), ((key, cos, sin, keys), turned), ((value, values), value.shape)]
+        rotated = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
+        parts = [((q, cos, sin, out), out.shape), ((key, cos, sin, keys), rotated), ((value, values), value.shape)]
         axes = [Axes.collapse(shape[:-1], *(strides_of(x, shape)[:-1] if x is not keys and x is not values
                                             else strides_of(x)[:-1] for x in each), reach=max(keys.size, values.size))
                 for each, shape in parts]
@@ -186,13 +186,13 @@ class RotaryAppend(Rotary):
         return None
 
 
-def turn_tiles(places: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
-    """`turn`, as many rows at a time as stay in cache."""
+def rotate_tiles(places: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+    """`rotate`, as many rows at a time as stay in cache."""
     for i in places:
-        turn(call, x[i], cos[i], swapped[i], sin[i], out[i], scratch)
+        rotate(call, x[i], cos[i], swapped[i], sin[i], out[i], scratch)
 
 
-def turn(k: Any, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+def rotate(k: Any, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
     """``out = x * cos + swapped * sin``, where halves have changed places, and sin is negative in the first one."""
     scratch = scratch[: out.size].reshape(out.shape)
     k(np.multiply, x, cos, out)

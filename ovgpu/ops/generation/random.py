@@ -180,7 +180,7 @@ class RandomPoisson(Generating):
             raise OpError("a rate is negative or NaN")
         shape, rates = rates.shape, rates.reshape(-1).astype(np.float64)
         if self.alignment == "pytorch":
-            return (xp.asarray(in_turns(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
+            return (xp.asarray(sequential_draws(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
         first = taken(state, rates.size)
 
         def uniform(elements: Any, number: int) -> Any:
@@ -246,7 +246,7 @@ def log_factorial(xp: Any, n: Any) -> Any:
     return xp.where(n < far, near, (far + 0.5) * xp.log(far) - far + 0.5 * log(2 * pi) + series)
 
 
-def in_turns(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+def sequential_draws(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
     """Samples from one Mersenne twister, where each begins with the words that the one before has left."""
     counts, uniform = rates.copy(), twisted(seed)
     for i in np.flatnonzero((rates > 0) & (rates < np.inf)):

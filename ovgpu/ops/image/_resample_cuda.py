@@ -14,7 +14,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import THREADS, Axes, bits, strides_of
 from ovgpu.ops.image._resampling import Taps
 
-MOST = {1: 3, 2: 3, 4: 2}  # axes that one launch resizes, by taps along each
+MAX_AXES = {1: 3, 2: 3, 4: 2}  # axes that one launch resizes, by taps along each
 SHARED = 8  # images that a thread resizes alike, where there are enough of them
 
 Along = tuple[int, Taps]
@@ -26,7 +26,7 @@ def passes(along: Sequence[Along]) -> list[list[Along]]:
     groups: list[list[Along]] = []
     for axis, taps in along:
         beside = [*groups[-1], (axis, taps)] if groups else []
-        if beside and len(beside) <= MOST.get(_taps(beside), 0):
+        if beside and len(beside) <= MAX_AXES.get(_taps(beside), 0):
             groups[-1] = beside
         else:
             groups.append([(axis, taps)])
@@ -55,7 +55,7 @@ def resample(k: Any, x: Array, out: Array, along: Sequence[Along]) -> bool:
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
     kinds, given = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, places, weights, *numbers)
-    if count in MOST:
+    if count in MAX_AXES:
         function = f"resample<{kinds}, {count}, {len(along)}, {shape}>"
     else:
         function, given = f"filter<{kinds}, {shape}>", (*given, np.int32(count))
@@ -72,7 +72,7 @@ def grid_of(size: int, batch: int) -> tuple[int, int]:
 def _taps(along: Sequence[Along]) -> int:
     """How many taps along an axis a launch has to have."""
     most = max(taps.places.shape[1] for _, taps in along)
-    return next((count for count in MOST if count >= most), most)
+    return next((count for count in MAX_AXES if count >= most), most)
 
 
 def _weighed(taps: Taps, count: int) -> tuple[Any, Any]:

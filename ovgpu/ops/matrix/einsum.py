@@ -114,7 +114,7 @@ class Algebra(Protocol):
     def every(self, x: Any, step: int) -> Any:
         """Every so manieth element of the last axis."""
 
-    def widen(self, x: Any, axis: int, by: Part) -> Any:
+    def broadcast_axis(self, x: Any, axis: int, by: Part) -> Any:
         """An axis, if its extent is 1, repeated as often as another tensor's is long."""
 
     def sum(self, x: Any, axes: Sequence[int]) -> Any:
@@ -170,7 +170,7 @@ def _pair(m: Algebra, a: Term, b: Term, needed: set[Label], output: Sequence[Lab
         order = [*a.labels, *(x for x in b.labels if x not in a.labels)]
         order = list(output) if set(order) == set(output) else order
         return Term(m.multiply(_aligned(m, a, order), _aligned(m, b, order)), tuple(order))
-    return _product(m, *_turned(a, b, output), needed)
+    return _product(m, *_transposed(a, b, output), needed)
 
 
 def _matched(m: Algebra, a: Term, b: Term, label: Label) -> tuple[Term, Term]:
@@ -181,7 +181,8 @@ def _matched(m: Algebra, a: Term, b: Term, label: Label) -> tuple[Term, Term]:
         return a, b
     if equal(ours, 1) or equal(theirs, 1):
         return (_without(m, a, i), b) if equal(ours, 1) else (a, _without(m, b, j))
-    return (Term(m.widen(a.value, i, (b.value, [j])), a.labels), Term(m.widen(b.value, j, (a.value, [i])), b.labels))
+    return (Term(m.broadcast_axis(a.value, i, (b.value, [j])), a.labels),
+            Term(m.broadcast_axis(b.value, j, (a.value, [i])), b.labels))
 
 
 def _without(m: Algebra, term: Term, axis: int) -> Term:
@@ -210,7 +211,7 @@ def _aligned(m: Algebra, term: Term, labels: Sequence[Label]) -> Any:
     return m.reshape(x, [(x, [own.index(label)] if label in own else []) for label in axes])
 
 
-def _turned(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:
+def _transposed(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:
     """The factors in the order in which the output has what is theirs alone."""
     own = [label for label in output if (label in a.labels) != (label in b.labels)]
     return (b, a) if own and own[0] in b.labels else (a, b)
@@ -251,7 +252,7 @@ class Arrays:
     def every(self, x: Any, step: int) -> Any:
         return x[..., ::step]
 
-    def widen(self, x: Any, axis: int, by: Part) -> Any:
+    def broadcast_axis(self, x: Any, axis: int, by: Part) -> Any:
         raise AssertionError("extents of arrays are known")
 
     def sum(self, x: Any, axes: Sequence[int]) -> Any:

@@ -13,7 +13,7 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import check_integers, normalize_axis, unknowns
 from ovgpu.ops.base.storage import is_plain, zero_of
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 from ovgpu.ops.movement.indexing import check_range, from_front, readable
 from ovgpu.symbolic import Int, Shape, Spec, Sym, broadcast, product, same
 from ovgpu.types import Type
@@ -163,7 +163,7 @@ class _GatherND(Op):
             out.shape, (*steps[:batch], *(0,) * len(places), *steps[batch + count :]),
             (*index[:-1], *(0,) * len(rest)), strides_of(out),
             reach=sum((n - 1) * abs(step) for n, step in zip(extents, rows)))
-        axes, width = widened(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), gcd(*rows))
+        axes, width = vectorized(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), gcd(*rows))
         if not axes.rank:
             return NotImplemented
         none = (0,) * (TUPLE - count)

@@ -23,7 +23,7 @@ from ovgpu.ops.base.shapes import (
     unknowns,
 )
 from ovgpu.ops.base.storage import decode, is_plain, zero_of
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
@@ -180,7 +180,7 @@ class Gather(Op):
             (*index[:batch], *(0,) * (where - batch), *index[batch:], *(0,) * (x.ndim - where - 1)), strides_of(out),
             reach=(x.shape[where] - 1) * abs(steps[where]))
         row = steps[where]
-        axes, width = widened(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), row)
+        axes, width = vectorized(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), row)
         if not axes.rank:
             return NotImplemented
         k.kernel("gather.cu", f"gather<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",

@@ -94,8 +94,8 @@ class Reverse(Op):
         return (Spec(x.type, x.shape),)
 
     def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
-        turned = self.reversed(integers(axes), x.ndim)
-        return (x[tuple(slice(None, None, -1 if i in turned else 1) for i in range(x.ndim))],)
+        reversed_axes = self.reversed(integers(axes), x.ndim)
+        return (x[tuple(slice(None, None, -1 if i in reversed_axes else 1) for i in range(x.ndim))],)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         k.copy(*self.evaluate(None, *inputs), outputs[0])
@@ -112,7 +112,7 @@ class Reverse(Op):
         return [x]
 
     def reversed(self, values: Sequence[int], rank: int) -> list[int]:
-        """The axes that are turned around."""
+        """The axes that are reversed_axes around."""
         if self.mode == "index":
             return normalize_axes(values, rank)
         if len(values) != rank:

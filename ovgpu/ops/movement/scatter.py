@@ -19,7 +19,7 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integers, normalize_axis
 from ovgpu.ops.base.storage import compute_dtype
-from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, widened
+from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.movement.indexing import check_range, from_front, readable
 from ovgpu.symbolic import Int, Spec, Sym, same
@@ -157,7 +157,7 @@ class _Scatter(Op):
         axes = Axes.collapse(updates.shape, strides_of(updates), numbers, steps,
                              reach=max(length * abs(row), count * abs(step)))
         size = out.dtype.itemsize
-        axes, width = widened(axes, size, (updates.data.ptr, None, out.data.ptr), row)
+        axes, width = vectorized(axes, size, (updates.data.ptr, None, out.data.ptr), row)
         if not axes.rank:
             return NotImplemented
         k.kernel("scatter.cu", f"scatter_last<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",

@@ -12,7 +12,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import Elementwise, merge_types
-from ovgpu.ops.base.op import Array, Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.op import Array, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.shapes import check_axes, check_count, integers, normalize_axes
 from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.fused._elementwise import Chain
@@ -41,7 +41,7 @@ def check_channels(x: Spec, *others: Spec) -> None:
             extent = spec.shape[0] if extent is None else same(extent, spec.shape[0], "{0} channels have {1} numbers")
 
 
-@unregistered
+@internal_op
 class Formula(Elementwise):
     """What batch norms compute of each element, from tensors that broadcast to the data."""
 
@@ -253,7 +253,7 @@ def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics:
             np.add(channels[i, some], bias[some], channels[i, some])
 
 
-@unregistered
+@internal_op
 class GroupNorm(GroupNormalization):
     """GroupNormalization with ``epsilon`` on either side of the root; what passes make of several layers."""
 
@@ -267,7 +267,7 @@ class GroupNorm(GroupNormalization):
         return self.inside
 
 
-@unregistered
+@internal_op
 class GroupNormWithEpilogue(OpWithEpilogue):
     """A GroupNormalization on a device, whose kernel computes the layers after it. The tensors that these take have the
     shape of the result, or its batch and channels, its channels alone, or one element."""

@@ -10,7 +10,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.activation.softmax import block_rows
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Op, Workspace, call, op, unregistered
+from ovgpu.ops.base.op import Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.base.trace import TILE
@@ -94,7 +94,7 @@ class _MVN(Op):
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
         if not x.flags.c_contiguous and not lies_in_rows(x, over):
-            if turn(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
+            if normalize_transposed(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
                 return None
             k.copy(x, out)
             x = out
@@ -147,7 +147,7 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
 SHARED = 48 << 10  # bytes that a block has
 
 
-def turn(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
+def normalize_transposed(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
          shift: Any) -> bool:
     """Records the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments as those of `normalize`.
     False if what is normalised is not the last axes, as one of them, before which neighbours lie side by side in x."""
@@ -166,7 +166,7 @@ def turn(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, m
     shared = size * (256 + (rows + 1) * n)
     if shared > SHARED:
         return False
-    k.kernel("normalization.cu", f"normalize_turned<{k.c_type(x.dtype)}, {kind}>", (launch.ceildiv(count, rows),),
+    k.kernel("normalization.cu", f"normalize_transposed<{k.c_type(x.dtype)}, {kind}>", (launch.ceildiv(count, rows),),
              (rows, 256 // rows), (x, out, scale, shift, launch.packed(kept), np.int64(step), np.uint32(count),
                                    np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode))), shared)
     return True
@@ -251,7 +251,7 @@ class MVN6(_MVN):
         return normalize_axes(integers(axes), rank)
 
 
-@unregistered
+@internal_op
 class ScaledMVN(_MVN):
     """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
 
@@ -291,7 +291,7 @@ class ScaledMVN(_MVN):
         return super().evaluate(xp, x)[0]
 
 
-@unregistered
+@internal_op
 class ScaledRMS(ScaledMVN):
     """Divided by the root of the mean square over the last ``rank`` axes, then as `ScaledMVN`."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops import reduction
 from ovgpu.ops.base import launch
-from ovgpu.ops.base.op import Array, Op, Workspace, op, unregistered
+from ovgpu.ops.base.op import Array, Op, Workspace, internal_op, op
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.storage import decoded_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
@@ -280,7 +280,7 @@ class MaxPool(_Max, _SlidingPool):
     """
 
 
-@unregistered
+@internal_op
 class MaxPoolValues(MaxPool):
     """MaxPool-14 without its second output."""
 
@@ -405,7 +405,7 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
     """
 
 
-@unregistered
+@internal_op
 class AdaptiveMax(_Max, _AdaptivePool):
     """AdaptiveMaxPool without the indices, where nobody asks for them."""
 

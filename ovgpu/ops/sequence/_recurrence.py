@@ -20,7 +20,7 @@ DEPTH = 65535  # of a grid
 
 @dataclass(frozen=True)
 class Launches:
-    """How the turns of a layer are launched: all at once by blocks that wait for each other, or one by one.
+    """How the rounds of a layer are launched: all at once by blocks that wait for each other, or one by one.
 
     ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights; a
     block has so many ``units``.
@@ -33,18 +33,18 @@ class Launches:
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(hidden: int, directions: int, batch: int, turns: int, multiprocessors: int, keeps: bool,
+    def of(hidden: int, directions: int, batch: int, rounds: int, multiprocessors: int, keeps: bool,
            together: bool = True) -> Launches:
-        """Return the launches of a layer of ``turns`` turns.
+        """Return the launches of a layer of ``rounds`` rounds.
 
         The kernel ``keeps`` rows of R in registers if they fit. With ``together``, one cooperative launch may compute
-        all turns.
+        all rounds.
         """
         across = -(-hidden // UNITS)
         blocks = across * directions
         spread = max(1, multiprocessors // blocks)
         registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
-        several = turns > 1 and together
+        several = rounds > 1 and together
         if several and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
             return Launches(True, registers, 1, UNITS, (across, directions, min(batch, spread)))
         sequences = TOGETHER if batch > 1 else 1
@@ -87,19 +87,19 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     cell = "LSTM" if isinstance(op, LSTM) else "RNN"
     if isinstance(op, GRU):
         cell = "GRU_LINEAR" if op.linear_before_reset else "GRU"
-    turns = steps * (2 if cell == "GRU" else 1)
+    rounds = steps * (2 if cell == "GRU" else 1)
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
     kernel = f"recurrent<{k.c_type(kind)}, {k.c_type(x.dtype)}, {counts}, {cell}, {{}}, {{}}>".format
-    given = hidden, directions, batch, turns, k.multiprocessors, w is None and kind.itemsize < 8
+    given = hidden, directions, batch, rounds, k.multiprocessors, w is None and kind.itemsize < 8
     plan = Launches.of(*given)
     if plan.together and not k.fits("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid,
                                     (32, plan.units)):
         plan = Launches.of(*given, together=False)
-    state, kept = (k.scratch((2, directions, batch, hidden), sums) if turns > 1 else None for _ in range(2))
+    state, kept = (k.scratch((2, directions, batch, hidden), sums) if rounds > 1 else None for _ in range(2))
     arrived = _counter(k) if plan.together else None
     of_x = _strides(x, w is None, y, states, finals)
     backwards = sum(d << i for i, d in enumerate(reverses))
-    for first, last in [(0, turns)] if plan.together else [(i, i + 1) for i in range(turns)]:
+    for first, last in [(0, rounds)] if plan.together else [(i, i + 1) for i in range(rounds)]:
         size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last], np.int32)
         k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
                  (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,

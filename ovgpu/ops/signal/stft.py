@@ -62,7 +62,7 @@ class STFT(Op):
         if not x.size:
             return (xp.zeros((*x.shape[:-1], *parts, 2), x.dtype),)
         at = xp.arange(0, x.shape[-1] - n + 1, apart)[:, None] + xp.arange(n)
-        spectra = xp.fft.rfft(x[..., at] * widened(xp, window, n), axis=-1)
+        spectra = xp.fft.rfft(x[..., at] * padded_window(xp, window, n), axis=-1)
         return (to_pairs(xp, spectra.swapaxes(-1, -2) if self.transpose_frames else spectra),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -140,7 +140,7 @@ class ISTFT(Op):
         out = xp.zeros((*x.shape[:-3], count), x.dtype)
         if not out.size:
             return (out,)
-        window = widened(xp, window, n)
+        window = padded_window(xp, window, n)
         frames = xp.fft.irfft(from_pairs(xp, x.swapaxes(-2, -3)), n, axis=-1) * window
         squares = overlapped(xp, xp.broadcast_to(window * window, frames.shape[-2:]), apart)
         signal = xp.where(squares != 0, overlapped(xp, frames, apart) / xp.where(squares != 0, squares, 1), 0)
@@ -197,7 +197,7 @@ def checked(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
     return n, step
 
 
-def widened(xp: Any, window: Any, n: int) -> Any:
+def padded_window(xp: Any, window: Any, n: int) -> Any:
     """The window in the middle of a frame, rather to the left."""
     before = (n - window.size) // 2
     return xp.pad(window, (before, n - window.size - before))

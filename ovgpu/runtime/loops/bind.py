@@ -44,7 +44,7 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
     found: Sequence[Call] | None = None
     if backend.replays:
         unrolled = executor.loops.setdefault(id(step), replayed.Known()).unrolled
-        if n in unrolled or len(unrolled) < replayed.KEPT:
+        if n in unrolled or len(unrolled) < replayed.CACHED_CYCLES:
             found = loop.calls(inputs, outputs, n, UNROLLED)
         if found is not None:
             unrolled.add(n)

@@ -24,7 +24,7 @@ from ovgpu.types import Type
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
-KEPT = 8  # per loop: bound cycles, and trip counts that are unrolled before others are not
+CACHED_CYCLES = 8  # per loop: bound cycles, and trip counts that are unrolled before others are not
 CHUNK = 128  # calls: the device takes longer for so many than the host for one launch
 LONGEST = 12  # iterations before one begins as an earlier one did; where values rotate, it takes more than two
 
@@ -69,7 +69,7 @@ def calls(executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | N
     key = tuple([id(inputs[m.port]) if m.axis is None else _part_shape(inputs[m.port], m) for m in maps.inputs])
     if key not in known.cycles:
         known.cycles[key] = _bound(executor, step, maps, inputs)
-        if len(known.cycles) > KEPT:
+        if len(known.cycles) > CACHED_CYCLES:
             known.cycles.popitem(last=False)
     known.cycles.move_to_end(key)
     loop = known.cycles[key]

@@ -41,13 +41,13 @@ class Calls(list[Call]):
         self.extend(calls)
 
 
-def culprit(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
+def failing_step(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
     """The step, in bodies as well, that call ``number`` belongs to; ``calls`` are those of each step."""
     for step, its in zip(steps, calls):
         if number < len(its):
             for start, inner, binding in reversed(its.parts if isinstance(its, Calls) else []):
                 if start <= number < start + len(binding.flat):
-                    return culprit(inner, binding.calls, number - start)
+                    return failing_step(inner, binding.calls, number - start)
             return step
         number -= len(its)
     return steps[-1]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Op, build, registry, unregistered
+from ovgpu.ops.base.op import Op, build, internal_op, registry
 
 
 class _Scale(Op):
@@ -16,7 +16,7 @@ class _Scale(Op):
     axis: int = 1
 
 
-@unregistered
+@internal_op
 class Shifted(_Scale):
     """With a base that declares attributes as well."""
 
@@ -45,7 +45,7 @@ class Attributed(Op):
     sizes: tuple[int, ...] = ()
 
 
-unregistered(Attributed)
+internal_op(Attributed)
 
 
 @pytest.mark.parametrize("text", ["", " true", "true ", "yes", "no", "2", "false1"])
