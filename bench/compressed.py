@@ -2,9 +2,9 @@
 
     taskset -c 0 python bench/compressed.py [--rounds 3] [--device CPU] [--out bench/results]
 
-One row of x is what a decoder multiplies per token. The engines take turns, each measurement in a process of its own;
-a figure is the median over the rounds of the least processor time of many calls, which on one core is what they take
-on an idle machine.
+One row of x is what a decoder multiplies per token. The engines take turns, each measurement in a separate process. A
+figure is the median over the rounds of the least processor time of many calls, which on one core is their time on an
+idle machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS = 0.5
 
 
 def model(form: str) -> Net:
-    """As nncf writes it."""
+    """Return a MatMul whose weights are compressed as nncf does."""
     random, net = np.random.default_rng(3), Net()
     kind, *grouped = form.split()
     x = net.parameter("f32", (-1, SIZE))
@@ -62,11 +62,12 @@ def model(form: str) -> Net:
 
 
 def convert(net: Net, port: Any, kind: str) -> Any:
+    """Convert a port to another element type."""
     return net.layer("Convert", "opset1", [port], {"destination_type": kind}, [kind])
 
 
 def worker(engine: str, form: str, device: str) -> dict[str, Any]:
-    """Milliseconds by rows of x, and a sample of a result, to compare."""
+    """Return milliseconds by rows of x, and a sample of a result for comparison."""
     request = engines.compile_model(engine, *model(form).build(), device=device).create_infer_request()
     random, times = np.random.default_rng(5), dict[int, float]()
     for rows in ROWS:
@@ -82,6 +83,7 @@ def worker(engine: str, form: str, device: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

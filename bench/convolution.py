@@ -1,9 +1,9 @@
-"""Convolutions on one core of the host: ovgpu's NumPy form against the bare product of matrices of as many products.
+"""Convolutions on one core of the host: ovgpu's NumPy form against one matrix product with as many multiplications.
 
     python bench/convolution.py [--rounds N] [--out bench/results]
 
-The layers are those of ResNet-50, U-Net and MobileNetV2. What is timed is the thread's own time, which other processes
-disturb little.
+The layers are those of ResNet-50, U-Net and MobileNetV2. The benchmark measures the thread's own processor time, which
+other processes disturb little.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAYERS = [  # channels, outputs, extent of the data, of the kernel, stride; one 
 
 
 def median_ms(run: Callable[[], Any], rounds: int) -> float:
-    """The thread's time for one call."""
+    """Return the median processor time of the thread for one call, in milliseconds."""
     times = []
     for _ in range(rounds + 2):
         start = time.thread_time()
@@ -51,7 +51,7 @@ def median_ms(run: Callable[[], Any], rounds: int) -> float:
 
 
 def form(op: Convolution, x: Any, kernel: Any) -> Callable[[], None]:
-    """The calls of the NumPy form."""
+    """Return a function that makes all calls of the NumPy form."""
     specs = [Spec(Type.f32, a.shape) for a in (x, kernel)]
     (spec,) = op.infer(*specs)
     workspace = [np.empty(shape, kind.storage) for kind, shape in op.workspace(specs, [spec])]
@@ -66,6 +66,7 @@ def form(op: Convolution, x: Any, kernel: Any) -> Callable[[], None]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--out", type=Path, default=engines.ROOT / "bench" / "results")

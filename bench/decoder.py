@@ -2,11 +2,10 @@
 
     python bench/decoder.py [--steps 100] [--rounds 5] [--device CPU] [--cache DIR] [--out bench/results]
 
-12 layers of 256, vocabulary 50257, batch 1. Every call meets a cache length it has not seen before, so
-whatever an engine does per shape counts. The flat script reads its weights out of the same IR, issues NumPy's
-calls on prepared arrays with `out=` wherever a shape is fixed, and orders its cache by beam and grows it by
-concatenation as the IR does: what a perfect executor of these calls would do. OpenVINO's CPU plugin (f32)
-stands beside it.
+The decoder has 12 layers of 256, vocabulary 50257, batch 1. Every call has a new cache length, so an engine's work
+per shape counts. The flat script reads its weights from the same IR, issues NumPy's calls on prepared arrays with
+`out=` wherever a shape is fixed, and orders its cache by beam and grows it by concatenation as the IR does. A perfect
+executor of these calls would do the same. OpenVINO's CPU plugin (f32) is timed as well.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Weights:
         self.bytes = np.memmap(folder / "model.bin", np.uint8, "r")
 
     def into(self, name: str) -> Array:
-        """The f32 constant among the inputs of the layer `name`."""
+        """Return the f32 constant among the inputs of the layer `name`."""
         for source in self.sources[self.ids[f"__module.{name}"]]:
             data = self.layers[source].find("data")
             if self.layers[source].get("type") == "Const" and data.get("element_type") == "f32":
@@ -56,7 +55,7 @@ class Weights:
 
 
 class FlatDecoder:
-    """One function, one step: no graph, no dispatch, nothing decided at run time."""
+    """Decoder in plain NumPy calls: no graph, no dispatch, no decisions at run time."""
 
     def __init__(self, weights: Weights) -> None:
         self.tokens = weights.into("transformer.wte/aten::embedding/Gather")
@@ -131,7 +130,7 @@ class FlatDecoder:
         return np.multiply(x, np.float32(0.5), out=x)
 
     def __call__(self, inputs: dict[str, Any]) -> Array:
-        """Logits [1, vocabulary] after one more token."""
+        """Return the logits [1, vocabulary] after one more token."""
         x = self.row
         np.take(self.tokens, inputs["input_ids"][0], axis=0, out=x, mode="clip")
         np.add(x, np.take(self.positions, inputs["position_ids"][0], axis=0), out=x)
@@ -151,7 +150,7 @@ class FlatDecoder:
 
 
 def stepper(engine: str, folder: Path, device: str) -> Callable[[dict[str, Any]], Array]:
-    """What runs one step from a decoder's inputs and gives the logits."""
+    """Return a function that runs one step from a decoder's inputs and returns the logits."""
     if engine == "numpy":
         return FlatDecoder(Weights(folder))
     request = engines.compile_model(engine, folder / "model.xml", device=device).create_infer_request()
@@ -166,7 +165,7 @@ def stepper(engine: str, folder: Path, device: str) -> Callable[[dict[str, Any]]
 
 
 def worker(engine: str, cache: Path, device: str, steps: int) -> dict[str, Any]:
-    """Milliseconds per step, after `WARM_UP` others: the processor takes about 50 ms to reach its speed."""
+    """Return milliseconds per step, after `WARM_UP` others: the processor takes about 50 ms to reach its speed."""
     step = stepper(engine, engines.ensure(MODEL, cache), device)
     tokens = np.random.RandomState(1).randint(0, VOCABULARY, (WARM_UP + steps, 1, 1))
     prepared = [decoder_inputs(token, np.ones((1, k + 1), np.int64)) for k, token in enumerate(tokens)]
@@ -181,6 +180,7 @@ def worker(engine: str, cache: Path, device: str, steps: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = engines.parser(__doc__)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()

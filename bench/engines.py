@@ -1,6 +1,6 @@
-"""What the benchmarks share: engines, timing, and workers that run one at a time in a process of their own.
+"""Shared parts of the benchmarks: engines, timing, and workers that run one at a time in separate processes.
 
-Two runtimes in one process make both times wrong, since their thread pools fight; so every measurement is a
+Two runtimes in one process make both times wrong, since their thread pools compete. Every measurement is therefore a
 process that prints one line of JSON.
 """
 
@@ -27,7 +27,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("OVGPU_BENCH_MODELS", Path.home() / ".cache" / "ovgpu" / "bench"))
-# Variables that workers go without: they say which kernels and how many threads libraries use, and slow down imports.
+# Variables that workers do not get: they set the kernels and numbers of threads of libraries, or slow down imports.
 OVERRIDES = ("OPENBLAS_", "MKL_", "OMP_", "ONEDNN_", "PYTHONDONTWRITEBYTECODE")
 sys.path.insert(0, str(ROOT))  # for tests.models, whichever folder this runs in
 
@@ -35,7 +35,7 @@ from tests.models.drive import OPENVINO_F32  # noqa: E402
 
 
 def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """The options that benchmarks of whole models have."""
+    """Return a parser with the options of the benchmarks of whole models."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--device", default="CPU", help="ovgpu's device (OpenVINO stays on the CPU)")
@@ -46,7 +46,8 @@ def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
 
 
 def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, device: str = "CPU") -> Any:
-    """`engine` is ovgpu on `device` or openvino on the CPU in f32; `xml` a path, or text with `weights`."""
+    """Compile a model. `engine` is ovgpu on `device` or openvino on the CPU in f32; `xml` a path, or text with
+    `weights`."""
     if engine == "ovgpu":
         import ovgpu as ov
 
@@ -63,7 +64,7 @@ def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, 
 
 
 def measure(run: Callable[[], object], seconds: float, least: int = 5) -> dict[str, float]:
-    """Times `run`, called for about `seconds` and at least `least` times after a warm-up."""
+    """Time `run`, called for about `seconds` and at least `least` times after a warm-up; return a `summary`."""
     for _ in range(2):
         run()
     times: list[float] = []
@@ -76,18 +77,18 @@ def measure(run: Callable[[], object], seconds: float, least: int = 5) -> dict[s
 
 
 def sample(output: Any) -> list[float]:
-    """About 256 of the values of an output, to compare."""
+    """Return about 256 values of an output, for comparison."""
     values = np.asarray(output).ravel()
     return values[:: max(1, values.size // 256)].astype(float).tolist()
 
 
 def summary(times: list[float]) -> dict[str, float]:
-    """Median and least milliseconds of `times` in seconds."""
+    """Return the median and least of `times` (in seconds) in milliseconds, and their number."""
     return {"ms": 1e3 * statistics.median(times), "least_ms": 1e3 * min(times), "count": len(times)}
 
 
 def work(script: str, *arguments: object) -> dict[str, Any]:
-    """The result of `script --worker ARGUMENTS...`: the JSON in the last line it prints."""
+    """Return the result of `script --worker ARGUMENTS...`: the JSON in the last line it prints."""
     command = [sys.executable, str(ROOT / "bench" / script), "--worker", *map(str, arguments)]
     as_installed = {key: value for key, value in os.environ.items() if not key.startswith(OVERRIDES)}
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=as_installed)
@@ -99,7 +100,7 @@ def work(script: str, *arguments: object) -> dict[str, Any]:
 def alternate(
     script: str, engines: Sequence[str], rounds: int, arguments: Callable[[str], Sequence[object]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each engine's results over `rounds`, the engines taking turns; `arguments(engine)` are its worker's."""
+    """Return each engine's results over `rounds`, the engines taking turns; `arguments(engine)` are its worker's."""
     console = Console(stderr=True)
     if os.getloadavg()[0] > (os.cpu_count() or 1):
         console.print("[yellow]Other processes keep this machine busy: the times will not be comparable.")
@@ -116,7 +117,7 @@ def alternate(
 
 
 def medians(results: dict[str, list[dict[str, Any]]], *keys: str) -> dict[str, dict[str, Any]]:
-    """Each engine's figures, or some of them, over the rounds."""
+    """Return the medians over the rounds of each engine's figures, or of those named by `keys`."""
     return {
         engine: {key: statistics.median(run[key] for run in runs) for key in keys or runs[0]}
         for engine, runs in results.items()
@@ -124,7 +125,7 @@ def medians(results: dict[str, list[dict[str, Any]]], *keys: str) -> dict[str, d
 
 
 def agree(name: str, samples: dict[str, list[float]]) -> None:
-    """Raises unless the engines computed the same: values to 1e-3 of the largest one, tokens exactly."""
+    """Raise SystemExit unless the engines computed the same: values to 1e-3 of the largest one, tokens exactly."""
     (first, expected), *others = [(engine, np.array(sample)) for engine, sample in samples.items()]
     allowed = 0 if expected.dtype.kind == "i" else 1e-3 * np.abs(expected).max()
     for engine, actual in others:
@@ -134,7 +135,7 @@ def agree(name: str, samples: dict[str, list[float]]) -> None:
 
 
 def ensure(name: str, cache: Path) -> Path:
-    """The folder of a large model of tests/models/make.py, made now where it is missing."""
+    """Return the folder of a large model of tests/models/make.py, which is made if it is missing."""
     folder = cache / name
     if not (folder / "expected.npz").exists():
         command = [sys.executable, "-m", "tests.models.make", name, "--out", str(cache)]
@@ -148,7 +149,7 @@ def ensure(name: str, cache: Path) -> Path:
 
 
 def environment() -> dict[str, Any]:
-    """Date, processor and versions: what a table of results has to say about where it comes from."""
+    """Return date, processor and versions, which every table of results states."""
     versions = {"python": platform.python_version()}
     for package in ("ovgpu", "numpy", "openvino", "torch", "transformers", "cupy-cuda13x", "cupy-cuda12x"):
         try:
@@ -185,7 +186,7 @@ def report(
     how: str = "each engine in a process of its own",
     note: str = "",
 ) -> None:
-    """Prints the table and `note`; writes `name`.md and, with the environment and `result`, `name`.json."""
+    """Print the table and `note`; write `name`.md and, with the environment and `result`, `name`.json."""
     table = Table(columns[0], title=title)
     for column in columns[1:]:
         table.add_column(column, justify="right")
@@ -218,6 +219,6 @@ def publish(
     result: dict[str, Any],
     note: str = "",
 ) -> None:
-    """Reports what a benchmark with the options --device, --rounds and --out found, as `NAME-DEVICE`."""
+    """Report the results of a benchmark with the options --device, --rounds and --out, as `NAME-DEVICE`."""
     settings = {"device": options.device, "rounds": options.rounds}
     report(options.out, f"{name}-{options.device.lower()}", title, columns, rows, settings | result, note=note)

@@ -1,11 +1,11 @@
-"""Text generation: prefill and decode apart, and what a long context costs.
+"""Text generation: times of prefill and decode, and the cost of a long context.
 
     python bench/generation.py [--rounds 3] [--steps 30] [--device CPU] [--cache DIR] [--out bench/results]
 
-ovgpu and OpenVINO's CPU plugin in f32 take turns, each in a process of its own. `Prefill` is one inference over the
-prompt, `decode` one over the next token, behind a context of so many. The last column is what attention alone takes
-longer over the long context than over the short one: NumPy's calls on caches that lie ready, for all layers. Before
-them, as much memory is read as the model's weights take, so that caches are no nearer than in a step.
+ovgpu and OpenVINO's CPU plugin in f32 take turns, each in a separate process. `Prefill` is one inference over the
+prompt, `decode` one over the next token, after a context of the given length. The last column is the additional time of
+attention alone over the long context: NumPy's calls on prepared caches, for all layers. As much memory as the model's
+weights take is read before them, so that the caches are as cold as in a step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROMPT, SHORT, LONG = 128, 20, 1000
 
 
 class Generator:
-    """A decoder on one request; `feed` gives seconds."""
+    """A decoder on one request; `feed` returns seconds."""
 
     def __init__(self, engine: str, folder: Path, device: str) -> None:
         compiled = engines.compile_model(engine, folder / "model.xml", device=device)
@@ -50,7 +50,7 @@ class Generator:
         return time.perf_counter() - start
 
     def behind(self, context: int, steps: int) -> float:
-        """Median milliseconds per token."""
+        """Return the median milliseconds per token after a context."""
         self.reset()
         self.feed(context - 5)
         for _ in range(5):
@@ -58,7 +58,7 @@ class Generator:
         return 1e3 * statistics.median(self.feed(1) for _ in range(steps))
 
     def prefill(self, steps: int) -> float:
-        """Median milliseconds of a prompt."""
+        """Return the median milliseconds of a prompt."""
         times = []
         for _ in range(max(3, steps // 5)):
             self.reset()
@@ -67,7 +67,7 @@ class Generator:
 
 
 def attention(folder: Path, steps: int) -> float:
-    """Milliseconds that attention to `LONG` keys takes longer than to `SHORT` ones, in all layers, once per token."""
+    """Return the milliseconds per token by which attention in all layers takes longer for `LONG` than `SHORT` keys."""
     import ovgpu as ov
 
     layers = []
@@ -97,6 +97,7 @@ def attention(folder: Path, steps: int) -> float:
 
 
 def worker(engine: str, name: str, cache: Path, device: str, steps: int) -> dict[str, float]:
+    """Return an engine's figures for a model in milliseconds."""
     folder = engines.ensure(name, cache)
     if engine == "attention":
         return {"growth": attention(folder, steps)}
@@ -106,6 +107,7 @@ def worker(engine: str, name: str, cache: Path, device: str, steps: int) -> dict
 
 
 def main() -> None:
+    """Run the command line."""
     parser = engines.parser(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()

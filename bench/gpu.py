@@ -1,4 +1,4 @@
-"""Puts ovgpu on a card, in stages of falling worth; see bench/README.md for when to run which.
+"""Stages of tests and measurements on a card, the most valuable first; bench/README.md says when to run which.
 
     python -m bench.gpu --stage 0 --out FOLDER [--budget SECONDS] [--expectations FILE]
     python -m bench.gpu --emulated --tiny --out FOLDER      a trial of all stages without a GPU
@@ -10,9 +10,9 @@
 4  compute-sanitizer over tests of kernels
 5  what the calls of libraries cost; requests in flight; the time until a first result
 
-Each part is a process of its own: one that fails or dies does not end the others. A part gets its share of what is left
-of the budget, writes its files as it goes on, and is stopped in time. The ends of what the parts say are printed last,
-the worst part first.
+Each part is a separate process: one that fails or dies does not end the others. A part gets its share of the rest of
+the budget, writes its files as it goes on, and is stopped in time. The ends of the parts' outputs are printed last,
+failed parts first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = (90, 330, 400, 260, 240, 150)  # seconds, by stage
-SUMMARY = 10_000  # characters that are printed in the end
-GRACE = 5  # seconds between a part's own budget and when it is stopped
+SUMMARY = 10_000  # characters of output that are printed in the end
+GRACE_SECONDS = 5  # between the end of a part's own budget and its stop
 
 
 @dataclass
@@ -40,12 +40,12 @@ class Part:
     module: str
     arguments: list[str]
     share: float = 1.0
-    said: str = ""
+    output: str = ""
     status: int | str = field(default="not begun")
 
 
 def parts(stage: int, options: argparse.Namespace) -> list[Part]:
-    """The parts of a stage; `{budget}` in arguments stands for the seconds that a part has."""
+    """Return the parts of a stage; `{budget}` in arguments stands for the seconds that a part has."""
     out, trial = options.out, ["--emulated", "--tiny"] if options.emulated else []
     judged = ["--expectations", str(options.expectations)] if options.expectations else []
     emulated: bool = options.emulated
@@ -76,8 +76,8 @@ def parts(stage: int, options: argparse.Namespace) -> list[Part]:
 
 
 def run(part: Part, seconds: float, log: Path) -> None:
-    """Runs a part for at most so many seconds; what it says is kept in a file and, its end, in the part."""
-    arguments = [a.replace("{budget}", f"{max(seconds - GRACE, 1):.0f}") for a in part.arguments]
+    """Run a part for at most so many seconds; append its output to a file, and set it in the part."""
+    arguments = [a.replace("{budget}", f"{max(seconds - GRACE_SECONDS, 1):.0f}") for a in part.arguments]
     with log.open("a") as file:
         file.write(f"== {part.module} {' '.join(arguments)}\n")
         file.flush()
@@ -92,17 +92,17 @@ def run(part: Part, seconds: float, log: Path) -> None:
             _stop(process)
     with log.open(errors="replace") as file:
         file.seek(began)
-        part.said = file.read()
+        part.output = file.read()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it has started."""
+    """End a process and all processes that it has started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def run_stage(stage: int, options: argparse.Namespace, budget: float) -> list[Part]:
-    """Runs all parts of a stage, within the budget."""
+    """Run all parts of a stage within the budget."""
     found, until = parts(stage, options), time.perf_counter() + budget
     for number, part in enumerate(found):
         left = until - time.perf_counter()
@@ -113,15 +113,15 @@ def run_stage(stage: int, options: argparse.Namespace, budget: float) -> list[Pa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a part failed."""
+    """Run the command; return exit status 1 if a part failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, choices=range(len(BUDGETS)), help="default: all")
-    parser.add_argument("--budget", type=float, help="seconds for all that is run")
+    parser.add_argument("--budget", type=float, help="seconds for all stages that run")
     parser.add_argument("--out", type=Path, required=True, help="folder for results: at most four files a stage, "
-                        "and what all parts said in stages.log")
+                        "and the output of all parts in stages.log")
     parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes; with --emulated alone")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes; only with --emulated")
     options = parser.parse_args(arguments)
     if options.emulated != options.tiny:
         parser.error("--emulated and --tiny go together")
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done.sort(key=lambda part: part.status == 0)
     for part in done:
         print(f"==== {part.module}: {'done' if part.status == 0 else part.status}")
-        print(part.said[-SUMMARY // len(done) :])
+        print(part.output[-SUMMARY // len(done) :])
     return int(any(part.status != 0 for part in done))
 
 

@@ -2,8 +2,8 @@
 
     python -m bench.gpu_attention [--cases decode bert] [--out FILE.json]
 
-Each time is that of one layer in a captured graph of many layers, which have keys and values of their own, as those of
-a model do: long caches are read from device memory.
+Each figure is the time of one layer in a captured graph of many layers. Every layer has its own keys and values, as in
+a model, so that long caches are read from device memory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.attention import _attention
 
 Array = Any
-LOWEST = -65504.0  # what exported decoders add to hidden scores
+LOWEST = -65504.0  # exported decoders add it to hidden scores
 
 
 @dataclass(frozen=True)
 class Case:
-    """Queries [batch, heads, shared, queries, head] of keys [batch, heads, 1, capacity, head], of which ``keys`` count;
+    """Queries [batch, heads, shared, queries, head] of keys [batch, heads, 1, capacity, head], ``keys`` of them valid;
     ``mask`` is "none", "added" (causal, the last query sees all keys), "causal" or "boolean" (of keys)."""
 
     name: str
@@ -93,7 +93,7 @@ class Layers:
         return launcher.calls
 
     def error(self) -> float:
-        """Largest error of the first layer's result."""
+        """Return the largest error of the first layer's result."""
         cupy, case = rt.cupy(), self.case
         q, k, v = (x[0].astype(np.float32) for x in (self.q, self.k, self.v))
         k, v = k[..., : case.keys, :], v[..., : case.keys, :]
@@ -109,7 +109,7 @@ class Layers:
 
 
 def ours(case: Case, seconds: float) -> dict[str, Any]:
-    """Microseconds of a layer, and the largest error."""
+    """Return the microseconds of a layer, and the largest error."""
     cupy = rt.cupy()
     with cupy.cuda.Stream(non_blocking=True) as stream:
         layers = Layers(case)
@@ -123,7 +123,7 @@ def ours(case: Case, seconds: float) -> dict[str, Any]:
 
 
 def peers(case: Case, seconds: float) -> float:
-    """Microseconds of a layer of torch's scaled_dot_product_attention in a captured graph."""
+    """Return the microseconds of a layer of torch's scaled_dot_product_attention in a captured graph."""
     import torch
     from torch.nn import functional as F
 
@@ -153,24 +153,25 @@ def peers(case: Case, seconds: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=[], help="beginnings of names of cases")
+    parser.add_argument("--cases", nargs="*", default=[], help="prefixes of the names of cases")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each time")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     found: dict[str, Any] = {}
     for case in CASES:
-        if given.cases and not case.name.startswith(tuple(given.cases)):
+        if options.cases and not case.name.startswith(tuple(options.cases)):
             continue
-        row = found[case.name] = ours(case, given.seconds)
+        row = found[case.name] = ours(case, options.seconds)
         try:
-            row["torch_us"] = peers(case, given.seconds)
+            row["torch_us"] = peers(case, options.seconds)
         except Exception as error:  # no torch, or none for the card
             row["torch"] = f"{type(error).__name__}: {error}"[:200]
         print(f"{case.name:22} {row['us']:8.2f} us, torch {row.get('torch_us', float('nan')):8.2f} us, "
               f"error {row['error']:.1e}", flush=True)
-        if given.out:
-            given.out.write_text(json.dumps({"device": describe(rt.cupy()), "cases": found}, indent=1) + "\n")
+        if options.out:
+            options.out.write_text(json.dumps({"device": describe(rt.cupy()), "cases": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

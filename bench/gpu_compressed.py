@@ -1,9 +1,9 @@
-"""Times products with compressed weights of Llama's shapes on a GPU, by form and rows of x:
+"""Benchmark of products with compressed weights of Llama's shapes on a GPU, by form and rows of x:
 
     python -m bench.gpu_compressed --out FILE.json
     python -m bench.gpu_compressed --old               without tensor cores, for comparison
 
-Launches are replayed in a captured graph, over copies of the weights that do not fit into L2 together. Some rows of the
+Launches are replayed in a captured graph, over copies of the weights that together exceed L2. Some rows of the
 result are compared with a product in f64: `error` counts roundings to f16 (half a unit in the last place each, plus
 2^-20 of the sum of absolute products).
 """
@@ -31,9 +31,9 @@ from ovgpu.types import Type
 SHAPES = ((2048, 2048), (3072, 2048), (2048, 8192), (16384, 2048), (128256, 2048))  # N, K
 FORMS = {"int4 g128": (Type.i4, 128, False), "int4 g128 zero": (Type.u4, 128, True), "int8 zero": (Type.u8, 0, True)}
 ROWS = (1, 4, 8, 16, 32, 64)
-AT_ONCE = 160 << 20  # bytes of weights in a graph, three times an H100's L2
-MOST = 64  # launches in a graph
-CHECKED = 48  # rows of the weights
+GRAPH_BYTES = 160 << 20  # of weights in a graph, three times an H100's L2
+MAX_LAUNCHES = 64  # in a graph
+CHECKED_ROWS = 48  # rows of the weights that are compared
 
 
 class Weights:
@@ -47,11 +47,11 @@ class Weights:
                      random.integers(0, 16 if group else 256, (n, groups), np.uint8) if zero else None]
         self.packed = Packed(kind, n, k, _compressed_mma.TABLES.get(kind, ()))
         self.copies = [[None if a is None else cupy.asarray(a) for a in self.host]
-                       for _ in range(max(1, min(MOST, -(-AT_ONCE // nbytes))))]
+                       for _ in range(max(1, min(MAX_LAUNCHES, -(-GRAPH_BYTES // nbytes))))]
         self.nbytes = sum(a.nbytes for a in self.host if a is not None)
 
     def rows(self, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Some rows in f64."""
+        """Return some rows in f64."""
         codes, scale, zero = self.host
         assert codes is not None and scale is not None
         values = self.packed.taken(NUMPY, codes, at).astype(np.float64)
@@ -63,17 +63,17 @@ class Weights:
 
 
 def measure(backend: CudaBackend, weights: Weights, m: int, repeats: int = 3) -> dict[str, Any]:
-    """Microseconds of a product of m rows, bytes per second and error."""
+    """Return the microseconds of a product of m rows, gigabytes per second and the error."""
     cupy, packed = rt.cupy(), weights.packed
     x = np.random.default_rng(m).standard_normal((m, packed.columns)).astype(np.float16)
-    given, out = cupy.asarray(x), cupy.empty((m, packed.rows), np.float16)
+    device_x, out = cupy.asarray(x), cupy.empty((m, packed.rows), np.float16)
     op = CompressedMatMul(weights=packed, transpose=True, tile=DEVICE_TILE, device=True)
-    scratch = cupy.empty(op.room + 1, np.float32)
+    scratch = cupy.empty(op.tile_elements + 1, np.float32)
     cupy.cuda.Device().synchronize()
     launcher = Launcher(backend.stream, backend.blas)
     count = max(len(weights.copies), 3)
     for i in range(count):
-        op.cuda(launcher, [given, *weights.copies[i % len(weights.copies)]], [out], [scratch])
+        op.cuda(launcher, [device_x, *weights.copies[i % len(weights.copies)]], [out], [scratch])
     backend.stream.begin_capture()
     for call in launcher.calls:
         call()
@@ -87,7 +87,7 @@ def measure(backend: CudaBackend, weights: Weights, m: int, repeats: int = 3) ->
         end.record(backend.stream)
         end.synchronize()
         times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / count)
-    at = np.random.default_rng(1).choice(packed.rows, CHECKED, replace=False)
+    at = np.random.default_rng(1).choice(packed.rows, CHECKED_ROWS, replace=False)
     matrix = weights.rows(at).T
     wanted, size = x.astype(np.float64) @ matrix, np.abs(x.astype(np.float64)) @ np.abs(matrix)
     error = np.abs(out.get()[:, at].astype(np.float64) - wanted) / (2**-11 * np.abs(wanted) + 2**-20 * size)
@@ -96,7 +96,7 @@ def measure(backend: CudaBackend, weights: Weights, m: int, repeats: int = 3) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints a row per case; exit status 1 if a result was wrong."""
+    """Print a row per case; return exit status 1 if a result was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", action="store_true", help="the kernels without tensor cores, and cuBLAS")
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)

@@ -1,10 +1,10 @@
-"""Reads hardware counters of the kernels that take the most time, with Nsight Compute (`ncu`):
+"""Hardware counters of the kernels that take the most time, read with Nsight Compute (`ncu`):
 
     python -m bench.gpu_counters --profile OUT/profile.json --out OUT [--budget SECONDS] [--kernels 5]
 
-`bench.gpu_profile` makes profile.json. Of ovgpu's own kernels those with the largest share of a workload's device time
-are chosen, each once. ``counters.json`` and ``counters.md`` have for each the time of one launch without the other
-kernels around it, and how much of the device's memory bandwidth and arithmetic it used.
+`bench.gpu_profile` makes profile.json. The kernels of ovgpu with the largest share of a workload's device time are
+chosen, each once. For each, ``counters.json`` and ``counters.md`` have the time of one launch without the other
+kernels around it, and the used shares of the device's memory bandwidth and arithmetic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.emulator.kernel_source import launch_bounds
 from tests.emulator.nvrtc import KERNELS
 
 ROOT = Path(__file__).resolve().parents[1]
-LAUNCHES = 4  # of a kernel that are read
+LAUNCHES = 4  # launches of a kernel that are read
 METRICS = {
     "gpu__time_duration.sum": "us",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory %",
@@ -43,12 +43,12 @@ FUNCTION = re.compile(r"(?:void )?([A-Za-z_]\w*)")
 
 
 def own_names() -> set[str]:
-    """Kernels that files of cuda_kernels/ declare."""
+    """Return the kernels that files of cuda_kernels/ declare."""
     return {name for path in KERNELS.glob("*.cu") for name in launch_bounds(path.read_text())}
 
 
 def choose(profile: dict[str, Any], count: int) -> list[tuple[str, str, float]]:
-    """(function, workload, share) of the kernels with the largest share of a workload, each function once."""
+    """Return (function, workload, share) of the kernels with the largest share of a workload, each function once."""
     own, found = own_names(), dict[str, tuple[str, float]]()
     for workload, row in profile["workloads"].items():
         for kernel in row.get("kernels", ()):
@@ -61,6 +61,7 @@ def choose(profile: dict[str, Any], count: int) -> list[tuple[str, str, float]]:
 
 
 def command(function: str, workload: str, log: Path) -> list[str]:
+    """Return the command that reads a function's counters in a workload."""
     return ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--graph-profiling",
             "node", "--profile-from-start", "off", "--kernel-name", function, "--launch-count", str(LAUNCHES),
             "--metrics", ",".join(METRICS), "--log-file", str(log), "--force-overwrite",
@@ -68,7 +69,7 @@ def command(function: str, workload: str, log: Path) -> list[str]:
 
 
 def read(text: str) -> Iterator[dict[str, Any]]:
-    """Parse what ncu writes: one row per launch, after a row of units."""
+    """Parse ncu's output: one row per launch, after a row of units."""
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     for row in csv.DictReader(lines[begin:]):
@@ -79,7 +80,7 @@ def read(text: str) -> Iterator[dict[str, Any]]:
 
 
 def counted(function: str, workload: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """Counters of the longest of a few launches; why there are none otherwise."""
+    """Return the counters of the longest of a few launches, or the reason why there are none."""
     log = folder / "ncu.log"
     try:
         done = subprocess.run(command(function, workload, log), cwd=ROOT, timeout=seconds, capture_output=True,
@@ -96,7 +97,7 @@ def counted(function: str, workload: str, seconds: float, folder: Path) -> dict[
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The counters as Markdown."""
+    """Return the counters as Markdown."""
     titles = list(METRICS.values())
     lines = ["# Counters of the kernels that take the most time", "",
              "One launch each, by Nsight Compute (`python -m bench.gpu_counters`); % of what the device can do.", "",
@@ -110,7 +111,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """All chosen kernels, until the time is up; what is known is in the files at every moment."""
+    """Read the counters of all chosen kernels until the time is up; write the files after each."""
     until = time.perf_counter() + options.budget
     found: list[dict[str, Any]] = []
     for function, workload, share in choose(json.loads(options.profile.read_text()), options.kernels):
@@ -125,7 +126,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def launch(workload: str, emulated: bool, tiny: bool) -> None:
-    """Run a workload's inferences for ncu to look at, once its graphs are captured."""
+    """Run a workload's inferences for ncu, after its graphs are captured."""
     with gpu_vision.emulator("EMULATED") if emulated else nullcontext():
         found, _ = gpu_profile.engine(workload, "EMULATED" if emulated else "NVIDIA", tiny)
         found.timer.synchronize()
@@ -138,13 +139,13 @@ def launch(workload: str, emulated: bool, tiny: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 also where `ncu` is missing, or may not read counters: the output says so."""
+    """Run the command; return exit status 0 also if `ncu` is missing or may not read counters, as the output says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--budget", type=float, default=120)
     parser.add_argument("--kernels", type=int, default=5)
-    parser.add_argument("--run", metavar="WORKLOAD", help="run it, which is what `ncu` is given")
+    parser.add_argument("--run", metavar="WORKLOAD", help="run it; the command runs itself so under `ncu`")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Times a Llama decoder of 1.24 G parameters on a GPU, with weights of f16, int8 and int4, beside the same in torch:
+"""Benchmark of a Llama decoder of 1.24 G parameters on a GPU, with weights of f16, int8 and int4, and in torch:
 
     python -m bench.gpu_llama --variant f16 int8 int4 --contexts 128 8192 --prefill 2048 --out FILE.json
     python -m bench.gpu_llama --emulated --tiny        a trial without a GPU
@@ -41,7 +41,7 @@ from ovgpu.backends.cuda import CudaBackend, rt
 Array = NDArray[Any]
 TOLERANCE = 2e-2  # of the largest logit
 WARM_UP = 6  # steps after the first one: caches may move, and graphs are captured
-BATCH = 8  # steps between two events: the first one's launch is of little weight then
+BATCH = 8  # steps between two events, so that the launch of the first one has little weight
 
 
 class Run(Ovgpu):
@@ -56,7 +56,7 @@ class Run(Ovgpu):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begins anew with a request without states."""
+        """Start again with a new request in its initial state."""
         self.request = self.resident = self.compiled.create_infer_request()
         self.position = 0
         if self.device != "CPU":
@@ -65,7 +65,7 @@ class Run(Ovgpu):
         self.mask = np.ones((1, self.model.sizes.positions), np.int64)
 
     def fill(self, caches: Caches, length: int) -> None:
-        """Sets the KV cache to so many tokens."""
+        """Fill the KV cache with ``length`` tokens."""
         for state in self.request.query_state():
             _, layer, *rest = state.name.split(".")
             part = "key" if rest[0].startswith("key") else "value"
@@ -73,7 +73,7 @@ class Run(Ovgpu):
         self.position = length
 
     def feed(self, tokens: Array) -> Array:
-        """The logits [1, 1, vocabulary] after tokens [1, count]."""
+        """Return the logits [1, 1, vocabulary] after tokens [1, count]."""
         first, self.position = self.position, self.position + tokens.shape[1]
         inputs = {"input_ids": tokens, "attention_mask": self.mask[:, : self.position],
                   "position_ids": np.arange(first, self.position)[None], "beam_idx": np.zeros(1, np.int32)}
@@ -84,7 +84,7 @@ class Run(Ovgpu):
         return [self.feed(np.array([[token]]))]
 
     def keep_logits(self) -> None:
-        """Has logits stay on the device from now on."""
+        """Leave the logits on the device from now on."""
         cupy = rt.cupy()
         self.request.set_output_tensor(0, ovgpu.Tensor(
             cupy.empty((1, 1, self.model.sizes.vocabulary), np.float32), shared_memory=True))
@@ -97,7 +97,7 @@ class Run(Ovgpu):
 
 
 def relative(found: Array, wanted: Array) -> float:
-    """The largest difference, in largest values; infinity where a value is not finite."""
+    """Return the largest difference relative to the largest value; infinity if a value is not finite."""
     error = float(np.abs(found.astype(np.float64) - wanted).max() / np.abs(wanted).max())
     return error if math.isfinite(error) else math.inf
 
@@ -113,7 +113,7 @@ class Report:
     result: dict[str, Any] = field(default_factory=dict)
 
     def item(self, name: str, measure: Callable[[], dict[str, Any]], most: float = math.inf) -> dict[str, Any] | None:
-        """Runs a measurement for at most ``most`` seconds, and keeps what it gives or the error; None if it failed."""
+        """Run a measurement for at most ``most`` seconds, and store its result or error; return None if it failed."""
         left = min(most, self.deadline - time.perf_counter())
         start, row = time.perf_counter(), dict[str, Any]()
         if left < 1:
@@ -138,12 +138,12 @@ class Report:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in the main thread when so many seconds have passed."""
+    """Raise TimeoutError in the main thread when so many seconds have passed."""
     def stop(*_: Any) -> None:
         raise TimeoutError(f"not done after {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e6), 15)  # and again, should it be swallowed
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e6), 15)  # repeated, in case the error is swallowed
     try:
         yield
     finally:
@@ -221,7 +221,7 @@ class Session:
         return row
 
     def _device(self, engine: Any) -> dict[str, Any]:
-        """Device time of a launch."""
+        """Measure the device time of a launch."""
         count = 1 if self.options.tiny else BATCH
 
         def launch() -> None:
@@ -231,7 +231,7 @@ class Session:
         return summary([[t / count for t in device_seconds(launch, engine.timer, self.options.seconds)]])
 
     def _bytes(self, length: float, us: float, weights: int | None = None) -> dict[str, Any]:
-        """The bytes that a token moves, and the share of a copy's bandwidth that this is."""
+        """Return the bytes that a token moves, and their rate, also as a percentage of a copy's bandwidth."""
         nbytes = (self.model.nbytes if weights is None else weights) + self.model.cache_bytes(length)
         rate = nbytes / us * 1e6
         return {"bytes": nbytes, "bytes_per_second": rate, "percent_of_copy": 100 * rate / self.copy}
@@ -262,7 +262,7 @@ class Session:
     # ---- torch
 
     def _check(self) -> dict[str, Any]:
-        """Compares the model in f32 on the CPU with torch, whose weights are decompressed."""
+        """Compare the model in f32 on the CPU with torch, whose weights are decompressed."""
         context = self.options.contexts[0]
         engine = Run(self.model, "CPU", "f32")
         engine.fill(self.caches, context - 1)
@@ -274,7 +274,7 @@ class Session:
 
     def _peers(self) -> None:
         options, variant, report = self.options, self.variant, self.report
-        # For other weights than f16, torch's results are compared and not timed.
+        # With other weights than f16, torch's results are compared but not timed.
         modes = [mode for mode in options.peers if mode in ("eager", "graph")] if variant == "f16" else ["compared"]
         name = f"torch {variant}"
         with self._network(name, "float16") as net:
@@ -293,7 +293,7 @@ class Session:
                                 partial(self._peer, net, mode, context, compare=False))
 
     def compiled_peers(self) -> None:
-        """Times torch.compile, which takes long to begin."""
+        """Time torch.compile, which takes long to compile."""
         options = self.options
         with self._network("torch f16 again", "float16") as net:
             for context in options.contexts if net else ():
@@ -302,7 +302,7 @@ class Session:
 
     @contextmanager
     def _network(self, name: str, kind: str, int4: bool = False) -> Iterator[Any]:
-        """The module of torch, or None if it cannot be made; its memory is given back."""
+        """Yield the module of torch, or None if it cannot be made; free its memory afterwards."""
         options, made = self.options, list[Any]()
 
         def module() -> dict[str, Any]:
@@ -347,7 +347,7 @@ class Session:
 
 
 def free(torch_device: str | None) -> None:
-    """Gives memory of the device back."""
+    """Free cached memory of the device."""
     gc.collect()
     rt.cupy().get_default_memory_pool().free_all_blocks()
     if torch_device == "cuda":
@@ -357,7 +357,7 @@ def free(torch_device: str | None) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for, as long as there is time; it is in the file after each item as well."""
+    """Measure all requested items while there is time; update the file after each."""
     report = Report(options.out, time.perf_counter() + options.budget)
     if options.emulated:
         from tests.emulator import blas_emu, blaslt_emu, cupy_emu
@@ -391,6 +391,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variant", nargs="+", choices=get_args(Variant), default=["f16", "int8", "int4"])
     parser.add_argument("--contexts", nargs="*", type=int, help="tokens in the KV cache of a decode step")
@@ -402,7 +403,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compile-seconds", type=float, default=120, help="for each length that torch compiles for")
     parser.add_argument("--budget", type=float, default=540, help="seconds in all")
     parser.add_argument("--seconds", type=float, help="per measurement")
-    parser.add_argument("--steps", type=int, help="tokens that are timed one by one")
+    parser.add_argument("--steps", type=int, help="number of tokens that are timed one by one")
     parser.add_argument("--emulated", action="store_true", help="the tests' emulator for CuPy")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the program")
     parser.add_argument("--out", type=Path, help="a JSON file")
@@ -417,7 +418,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it all; exit status 1 if an item failed or was wrong."""
+    """Run the command; return exit status 1 if an item failed or was wrong."""
     items = measure(parse(arguments))["items"].values()
     return int(any("failed" in row or row.get("right") is False for row in items))
 

@@ -1,4 +1,4 @@
-"""A Llama decoder of the shapes of Llama-3.2-1B as IR, with random weights stored as nncf stores them.
+"""A Llama decoder with the shapes of Llama-3.2-1B as IR, with random weights stored as nncf stores them.
 
 Random numbers are repeated at different offsets of one array, which serves as the .bin of the model: every constant
 is a view of it, so that 1.24 G parameters are made in about a second.
@@ -67,12 +67,12 @@ class Llama:
         return sum(m.nbytes for m in self.matrices.values()) + sum(2 * n.size for n in self.norms.values())
 
     def cache_bytes(self, length: float) -> float:
-        """Bytes of keys and values in f16 of so many tokens."""
+        """Return the bytes of the keys and values of ``length`` tokens in f16."""
         sizes = self.sizes
         return 2 * 2 * sizes.layers * sizes.heads // sizes.shared * sizes.head * length
 
     def flops(self, tokens: int) -> float:
-        """Arithmetic of a prefill: products of all tokens but for the head's, which has one row, and attention."""
+        """Return the operations of a prefill: products of all tokens, but of one in the head, and attention."""
         sizes = self.sizes
         products = sum(math.prod(m.shape) * (1 if name == "words.weight" else tokens)
                        for name, m in self.matrices.items())
@@ -100,19 +100,19 @@ class Pools:
                 part = target[start : start + source.size]
                 part[:] = source[: part.size]
         self.kinds = {name: chunk.dtype for name, chunk in chunks.items()}
-        self.taken = 0
+        self.constants = 0
 
     def take(self, name: str, count: int) -> tuple[int, Array]:
-        """The offset in bytes of a constant of ``count`` elements of a pool, and a view of it."""
-        self.taken += 1
-        start = self.taken * 40_503 % (SLACK // ALIGNMENT) * ALIGNMENT
+        """Return the offset in bytes of a constant of ``count`` elements of a pool, and a view of it."""
+        self.constants += 1
+        start = self.constants * 40_503 % (SLACK // ALIGNMENT) * ALIGNMENT
         kind = self.kinds[name]
         begin = self.begins[name] + start * kind.itemsize
         return begin, self.data[begin : begin + count * kind.itemsize].view(kind)
 
 
 def _chunk(name: str, random: np.random.Generator, count: int, spread: float) -> Array:
-    """The numbers of a pool before they repeat; a pool of 4-bit codes is counted in bytes."""
+    """Return the numbers of a pool before they repeat; ``count`` is in bytes for a pool of 4-bit codes."""
     if name == "f16":
         return (random.standard_normal(count, np.float32) * np.float32(spread)).astype(np.float16)
     kind, _, part = name.partition(" ")
@@ -143,7 +143,7 @@ class _Compressing(_Writer):
         self.pools = Pools(counts, sizes.width**-0.5)
 
     def weight(self, name: str, *shape: int, mean: float = 0.0, like: tuple[int, ...] = ()) -> Port:
-        """A constant, decompressed to f32 if it is a matrix."""
+        """Add a constant, decompressed to f32 if it is a matrix."""
         if len(shape) != 2:
             return super().weight(name, *shape, mean=mean, like=like)
         kind = STORED[self.variant]
@@ -180,7 +180,7 @@ class _Compressing(_Writer):
 
 
 def build(variant: Variant, sizes: Sizes = LLAMA_1B) -> Llama:
-    """A stateful Llama decoder as `tests.models.transformer.llama` has it, whose logits are those of the last token."""
+    """Return a stateful Llama decoder as in `tests.models.transformer.llama`, with logits of the last token only."""
     w = _Compressing(variant, sizes)
     write_llama(w, sizes, tied=True)
     xml, header = w.net.build()
@@ -191,7 +191,7 @@ def build(variant: Variant, sizes: Sizes = LLAMA_1B) -> Llama:
 
 
 def llama_ir(variant: Variant, sizes: Sizes = LLAMA_1B) -> tuple[bytes, Array]:
-    """XML and weights for `ovgpu.Core.read_model`, which reads the array where it is."""
+    """Return the XML and the weights for `ovgpu.Core.read_model`, which reads the array in place."""
     return build(variant, sizes).ir
 
 
@@ -206,7 +206,7 @@ class Caches:
                                  count + SLACK)
 
     def of(self, layer: int, part: str, length: int) -> Array:
-        """Keys or values [1, heads, length, head] of a layer in f16."""
+        """Return keys or values [1, heads, length, head] of a layer in f16."""
         shape = 1, self.sizes.heads // self.sizes.shared, length, self.sizes.head
         start = (2 * layer + (part == "value")) * 9973 % SLACK
         return self.numbers[start : start + math.prod(shape)].reshape(shape)

@@ -1,8 +1,7 @@
 """The decoder of `bench.gpu_llama` in plain torch, with the same numbers, and ways to run it.
 
-The KV cache has room for every position from the beginning. A step attends to a fixed number of keys, without a mask,
-so that it reads no more than it must and can be captured: what is timed is one length. Nothing here is imported
-before torch is known to be there.
+The KV cache has its full capacity from the beginning. A step attends to a fixed number of keys, without a mask, so that
+it reads no more than necessary and can be captured. A measurement is of one length. Only functions import torch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TILES = 8  # inner tiles of K in torch's layout of int4 weights
 
 
 def device_of() -> str | None:
-    """The device of torch, None if it has no GPU or is not there."""
+    """Return torch's device, None if it has no GPU or is not installed."""
     try:
         import torch
     except ImportError:
@@ -34,7 +33,7 @@ def device_of() -> str | None:
 
 
 def decompressed(stored: Stored, device: str, kind: Any) -> Any:
-    """A matrix [out, in] on a device; codes are decompressed there."""
+    """Return a matrix [out, in] on a device; codes are decompressed there."""
     import torch
 
     def moved(array: Array) -> Any:
@@ -68,7 +67,7 @@ def _dense(weight: Any) -> Any:
 
 
 def _dense_int4(out: int, of: int, device: str, seed: int) -> Any:
-    """A layer of random int4 weights in torch's own layout, with scales and zero points for groups."""
+    """Return a layer of random int4 weights in torch's own layout, with scales and zero points for groups."""
     import torch
 
     class Int4(torch.nn.Module):
@@ -98,7 +97,7 @@ class Network:
     """The model as a torch module on a device, with a cache of ``positions`` tokens.
 
     Projections to queries, keys and values are one matrix, and so are the two of a gated layer. With ``int4`` all
-    products, that of the head too, are torch's int4 kernels over random codes. ``nbytes``: weights that a token reads.
+    products, including the head's, are torch's int4 kernels over random codes. ``nbytes``: weights that a token reads.
     """
 
     def __init__(self, model: Llama, device: str, kind: str, positions: int, int4: bool = False) -> None:
@@ -180,7 +179,7 @@ class Network:
             self.nbytes += self.module.head.weight.nbytes
 
     def fill(self, caches: Caches, length: int) -> None:
-        """Sets the first ``length`` rows of the KV cache."""
+        """Set the first ``length`` rows of the KV cache."""
         import torch
 
         with torch.inference_mode():
@@ -191,7 +190,7 @@ class Network:
 
 
 class Peer:
-    """A network run in one of `MODES`, or eagerly: one token behind ``length - 1`` others, or a prompt of ``tokens``.
+    """A network run in one of `MODES`, or eagerly: one token after ``length - 1`` others, or a prompt of ``tokens``.
 
     Inputs are on the device, at fixed addresses. A compiled network is captured into a CUDA graph as well.
     """
@@ -237,14 +236,14 @@ class Peer:
         self.graph = graph
 
     def launch(self) -> None:
-        """Starts a step without waiting for it."""
+        """Start a step without waiting for it."""
         import torch
 
         with torch.inference_mode():
             self._call()
 
     def infer(self) -> Array:
-        """The logits in f32 on the host, of tokens that are there."""
+        """Return the logits in f32 on the host, for tokens on the host."""
         import torch
 
         with torch.inference_mode():

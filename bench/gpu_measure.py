@@ -1,4 +1,4 @@
-"""Times on a device: events and host clocks, and the bandwidth that everything is held against."""
+"""Timing on a device: events, host clocks, and the bandwidth of a copy, with which others are compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-BATCH = 1e-3  # seconds of work between two events, at least: an event's clock ticks about every microsecond
+BATCH_SECONDS = 1e-3  # the least work between two events, whose clock ticks about every microsecond
 
 
 class Timer(Protocol):
@@ -21,7 +21,7 @@ class Timer(Protocol):
 
 
 class Events:
-    """CUDA events on a stream, of CuPy."""
+    """CuPy's CUDA events on a stream."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self.cupy, self.stream = cupy, stream
@@ -50,7 +50,7 @@ class HostClock:
 
 
 class Flush:
-    """Writes more memory than the second-level cache holds, so that what follows reads from device memory."""
+    """Function that overwrites the second-level cache, so that the next launch reads from device memory."""
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self.runtime, self.stream = cupy.cuda.runtime, stream
@@ -63,10 +63,10 @@ class Flush:
 
 def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, least: int = 5,
                    flush: Callable[[], object] | None = None) -> list[float]:
-    """Device time of one launch, sampled for about ``seconds``.
+    """Return samples of the device time of one launch in seconds, taken for about ``seconds``.
 
-    Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH`, and no less than what
-    the host takes to give one; with it, which runs before each launch, a sample is one launch.
+    Without ``flush`` a sample is the mean over enough launches in a row to fill `BATCH_SECONDS`, which includes the
+    host's time if that is longer. With ``flush``, which runs before each launch, a sample is one launch.
     """
     for _ in range(3):
         launch()
@@ -77,7 +77,7 @@ def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, l
         launch()
         end = timer.mark()
         timer.synchronize()
-        count = max(1, min(1000, round(BATCH / max(timer.seconds(start, end), 1e-9))))
+        count = max(1, min(1000, round(BATCH_SECONDS / max(timer.seconds(start, end), 1e-9))))
     samples: list[float] = []
     until = time.perf_counter() + seconds
     while len(samples) < least or time.perf_counter() < until:
@@ -93,7 +93,7 @@ def device_seconds(launch: Callable[[], object], timer: Timer, seconds: float, l
 
 
 def host_seconds(run: Callable[[], object], seconds: float, least: int) -> list[float]:
-    """Wall-clock time of each call of something that waits for its results."""
+    """Return the wall-clock times in seconds of calls of ``run``, which waits for its results."""
     samples: list[float] = []
     until = time.perf_counter() + seconds
     while len(samples) < least or time.perf_counter() < until:
@@ -105,8 +105,8 @@ def host_seconds(run: Callable[[], object], seconds: float, least: int) -> list[
 
 def call_seconds(call: Callable[[], object], synchronize: Callable[[], object], rounds: int = 20,
                  count: int = 200) -> float:
-    """What a call that launches work costs the host: the device catches up outside the clock, every ``count``
-    calls, before its queue fills and calls wait for it."""
+    """Return the host's time in seconds for a call that launches work. The device catches up outside the measured time
+    after every ``count`` calls, before its queue fills and calls wait for it."""
     for _ in range(3):
         call()
     samples = []
@@ -121,7 +121,7 @@ def call_seconds(call: Callable[[], object], synchronize: Callable[[], object], 
 
 
 def summary(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Microseconds: the median over the rounds of their medians, its spread, and quantiles of all samples."""
+    """Return microseconds: the median over the rounds of their medians, its spread, and quantiles of all samples."""
     medians = [statistics.median(samples) * 1e6 for samples in rounds]
     everything = np.concatenate([np.asarray(samples) for samples in rounds]) * 1e6
     low, high = np.percentile(everything, [10, 90])
@@ -130,7 +130,7 @@ def summary(rounds: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 
 def copy_bandwidth(cupy: Any, stream: Any, size: int, seconds: float) -> float:
-    """Bytes per second, read and written, of the largest plain copy in device memory."""
+    """Return the bytes per second, read and written, of a copy of ``size`` bytes in device memory."""
     source, target = cupy.cuda.alloc(size), cupy.cuda.alloc(size)
     runtime = cupy.cuda.runtime
     runtime.memsetAsync(source.ptr, 7, size, stream.ptr)
@@ -142,12 +142,13 @@ def copy_bandwidth(cupy: Any, stream: Any, size: int, seconds: float) -> float:
 
 
 def properties(cupy: Any) -> dict[str, Any]:
+    """Return the properties of the first device."""
     found: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(0)
     return found
 
 
 def describe(cupy: Any) -> dict[str, Any]:
-    """The device and its software."""
+    """Describe the device and its software."""
     found = properties(cupy)
     name = found["name"]
     return {
@@ -163,7 +164,7 @@ def describe(cupy: Any) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, Any]:
-    """Clocks, power and temperature at this moment, if NVML can be asked."""
+    """Return clocks, power and temperature at this moment, if NVML is available."""
     try:
         import pynvml
 
@@ -175,5 +176,5 @@ def clocks() -> dict[str, Any]:
             "watts": pynvml.nvmlDeviceGetPowerUsage(device) / 1e3,
             "celsius": pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU),
         }
-    except Exception as error:  # no NVML, or it may not be asked here
+    except Exception as error:  # NVML is missing or not allowed
         return {"unknown": f"{type(error).__name__}: {error}"}

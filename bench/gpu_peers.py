@@ -1,14 +1,14 @@
-"""Times ovgpu on a card against torch: eager, compiled, and CUDA graphs of both; and what the calls of libraries cost.
+"""Benchmark of ovgpu on a card against torch: eager, compiled, and CUDA graphs of both; and the cost of library calls.
 
     python -m bench.gpu_peers                        everything; results go to bench/results
     python -m bench.gpu_peers --only bert_base gpt2_decode --no-questions
     python -m bench.gpu_peers --emulated --tiny      a trial without a GPU, in less than a minute
 
-First the bandwidth of a copy; then each workload in all engines, results compared before times count; then
-`gpu_questions`. Three times per engine: on the device, between events around many launches of one inference's work (in
-a graph, one launch each; the cache is emptied before each where bandwidth is measured); of a call, inputs and outputs
-on the device, with its wait; and wall-clock, host arrays in to host arrays out. Ratios are to the fastest other engine:
-below 1, ovgpu is faster.
+The command measures the bandwidth of a copy, then asks `gpu_questions`, then times each workload in all engines, whose
+results must agree. There are three times per engine: on the device, between events around many launches of one
+inference's work (in a graph, one launch each; the cache is emptied before each where bandwidth is measured); of a call,
+inputs and outputs on the device, with its wait; and wall-clock, host arrays in to host arrays out. Ratios are to the
+fastest other engine: below 1, ovgpu is faster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = ["Workload", "Engine", *(f"{title} (us)" for title in TIMES.values()),
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All of it; what could be measured is reported even if something else failed."""
+    """Measure everything; return the results, which include the failures of single parts."""
     device = "EMULATED" if options.emulated else "NVIDIA"
     if options.emulated:
         from tests.emulator import blas_emu, blaslt_emu, cupy_emu
@@ -81,7 +81,7 @@ def _measure(options: argparse.Namespace, device: str) -> dict[str, Any]:
 
 
 def _progress(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Says what is done, and keeps it should the rest be cut short."""
+    """Print the progress, and save the results in case the rest is cut short."""
     Console(stderr=True).print(text, markup=False, highlight=False)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -89,14 +89,14 @@ def _progress(options: argparse.Namespace, result: dict[str, Any], text: str) ->
 
 
 def rows(result: dict[str, Any]) -> list[list[str]]:
-    """The table's rows, one per workload and engine."""
+    """Return the table's rows, one per workload and engine."""
     found = []
     for workload in result["workloads"].values():
         for name, row in workload["engines"].items():
             cells = [workload["title"], name]
             if "device" not in row:
-                said = row.get("failed") or f"wrong: error {row['error']:.1e}"
-                found.append([*cells, said.splitlines()[0][:60], "", "", "", "", ""])
+                message = row.get("failed") or f"wrong: error {row['error']:.1e}"
+                found.append([*cells, message.splitlines()[0][:60], "", "", "", "", ""])
                 continue
             rate = workload["least_bytes"] / row["device"]["us"] * 1e6
             times = [f"{row[what]['us']:.2f}" if what in row else "" for what in TIMES]
@@ -107,7 +107,7 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def _free(cupy: Any) -> None:
-    """Gives memory back between workloads."""
+    """Free memory between workloads."""
     import gc
 
     gc.collect()
@@ -131,6 +131,7 @@ def _torch_device() -> str | None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=[*WORKLOADS], metavar="NAME",
                         help=f"workloads: {', '.join(WORKLOADS)}")
@@ -156,7 +157,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if ovgpu failed or was wrong on a workload."""
+    """Run the command; return exit status 1 if ovgpu failed or was wrong on a workload."""
     options = parse(arguments)
     result = run(options)
     device = result["device"]["name"]

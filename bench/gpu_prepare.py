@@ -1,14 +1,14 @@
-"""Gathers in a folder what a machine with a GPU and without a network lacks; run where there is a network and no GPU.
+"""Preparation of a folder for a machine with a GPU and without a network; run it where there is a network and no GPU.
 
     python -m bench.gpu_prepare FOLDER [--python 3.12] [--wheels REQUIREMENT ...] [--only TESTS ...]
 
 wheels/            Python packages, nvmath-python and cuDNN's frontend by default
 expectations.xz    OpenVINO's answers for the test suite
-kernels.tar.xz     machine code for sm_90 of the kernels that the suite and the benchmarks ask for: of CUPY_CACHE_DIR
+kernels.tar.xz     machine code for sm_90 of the kernels of the suite and the benchmarks, for CUPY_CACHE_DIR
 run.sh             the whole procedure: `bash run.sh STAGE [OUT [--budget SECONDS]]`, from the root of the project
 
-It takes about 15 minutes on two cores. Wheels and answers that are there are not fetched again; kernels/, which need
-not travel, has what has been compiled before.
+It takes about 15 minutes on two cores. Existing wheels and answers are not fetched again. kernels/ has the kernels that
+have been compiled before, and need not be copied to the other machine.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ echo "$(($(ls "$work"/kernels/ovgpu | wc -l) - before)) kernels were compiled, $
 
 
 def wheels(folder: Path, options: argparse.Namespace) -> None:
+    """Download the wheels."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     _call([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version",
            options.python, "--implementation", "cp", *platforms, "-d", str(folder), *options.wheels])
@@ -66,7 +67,7 @@ def kernels(folder: Path, options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def idle() -> Iterator[None]:
-    """Within the block, emulated kernels and products do nothing: what is asked for is recorded, at full size."""
+    """Make emulated kernels and products do nothing within the block, so that kernels are recorded at full size."""
     from tests.emulator import array_ops, blas_emu, blaslt_emu, cudnn_emu, kernel
 
     saved: list[tuple[Any, Callable[..., Any]]] = []
@@ -83,7 +84,7 @@ def idle() -> Iterator[None]:
 
 
 def record(folder: Path) -> None:
-    """Asks for the kernels of the benchmarks' workloads."""
+    """Record the kernels of the benchmarks' workloads."""
     from bench import gpu_profile, gpu_vision
 
     gpu_recorded.begin(folder)
@@ -92,7 +93,7 @@ def record(folder: Path) -> None:
             start = time.perf_counter()
             try:
                 gpu_profile.engine(name, "EMULATED", False)
-            except Exception as e:  # the others are worth as much
+            except Exception as e:  # go on with the other workloads
                 print(f"{name}: {type(e).__name__}: {e}", flush=True)
             print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
 
@@ -102,11 +103,12 @@ def _call(command: Sequence[str], check: bool = True) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--python", default="3.12", help="the version there")
+    parser.add_argument("--python", default="3.12", help="the Python version of the other machine")
     parser.add_argument("--wheels", nargs="*", default=[*WHEELS])
-    parser.add_argument("--only", nargs="*", help="tests whose kernels are wanted; none of the benchmarks' then")
+    parser.add_argument("--only", nargs="*", help="tests whose kernels are recorded, without those of the benchmarks")
     parser.add_argument("--record", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve()

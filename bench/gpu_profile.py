@@ -1,4 +1,4 @@
-"""Tells where the time of the workloads goes on a card: on the device by kernel, on the host by function.
+"""Profile of the workloads on a card: device time by kernel, host time by function.
 
     python -m bench.gpu_profile --out FOLDER [--budget SECONDS] [--only NAME ...]
 
@@ -31,10 +31,10 @@ from bench.gpu_vision_workloads import WORKLOADS as VISION
 from bench.gpu_workloads import TINY, WORKLOADS
 from ovgpu.backends.cuda import rt
 
-LAUNCHES = 6  # that are profiled
-WARM = 8
-CALLS = 60  # of the host's profile
-SHARE = 0.02  # of a workload's device time: kernels below are left out of the table
+LAUNCHES = 6  # launches that are profiled
+WARM_UP = 8
+CALLS = 60  # calls in the host's profile
+MIN_SHARE = 0.02  # the least share of a workload's device time for a kernel in the table
 FUNCTIONS = 30
 LLAMA: dict[str, tuple[Variant, int]] = {f"llama {variant} {context}": (variant, context)
                                          for variant in ("f16", "int8", "int4") for context in (128, 8192)}
@@ -44,11 +44,11 @@ DEFAULT = (*LLAMA, "resnet50_f16", "resnet50", "bert_f16", "bert_b32_f16", "unet
 
 
 def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object]]:
-    """A workload's engine, ready to be launched, and what the host does for an inference."""
+    """Return a workload's engine, ready to be launched, and a function that makes an inference."""
     if name in LLAMA:
         variant, context = LLAMA[name]
         sizes = gpu_llama.TINY if tiny else LLAMA_1B
-        context = min(context, sizes.positions - CALLS - 4 * WARM)
+        context = min(context, sizes.positions - CALLS - 4 * WARM_UP)
         found: Any = gpu_llama.Run(build(variant, sizes), device)
         found.fill(Caches(sizes, context), context - 1)
         call: Callable[[], object] = found.infer
@@ -58,13 +58,13 @@ def engine(name: str, device: str, tiny: bool) -> tuple[Any, Callable[[], object
     else:
         found = Ovgpu((TINY if tiny else WORKLOADS)[name](), device)
         call = found.infer if found.workload.prompt is not None else found.call
-    for _ in range(WARM):
+    for _ in range(WARM_UP):
         call()
     return found, call
 
 
 def kernel_times(launch: Callable[[], object], wait: Callable[[], object]) -> dict[str, list[float]]:
-    """Microseconds of all kernels and copies of some launches, by name."""
+    """Return the microseconds of all kernels and copies of some launches, by name."""
     import torch
 
     for _ in range(2):
@@ -79,6 +79,7 @@ def kernel_times(launch: Callable[[], object], wait: Callable[[], object]) -> di
 
 
 def grouped(events: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
+    """Group microseconds by name."""
     found: dict[str, list[float]] = defaultdict(list)
     for name, microseconds in events:
         found[name].append(microseconds)
@@ -86,7 +87,7 @@ def grouped(events: Iterable[tuple[str, float]]) -> dict[str, list[float]]:
 
 
 def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
-    """Per kernel: microseconds of one launch in all and each, how many there are, and the share; the longest first."""
+    """Return a row per kernel, the longest first: microseconds of one launch in all and each, count, and share."""
     total = sum(map(sum, times.values())) or 1.0
     found = [{"kernel": name, "us": sum(each) / launches, "count": len(each) / launches,
               "each_us": float(np.mean(each)), "share": sum(each) / total} for name, each in times.items()]
@@ -94,7 +95,7 @@ def rows(times: dict[str, list[float]], launches: int) -> list[dict[str, Any]]:
 
 
 def host_times(call: Callable[[], object]) -> dict[str, Any]:
-    """Microseconds of a call, and the functions that take longest, under the profiler."""
+    """Return the microseconds of a call, and the functions that take longest under the profiler."""
     start = time.perf_counter()
     for _ in range(CALLS):
         call()
@@ -111,6 +112,7 @@ def host_times(call: Callable[[], object]) -> dict[str, Any]:
 
 
 def profiled(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the profile of a workload."""
     found, call = engine(name, options.device, options.tiny)
     row: dict[str, Any] = {}
     if options.emulated:
@@ -122,7 +124,7 @@ def profiled(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The table of kernels as Markdown."""
+    """Return the table of kernels as Markdown."""
     lines = [f"# Kernels of the workloads on {result['device']}", "",
              "Device time of one inference by kernel (`python -m bench.gpu_profile`); names are cut."]
     for name, row in result["workloads"].items():
@@ -133,12 +135,12 @@ def table(result: dict[str, Any]) -> str:
                   "| us | count | each us | kernel |", "| ---: | ---: | ---: | --- |"]
         lines += [f"| {kernel['us']:.1f} | {kernel['count']:.0f} | {kernel['each_us']:.2f} | "
                   f"{kernel['kernel'][:110].replace('|', '/')} |"
-                  for kernel in row["kernels"] if kernel["share"] >= SHARE]
+                  for kernel in row["kernels"] if kernel["share"] >= MIN_SHARE]
     return "\n".join(lines) + "\n"
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All workloads, until the time is up; what is known is in the files at every moment."""
+    """Profile all workloads until the time is up; write the files after each."""
     until = time.perf_counter() + options.budget
     properties = rt.cupy().cuda.runtime.getDeviceProperties(0)
     name = properties["name"]
@@ -164,7 +166,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a workload failed."""
+    """Run the command; return exit status 1 if a workload failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=180)

@@ -1,4 +1,4 @@
-"""What only a device tells: the cost of CuPy's calls, what a capture does, how far kernels get."""
+"""Questions that only a device answers: costs of CuPy's calls, effects of captures, speed of library kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALE = 'extern "C" __global__ void scale(float* x, float a, int n) { int i = bl
 
 
 def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
-    """All answers, by question; one that failed says why, and does not keep the others from being asked."""
+    """Return all answers by question; a question that fails has its error as the answer, and the others go on."""
     cupy = rt.cupy()
     questions: dict[str, Callable[[Any], Answer]] = {
         "host cost of calls (us)": lambda stream: call_costs(stream, tiny),
@@ -54,13 +54,13 @@ def answer(device: str, tiny: bool, copy_bandwidth: float) -> dict[str, Answer]:
 
 
 def rows(answers: dict[str, Answer]) -> list[list[str]]:
-    """Rows of a table: question, case, answer."""
+    """Return the rows of a table: question, case, answer."""
     return [[question, key, f"{value:.3f}" if isinstance(value, float) else str(value)[:120]]
             for question, answer in answers.items() for key, value in answer.items() if key != "trace"]
 
 
 def captured(stream: Any, *calls: Callable[[], object]) -> Any:
-    """The graph of some calls. The capture ends whatever they raise."""
+    """Return the graph of some calls. The capture ends even if they raise."""
     stream.begin_capture()
     try:
         for call in calls:
@@ -72,7 +72,7 @@ def captured(stream: Any, *calls: Callable[[], object]) -> Any:
 
 
 def _end(stream: Any) -> str:
-    """Ends a capture; what went wrong with it, if anything did."""
+    """End a capture; return the error as text, "" if there is none."""
     try:
         stream.end_capture()
     except Exception as error:
@@ -81,7 +81,7 @@ def _end(stream: Any) -> str:
 
 
 def call_costs(stream: Any, tiny: bool) -> Answer:
-    """Host microseconds per call of each kind that an inference makes."""
+    """Return host microseconds per call of each kind that an inference makes."""
     cupy = rt.cupy()
     runtime = cupy.cuda.runtime
     x, y, z = (cupy.zeros(256, np.float32) for _ in range(3))
@@ -93,7 +93,7 @@ def call_costs(stream: Any, tiny: bool) -> Answer:
     product = (Blas(stream).matmul(a, b, c) or [None])[0]
     host = np.zeros(256, np.float32)
     block = cupy.cuda.alloc(4096)
-    kernel((1,), (256,), args, stream=stream)  # loads it, which a capture may not
+    kernel((1,), (256,), args, stream=stream)  # loads the kernel, which is not allowed in a capture
     graph = captured(stream, lambda: kernel((1,), (256,), args, stream=stream))
     calls: dict[str, Callable[[], object]] = {
         "RawKernel": lambda: kernel((1,), (256,), args, stream=stream),
@@ -115,7 +115,7 @@ def call_costs(stream: Any, tiny: bool) -> Answer:
 
 
 def capture_modes(stream: Any) -> Answer:
-    """Whether memory may be taken while a stream is captured: a block that the pool has, and one that it has not."""
+    """Return whether memory can be allocated while a stream is captured: a block of the pool, and a new one."""
     cupy, size = rt.cupy(), 1 << 20
     found: Answer = {}
     for mode in ("Global", "ThreadLocal", "Relaxed"):
@@ -124,17 +124,17 @@ def capture_modes(stream: Any) -> Answer:
             if what == "a block of the pool":
                 cupy.cuda.alloc(size)  # and given back
             stream.begin_capture(getattr(cupy.cuda.runtime, f"streamCaptureMode{mode}"))
-            said = "allowed"
+            outcome = "allowed"
             try:
                 cupy.cuda.alloc(size)
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            found[f"{mode}, {what}"] = said + _end(stream)
+                outcome = f"{type(error).__name__}: {error}"
+            found[f"{mode}, {what}"] = outcome + _end(stream)
     return found
 
 
 def product_nodes(stream: Any) -> Answer:
-    """What a captured product is made of: with a workspace of its handle's own, as in `Blas`, and without."""
+    """Return the nodes of a captured product: with the handle's own workspace, as in `Blas`, and without."""
     cupy = rt.cupy()
     found: Answer = {}
     for size in (64, 1024):
@@ -142,27 +142,27 @@ def product_nodes(stream: Any) -> Answer:
         for own in (True, False):
             blas = Blas(stream)
             if not own:
-                blas.cublas.set_stream(blas.handle, stream.ptr)  # which takes the workspace away
+                blas.cublas.set_stream(blas.handle, stream.ptr)  # this removes the workspace
             calls = blas.matmul(a, b, c) or []
             try:
                 for call in calls:
                     call()
-                said = ", ".join(nodes(captured(stream, *calls)))
+                outcome = ", ".join(nodes(captured(stream, *calls)))
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            found[f"{size} cubed, {'own' if own else 'default'} workspace"] = said
+                outcome = f"{type(error).__name__}: {error}"
+            found[f"{size} cubed, {'own' if own else 'default'} workspace"] = outcome
     return found
 
 
 def nodes(graph: Any) -> list[str]:
-    """The labels of a graph's nodes, in short, from the text that CUDA writes for Graphviz."""
+    """Return short labels of a graph's nodes, from the text that CUDA writes for Graphviz."""
     text = graph.debug_dot_str()
     labels = re.findall(r'^\s*"?[\w.]*n(?:ode_)?\d+"?\s*\[.*?label="([^"]*)"', text, re.MULTILINE | re.DOTALL)
     return [re.sub(r"[{}|\\]+", " ", label).strip()[:60] for label in labels]
 
 
 def graph_launches(stream: Any, counts: Sequence[int]) -> Answer:
-    """Of graphs of so many small kernels, each after the one before: host time of a launch, and device time."""
+    """Return host and device time of a launch, for graphs of so many small kernels in sequence."""
     cupy = rt.cupy()
     kernel = cupy.RawModule(code=SCALE).get_function("scale")
     x = cupy.zeros(256, np.float32)
@@ -179,7 +179,7 @@ def graph_launches(stream: Any, counts: Sequence[int]) -> Answer:
 
 
 def lstm_steps(device: str, sizes: tuple[tuple[int, int], tuple[int, ...]]) -> Answer:
-    """Microseconds per step of an LSTMSequence: the difference of two lengths over that of their steps."""
+    """Return the microseconds per step of an LSTMSequence: the time between two lengths over their difference."""
     (few, many), widths = sizes
     found: Answer = {}
     for hidden in widths:
@@ -202,8 +202,8 @@ def lstm_steps(device: str, sizes: tuple[tuple[int, int], tuple[int, ...]]) -> A
 
 
 def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
-    """cuBLAS on one row: the fraction of the copy bandwidth at which it reads the weights, which take turns, so
-    that no cache holds them."""
+    """Return the bandwidth at which cuBLAS reads the weights of a product of one row, also as a fraction of a copy's.
+    Several weights take turns, so that no cache holds them."""
     cupy, blas = rt.cupy(), Blas(stream)
     found: Answer = {}
     for kind in (np.float32, np.float16):
@@ -219,7 +219,7 @@ def products(stream: Any, size: int, copy_bandwidth: float) -> Answer:
 
 
 def transfers(stream: Any, nbytes: int, tiny: bool) -> Answer:
-    """GB/s of large transfers by the size of their chunks, and microseconds of small downloads, with their waits."""
+    """Return GB/s of large transfers by chunk size, and microseconds of small downloads, with their waits."""
     cupy = rt.cupy()
     host, device = np.zeros(nbytes, np.uint8), cupy.zeros(nbytes, np.uint8)
     found: Answer = {}
@@ -237,8 +237,8 @@ def transfers(stream: Any, nbytes: int, tiny: bool) -> Answer:
 
 
 def epilogues(stream: Any, size: int, rows: Sequence[int]) -> Answer:
-    """Graphs of a product of so many rows with a bias, or with that and a Gelu: of one call of cuBLASLt, which may be
-    several kernels, and of cuBLAS's and a kernel for the layers."""
+    """Return the times of a product of so many rows with a bias, or a bias and a Gelu, in graphs: as one call of
+    cuBLASLt, which may be several kernels, and as a call of cuBLAS and a kernel for the layers."""
     cupy, blas = rt.cupy(), Blas(stream)
     parts = (Part(Add(), (0, 1)), Part(Gelu7(approximation_mode="tanh"), (2,)))
     found: Answer = {}

@@ -1,8 +1,8 @@
-"""Kernels that an emulated run asks for, and their machine code for a card, as `ovgpu.backends.cuda.kernel_cache` keeps
-it.
+"""Kernels that an emulated run requests, and their machine code for a card, as `ovgpu.backends.cuda.kernel_cache`
+stores it.
 
-The emulator compiles for the host, but asks for kernels by the same keys as a card of its compute capability. What it
-keeps in a folder has the source; `compile_all` puts NVRTC's machine code in its place.
+The emulator compiles for the host, but requests kernels by the same keys as a card of its compute capability. The files
+that it stores hold the source; `compile_all` replaces it by NVRTC's machine code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ CAPABILITY = "90"  # the emulator's
 
 
 def begin(folder: Path) -> None:
-    """Has this process and those forked from it keep what the emulator compiles."""
+    """Make this process and those forked from it store the kernels that the emulator compiles."""
     os.environ["CUPY_CACHE_DIR"] = str(folder.resolve())
     rt.replaced = lambda: False
 
 
 def compile_all(folder: Path) -> tuple[int, list[str]]:
-    """Replaces what was recorded by machine code; how many kernels there are, and what does not compile."""
+    """Replace recorded sources by machine code; return the number of kernels, and those that do not compile."""
     files = sorted((folder / "ovgpu").glob("*.cubin"))
     with ProcessPoolExecutor() as pool:
         wrong = [line for line in pool.map(compile_file, files, chunksize=8) if line]
@@ -35,7 +35,7 @@ def compile_all(folder: Path) -> tuple[int, list[str]]:
 
 
 def compile_file(path: Path) -> str:
-    """Replaces what a file has; "" if it compiles, or has been."""
+    """Replace the source in a file by machine code; return "" if it compiles or has been compiled, else the error."""
     payload = kernel_cache.read(path)
     assert payload is not None
     symbol, _, recorded = payload.partition(b"\0")

@@ -18,7 +18,7 @@ from ovgpu.backends.cuda import rt
 from tests.models.drive import decoder_inputs
 
 Array = NDArray[Any]
-STEPS = 3  # of a decoder, whose results are compared
+STEPS = 3  # steps of a decoder whose results are compared
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Settings:
     modes: Sequence[str]
     rounds: int
     seconds: float
-    steps: int  # of a decoder, timed one by one
-    least: int  # samples of a measurement, however long they take
+    steps: int  # steps of a decoder, timed one by one
+    least: int  # the least number of samples of a measurement
 
 
 class Ovgpu:
@@ -56,7 +56,7 @@ class Ovgpu:
                 self.call()
         else:
             self.begin()
-        if device != "CPU":  # the clock stands on the stream of the request that `launch` repeats
+        if device != "CPU":  # the timer uses the stream of the request that `launch` repeats
             cupy, stream = rt.cupy(), self.resident._backend.stream
             self.timer = Events(cupy, stream)
             self.flush = Flush(cupy, stream) if workload.bandwidth else None
@@ -70,14 +70,14 @@ class Ovgpu:
                 number, ovgpu.Tensor(cupy.empty(array.shape, array.dtype), shared_memory=True))
 
     def begin(self) -> None:
-        """Resets a decoder and feeds its prompt."""
+        """Reset a decoder and feed its prompt."""
         if self.workload.prompt is not None:
             self.request.reset_state()
             self.position = 0
             self._step(self.workload.prompt)
 
     def infer(self, token: int = 0) -> list[Array]:
-        """Host arrays in, host arrays out."""
+        """Run an inference from host arrays to host arrays."""
         if self.workload.prompt is not None:
             return self._step(np.array([[token]]))
         found = self.request.infer(self.workload.inputs, share_inputs=True, share_outputs=True)
@@ -90,14 +90,14 @@ class Ovgpu:
         return [np.asarray(y) for y in found.to_tuple()]
 
     def call(self) -> None:
-        """An inference on inputs that are on the device, whose outputs stay there; waits for it."""
+        """Run an inference with inputs and outputs on the device, and wait for it."""
         self.resident.infer()
 
     def launch(self) -> None:
-        """The work of the last such inference once more, without waiting; of a decoder, of its last step."""
+        """Repeat the work of the last such inference (of a decoder, its last step) without waiting."""
         executor = self.resident._last
-        for segment, kept in zip(executor.program.segments, executor.bindings):
-            binding = next(reversed(kept.values()))
+        for segment, cached in zip(executor.program.segments, executor.bindings):
+            binding = next(reversed(cached.values()))
             if not executor.backend.replay(binding):
                 executor.run_flat(segment, binding)
             if segment.steps and segment.steps[-1].kind == "eager":
@@ -110,7 +110,7 @@ class Ovgpu:
 
 
 def results(engine: Any, workload: Workload) -> list[Array]:
-    """What an engine computes: copies, which later inferences do not overwrite."""
+    """Return copies of an engine's outputs, which later inferences do not overwrite."""
     if workload.prompt is None:
         return [np.array(y) for y in engine.infer()]
     engine.begin()
@@ -118,7 +118,7 @@ def results(engine: Any, workload: Workload) -> list[Array]:
 
 
 def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
-    """The largest relative distance of an output, ``|found - wanted| / |wanted|``; NaN where shapes differ."""
+    """Return the largest relative distance of an output, ``|found - wanted| / |wanted|``; NaN if shapes differ."""
     if [x.shape for x in found] != [x.shape for x in wanted]:
         return float("nan")
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(found, wanted)]
@@ -126,7 +126,7 @@ def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
 
 
 def compare(make: Callable[[], Workload], settings: Settings) -> dict[str, Any]:
-    """All engines on one workload: results first, against ovgpu on the CPU; then times, the engines taking turns.
+    """Run all engines on one workload: compare results with ovgpu on the CPU, then take times in turns.
 
     An engine that fails, or whose results differ, is reported as such and not timed.
     """

@@ -1,10 +1,10 @@
-"""Runs tests of kernels on a card under NVIDIA's compute-sanitizer: stray accesses (memcheck) and races in shared
-memory (racecheck).
+"""Tests of kernels on a card under NVIDIA's compute-sanitizer: stray accesses (memcheck) and races in shared memory
+(racecheck).
 
     python -m bench.gpu_sanitize --out FOLDER [--budget SECONDS] [--tools memcheck racecheck] [FILE ...]
 
-Each file of tests is a process of its own, several at a time. ``sanitize.json`` has, for each, the errors that the tool
-counted and the first of them.
+Each test file runs in a separate process, several at a time. For each, ``sanitize.json`` has the number of errors that
+the tool counted and the first error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-EACH = 100  # seconds of a file's tests
+FILE_SECONDS = 100  # for a file's tests
 FILES = tuple(f"tests/kernels/test_{name}.py" for name in (
     "attention", "attention_mma", "compressed", "compressed_mma", "convolution", "recurrent", "reduction",
     "normalization", "softmax", "channel_normalization", "scatter", "gather", "sort", "segments", "copy", "movement",
@@ -31,7 +31,7 @@ ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard
 
 
 def command(tool: str, file: str, emulated: bool) -> list[str]:
-    """Tests of a file under a tool; without one on the emulator, which has checks of its own."""
+    """Return the command for the tests of a file under a tool. On the emulator there is none: it has its own checks."""
     tests = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist",
              "--device", "emulator" if emulated else "cuda", "-k", "not compile", file]
     if emulated:
@@ -39,10 +39,10 @@ def command(tool: str, file: str, emulated: bool) -> list[str]:
     return ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--print-limit", "5", *tests]
 
 
-def read(said: str, status: int | None) -> dict[str, Any]:
+def read(printed: str, status: int | None) -> dict[str, Any]:
     """Parse a run's output: the number of errors, and the lines of the first one."""
-    counts = [int(a or b) for a, b in ERRORS.findall(said)]
-    lines = said.splitlines()
+    counts = [int(a or b) for a, b in ERRORS.findall(printed)]
+    lines = printed.splitlines()
     first = next((i for i, line in enumerate(lines) if FAULT.search(line)), None)
     tests = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed)", line)), "")
     return {"errors": sum(counts) if counts else None, "status": status, "tests": tests.strip("= "),
@@ -50,7 +50,7 @@ def read(said: str, status: int | None) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All files under all tools, until the time is up."""
+    """Run all files under all tools until the time is up."""
     until = time.perf_counter() + options.budget
     waiting = [(tool, file) for tool in options.tools for file in options.files if (ROOT / file).exists()]
     running: list[tuple[str, float, subprocess.Popen[str]]] = []
@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             running.append((f"{tool} {file}", now, process))
         for item in list(running):
             name, began, process = item
-            late = now > until or now - began > EACH
+            late = now > until or now - began > FILE_SECONDS
             try:
-                said, _ = process.communicate(timeout=0.1)
+                printed, _ = process.communicate(timeout=0.1)
             except subprocess.TimeoutExpired:
                 if not late:
                     continue
                 process.kill()
-                said, _ = process.communicate()
-            found[name] = read(said, None if late else process.returncode)
+                printed, _ = process.communicate()
+            found[name] = read(printed, None if late else process.returncode)
             running.remove(item)
             (options.out / "sanitize.json").write_text(json.dumps(found, indent=1))
         if now > until:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a tool counted errors."""
+    """Run the command; return exit status 1 if a tool counted errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", default=[*FILES])
     parser.add_argument("--out", type=Path, required=True)

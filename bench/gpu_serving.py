@@ -1,12 +1,12 @@
-"""Times what a server asks for: inferences per second with several requests in flight, and how long until the first
-result of a new process.
+"""Benchmark of serving: inferences per second with several requests in flight, and the time to the first result of a
+new process.
 
     python -m bench.gpu_serving --out FILE.json [--budget SECONDS] [--only NAME ...]
     python -m bench.gpu_serving --emulated --tiny     a trial without a GPU
 
 Requests are those of an `AsyncInferQueue`, host arrays in to host arrays out. A process begins with `import ovgpu`,
 reads a model from a file, compiles it with CACHE_DIR and infers once: "cold" with an empty folder, so that all kernels
-are compiled, "cached" with what the cold one left there.
+are compiled, "cached" with the kernels that the cold process stored there.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_FLIGHT = (1, 2, 4, 8)
 DEFAULT = ("resnet50_f16", "mobilenet_v2_f16", "bert_f16", "lstm_b1")
 TINY = ("lstm_b1",)
-STARTS = 3  # processes with a filled cache, whose median counts
+STARTS = 3  # processes with a filled cache, of whose times the median is reported
 WARM = 4  # inferences of each request
 
 
 def throughput(compiled: Any, inputs: dict[str, Any], count: int, seconds: float) -> float:
-    """Inferences per second with so many requests in flight."""
+    """Return the inferences per second with so many requests in flight."""
     import ovgpu
 
     queue = ovgpu.AsyncInferQueue(compiled, count)
@@ -50,7 +50,7 @@ def throughput(compiled: Any, inputs: dict[str, Any], count: int, seconds: float
 
 
 def first_result(folder: Path, device: str, emulated: bool) -> dict[str, float]:
-    """Seconds of each step of a new process, which is this one."""
+    """Return the seconds of each step to the first result in this process, which must be new."""
     found: dict[str, float] = {}
 
     def timed(what: str, step: Callable[[], Any]) -> Any:
@@ -76,7 +76,7 @@ def _emulator(device: str) -> Any:
 
 
 def starts(workload: Any, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Seconds until the first result, in processes of their own."""
+    """Measure the seconds until the first result in separate processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         xml, weights = workload.ir
@@ -96,6 +96,7 @@ def starts(workload: Any, options: argparse.Namespace) -> dict[str, dict[str, fl
 
 
 def measured(make: Callable[[], Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of a workload."""
     import ovgpu
 
     workload = make()
@@ -108,7 +109,7 @@ def measured(make: Callable[[], Any], options: argparse.Namespace) -> dict[str, 
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All workloads, until the time is up; what is known is in the file at every moment."""
+    """Measure all workloads until the time is up; write the file after each."""
     from bench import gpu_vision_workloads
 
     until, found = time.perf_counter() + options.budget, dict[str, Any]()
@@ -133,7 +134,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a workload failed."""
+    """Run the command; return exit status 1 if a workload failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="JSON file, rewritten after each workload")
     parser.add_argument("--budget", type=float, default=120, help="seconds after which no workload is begun")

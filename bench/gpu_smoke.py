@@ -1,10 +1,10 @@
-"""Runs whole models on a card, each in a process of its own: the first look at a machine.
+"""Smoke test of whole models on a card, each in a separate process; the first thing to run on a new machine.
 
     python -m bench.gpu_smoke --out FOLDER [--seconds 90] [--jobs 14] [--models NAME ...] [--device NVIDIA]
 
-Each of the test suite's models answers its recorded calls several times over, so that captured graphs are replayed,
-in f32 against the recorded answers and in f16 against its own answers in f32. ``smoke.json`` has, for each, errors
-relative to the largest value, seconds to the first answer, launches, and the trace of what it raised.
+Each of the test suite's models runs its recorded calls several times, so that captured graphs are replayed. Both its
+f32 and its f16 outputs are compared with the recorded ones. For each, ``smoke.json`` has errors relative to the largest
+value, seconds to the first answer, launches, and the trace of an exception.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import numpy as np
 
 from tests.models.drive import DATA, Expected, relative_error, replay
 
-PASSES = 4  # over the calls of a model: graphs are captured in the second
-HALF = 3e-2  # of the largest value: what f16 may differ from f32
+PASSES = 4  # passes over the calls of a model; graphs are captured in the second
+HALF_TOLERANCE = 3e-2  # of f16 against f32, relative to the largest value
 # Models that amplify roundings, or flip levels of FakeQuantize by them: the emulator has the same errors to two digits.
 AMPLIFYING = {"t5_encoder": 5e-2, "t5_decoder": 5e-2, "resnet_int8": 0.15}
 
 
 @contextmanager
 def device_of(name: str) -> Any:
-    """The device to compile for; "EMULATED" is the emulator's."""
+    """Yield the device to compile for; "EMULATED" is the emulator's."""
     if name != "EMULATED":
         yield name
         return
@@ -62,7 +62,7 @@ def check(model: str, device: str, half: bool) -> dict[str, Any]:
             if not all(np.isfinite(a).all() for a in outputs if a.dtype.kind == "f"):
                 raise AssertionError(f"pass {number}: values are not finite")
             errors.append(max(map(relative_error, outputs, call.outputs), default=0.0))
-    limit = AMPLIFYING.get(model, HALF) if half else expected.tolerance
+    limit = AMPLIFYING.get(model, HALF_TOLERANCE) if half else expected.tolerance
     found |= {"error": max(errors), "limit": limit, "right": max(errors) <= limit}
     request = compiled.create_infer_request()
     for _ in range(3):
@@ -73,7 +73,7 @@ def check(model: str, device: str, half: bool) -> dict[str, Any]:
 
 
 def run_one(model: str, device: str, half: bool, results: Any) -> None:
-    """`check` in a process of its own; the last words of one that dies are on its standard error."""
+    """Run `check` in this process and send its result; if the process dies, its standard error has the message."""
     try:
         with device_of(device) as name:
             results.send(check(model, name, half))
@@ -84,7 +84,7 @@ def run_one(model: str, device: str, half: bool, results: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All models in both precisions, several at a time."""
+    """Run all models in both precisions, several at a time."""
     waiting = [(name, half) for half in (False, True) for name in options.models]
     context, found, running = multiprocessing.get_context("fork"), dict[str, Any](), list[Any]()
     until = time.perf_counter() + options.seconds
@@ -120,6 +120,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return exit status 1 if a model failed or was wrong."""
     names = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -132,8 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = {key: row for key, row in found.items() if not row.get("right")}
     for key, row in sorted(found.items(), key=lambda item: item[1].get("right", False)):
         text = "error {error:.1e} of {limit:.0e}, first answer {first_s:.1f} s, {launches} launches, {kernels} kernels"
-        said = row.get("raised") or text.format(**row)
-        print(f"{'ok   ' if key not in wrong else 'WRONG'} {key}: {said[:300]}")
+        message = row.get("raised") or text.format(**row)
+        print(f"{'ok   ' if key not in wrong else 'WRONG'} {key}: {message[:300]}")
     print(f"{len(found) - len(wrong)} of {len(found)} right")
     return int(bool(wrong))
 

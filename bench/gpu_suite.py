@@ -1,10 +1,10 @@
-"""Runs the tests of the CUDA backend on a card: parts of test files, each in a process of its own.
+"""Runner for the tests of the CUDA backend on a card: parts of test files run in separate processes.
 
     python -m bench.gpu_suite --expectations FILE --out FOLDER --seconds 400 [--jobs 14] [--failed FILE] [PATH ...]
 
-A fault that spoils a CUDA context (an illegal address, say) ends no more than one part. Processes are forked from one
-that has loaded OpenVINO's answers and the modules, but has not touched CUDA. ``suite.json`` is rewritten while the run
-goes on, so that a run that is cut short leaves what it has found.
+A fault that breaks a CUDA context, such as an illegal address, ends only one part. Processes are forked from one that
+has loaded OpenVINO's answers and the modules, but has not used CUDA. ``suite.json`` is rewritten while the run goes on,
+so that a run that is cut short leaves its results.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from bench import gpu_recorded
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/kernels", "tests/state", "tests/control_flow", "tests/models", "tests/runtime", "tests/passes",
            "tests/ops", "tests/api")
-PART = 120  # tests of a part
-PART_SECONDS = 150  # after which a part is stopped
+PART_TESTS = 120  # the most tests of a part
+PART_SECONDS = 150  # after this time a part is stopped
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", "-o", "faulthandler_timeout=0"]
-REPORT = 20  # groups of failures that are printed
+MAX_GROUPS = 20  # the most groups of failures that are printed
 
 
 @dataclass
 class Found:
-    """Outcomes of tests: counts by outcome, and of each failure where it was, what was raised, and the trace."""
+    """Outcomes of tests: counts by outcome; test, error and trace of each failure; times of slow tests."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[dict[str, str]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)  # of slow tests
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Collector:
-    """Pytest plugin: lists the tests that run on a card."""
+    """Pytest plugin that lists the tests that run on a card."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -59,7 +59,7 @@ class Collector:
 
 
 class Recorder:
-    """Pytest plugin: runs the named tests alone, and records their outcomes."""
+    """Pytest plugin that runs the named tests alone, and records their outcomes."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.found, self.current = set(names), Found(), ""
@@ -89,12 +89,12 @@ def on_card(item: pytest.Item) -> bool:
 
 
 def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
-    """The tests by file."""
+    """Return the tests by file."""
     plugin = Collector()
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as printed:
         pytest.main([*OPTIONS, "--collect-only", "--continue-on-collection-errors", "--device", device, *paths],
                     [plugin])
-    print("\n".join(line for line in said.getvalue().splitlines() if line.startswith("ERROR ")))  # without openvino
+    print("\n".join(line for line in printed.getvalue().splitlines() if line.startswith("ERROR ")))  # without openvino
     found: dict[str, list[str]] = defaultdict(list)
     for name in plugin.names:
         found[name.partition("::")[0]].append(name)
@@ -102,33 +102,33 @@ def collect(paths: Sequence[str], device: str) -> dict[str, list[str]]:
 
 
 def parts(tests: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Runs of neighbouring tests of a file; neighbours share kernels."""
-    return [(file, names[begin : begin + PART]) for file, names in tests.items()
-            for begin in range(0, len(names), PART)]
+    """Return the parts: neighbouring tests of a file, which share kernels."""
+    return [(file, names[begin : begin + PART_TESTS]) for file, names in tests.items()
+            for begin in range(0, len(names), PART_TESTS)]
 
 
 def run_part(file: str, names: Sequence[str], device: str, results: Any) -> None:
-    """Runs a part in this process, and sends what it found: after each failure, and at the end."""
+    """Run a part in this process, and send its outcomes: after each failure, and at the end."""
     recorder = Recorder(names)
     results.send(("began", recorder.found))
     usual = recorder.pytest_runtest_logreport
 
-    def told(report: pytest.TestReport) -> None:
+    def report_failures(report: pytest.TestReport) -> None:
         usual(report)
         if report.failed:
             results.send(("going on", recorder.found))
 
-    recorder.pytest_runtest_logreport = told  # type: ignore[method-assign]
+    recorder.pytest_runtest_logreport = report_failures  # type: ignore[method-assign]
     with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
         status = pytest.main([*OPTIONS, "--device", device, file], [recorder])
     results.send((f"ended with {int(status)}", recorder.found))
     results.close()
-    os._exit(0)  # nothing is worth waiting for
+    os._exit(0)  # skips the shutdown of the interpreter
 
 
 @dataclass
 class Part:
-    """A part that runs."""
+    """A running part."""
 
     file: str
     names: list[str]
@@ -149,7 +149,7 @@ class Part:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All parts, several at a time, until the time is up."""
+    """Run all parts, several at a time, until the time is up."""
     start = time.perf_counter()
     if options.record:
         gpu_recorded.begin(options.record)
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     tests = collect(options.paths, options.device)
     if options.failed:
         wanted = {failure["test"] for failure in json.loads(options.failed.read_text())["failures"]}
-        tests = {file: kept for file, names in tests.items() if (kept := [n for n in names if n in wanted])}
+        tests = {file: selected for file, names in tests.items() if (selected := [n for n in names if n in wanted])}
     waiting = parts(tests)
     total = sum(len(names) for _, names in waiting)
     print(f"{total} tests in {len(waiting)} parts, collected in {time.perf_counter() - start:.0f} s", flush=True)
@@ -199,7 +199,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add(result: dict[str, Any], part: Part, seconds: float) -> None:
-    """Adds what a part found."""
+    """Add the outcomes of a part to the result."""
     result["counts"].update(part.found.counts)
     result["failures"] += part.found.failures
     result["slow"] |= part.found.seconds
@@ -210,12 +210,13 @@ def add(result: dict[str, Any], part: Part, seconds: float) -> None:
 
 
 def save(folder: Path, result: dict[str, Any]) -> None:
+    """Write suite.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "suite.json").write_text(json.dumps(result, indent=0))
 
 
 def groups(failures: Sequence[dict[str, str]]) -> list[tuple[str, list[dict[str, str]]]]:
-    """Failures of one kind together, the most frequent first: messages without their numbers."""
+    """Return the failures by kind (the message without numbers), the most frequent kind first."""
     found: dict[str, list[dict[str, str]]] = defaultdict(list)
     for failure in failures:
         line = next(iter(failure["raised"].strip().splitlines()), "")
@@ -224,26 +225,27 @@ def groups(failures: Sequence[dict[str, str]]) -> list[tuple[str, list[dict[str,
 
 
 def report(result: dict[str, Any]) -> Iterator[str]:
-    """Lines of the summary, the most frequent failures first."""
+    """Yield the lines of the summary, the most frequent failures first."""
     yield (f"{dict(result['counts'])} of {result['tests']} in {result['seconds']:.0f} s, "
            f"{result['unfinished']} not begun")
-    for group, failures in groups(result["failures"])[:REPORT]:
+    for group, failures in groups(result["failures"])[:MAX_GROUPS]:
         files = Counter(failure["test"].partition("::")[0].rpartition("/")[2] for failure in failures)
         yield f"{len(failures)} x {group}"
         yield f"    {dict(files.most_common(6))}; {failures[0]['test'][:150]}"
         yield f"    {failures[0]['raised'].strip()[:250]!r}"
-    yield from result["lost"][:REPORT]
+    yield from result["lost"][:MAX_GROUPS]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return exit status 1 unless all tests ran and passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", default=[*FOLDERS])
     parser.add_argument("--expectations", type=Path, help="OpenVINO's answers, see tests/harness/store.py")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--failed", type=Path, help="a suite.json: its failures alone are run again")
-    parser.add_argument("--record", type=Path, help="keep what the emulator compiles in this folder, see gpu_recorded")
+    parser.add_argument("--failed", type=Path, help="a suite.json: run only its failures again")
+    parser.add_argument("--record", type=Path, help="folder for kernels that the emulator compiles, see gpu_recorded")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     options = parser.parse_args(arguments)
     result = run(options)

@@ -1,6 +1,6 @@
 """The workloads of `bench.gpu` in plain torch, with the weights of the IR; and torch's ways to run them.
 
-Nothing here is imported before torch is known to be there.
+Only functions import torch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MODES = ("eager", "graph", "compile", "compile+graph")
 
 
 def elementwise() -> Any:
+    """Return the module of the elementwise workload."""
     import torch
 
     class Elementwise(torch.nn.Module):
@@ -33,6 +34,7 @@ def elementwise() -> Any:
 
 
 def softmax() -> Any:
+    """Return the module of the softmax workload."""
     import torch
 
     return torch.nn.Softmax(-1)
@@ -62,7 +64,7 @@ def _table(weights: Mapping[str, Array], name: str) -> Any:
 
 
 def bert(weights: Mapping[str, Array], sizes: Sizes) -> Any:
-    """input_ids, attention_mask, token_type_ids [batch, time] -> [batch, time, width]."""
+    """Return BERT: input_ids, attention_mask, token_type_ids [batch, time] -> [batch, time, width]."""
     import torch
     from torch.nn import functional as F
 
@@ -99,9 +101,9 @@ def bert(weights: Mapping[str, Array], sizes: Sizes) -> Any:
 
 
 def gpt2(weights: Mapping[str, Array], sizes: Sizes) -> Any:
-    """tokens [1, new], position of the first of them [1] -> logits [1, new, vocabulary].
+    """Return GPT-2: tokens [1, new], position of the first of them [1] -> logits [1, new, vocabulary].
 
-    The cache has room for every position from the beginning, so that shapes stay and graphs can be captured.
+    The KV cache has its full capacity from the beginning, so that shapes are static and graphs can be captured.
     """
     import torch
     from torch.nn import functional as F
@@ -220,7 +222,7 @@ class Peer:
         self.graph = graph
 
     def begin(self) -> None:
-        """Feeds the prompt of a decoder."""
+        """Feed the prompt of a decoder."""
         if self.decodes:
             import torch
 
@@ -230,7 +232,7 @@ class Peer:
             self.position = prompt.shape[1]
 
     def call(self) -> None:
-        """One inference, inputs and outputs on the device; waits for it."""
+        """Run an inference with inputs and outputs on the device, and wait for it."""
         self.launch()
         self.timer.synchronize()
 
@@ -241,7 +243,7 @@ class Peer:
             self._call()
 
     def infer(self, token: int = 0) -> list[Array]:
-        """Host arrays in, host arrays out."""
+        """Run an inference from host arrays to host arrays."""
         import torch
 
         given = [*self.workload.inputs.values()]

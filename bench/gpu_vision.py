@@ -1,4 +1,4 @@
-"""Times ovgpu against torch on networks for images, speech and diffusion, on BERT in f16, and on LSTMs:
+"""Benchmark of ovgpu against torch on networks for images, speech and diffusion, on BERT in f16, and on LSTMs:
 
     python -m bench.gpu_vision --out FILE.json
     python -m bench.gpu_vision --only resnet50_f16 unet_f16 --modes graph compile+graph --budget 300
@@ -7,8 +7,8 @@
 Each workload is built, run, compared with torch in f32 (largest difference over largest value), then timed as in
 `bench.gpu`: on the device, per call, and host to host. A workload in f16 is an IR of f32 that ovgpu compiles with
 INFERENCE_PRECISION_HINT f16, and a torch module in half precision, with channels last if it convolves. Torch's f32
-runs without TF32. Where "graph" is a mode of it, a graph with TF32 is timed as well, as "graph-tf32", and of
-convolutions in f16 a graph without channels last, as "graph-nchw": torch's group norms prefer that.
+runs without TF32. The mode "graph" of f32 is also timed with TF32, as "graph-tf32". The mode "graph" of convolutions in
+f16 is also timed without channels last, as "graph-nchw": torch's group norms prefer that.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ovgpu.backends.cuda import CudaBackend, rt
 Array = NDArray[Any]
 TF32_TOLERANCE = 2e-2
 FRAMES = 3  # inferences of a model with state that are compared
-WARM = 8  # inferences; graphs are captured at the second with the same buffers, and states alternate between two
-LEAST = 5  # samples of a measurement
+WARM_UP = 8  # inferences; graphs are captured at the second with the same buffers, and states alternate between two
+MIN_SAMPLES = 5  # the least samples of a measurement
 
 
 class Ovgpu(gpu_run.Ovgpu):
@@ -62,7 +62,7 @@ class Ovgpu(gpu_run.Ovgpu):
         self._keep_on_device(outputs)
         backend: Any = self.resident._backend
         self.timer = Events(rt.cupy(), backend.stream)  # each request has a stream of its own
-        for _ in range(WARM):
+        for _ in range(WARM_UP):
             self.infer()
             self.call()
 
@@ -73,13 +73,13 @@ class Ovgpu(gpu_run.Ovgpu):
 
 
 def results(engine: Any, workload: Configured) -> list[Array]:
-    """Copies of the outputs of one inference, or of the first few from the initial state."""
+    """Return copies of the outputs of one inference, or of the first few from the initial state."""
     engine.begin()
     return [np.array(y) for _ in range(FRAMES if workload.stateful else 1) for y in engine.infer()]
 
 
 def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
-    """The largest difference over the largest value, of the worst output; NaN where shapes differ."""
+    """Return the largest difference relative to the largest value, of the worst output; NaN if shapes differ."""
     if [x.shape for x in found] != [x.shape for x in wanted]:
         return float("nan")
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(found, wanted)]
@@ -87,17 +87,17 @@ def error(found: Sequence[Array], wanted: Sequence[Array]) -> float:
 
 
 def measured(engine: Any, rounds: int, seconds: float) -> dict[str, Any]:
-    """Device time, time of a call, and time from host to host."""
+    """Measure device time, time of a call, and time from host to host."""
     found: dict[str, list[list[float]]] = {"device": [], "call": [], "wall": []}
     for _ in range(rounds):
-        found["wall"].append(host_seconds(engine.infer, seconds, LEAST))
-        found["call"].append(host_seconds(engine.call, seconds, LEAST))
-        found["device"].append(device_seconds(engine.launch, engine.timer, seconds, LEAST))
+        found["wall"].append(host_seconds(engine.infer, seconds, MIN_SAMPLES))
+        found["call"].append(host_seconds(engine.call, seconds, MIN_SAMPLES))
+        found["device"].append(device_seconds(engine.launch, engine.timer, seconds, MIN_SAMPLES))
     return {what: summary(samples) for what, samples in found.items()}
 
 
 class Run:
-    """Progress through the workloads; what is known is in ``result`` and in the file at every moment."""
+    """Run over the workloads; ``result`` and the file are updated after each engine."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -108,7 +108,7 @@ class Run:
     def over(self) -> bool:
         return self.options.budget is not None and time.perf_counter() - self.start > self.options.budget
 
-    def keep(self) -> None:
+    def save(self) -> None:
         if self.options.out is not None:
             self.result["seconds"] = time.perf_counter() - self.start
             self.options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class Run:
             print(self.result["device"]["name"], "with" if self.result["ovgpu_cudnn"] else "WITHOUT", "cuDNN in ovgpu",
                   flush=True)
         compiled = self.cuda and any(_compiles(mode) for mode in self.options.modes)
-        for compiling in (False, True) if compiled else (False,):  # which takes longest: all workloads come first
+        for compiling in (False, True) if compiled else (False,):  # compiling takes longest, so it comes last
             for name in self.options.only:
                 if self.over():
                     print(f"{name}: {'compiling ' * compiling}not started, the budget is spent", flush=True)
@@ -138,11 +138,11 @@ class Run:
                     self.result["items"].setdefault(name, {"engines": {}})["trace"] = traceback.format_exc()[-4000:]
                     print(f"{name}: FAILED {traceback.format_exc().splitlines()[-1][:150]}", flush=True)
                 self.free()
-                self.keep()
+                self.save()
                 print(f"{name:18} {time.perf_counter() - self.start:.0f} s so far", flush=True)
 
     def item(self, name: str, make: Callable[[], Configured], compiling: bool) -> None:
-        """One workload: torch in f32 for reference, then ovgpu and torch's modes, or those of them that compile."""
+        """Measure one workload: torch in f32 as reference, then ovgpu and torch's modes, or the modes that compile."""
         start = time.perf_counter()
         workload = make()
         item: dict[str, Any] = self.result["items"].setdefault(name, {
@@ -175,11 +175,11 @@ class Run:
             item["engines"][engine] = row = self.engine(build, workload, wanted, tolerance)
             print(f"{name:18} {engine:20} {_line(row)}", flush=True)
             self.free()
-            self.keep()
+            self.save()
         _ratios(name, item)
 
     def modes(self, workload: Configured) -> list[str]:
-        """Torch's modes that the device and the workload allow."""
+        """Return torch's modes that the device and the workload allow."""
         modes = [mode for mode in MODES if mode in self.options.modes and (self.cuda or mode == "eager")]
         if "graph" in modes and (workload.image or not workload.half):
             modes.insert(modes.index("graph") + 1, "graph-nchw" if workload.half else "graph-tf32")
@@ -187,7 +187,7 @@ class Run:
 
     def engine(self, build: Callable[[], Any], workload: Configured, wanted: list[Array],
                tolerance: float) -> dict[str, Any]:
-        """Error and times of an engine, which is gone afterwards; times even if it is wrong."""
+        """Return the error and times of an engine, also if it is wrong; the engine is freed afterwards."""
         row: dict[str, Any] = {"right": False}
         try:
             start = time.perf_counter()
@@ -204,7 +204,7 @@ class Run:
         return row
 
     def free(self) -> None:
-        """Give memory back."""
+        """Free memory."""
         gc.collect()
         if self.options.device != "CPU":
             rt.cupy().get_default_memory_pool().free_all_blocks()
@@ -221,7 +221,7 @@ def _compiles(mode: str) -> bool:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """An engine's row as a short text."""
+    """Return an engine's row as a short text."""
     text = f"error {row['error']:.1e} {'ok' if row['right'] else 'WRONG'}" if "error" in row else ""
     text += "".join(f" {what} {row[what]['us']:.1f}" for what in ("device", "call", "wall") if what in row)
     text += f" us, setup {row['setup_seconds']:.1f} s" if "setup_seconds" in row else ""
@@ -243,7 +243,7 @@ def _ratios(name: str, item: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def emulator(device: str) -> Iterator[None]:
-    """The tests' emulator in CuPy's place, as a device of that name."""
+    """Replace CuPy by the tests' emulator within the block, and register it as a device of that name."""
     from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 
     rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
@@ -256,6 +256,7 @@ def emulator(device: str) -> Iterator[None]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, default=[*WORKLOADS], metavar="NAME",
                         help=f"workloads: {', '.join(WORKLOADS)}")
@@ -289,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = Run(options)
     with emulator(options.device) if options.emulated else contextlib.nullcontext():
         run.all()
-    run.keep()
+    run.save()
     wrong = [name for name, item in run.result["items"].items() if not item["engines"].get("ovgpu", {}).get("right")]
     if wrong:
         print(f"failed or wrong: {', '.join(wrong)}")

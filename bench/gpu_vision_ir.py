@@ -18,9 +18,9 @@ from tests.models.transformer import Sizes, _Writer
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
-RELU_GAIN = (2 / (1 - 1 / np.pi)) ** 0.5  # of weights whose sum is 0, behind a ReLU
-BRANCH_GAIN = 0.3  # of the last layer of a residual branch
-GROUPS = 32  # of a group norm
+RELU_GAIN = (2 / (1 - 1 / np.pi)) ** 0.5  # for weights whose sum is 0, after a ReLU
+BRANCH_GAIN = 0.3  # for the last layer of a residual branch
+GROUPS = 32  # groups of a group norm
 
 
 class Built(NamedTuple):
@@ -32,6 +32,8 @@ class Built(NamedTuple):
 
 @dataclass(frozen=True)
 class ResNetSizes:
+    """Sizes of a ResNet; `blocks` counts those of each stage."""
+
     image: int = 224
     stem: int = 64
     blocks: tuple[int, ...] = (3, 4, 6, 3)
@@ -52,6 +54,8 @@ class MobileNetSizes:
 
 @dataclass(frozen=True)
 class UNetSizes:
+    """Sizes of a U-Net; `widths` has the channels of each level."""
+
     image: int = 64
     widths: tuple[int, ...] = (64, 128, 256)
     blocks: int = 2  # per level, on the way down
@@ -71,7 +75,7 @@ class Writer(_Writer):
 
     def conv(self, name: str, x: Port, of: int, out: int, kernel: Sequence[int], stride: int = 1,
              gain: float = RELU_GAIN, padding: int | None = None, depthwise: bool = False) -> Port:
-        """Convolution, padded to keep the extents unless told otherwise, and its bias."""
+        """Add a convolution and its bias; without ``padding`` it keeps the extents (at stride 1)."""
         n = len(kernel)
         fan_in = int(np.prod(kernel)) * (1 if depthwise else of)
         weight = self.drawn(f"{name}.weight", (out, 1 if depthwise else of, *kernel), gain * fan_in**-0.5)
@@ -87,7 +91,7 @@ class Writer(_Writer):
         return self.add(y, self.net.const(self.drawn(f"{name}.bias", (out,), 0.1).reshape(1, out, *(1,) * n)))
 
     def dense(self, name: str, x: Port, of: int, out: int, rank: int = 3, gain: float = 1.0, bias: bool = True) -> Port:
-        """x @ weight.T + bias, of a tensor of that rank."""
+        """Add x @ weight.T + bias for a tensor of that rank."""
         y = self.matmul(x, self.net.const(self.drawn(f"{name}.weight", (out, of), gain * of**-0.5)))
         if not bias:
             self.weights[f"{name}.bias"] = np.zeros(out, np.float32)
@@ -95,13 +99,13 @@ class Writer(_Writer):
         return self.add(y, self.net.const(self.drawn(f"{name}.bias", (out,), 0.1).reshape((1,) * (rank - 1) + (out,))))
 
     def affine(self, name: str, y: Port, like: Sequence[int]) -> Port:
-        """A norm's scale and shift."""
+        """Add a norm's scale and shift."""
         width = max(like)
         y = self.add(y, self.net.const(self.drawn(f"{name}.weight", (width,), 0.1, 1.0).reshape(like)), "Multiply")
         return self.add(y, self.net.const(self.drawn(f"{name}.bias", (width,), 0.1).reshape(like)))
 
     def group_norm(self, name: str, x: Port, shape: Sequence[int], groups: int, eps: float = 1e-5) -> Port:
-        """Group norm as Reshape, MVN, Reshape, Multiply, Add."""
+        """Add a group norm as Reshape, MVN, Reshape, Multiply, Add."""
         y = self.reshape(x, self.i64(0, groups, -1), True)
         y = self("MVN", [y, self.i64(2)], 6, eps=eps, normalize_variance=True, eps_mode="INSIDE_SQRT")
         return self.affine(name, self.reshape(y, self.i64(*shape), False), (1, shape[1], 1, 1))
@@ -113,13 +117,13 @@ class Writer(_Writer):
         return self("Swish", [x], 4)
 
     def head(self, x: Port, width: int, classes: int) -> Port:
-        """Global average pooling and a classifier."""
+        """Add global average pooling and a classifier."""
         y = self("ReduceMean", [x, self.i64(-1, -2)], keep_dims=True)
         return self.dense("head", self.reshape(y, self.i64(0, -1), True), width, classes, 2)
 
 
 def resnet(seed: int, batch: int, sizes: ResNetSizes) -> Built:
-    """ResNet of bottlenecks, stride in the 3x3 convolution: x [batch,3,image,image] -> logits."""
+    """Return a ResNet of bottlenecks with the stride in the 3x3 convolution: x [batch,3,image,image] -> logits."""
     w = Writer(Net("resnet"), np.random.default_rng(seed))
     x = w.net.parameter("f32", (batch, 3, sizes.image, sizes.image), "x")
     x = w.relu(w.conv("stem", x, 3, sizes.stem, (7, 7), 2))
@@ -142,7 +146,7 @@ def resnet(seed: int, batch: int, sizes: ResNetSizes) -> Built:
 
 
 def mobilenet(seed: int, batch: int, sizes: MobileNetSizes) -> Built:
-    """MobileNetV2: x [batch,3,image,image] -> logits."""
+    """Return MobileNetV2: x [batch,3,image,image] -> logits."""
     w = Writer(Net("mobilenet_v2"), np.random.default_rng(seed))
 
     def clamped(x: Port) -> Port:
@@ -164,7 +168,7 @@ def mobilenet(seed: int, batch: int, sizes: MobileNetSizes) -> Built:
 
 
 def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -> Port:
-    """Layer of a pre-norm encoder; `scaled`: as in Whisper, whose queries are scaled and whose keys have no bias."""
+    """Add a layer of a pre-norm encoder. With `scaled`, as in Whisper, queries are scaled and keys have no bias."""
     width, scale = sizes.width, np.float32(sizes.head**-0.5)
     y = w.norm(f"{k}.norm_1", x, width, eps)
     q = w.matmul(y, w.net.const(w.drawn(f"{k}.query.weight", (width, width), width**-0.5)))
@@ -184,7 +188,7 @@ def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -
 
 
 def vit(seed: int, image: int, patch: int, classes: int, sizes: Sizes) -> Built:
-    """Vision transformer, batch 1: x [1,3,image,image] -> logits [1,classes]."""
+    """Return a vision transformer, batch 1: x [1,3,image,image] -> logits [1,classes]."""
     w = Writer(Net("vit"), np.random.default_rng(seed))
     width = sizes.width
     x = w.net.parameter("f32", (1, 3, image, image), "x")
@@ -201,7 +205,7 @@ def vit(seed: int, image: int, patch: int, classes: int, sizes: Sizes) -> Built:
 
 
 def whisper(seed: int, mels: int, sizes: Sizes) -> Built:
-    """Whisper's encoder, batch 1: x [1,mels,2*positions] -> [1,positions,width]."""
+    """Return Whisper's encoder, batch 1: x [1,mels,2*positions] -> [1,positions,width]."""
     w = Writer(Net("whisper_encoder"), np.random.default_rng(seed))
     width = sizes.width
     x = w.net.parameter("f32", (1, mels, 2 * sizes.positions), "x")
@@ -216,7 +220,7 @@ def whisper(seed: int, mels: int, sizes: Sizes) -> Built:
 
 
 def unet(seed: int, batch: int, sizes: UNetSizes) -> Built:
-    """U-Net of a diffusion model: x [batch,latents,image,image], step [batch] -> noise like x."""
+    """Return the U-Net of a diffusion model: x [batch,latents,image,image], step [batch] -> noise like x."""
     w = Writer(Net("unet"), np.random.default_rng(seed))
     first, inner = sizes.widths[0], 4 * sizes.widths[0]
     x = w.net.parameter("f32", (batch, sizes.latents, sizes.image, sizes.image), "x")
@@ -236,21 +240,21 @@ def unet(seed: int, batch: int, sizes: UNetSizes) -> Built:
         return w.add(x if of == out else w.conv(f"{name}.skip", x, of, out, (1, 1), gain=1.0), y)
 
     x, of = w.conv("stem", x, sizes.latents, first, (3, 3), gain=1.0), first
-    kept = [(x, of)]
+    skips = [(x, of)]
     for level, width in enumerate(sizes.widths):
         if level:
             x, size = w.conv(f"down.{level}.shrink", x, of, of, (3, 3), 2, 1.0), size // 2
-            kept.append((x, of))
+            skips.append((x, of))
         for k in range(sizes.blocks):
             x, of = block(f"down.{level}.{k}", x, of, width), width
-            kept.append((x, of))
+            skips.append((x, of))
     x = block("middle", x, of, of)
     resized: dict[str, Any] = {
         "mode": "nearest", "shape_calculation_mode": "scales", "coordinate_transformation_mode": "asymmetric",
         "nearest_mode": "floor", "antialias": False, "pads_begin": [0], "pads_end": [0], "cube_coeff": -0.75}
     for level, width in reversed([*enumerate(sizes.widths)]):
         for k in range(sizes.blocks + 1):
-            skip, more = kept.pop()
+            skip, more = skips.pop()
             x, of = block(f"up.{level}.{k}", w("Concat", [x, skip], axis=1), of + more, width), width
         if level:
             scales = w.net.const(np.array([2, 2], np.float32))
@@ -262,13 +266,13 @@ def unet(seed: int, batch: int, sizes: UNetSizes) -> Built:
 
 
 def rates(width: int) -> Array:
-    """Angular rates of a time step's embedding."""
+    """Return the angular rates of a time step's embedding."""
     half = width // 2
     return np.asarray(10000.0 ** (-np.arange(half) / half), np.float32)
 
 
 def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, directions: int) -> Built:
-    """One LSTMSequence from a zero state: x [batch,steps,features] -> y [batch,steps,directions*hidden], h, c."""
+    """Return an LSTMSequence from a zero state: x [batch,steps,features] -> y [batch,steps,directions*hidden], h, c."""
     w = Writer(Net("lstm_sequence"), np.random.default_rng(seed))
     x = w.net.parameter("f32", (batch, steps, features), "x")
     h, c = (w.net.const(np.zeros((batch, directions, hidden), np.float32)) for _ in range(2))
@@ -285,7 +289,7 @@ def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, dir
 
 
 def stateful(seed: int, layers: int, features: int, hidden: int) -> Built:
-    """LSTM cells with state, one frame per inference: x [1,features] -> y [1,hidden]."""
+    """Return LSTM cells with state, one frame per inference: x [1,features] -> y [1,hidden]."""
     w = Writer(Net("lstm_state"), np.random.default_rng(seed))
     x, of = w.net.parameter("f32", (1, features), "x"), features
     for k in range(layers):

@@ -32,7 +32,7 @@ def _parameter(*arrays: Array) -> Any:
 
 
 def _conv(weights: Weights, name: str, stride: int = 1, padding: int | None = None) -> Any:
-    """Convolution over one or two axes; depthwise if the weights are."""
+    """Return a convolution over one or two axes, depthwise if the weights are."""
     from torch import nn
 
     out, of, *kernel = weights[f"{name}.weight"].shape
@@ -45,7 +45,7 @@ def _conv(weights: Weights, name: str, stride: int = 1, padding: int | None = No
 
 
 def _dense(weights: Weights, *names: str) -> Any:
-    """Linear layer, or several next to each other as one."""
+    """Return a linear layer, or several next to each other as one."""
     from torch import nn
 
     layer = nn.Linear(1, 1, device="meta")
@@ -55,7 +55,7 @@ def _dense(weights: Weights, *names: str) -> Any:
 
 
 def _norm(weights: Weights, name: str, eps: float, groups: int = 0) -> Any:
-    """Group norm, or layer norm without groups."""
+    """Return a group norm, or a layer norm if there are no groups."""
     from torch import nn
 
     width = weights[f"{name}.weight"].size
@@ -65,7 +65,7 @@ def _norm(weights: Weights, name: str, eps: float, groups: int = 0) -> Any:
 
 
 def resnet(weights: Weights, sizes: ResNetSizes) -> Any:
-    """[batch,3,image,image] -> logits."""
+    """Return a ResNet: [batch,3,image,image] -> logits."""
     from torch import nn
     from torch.nn import functional as F
 
@@ -98,7 +98,7 @@ def resnet(weights: Weights, sizes: ResNetSizes) -> Any:
 
 
 def mobilenet(weights: Weights, sizes: MobileNetSizes) -> Any:
-    """[batch,3,image,image] -> logits."""
+    """Return MobileNetV2: [batch,3,image,image] -> logits."""
     from torch import nn
     from torch.nn import functional as F
 
@@ -132,7 +132,7 @@ def mobilenet(weights: Weights, sizes: MobileNetSizes) -> Any:
 
 
 def _layers(weights: Weights, sizes: Sizes, eps: float) -> Any:
-    """Layers of a pre-norm encoder; queries, keys and values are one product."""
+    """Return the layers of a pre-norm encoder; queries, keys and values are one product."""
     from torch import nn
     from torch.nn import functional as F
 
@@ -155,7 +155,7 @@ def _layers(weights: Weights, sizes: Sizes, eps: float) -> Any:
 
 
 def vit(weights: Weights, patch: int, sizes: Sizes) -> Any:
-    """[batch,3,image,image] -> logits."""
+    """Return a vision transformer: [batch,3,image,image] -> logits."""
     import torch
 
     class ViT(torch.nn.Module):
@@ -174,7 +174,7 @@ def vit(weights: Weights, patch: int, sizes: Sizes) -> Any:
 
 
 def whisper(weights: Weights, sizes: Sizes) -> Any:
-    """[batch,mels,2*positions] -> [batch,positions,width]."""
+    """Return Whisper's encoder: [batch,mels,2*positions] -> [batch,positions,width]."""
     from torch import nn
     from torch.nn import functional as F
 
@@ -193,7 +193,7 @@ def whisper(weights: Weights, sizes: Sizes) -> Any:
 
 
 def unet(weights: Weights, sizes: UNetSizes) -> Any:
-    """x [batch,latents,image,image], step [batch] -> noise like x."""
+    """Return the U-Net of a diffusion model: x [batch,latents,image,image], step [batch] -> noise like x."""
     import torch
     from torch.nn import functional as F
 
@@ -234,18 +234,18 @@ def unet(weights: Weights, sizes: UNetSizes) -> Any:
             time = torch.cat([angles.sin(), angles.cos()], -1).to(x.dtype)
             time = F.silu(self.time_2(F.silu(self.time_1(time))))
             x = self.stem(x)
-            kept = [x]
+            saved = [x]
             for level in range(len(self.down)):
                 if level:
                     x = self.shrink[level - 1](x)
-                    kept.append(x)
+                    saved.append(x)
                 for block in self._blocks(self.down, level):
                     x = block(x, time)
-                    kept.append(x)
+                    saved.append(x)
             x = self.middle(x, time)
             for level in reversed(range(len(self.up))):
                 for block in self._blocks(self.up, level):
-                    x = block(torch.cat([x, kept.pop()], 1), time)
+                    x = block(torch.cat([x, saved.pop()], 1), time)
                 if level:
                     x = self.grow[level - 1](F.interpolate(x, scale_factor=2.0, mode="nearest"))
             return self.head(F.silu(self.norm(x)))
@@ -254,7 +254,7 @@ def unet(weights: Weights, sizes: UNetSizes) -> Any:
 
 
 def _gates(weights: Weights, prefix: str = "") -> list[Array]:
-    """Weights of inputs and states and the bias, gates in torch's order i f g o; OpenVINO's is f i c o."""
+    """Return the weights of inputs and states and the bias, gates in torch's order i f g o; OpenVINO's is f i c o."""
     found = []
     for name in ("input", "state", "bias"):
         array = weights[f"{prefix}{name}"]
@@ -265,7 +265,7 @@ def _gates(weights: Weights, prefix: str = "") -> list[Array]:
 
 
 def recurrent(weights: Weights, batch: int) -> Any:
-    """`torch.nn.LSTM` from a zero state: x [batch,steps,features] -> y, h, c with the batch first."""
+    """Return a `torch.nn.LSTM` from a zero state: x [batch,steps,features] -> y, h, c with the batch first."""
     import torch
 
     values = _gates(weights)
@@ -290,7 +290,7 @@ def recurrent(weights: Weights, batch: int) -> Any:
 
 
 def stateful(weights: Weights, layers: int) -> Any:
-    """LSTM cells whose state stays in buffers: x [1,features] -> y [1,hidden]."""
+    """Return LSTM cells whose state stays in buffers: x [1,features] -> y [1,hidden]."""
     import torch
 
     class Cells(torch.nn.Module):
@@ -322,7 +322,7 @@ def stateful(weights: Weights, layers: int) -> Any:
 
 
 class Peer(gpu_torch.Peer):
-    """A workload in torch, in 16 bits, with TF32, or with channels last if told so.
+    """A workload in torch; on request in 16 bits, with TF32, or with channels last.
 
     ``module`` is changed in place, so that several peers in turn can share it.
     """
@@ -352,6 +352,6 @@ class Peer(gpu_torch.Peer):
 
 
 def _arranged(x: Array, half: bool, channels_last: bool) -> Array:
-    """The array in the peer's type and memory order."""
+    """Return the array in the peer's type and memory order."""
     x = x.astype(np.float16) if half and x.dtype == np.float32 else x
     return np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if channels_last and x.ndim == 4 else x

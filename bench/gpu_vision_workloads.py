@@ -32,7 +32,7 @@ class Configured(Workload):
 
 def _workload(title: str, built: Built, inputs: dict[str, Array], outputs: int, module: Callable[[], Any],
               half: bool = False, **flags: Any) -> Configured:
-    """Workload of a network that gives ``outputs`` numbers."""
+    """Return the workload of a network whose outputs have ``outputs`` elements."""
     weights = sum(w.nbytes for w in built.weights.values())
     nbytes = (weights // 2 if half else weights) + sum(x.nbytes for x in inputs.values()) + 4 * outputs
     found = Configured(title, built.ir, inputs, module, nbytes, tolerance=1e-3, **flags)
@@ -48,7 +48,7 @@ def _normal(*shape: int) -> Array:
 
 
 def _images(batch: int, size: int) -> Array:
-    """Images of coarse tiles under noise: noise alone looks the same to a network that takes means."""
+    """Return images of coarse tiles under noise: noise alone looks the same to a network that takes means."""
     tile = max(1, size // 7)
     tiles = np.random.default_rng(2).standard_normal((batch, 3, size // tile + 1, size // tile + 1), np.float32)
     image = tiles.repeat(tile, 2).repeat(tile, 3)[:, :, :size, :size]
@@ -56,30 +56,35 @@ def _images(batch: int, size: int) -> Array:
 
 
 def resnet(sizes: ResNetSizes, batch: int, half: bool) -> Configured:
+    """Return the workload of ResNet-50."""
     built = gpu_vision_ir.resnet(11, batch, sizes)
     return _workload(f"ResNet-50, batch {batch}", built, {"x": _images(batch, sizes.image)},
                      batch * sizes.classes, partial(gpu_vision_torch.resnet, built.weights, sizes), half, image=True)
 
 
 def mobilenet(sizes: MobileNetSizes, half: bool) -> Configured:
+    """Return the workload of MobileNetV2."""
     built = gpu_vision_ir.mobilenet(12, 1, sizes)
     return _workload("MobileNetV2, batch 1", built, {"x": _images(1, sizes.image)}, sizes.classes,
                      partial(gpu_vision_torch.mobilenet, built.weights, sizes), half, image=True)
 
 
 def vit(image: int, classes: int, sizes: Sizes) -> Configured:
+    """Return the workload of a vision transformer in f16."""
     built = gpu_vision_ir.vit(13, image, 16, classes, sizes)
     return _workload("ViT-B/16, batch 1", built, {"x": _images(1, image)}, classes,
                      partial(gpu_vision_torch.vit, built.weights, 16, sizes), True)
 
 
 def whisper(title: str, mels: int, sizes: Sizes) -> Configured:
+    """Return the workload of Whisper's encoder in f16."""
     built = gpu_vision_ir.whisper(14, mels, sizes)
     return _workload(title, built, {"x": _normal(1, mels, 2 * sizes.positions)}, sizes.positions * sizes.width,
                      partial(gpu_vision_torch.whisper, built.weights, sizes), True)
 
 
 def unet(sizes: UNetSizes) -> Configured:
+    """Return the workload of a diffusion model's U-Net in f16."""
     built = gpu_vision_ir.unet(15, 1, sizes)
     inputs = {"x": _normal(1, sizes.latents, sizes.image, sizes.image), "step": np.array([37], np.float32)}
     return _workload(f"U-Net, {sizes.image} x {sizes.image}, widths {', '.join(map(str, sizes.widths))}", built, inputs,
@@ -87,13 +92,15 @@ def unet(sizes: UNetSizes) -> Configured:
 
 
 def bert(sizes: Sizes, batch: int, length: int) -> Configured:
+    """Return the workload of BERT in f16."""
     found = encoder(sizes, batch, length)
-    outputs = 4 * batch * length * sizes.width  # of the bytes that `encoder` counts, stay in f32
+    outputs = 4 * batch * length * sizes.width  # bytes counted by `encoder` that stay in f32
     nbytes = (found.nbytes - outputs) // 2 + outputs
     return _halved(Configured(found.title, found.ir, found.inputs, found.module, nbytes))
 
 
 def recurrent(batch: int, steps: int, features: int, hidden: int, directions: int) -> Configured:
+    """Return the workload of an LSTMSequence."""
     built = gpu_vision_ir.recurrent(16, batch, steps, features, hidden, directions)
     title = f"{'BiLSTM' if directions == 2 else 'LSTMSequence'}, batch {batch}, {steps} steps, {hidden} units"
     return _workload(title, built, {"x": _normal(batch, steps, features)}, batch * (steps + 2) * directions * hidden,
@@ -101,6 +108,7 @@ def recurrent(batch: int, steps: int, features: int, hidden: int, directions: in
 
 
 def stateful(layers: int, features: int, hidden: int) -> Configured:
+    """Return the workload of LSTM cells with state."""
     built = gpu_vision_ir.stateful(17, layers, features, hidden)
     title, outputs = f"LSTM with state, {layers} x {hidden}, per frame", (1 + 4 * layers) * hidden  # and the states
     return _workload(title, built, {"x": _normal(1, features)}, outputs,

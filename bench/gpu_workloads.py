@@ -1,4 +1,4 @@
-"""What `bench.gpu` times: a model as IR, its inputs, and the same mathematics in torch."""
+"""Workloads of `bench.gpu`: a model as IR, its inputs, and the same mathematics in torch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ IR = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Workload:
-    """``nbytes`` is the least that an inference moves through device memory: what it reads and writes, once.
+    """A model and its inputs. ``nbytes`` is the least traffic of device memory in an inference: reads and writes, once.
 
-    ``bandwidth`` says that this is what the time is made of. ``module()`` gives the torch module. A decoder is
-    given ``prompt`` and then one token after the other; ``inputs`` are then those of any step.
+    ``bandwidth`` says that this traffic limits the time. ``module()`` returns the torch module. A decoder gets
+    ``prompt`` and then one token after the other; ``inputs`` are then those of any step.
     """
 
     title: str
@@ -50,6 +50,7 @@ def elementwise(rows: int, columns: int, kind: str) -> Workload:
 
 
 def softmax(rows: int, columns: int, kind: str) -> Workload:
+    """Return the softmax of rows."""
     net = Net("softmax")
     x = net.parameter(kind, (rows, columns), "x")
     net.result(net.layer("Softmax", "opset8", [x], {"axis": -1}))
@@ -64,6 +65,7 @@ def _map(title: str, net: Net, rows: int, columns: int, kind: str, module: Calla
 
 
 def tensor_iterator() -> Workload:
+    """Return an LSTM as a TensorIterator."""
     ir = spec_tensor_iterator(11)
     random = np.random.default_rng(2)
     shapes = {"x": (1, 25, 512), "h": (1, 256), "c": (1, 256)}
@@ -74,6 +76,7 @@ def tensor_iterator() -> Workload:
 
 
 def sequence(steps: int, features: int, hidden: int) -> Workload:
+    """Return an LSTMSequence, batch 1."""
     ir = lstm_sequence(12, steps=steps, features=features, hidden=hidden)
     random = np.random.default_rng(3)
     shapes = {"x": (1, steps, features), "h": (1, 1, hidden), "c": (1, 1, hidden)}
@@ -85,6 +88,7 @@ def sequence(steps: int, features: int, hidden: int) -> Workload:
 
 
 def encoder(sizes: Sizes, batch: int, time: int) -> Workload:
+    """Return BERT."""
     model = bert(5, sizes, (batch, time))
     random = np.random.RandomState(6)
     inputs = {"input_ids": random.randint(0, sizes.vocabulary, (batch, time)),
@@ -98,6 +102,7 @@ def encoder(sizes: Sizes, batch: int, time: int) -> Workload:
 
 
 def decoder(sizes: Sizes, prompt: int) -> Workload:
+    """Return GPT-2, one token per inference after a prompt."""
     model = gpt2(8, sizes)
     tokens = np.random.RandomState(9).randint(0, sizes.vocabulary, (1, prompt))
     read = sum(w.nbytes for name, w in model.weights.items() if name != "positions.weight")

@@ -1,9 +1,9 @@
-"""Times ovgpu, and torch if asked for, against OpenVINO's CPU plugin (f32) on whole models.
+"""Benchmark of ovgpu, and of torch on request, against OpenVINO's CPU plugin (f32) on whole models.
 
     python bench/models.py [--models NAME ...] [--engines openvino ovgpu torch] [--rounds N] [--device CPU]
                            [--cache DIR] [--out bench/results]
 
-The engines take turns, each measurement in a process of its own; a model's figure is the median over the
+The engines take turns, each measurement in a separate process; a model's figure is the median over the
 rounds. A decoder is timed per token, over a fixed number of steps after a prefill, and for a whole prompt. All
 engines get the same inputs, and their outputs must agree before a time counts. The models come from
 `python -m tests.models.make --large --out DIR`; torch runs the modules that they were made from, eagerly and on the
@@ -49,12 +49,12 @@ MODELS = {
 ENGINES = {"openvino": "OpenVINO", "ovgpu": "ovgpu", "torch": "torch eager"}
 PREFILL, WARM, STEPS = 32, 8, 64
 PROMPT = 128
-VOCABULARY = 32000  # each decoder has so many tokens, or more
+VOCABULARY = 32000  # each decoder has at least so many tokens
 SECONDS = 2.0
 
 
 def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
-    """Times one model; also a sample of its output, to compare. Nothing where torch does not have the model."""
+    """Time one model; add a sample of its output for comparison. Return an empty result if torch lacks the model."""
     model, _, part = name.partition("/")
     folder = engines.ensure(model, cache)
     inputs = Expected.load(folder / "expected.npz").calls[0].inputs
@@ -73,7 +73,7 @@ def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
 
 
 def _compiled(compiled: Any, inputs: dict[str, Array]) -> Decoding | Callable[[], Array]:
-    """A decoder, or what infers once and gives the first output."""
+    """Return a decoder, or a function that infers once and returns the first output."""
     if "beam_idx" in inputs:
         return Decoder(compiled)
     request = compiled.create_infer_request()
@@ -86,7 +86,7 @@ def _compiled(compiled: Any, inputs: dict[str, Array]) -> Decoding | Callable[[]
 
 
 def _eager(model: str, inputs: dict[str, Array]) -> Decoding | Callable[[], Array] | None:
-    """The same of the torch module that a model was made from; None where there is none."""
+    """Return the same for the torch module that a model was made from; None if there is none."""
     from tests.models.build._convert import function
     from tests.models.build.decoders import Eager
     from tests.models.catalogue import LARGE
@@ -122,7 +122,7 @@ def _decode(decoder: Decoding) -> dict[str, Any]:
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model's figures: for each engine that has it the medians over the rounds, and the ratio to OpenVINO."""
+    """Return one model's figures: medians over the rounds and the ratio to OpenVINO, for each engine that has it."""
     engines.ensure(name.partition("/")[0], options.cache)
     results = engines.alternate(
         "models.py", options.engines, options.rounds, lambda engine: (engine, name, options.cache, options.device)
@@ -138,7 +138,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def means(models: dict[str, Any], chosen: list[str]) -> str:
-    """The geometric means of the ratios, in words."""
+    """Return the geometric means of the ratios as a sentence."""
     shared = [row for row in models.values() if row.keys() == set(chosen)]
     if not shared or len(chosen) == 1:
         return ""
@@ -148,6 +148,7 @@ def means(models: dict[str, Any], chosen: list[str]) -> str:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = engines.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["openvino", "ovgpu"],
@@ -168,8 +169,8 @@ def main() -> None:
         for engine in options.engines[1:]:
             cells += [f"{row[engine]['ms']:.2f}", f"{row[engine]['ratio']:.2f}"] if engine in row else ["-", "-"]
         rows.append([*cells, " / ".join(f"{row[engine]['compile_ms']:.0f}" for engine in compilers)])
-    places = {"ovgpu": options.device, "torch": "CPU"}
-    beside = " and ".join(f"{ENGINES[engine]} on {places[engine]}" for engine in options.engines[1:])
+    device_of = {"ovgpu": options.device, "torch": "CPU"}
+    beside = " and ".join(f"{ENGINES[engine]} on {device_of[engine]}" for engine in options.engines[1:])
     title = f"Whole models: {beside} against OpenVINO's CPU plugin in f32"
     heads = [head for engine in options.engines[1:] for head in (f"{ENGINES[engine]} (ms)", "Ratio")]
     columns = ["Model", "OpenVINO (ms)", *heads, f"Compile, {' / '.join(ENGINES[e] for e in compilers)} (ms)"]

@@ -2,8 +2,8 @@
 
     python bench/overhead.py [--layers 1000] [--rounds 5] [--device CPU] [--out bench/results]
 
-The arithmetic is nothing, so what remains is the cost of running a layer. Beside ovgpu stand OpenVINO's CPU
-plugin and a loop over the same NumPy functions with `out=`, the least that Python can do layer by layer.
+The arithmetic is negligible, so the time is the cost of running a layer. For comparison, OpenVINO's CPU plugin and a
+loop over the same NumPy functions with `out=` are timed. The loop is the least that Python can do layer by layer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ENGINES = ("numpy", "ovgpu", "openvino")
 
 
 def factors(layers: int) -> np.ndarray:
-    """One operand row per layer: what Add adds and Multiply multiplies by (unused by Relu)."""
+    """Return one operand row per layer, for Add and Multiply (unused by Relu)."""
     return np.random.RandomState(1).uniform(0.5, 1.5, (layers, SIZE)).astype(np.float32)
 
 
 def chain(layers: int) -> tuple[bytes, bytes]:
-    """The chain as IR: layer k is Add, Multiply or Relu in turn."""
+    """Return the chain as IR: layer k is Add, Multiply or Relu in turn."""
     net = Net("chain")
     x = net.parameter("f32", (SIZE,), "x")
     for k, row in enumerate(factors(layers)):
@@ -40,6 +40,7 @@ def chain(layers: int) -> tuple[bytes, bytes]:
 
 
 def worker(engine: str, layers: int, device: str) -> dict[str, Any]:
+    """Return an engine's time per layer, and the sum of its outputs."""
     x = np.linspace(-1, 1, SIZE, dtype=np.float32)
     if engine == "numpy":
         rows, buffers = factors(layers), np.empty((2, SIZE), np.float32)
@@ -69,6 +70,7 @@ def worker(engine: str, layers: int, device: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

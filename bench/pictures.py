@@ -1,4 +1,4 @@
-"""Pictures of the tables in bench/results, for those who would rather look.
+"""Bar charts of the tables in bench/results.
 
     pip install ".[bench]" && python bench/pictures.py [--results bench/results]
 """
@@ -17,7 +17,7 @@ OURS, THEIRS = "#76b900", "#9aa5b1"
 
 
 def bars(path: Path, title: str, names: list[str], ratios: list[float], unit: str) -> None:
-    """Horizontal bars of ratios to a peer, which is a line at 1; the shorter the better."""
+    """Draw horizontal bars of ratios to a peer, which is a line at 1; shorter is better."""
     figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(names) + 1.1), layout="constrained")
     drawn = axes.barh(names[::-1], ratios[::-1], color=OURS, height=0.62)
     axes.bar_label(drawn, [f"{r:.2f}" for r in ratios[::-1]], padding=3)
@@ -31,6 +31,7 @@ def bars(path: Path, title: str, names: list[str], ratios: list[float], unit: st
 
 
 def models(results: Path) -> None:
+    """Draw the times of whole models."""
     found = _read(results / "models-cpu.json")
     named = _titles(results / "models-cpu.md")
     ratios = [figures["ovgpu"]["ms"] / figures["openvino"]["ms"] for figures in found["models"].values()]
@@ -39,6 +40,7 @@ def models(results: Path) -> None:
 
 
 def generation(results: Path) -> None:
+    """Draw the times of text generation."""
     found = _read(results / "generation-cpu.json")
     names, ratios = [], []
     for title, engines in zip(_titles(results / "generation-cpu.md"), found["models"].values()):
@@ -55,12 +57,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _titles(table: Path) -> list[str]:
-    """The first column of a table of bench/results."""
+    """Return the first column of a table of bench/results."""
     rows = [line for line in table.read_text().splitlines() if line.startswith("| ")]
     return [row.split("|")[1].strip() for row in rows[2:]]
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     results = parser.parse_args().results

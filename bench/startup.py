@@ -1,10 +1,10 @@
-"""How long until the first result, and how much memory that takes: ovgpu against OpenVINO's CPU plugin (f32).
+"""Time to the first result, and peak memory: ovgpu against OpenVINO's CPU plugin (f32).
 
     python bench/startup.py [--models NAME ...] [--rounds N] [--device CPU] [--cache DIR] [--out bench/results]
 
-The engines take turns, each in a process of its own that has imported NumPy, and imports the engine, reads a model,
-compiles it and infers once; figures are medians over the rounds. Memory is the most that the process has had resident
-by then, pages of mapped files included. The models are those of `bench/models.py`.
+The engines take turns, each in a separate process that has imported NumPy, and imports the engine, reads a model,
+compiles it and infers once; figures are medians over the rounds. Memory is the peak resident size of the process until
+then, including pages of mapped files. The models are those of `bench/models.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STAGES = {"import": "Import", "read": "Read", "compile": "Compile", "first": "Fi
 
 
 def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
-    """Milliseconds of each stage by the clock and of the processor, the peak, and a sample of the first result."""
+    """Return milliseconds of each stage by the clock and of the processor, peak memory, and a sample of the result."""
     folder = engines.ensure(name, cache)
     inputs = Expected.load(folder / "expected.npz").calls[0].inputs
     figures: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def worker(engine: str, name: str, cache: Path, device: str) -> dict[str, Any]:
 
 
 def peak() -> int:
-    """The most bytes that this process has had in memory."""
+    """Return the peak resident memory of this process in bytes."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM:")))
@@ -60,7 +60,7 @@ def peak() -> int:
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model's figures: per engine the medians over the rounds."""
+    """Return one model's figures: the medians over the rounds per engine."""
     engines.ensure(name, options.cache)
     results = engines.alternate(
         "startup.py", ENGINES, options.rounds, lambda engine: (engine, name, options.cache, options.device)
@@ -71,6 +71,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = engines.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME")
     options = parser.parse_args()

@@ -1,9 +1,10 @@
-// The types that kernels compute in, by the type of the elements.
+// Accumulator types by element type.
 #pragma once
 
 #include "common.cuh"
 
-// What sums over elements are computed in. 8-bit integers saturate at the end, wider ones wrap.
+// Type in which elements of type T are summed: float for 16-bit floats, 64 bits for integers. Kernels saturate 8-bit
+// integer results; wider integers wrap around.
 template <class T>
 struct Accumulator {
   using Type = long long;

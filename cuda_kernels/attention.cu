@@ -1,25 +1,25 @@
-// Scaled dot product attention with online softmax: scores never leave the multiprocessor. All sums are in f32, those
-// of f64 in f64. attention_mma.cu has the kernel for tensor cores.
+// Scaled dot product attention by online softmax (Milakov & Gimelshein 2018), as in FlashAttention: scores stay on
+// chip. Sums are f32, and f64 for f64. attention_mma.cu and attention_stream.cu use tensor cores.
 #include "accumulator.cuh"
 #include "attention.cuh"
 
 constexpr int TILE = 64;   // queries per block, and keys per step
-constexpr int DEPTH = 32;  // of q and k that are staged at a time
+constexpr int DEPTH = 32;  // columns of q and k that are staged at a time
 constexpr int PITCH = TILE + 4;
 
-__device__ __forceinline__ void unpack(const float* from, float (&to)[4]) {
-  const float4 four = *reinterpret_cast<const float4*>(from);
-  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+__device__ __forceinline__ void load4(const float* from, float (&to)[4]) {
+  const float4 vector = *reinterpret_cast<const float4*>(from);
+  to[0] = vector.x, to[1] = vector.y, to[2] = vector.z, to[3] = vector.w;
 }
 
-// sum[i][j] += a[n][i] b[n][j] for n rows in shared memory.
+// Compute sum[i][j] += a[n][i] b[n][j] for n in [0, N), where a and b are rows in shared memory.
 template <int N>
 __device__ __forceinline__ void multiply(const float* a, const float* b, float (&sum)[4][4]) {
 #pragma unroll 8
   for (int n = 0; n < N; n++) {
     float x[4], y[4];
-    unpack(a + n * PITCH, x);
-    unpack(b + n * PITCH, y);
+    load4(a + n * PITCH, x);
+    load4(b + n * PITCH, y);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
@@ -28,8 +28,8 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
   }
 }
 
-// Stages columns [start, start + DEPTH) of TILE rows transposed, [DEPTH][PITCH]: 8 x 4 elements per warp, which lie in
-// different banks.
+// Stage columns [start, start + DEPTH) of TILE rows transposed, as [DEPTH][PITCH]. A warp copies 8 x 4 elements at a
+// time, which lie in different banks.
 template <class T, class I>
 __device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows, I start, I columns, float* to) {
   const int column = threadIdx.x % 8, row = threadIdx.x / 8;
@@ -42,8 +42,9 @@ __device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows
   }
 }
 
-// Many queries: 256 threads compute TILE rows of the output, whose columns they hold in COLUMNS tiles. Each thread has
-// 4 x 4 scores and as many elements of each tile of the output. blockIdx.x counts batches and tiles of queries.
+// Attention for many queries. A block of 256 threads computes TILE rows of the output; blockIdx.x counts batches and
+// tiles of queries. A thread holds 4 x 4 scores of a tile, and 4 x 4 elements of each of the COLUMNS tiles that make up
+// the rows of the output.
 template <class T, Mask MASK, int COLUMNS, class I, int R>
 __global__ void __launch_bounds__(256)
     attend_tiles(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -53,27 +54,27 @@ __global__ void __launch_bounds__(256)
   OVGPU_SHARED(float, stage, [TILE * PITCH]);
   OVGPU_SHARED(float, weight, [TILE * PITCH]);
   const I tiles = (queries + TILE - 1) / TILE;
-  const I first = (tiles - 1 - static_cast<I>(blockIdx.x) % tiles) * TILE;  // causal: the longest ones start first
+  const I first_query = (tiles - 1 - static_cast<I>(blockIdx.x) % tiles) * TILE;  // causal: longest tiles first
   I mask_at, sink_at;
-  enter(batch, static_cast<I>(blockIdx.x) / tiles, q, k, v, mask_at, sink_at, out);
-  q += first * stride.q;
+  select_batch(batch, static_cast<I>(blockIdx.x) / tiles, q, k, v, mask_at, sink_at, out);
+  q += first_query * stride.q;
   if (scale) factor = float(*scale);
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
-  const I row = first + ty * 4;
+  const I row = first_query + ty * 4;
 
   float sum[COLUMNS][4][4] = {}, maximum[4], total[4];
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    const bool sunk = sink && row + i < queries;
-    maximum[i] = sunk ? float(sink[sink_at + (row + i) * stride.sink]) : minus_infinity();
-    total[i] = sunk && tx == 0 ? 1.f : 0.f;  // the part of this thread's columns
+    const bool has_sink = sink && row + i < queries;
+    maximum[i] = has_sink ? float(sink[sink_at + (row + i) * stride.sink]) : minus_infinity();
+    total[i] = has_sink && tx == 0 ? 1.f : 0.f;  // this thread's part of the row's total
   }
-  const I visible = MASK == CAUSAL && first + TILE < keys ? first + TILE : keys;
-  for (I begin = 0; begin < visible; begin += TILE) {
+  const I visible_keys = MASK == CAUSAL && first_query + TILE < keys ? first_query + TILE : keys;
+  for (I begin = 0; begin < visible_keys; begin += TILE) {
     float score[4][4] = {};
     for (I start = 0; start < depth; start += DEPTH) {
       __syncthreads();
-      stage_transposed(q, stride.q, queries - first, start, depth, stage);
+      stage_transposed(q, stride.q, queries - first_query, start, depth, stage);
       stage_transposed(k + begin * stride.k, stride.k, keys - begin, start, depth, stage + DEPTH * PITCH);
       __syncthreads();
       multiply<DEPTH>(stage + ty * 4, stage + DEPTH * PITCH + tx * 4, score);
@@ -91,16 +92,16 @@ __global__ void __launch_bounds__(256)
         highest = fmaxf(highest, score[i][j]);
       }
       for (int step = 8; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-      const float shift = subtrahend(highest), shrink = __expf(maximum[i] - shift);
+      const float shift = softmax_shift(highest), rescale = __expf(maximum[i] - shift);
       maximum[i] = highest;
-      total[i] *= shrink;
+      total[i] *= rescale;
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         score[i][j] = __expf(score[i][j] - shift);
         total[i] += score[i][j];
         weight[(tx * 4 + j) * PITCH + ty * 4 + i] = score[i][j];
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) sum[c][i][j] *= shrink;
+        for (int c = 0; c < COLUMNS; c++) sum[c][i][j] *= rescale;
       }
     }
 #pragma unroll
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(256)
 
 constexpr int WARPS = 4;  // per block
 
-// Lanes per key: as many as have registers for its elements.
+// Return the number of lanes that share a key: as few as can hold its elements in registers.
 template <class A>
 __device__ constexpr int lanes_per_key() {
   return sizeof(A) == 4 ? 8 : 16;
@@ -143,7 +144,7 @@ struct __align__(sizeof(T) * V) Vector {
   T at[V];
 };
 
-// The lane's P elements of a row, in vectors of V that the lanes of a key take in turn.
+// Load this lane's P elements of a row, as vectors of V elements that are interleaved among the lanes of a key.
 template <int V, int P, class T, class A, class I>
 __device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lane, A (&to)[P]) {
 #pragma unroll
@@ -157,24 +158,26 @@ __device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lan
   }
 }
 
-// Parts of a row that saw different keys: `count` records of sums, then maximum and total. Returns column `c` of their
-// unnormalised sum, whose maximum and total it adds to.
+// Merge partial results of one row that saw different keys. `parts` has `count` records: n unnormalised sums, then the
+// maximum and the total. Return the merged sum of column `c`; update `maximum` and `total`, which start from other keys
+// or a sink.
 template <class A>
 __device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, int c, A& maximum, A& total) {
   A highest = maximum, sum = 0;
-  for (int i = 0; i < count; i++) highest = larger(highest, parts[i * pitch + n]);
-  total *= exponential(maximum - subtrahend(highest));
+  for (int i = 0; i < count; i++) highest = math::max(highest, parts[i * pitch + n]);
+  total *= math::exp_fast(maximum - softmax_shift(highest));
   for (int i = 0; i < count; i++) {
-    const A shrink = exponential(parts[i * pitch + n] - subtrahend(highest));
-    sum += parts[i * pitch + c] * shrink;
-    total += parts[i * pitch + n + 1] * shrink;
+    const A rescale = math::exp_fast(parts[i * pitch + n] - softmax_shift(highest));
+    sum += parts[i * pitch + c] * rescale;
+    total += parts[i * pitch + n + 1] * rescale;
   }
   maximum = highest;
   return sum;
 }
 
-// Few queries, and any number in f64: each block takes Q of them and a part of the keys (at most gridDim.y parts); LANES
-// lanes take a key, each P elements of it. The last block of a batch to finish merges the parts.
+// Split-KV attention (flash-decoding, Dao et al. 2023) for few queries, and for any number in f64. A block computes Q
+// queries over one of at most gridDim.y ranges of the keys. LANES lanes share a key, P elements each. The last block of
+// a batch to finish merges the partial results of all ranges.
 template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -182,23 +185,23 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
                  const long long* length, A* parts, unsigned* arrived) {
   constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time
   constexpr int N = LANES * P, RECORD = N + 2;
-  static_assert(WARPS * RECORD >= MOST_SPLITS, "shared memory holds a weight per split");
+  static_assert(WARPS * RECORD >= MAX_SPLITS, "shared memory holds a weight per split");
   OVGPU_SHARED(A, shared, [WARPS * Q * RECORD]);
   OVGPU_SHARED(bool, last, [1]);
-  const I chunks = (queries + Q - 1) / Q, first = static_cast<I>(blockIdx.x) % chunks * Q;
+  const I query_blocks = (queries + Q - 1) / Q, first_query = static_cast<I>(blockIdx.x) % query_blocks * Q;
   if (length) keys = static_cast<I>(*length);
   I begin, end;
   const int splits = split_keys<4 * GROUPS>(keys, begin, end);
   if (static_cast<int>(blockIdx.y) >= splits) return;
   I mask_at, sink_at;
-  enter(batch, static_cast<I>(blockIdx.x) / chunks, q, k, v, mask_at, sink_at, out);
+  select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks, q, k, v, mask_at, sink_at, out);
   if (scale) factor = A(*scale);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
 
   A query[Q][P], sum[Q][P] = {}, maximum[Q], total[Q] = {};
 #pragma unroll
   for (int i = 0; i < Q; i++) {
-    load_row<V>(q + (first + i) * stride.q, depth, first + i < queries, lane, query[i]);
+    load_row<V>(q + (first_query + i) * stride.q, depth, first_query + i < queries, lane, query[i]);
     maximum[i] = minus_infinity();
   }
   for (I start = begin; start < end; start += GROUPS) {
@@ -212,44 +215,45 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 #pragma unroll
       for (int p = 0; p < P; p++) score += query[i][p] * x[p];
       for (int step = LANES / 2; step > 0; step /= 2) score += __shfl_xor_sync(0xffffffffu, score, step);
-      const I row = first + i;
+      const I row = first_query + i;
       score = key < end && row < queries ? masked<T, MASK>(score * factor, mask,
                                                            mask_at + row * stride.mask + key * stride.column, row, key)
                                          : minus_infinity();
-      const A highest = larger(maximum[i], score), shift = subtrahend(highest);
-      const A shrink = exponential(maximum[i] - shift), weight = exponential(score - shift);
+      const A highest = math::max(maximum[i], score), shift = softmax_shift(highest);
+      const A rescale = math::exp_fast(maximum[i] - shift), weight = math::exp_fast(score - shift);
       maximum[i] = highest;
-      total[i] = total[i] * shrink + weight;
+      total[i] = total[i] * rescale + weight;
 #pragma unroll
-      for (int p = 0; p < P; p++) sum[i][p] = sum[i][p] * shrink + weight * y[p];
+      for (int p = 0; p < P; p++) sum[i][p] = sum[i][p] * rescale + weight * y[p];
     }
   }
 #pragma unroll
-  for (int i = 0; i < Q; i++) {  // the keys of a warp
+  for (int i = 0; i < Q; i++) {  // merge the keys of a warp
     A highest = maximum[i];
-    for (int step = LANES; step < 32; step *= 2) highest = larger(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-    const A shrink = exponential(maximum[i] - subtrahend(highest));
+    for (int step = LANES; step < 32; step *= 2)
+      highest = math::max(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+    const A rescale = math::exp_fast(maximum[i] - softmax_shift(highest));
     A* record = shared + (i * WARPS + warp) * RECORD;
-    total[i] *= shrink;
+    total[i] *= rescale;
     for (int step = LANES; step < 32; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
 #pragma unroll
     for (int p = 0; p < P; p++) {
-      A all = sum[i][p] * shrink;
-      for (int step = LANES; step < 32; step *= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
-      if (threadIdx.x % 32 < LANES) record[p / V * V * LANES + lane * V + p % V] = all;
+      A combined = sum[i][p] * rescale;
+      for (int step = LANES; step < 32; step *= 2) combined += __shfl_xor_sync(0xffffffffu, combined, step);
+      if (threadIdx.x % 32 < LANES) record[p / V * V * LANES + lane * V + p % V] = combined;
     }
     if (threadIdx.x % 32 == 0) record[N] = highest, record[N + 1] = total[i];
   }
   __syncthreads();
-  const int rows = static_cast<int>(queries - first < Q ? queries - first : Q);
-  sink = sink ? sink + sink_at + first * stride.sink : nullptr;
-  out += first * stride.out;
+  const int rows = static_cast<int>(queries - first_query < Q ? queries - first_query : Q);
+  sink = sink ? sink + sink_at + first_query * stride.sink : nullptr;
+  out += first_query * stride.out;
   if (splits == 1) {
     for (int i = 0; i < rows; i++) {
       for (int c = threadIdx.x; c < width; c += WARPS * 32) {
-        A highest = sink ? A(sink[i * stride.sink]) : minus_infinity(), all = sink ? 1 : 0;
-        const A result = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
-        out[i * stride.out + c] = T(result / all);
+        A highest = sink ? A(sink[i * stride.sink]) : minus_infinity(), combined = sink ? 1 : 0;
+        const A result = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, combined);
+        out[i * stride.out + c] = T(result / combined);
       }
     }
     return;
@@ -257,12 +261,12 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
   parts += static_cast<long long>(blockIdx.x) * gridDim.y * Q * RECORD;
   for (int i = 0; i < Q; i++) {
     for (int c = threadIdx.x; c < N; c += WARPS * 32) {
-      A highest = minus_infinity(), all = 0;
+      A highest = minus_infinity(), combined = 0;
       A* part = parts + (blockIdx.y * Q + i) * RECORD;
-      part[c] = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, all);
-      if (c == 0) part[N] = highest, part[N + 1] = all;
+      part[c] = merge(shared + i * WARPS * RECORD, WARPS, RECORD, N, c, highest, combined);
+      if (c == 0) part[N] = highest, part[N + 1] = combined;
     }
   }
-  if (!arrives_last(arrived + blockIdx.x, splits, last)) return;
+  if (!is_last_block(arrived + blockIdx.x, splits, last)) return;
   merge_splits<Q, N>(parts, splits, RECORD, shared, sink, stride.sink, out, stride.out, rows, static_cast<int>(width));
 }

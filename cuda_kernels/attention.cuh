@@ -1,22 +1,26 @@
-// What the kernels of attention share. Rows of q, k, v and out have a unit stride; broadcast batch axes have stride 0.
-// With `length`, that is the number of keys, of which `keys` is a bound.
+// Parts shared by the attention kernels: out = softmax(scale q k^T + mask) v for every batch, with q [queries, depth],
+// k [keys, depth], v [keys, width] and out [queries, width], whose rows have a unit stride. Broadcast batch axes have
+// stride 0. The scale is `factor`, or *scale if that is not null. If `length` is not null, *length is the number of
+// keys, and `keys` is its upper bound. An attention sink is one more score per row, which takes part in the softmax
+// without a value.
 #pragma once
 
+#include "math.cuh"
 #include "ptx.cuh"
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
 
-// Strides of rows, and of the mask's columns, in elements.
+// Strides of rows, and for the mask also of columns (`column`), in elements.
 template <class I>
 struct Strides {
   I q, k, v, mask, sink, out, column;
 };
 
-// Moves q, k, v and out to a batch of theirs; where it begins in mask and sink.
+// Advance q, k, v and out to the batch with this index, and compute the batch's offsets in mask and sink.
 template <class T, class I, int R>
-__device__ __forceinline__ void enter(const Axes<I, R, 6>& batch, I index, const T*& q, const T*& k, const T*& v,
-                                      I& mask_at, I& sink_at, T*& out) {
+__device__ __forceinline__ void select_batch(const Axes<I, R, 6>& batch, I index, const T*& q, const T*& k, const T*& v,
+                                             I& mask_at, I& sink_at, T*& out) {
   I at[R];
   unravel(batch, index, at);
   q += offset(batch, at, 0);
@@ -29,12 +33,14 @@ __device__ __forceinline__ void enter(const Axes<I, R, 6>& batch, I index, const
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
-// What is subtracted before exp: a row that has seen only hidden keys has no maximum yet.
+// Return the number that is subtracted from scores before exp: the maximum so far, or 0 while all keys of a row were
+// hidden.
 template <class A>
-__device__ __forceinline__ A subtrahend(A maximum) {
+__device__ __forceinline__ A softmax_shift(A maximum) {
   return maximum == minus_infinity() ? A(0) : maximum;
 }
 
+// Return the score with the mask applied, whose element is at offset `at`. Hidden keys get -inf.
 template <class T, Mask MASK, class A, class I>
 __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I key) {
   if (MASK == ADDED) return score + A(static_cast<const T*>(mask)[at]);
@@ -43,15 +49,10 @@ __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I ke
   return score;
 }
 
-__device__ __forceinline__ float exponential(float x) { return __expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
-__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+constexpr int MAX_SPLITS = 128;
 
-constexpr int MOST_SPLITS = 128;
-
-// Splits `keys` into at most gridDim.y ranges whose length is a multiple of STEP. Returns how many have keys; this
-// block's range is [begin, end).
+// Split the keys into at most gridDim.y ranges, whose length is a multiple of STEP. Return the number of ranges that
+// have keys; [begin, end) is the range of this block.
 template <int STEP, class I>
 __device__ __forceinline__ int split_keys(I keys, I& begin, I& end) {
   const I splits = gridDim.y;
@@ -61,74 +62,75 @@ __device__ __forceinline__ int split_keys(I keys, I& begin, I& end) {
   return splits == 1 || !each ? 1 : static_cast<int>((keys + each - 1) / each);
 }
 
-// Returns true in the last of `splits` blocks that call it. That block can read what the others wrote before their
-// calls, with loads that bypass L1. `arrived` is zero before the first call and after the last; `last` is in shared
-// memory.
-__device__ __forceinline__ bool arrives_last(unsigned* arrived, unsigned splits, bool* last) {
+// Return whether this block is the last of `splits` blocks to call the function. It can then read what the others wrote
+// before their calls, with loads that bypass L1. `arrived` is zero before the first call and after the last; `last` is
+// in shared memory.
+__device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned splits, bool* last) {
   __syncthreads();
   if (threadIdx.x == 0) *last = increment_acquire_release(arrived, splits - 1) == splits - 1;
   __syncthreads();
   return *last;
 }
 
-// Merges parts of rows that saw different keys: [splits][Q][pitch] with sums, and at N maximum and total.
-// `weight` [rows][splits] is in shared memory. All loads are on their way before the first is waited for.
+// Merge the partial results of the splits, as in flash-decoding (Dao et al. 2023). parts [splits][Q][pitch] has a row
+// of unnormalised sums, followed at index N by the row's maximum and total. `weight` [rows][splits] is in shared
+// memory. Each thread issues LOADS loads for each of two outputs before it uses the first.
 template <int Q, int N, class T, class A, class I>
 __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
                                              I sink_stride, T* out, I out_stride, int rows, int width) {
-  constexpr int EACH = MOST_SPLITS / 32, AHEAD = sizeof(A) == 4 ? 32 : 8;
+  constexpr int EACH = MAX_SPLITS / 32, LOADS = sizeof(A) == 4 ? 32 : 8;
   const int lane = threadIdx.x % 32, threads = static_cast<int>(blockDim.x), count = rows * width;
   int row[2], column[2];
-  A part[2][AHEAD];
-  const auto fetch = [&](int first, int begin) {  // two elements of the output
+  A loaded[2][LOADS];
+  const auto fetch = [&](int first, int begin) {  // loads parts of two output elements
 #pragma unroll
     for (int n = 0; n < 2; n++) {
       const int at = first + n * threads < count ? first + n * threads : first;
       row[n] = at / width, column[n] = at % width;
 #pragma unroll
-      for (int s = 0; s < AHEAD; s++) {
-        const bool there = at < count && begin + s < splits;
-        part[n][s] = there ? __ldcg(parts + ((begin + s) * Q + row[n]) * pitch + column[n]) : A(0);
+      for (int s = 0; s < LOADS; s++) {
+        const bool valid = at < count && begin + s < splits;
+        loaded[n][s] = valid ? __ldcg(parts + ((begin + s) * Q + row[n]) * pitch + column[n]) : A(0);
       }
     }
   };
   fetch(threadIdx.x, 0);
   for (int r = threadIdx.x / 32; r < rows; r += threads / 32) {
-    const A sunk = sink ? A(sink[r * sink_stride]) : A(minus_infinity());
-    A highest = sunk, total = 0, peak[EACH], whole[EACH];
+    const A sink_score = sink ? A(sink[r * sink_stride]) : A(minus_infinity());
+    A highest = sink_score, total = 0, maxima[EACH], totals[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       const int s = lane + i * 32;
-      const A* found = parts + (s * Q + r) * pitch + N;
-      peak[i] = s < splits ? __ldcg(found) : A(minus_infinity());
-      whole[i] = s < splits ? __ldcg(found + 1) : A(0);
+      const A* maximum_and_total = parts + (s * Q + r) * pitch + N;
+      maxima[i] = s < splits ? __ldcg(maximum_and_total) : A(minus_infinity());
+      totals[i] = s < splits ? __ldcg(maximum_and_total + 1) : A(0);
     }
 #pragma unroll
-    for (int i = 0; i < EACH; i++) highest = larger(highest, peak[i]);
-    for (int step = 16; step > 0; step /= 2) highest = larger(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-    const A shift = subtrahend(highest);
+    for (int i = 0; i < EACH; i++) highest = math::max(highest, maxima[i]);
+    for (int step = 16; step > 0; step /= 2) highest = math::max(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+    const A shift = softmax_shift(highest);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-      peak[i] = exponential(peak[i] - shift);
-      total += peak[i] * whole[i];
+      maxima[i] = math::exp_fast(maxima[i] - shift);
+      total += maxima[i] * totals[i];
     }
     for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
-    if (sink) total += exponential(sunk - shift);
+    if (sink) total += math::exp_fast(sink_score - shift);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-      if (lane + i * 32 < splits) weight[r * splits + lane + i * 32] = peak[i] / total;
+      if (lane + i * 32 < splits) weight[r * splits + lane + i * 32] = maxima[i] / total;
     }
   }
   __syncthreads();
   for (int first = threadIdx.x; first < count; first += 2 * threads) {
     A sum[2] = {};
-    for (int begin = 0; begin < splits; begin += AHEAD) {
+    for (int begin = 0; begin < splits; begin += LOADS) {
       if (first >= threads || begin > 0) fetch(first, begin);
 #pragma unroll
-      for (int s = 0; s < AHEAD; s++) {
+      for (int s = 0; s < LOADS; s++) {
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-          if (begin + s < splits) sum[n] += weight[row[n] * splits + begin + s] * part[n][s];
+          if (begin + s < splits) sum[n] += weight[row[n] * splits + begin + s] * loaded[n][s];
         }
       }
     }

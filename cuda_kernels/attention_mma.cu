@@ -1,36 +1,37 @@
-// Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao, 2023): queries times keys and weights
-// times values are products of 16-bit matrices with sums in f32; scores and weights stay in registers.
+// Scaled dot product attention on tensor cores, after FlashAttention-2 (Dao 2023). q k^T and weights v are products of
+// 16-bit matrices with sums in f32; scores and weights stay in registers.
 #include "attention_mma.cuh"
 #include "vectors.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
-constexpr int PAD = CHUNK;  // after each staged row: eight rows that are read together lie in different banks
+constexpr int PAD = CHUNK;  // elements after each staged row, so that ldmatrix reads eight rows from different banks
 constexpr float LOG2E = 1.44269504f;
 
-constexpr int STRIP = 16, BAND = 64;  // queries and keys of a tile of the mask that mark_tiles looks at
+constexpr int STRIP = 16, BAND = 64;  // queries and keys of the mask tiles that mark_tiles classifies
 
-// Tiles of a mask: all zeros; of several numbers; no key counts; or all numbers are low, see LOWEST.
+// Classes of mask tiles: all elements are 0; mixed; all keys are hidden; all elements are below LOWEST.
 enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
 
-// Exported decoders hide scores by the lowest number of f16 instead of -inf. A tile below LOWEST is hidden if all its
-// rows have a key above VISIBLE: scores of 16 bits are far from the 16384 between them.
+// Exported decoders hide scores with the lowest number of f16 instead of -inf. A LOW tile is treated as hidden if each
+// of its rows has a key above VISIBLE elsewhere: 16-bit scores are far smaller than the 16384 in between.
 constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
 
-// A mask's number as it is added to scores in units of log 2. The lowest of bf16 must not become -inf, which hides.
+// Return a mask element times log2(e), in the units of the scores. The lowest number of bf16 must not become -inf,
+// which would hide the key.
 __device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
 __device__ __forceinline__ float in_log2(__nv_bfloat16 x) {
-  const float given = float(x);
-  return given == minus_infinity() ? given : fmaxf(given * LOG2E, -3.4e38f);
+  const float value = float(x);
+  return value == minus_infinity() ? value : fmaxf(value * LOG2E, -3.4e38f);
 }
 
-// Stages N columns of ROWS rows, zeros outside of the array: eight threads take eight chunks of a row. Chunks of V
-// elements, one or CHUNK, are aligned; they have arrived after wait_copies.
+// Stage N columns of ROWS rows in shared memory, with zeros outside of the array. Eight threads copy eight chunks of a
+// row. V is the number of elements per copy: CHUNK, aligned to 16 bytes and complete after wait_copies; or 1.
 template <int ROWS, int N, int V, class T, class I>
 __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns, T* to) {
   const int row = threadIdx.x / 8, column = threadIdx.x % 8 * CHUNK;
   from += row * stride + column;
   to += row * (N + PAD) + column;
-#pragma unroll(V == 1 ? 1 : ROWS)  // single elements would take all registers
+#pragma unroll(V == 1 ? 1 : ROWS)  // unrolled copies of single elements would need all registers
   for (int r = 0; r < ROWS; r += THREADS / 8) {
 #pragma unroll
     for (int c = 0; c < N; c += 8 * CHUNK) {
@@ -51,7 +52,8 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
   }
 }
 
-// score += q k^T of a warp. The lane's rows of matrices are 16 x 16 elements of q, 8 keys and then 8 further ones of k.
+// Compute score += q k^T of a warp. `q` and `k` point to this lane's row for ldmatrix: of 16 x 16 elements of q, and of
+// two groups of 8 keys.
 template <class T, int DEPTH, int TILES, int N>
 __device__ __forceinline__ void add_products(const T* q, const T* k, float (&score)[TILES][N][4]) {
 #pragma unroll
@@ -72,7 +74,7 @@ __device__ __forceinline__ void add_products(const T* q, const T* k, float (&sco
   }
 }
 
-// sum += weight v of a warp: weights lie in registers as the elements of a left matrix have to.
+// Compute sum += weight v of a warp. The registers of the scores already have the layout of the left operand of mma.
 template <class T, int WIDTH, int TILES, int N>
 __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4], const T* v,
                                              float (&sum)[TILES][WIDTH / 8][4]) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float* pair = weight[m][n + i / 2] + i % 2 * 2;
-        a[m][i] = rounded<T>(pair[0], pair[1]);
+        a[m][i] = pack_rounded<T>(pair[0], pair[1]);
       }
     }
 #pragma unroll
@@ -100,22 +102,23 @@ __device__ __forceinline__ void add_weighted(const float (&weight)[TILES][N][4],
   }
 }
 
-// Marks the tiles of masks [planes, queries, keys], whose rows can be read 8 elements at a time: marks
-// [planes][tiles of keys][strips], where strips are padded to gridDim.x, a multiple of 8. Blocks take a strip each.
+// Classify the tiles of mask [planes, queries, keys], whose rows can be read 8 elements at a time. Write marks
+// [planes][tiles of keys][strips of queries]; strips are padded to gridDim.x, a multiple of 8. A block classifies one
+// strip.
 template <class T, Mask MASK>
 __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries, int keys, unsigned char* marks) {
   using Element = MaskElement<T, MASK>;
   using Chunk = Packed<Element, 8>;
-  constexpr int MARKERS = 512 / 32;
-  OVGPU_DYN_SHARED(unsigned char, found);
-  OVGPU_SHARED(float, peak, [MARKERS][STRIP]);
+  constexpr int MARK_WARPS = 512 / 32;
+  OVGPU_DYN_SHARED(unsigned char, tile_marks);
+  OVGPU_SHARED(float, maxima, [MARK_WARPS][STRIP]);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (keys + BAND - 1) / BAND;
   const Element* rows = static_cast<const Element*>(mask) + static_cast<long long>(blockIdx.y) * queries * keys;
-  float row_peak[4];
+  float row_maxima[4];
 #pragma unroll
-  for (int i = 0; i < 4; i++) row_peak[i] = minus_infinity();
+  for (int i = 0; i < 4; i++) row_maxima[i] = minus_infinity();
 #pragma unroll 2
-  for (int tile = warp; tile < tiles; tile += MARKERS) {
+  for (int tile = warp; tile < tiles; tile += MARK_WARPS) {
     const int key = tile * BAND + lane % 8 * 8;
     Chunk chunk[4];
 #pragma unroll
@@ -137,41 +140,43 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
         top = fmaxf(top, x);
         lowest = x == 0.f ? fminf(lowest, 0.f) : minus_infinity();
       }
-      row_peak[i] = fmaxf(row_peak[i], top);
+      row_maxima[i] = fmaxf(row_maxima[i], top);
       highest = fmaxf(highest, top);
     }
     const bool open = __all_sync(0xffffffffu, lowest >= 0.f);
     const bool hidden = __all_sync(0xffffffffu, highest == minus_infinity());
     const bool low = __all_sync(0xffffffffu, highest < LOWEST);
-    if (lane == 0) found[tile] = hidden ? HIDDEN : open ? OPEN : low ? LOW : MIXED;
+    if (lane == 0) tile_marks[tile] = hidden ? HIDDEN : open ? OPEN : low ? LOW : MIXED;
   }
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     for (int step = 1; step < 8; step *= 2) {
-      row_peak[i] = fmaxf(row_peak[i], __shfl_xor_sync(0xffffffffu, row_peak[i], step));
+      row_maxima[i] = fmaxf(row_maxima[i], __shfl_xor_sync(0xffffffffu, row_maxima[i], step));
     }
-    if (lane % 8 == 0) peak[warp][i * 4 + lane / 8] = row_peak[i];
+    if (lane % 8 == 0) maxima[warp][i * 4 + lane / 8] = row_maxima[i];
   }
   __syncthreads();
   float own = minus_infinity();
-  for (int w = 0; w < MARKERS; w++) own = fmaxf(own, peak[w][lane % STRIP]);
+  for (int w = 0; w < MARK_WARPS; w++) own = fmaxf(own, maxima[w][lane % STRIP]);
   const bool visible = __all_sync(0xffffffffu, own > VISIBLE || blockIdx.x * STRIP + lane % STRIP >= queries);
   for (int tile = threadIdx.x; tile < tiles; tile += blockDim.x) {
-    const unsigned char mark = found[tile];
+    const unsigned char mark = tile_marks[tile];
     marks[(static_cast<long long>(blockIdx.y) * tiles + tile) * gridDim.x + blockIdx.x] =
         mark != LOW ? mark : visible ? HIDDEN : MIXED;
   }
 }
 
-// 32 tiles of keys as a warp sees them, a bit each: its block attends to nothing there, or takes all scores as they are;
-// and the same of its own rows.
+// Bitmasks over 32 mask tiles of keys. For the block's queries: all keys are hidden (skipped), or all scores stay as
+// they are (open). For the warp's queries: likewise absent and plain.
 struct Window {
   unsigned skipped, open, absent, plain;
 };
 
-// The window of a block of STRIPS strips, whose marks lie in a row, and of a warp with OWN of them from `begin` on.
+// Load the window for a block of STRIPS strips, whose marks are adjacent, and a warp with OWN of them from strip
+// `begin`.
 template <int STRIPS, int OWN>
-__device__ __forceinline__ Window look(const unsigned char* marks, int tiles, int pitch, int first_tile, int begin) {
+__device__ __forceinline__ Window load_window(const unsigned char* marks, int tiles, int pitch, int first_tile,
+                                              int begin) {
   const int tile = first_tile + static_cast<int>(threadIdx.x) % 32;
   constexpr unsigned long long ALL = 0x0202020202020202ull;
   constexpr unsigned long long WHOLE = STRIPS == 8 ? ALL : ALL >> 32;
@@ -186,7 +191,8 @@ __device__ __forceinline__ Window look(const unsigned char* marks, int tiles, in
           __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
 }
 
-// Stages the mask of ROWS queries and KEYS keys, zeros outside of the array, or one row that is that of all.
+// Stage the mask for ROWS queries and KEYS keys, with zeros outside of the array. A mask that all queries share is one
+// row.
 template <int ROWS, int KEYS, class Element, class I>
 __device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>& stride, I rows, I columns,
                                            bool vectored, Element* to) {
@@ -199,7 +205,7 @@ __device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>
       copy_async(to + row * (KEYS + EACH) + column, from + row * stride.mask + column, row < rows && column < columns);
     }
   } else {
-#pragma unroll 1  // registers are scarce
+#pragma unroll 1  // saves registers
     for (int i = threadIdx.x; i < count * KEYS; i += THREADS) {
       const int row = i / KEYS, column = i % KEYS;
       to[row * (KEYS + EACH) + column] =
@@ -208,10 +214,10 @@ __device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>
   }
 }
 
-// Scales scores and adds the mask, of which `mask` has the lane's first row and column; keys from the end on are
-// hidden. Of a causal mask, `row` sees the keys up to it.
+// Scale the scores and apply the mask; `mask` points to this lane's first row and column. Keys from `keys` on are
+// hidden. With a causal mask, `row` attends to the keys up to its own index.
 template <class T, Mask MASK, class Element, class I, int TILES, int N>
-__device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, I key, I keys, float by,
+__device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, I key, I keys, float scale_log2,
                                          float (&score)[TILES][N][4]) {
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
@@ -228,7 +234,7 @@ __device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, 
           float& s = score[m][n][2 * h + i];
           bool seen = key + n * 8 + i < keys;
           if (MASK == CAUSAL) seen = seen && key + n * 8 + i <= row + m * 16 + h * 8;
-          s *= by;
+          s *= scale_log2;
           if constexpr (MASK == BOOLEAN) seen = seen && pair.at[i];
           if constexpr (MASK == ADDED) s += in_log2(pair.at[i]);
           s = seen ? s : minus_infinity();
@@ -238,14 +244,16 @@ __device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, 
   }
 }
 
-// Turns scores, in units of log 2 after a product with `unit`, into weights, and rescales what was summed with lower
-// maxima. Rows take rounds, so that instructions do not wait for each other.
+// Perform one step of online softmax (Milakov & Gimelshein 2018). Turn the scores, which times `unit` are in units of
+// log 2, into weights; update maxima and totals; rescale the sums so far. The rows are interleaved, so that independent
+// instructions follow each other.
 template <int WIDTH, int TILES, int N>
-__device__ __forceinline__ void weigh(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
-                                      float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {
-  float highest[TILES][2], shrink[TILES][2], part[TILES][2][2] = {};
+__device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
+                                               float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {
+  float highest[TILES][2], rescale[TILES][2], part[TILES][2][2] = {};
 #pragma unroll
-  for (int i = 0; i < TILES * 2; i++) highest[i / 2][i % 2] = fmaxf(score[i / 2][0][i % 2 * 2], score[i / 2][0][i % 2 * 2 + 1]);
+  for (int i = 0; i < TILES * 2; i++)
+    highest[i / 2][i % 2] = fmaxf(score[i / 2][0][i % 2 * 2], score[i / 2][0][i % 2 * 2 + 1]);
 #pragma unroll
   for (int n = 1; n < N; n++) {
 #pragma unroll
@@ -264,11 +272,11 @@ __device__ __forceinline__ void weigh(float unit, float (&score)[TILES][N][4], f
   }
 #pragma unroll
   for (int i = 0; i < TILES * 2; i++) {
-    float &x = highest[i / 2][i % 2], &known = maximum[i / 2][i % 2];
-    const float whole = fmaxf(known, x * unit);
-    x = subtrahend(whole);
-    shrink[i / 2][i % 2] = exp2_approximate(known - x);
-    known = whole;
+    float &x = highest[i / 2][i % 2], &running = maximum[i / 2][i % 2];
+    const float updated = fmaxf(running, x * unit);
+    x = softmax_shift(updated);
+    rescale[i / 2][i % 2] = exp2_approximate(running - x);
+    running = updated;
   }
 #pragma unroll
   for (int n = 0; n < N; n++) {
@@ -284,22 +292,22 @@ __device__ __forceinline__ void weigh(float unit, float (&score)[TILES][N][4], f
   }
 #pragma unroll
   for (int i = 0; i < TILES * 2; i++) {
-    total[i / 2][i % 2] = total[i / 2][i % 2] * shrink[i / 2][i % 2] + (part[i / 2][i % 2][0] + part[i / 2][i % 2][1]);
+    total[i / 2][i % 2] = total[i / 2][i % 2] * rescale[i / 2][i % 2] + (part[i / 2][i % 2][0] + part[i / 2][i % 2][1]);
   }
 #pragma unroll
   for (int n = 0; n < WIDTH / 8; n++) {
 #pragma unroll
     for (int i = 0; i < TILES * 2; i++) {
-      sum[i / 2][n][i % 2 * 2] *= shrink[i / 2][i % 2], sum[i / 2][n][i % 2 * 2 + 1] *= shrink[i / 2][i % 2];
+      sum[i / 2][n][i % 2 * 2] *= rescale[i / 2][i % 2], sum[i / 2][n][i % 2 * 2 + 1] *= rescale[i / 2][i % 2];
     }
   }
 }
 
-// More than a few queries: each warp computes TILES times 16 rows of the output, KEYS keys per step. DEPTH and WIDTH
-// are depth and width rounded up to multiples of 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and of
-// every 8 columns 2 (lane % 4) and the next. blockIdx.x counts batches and blocks of queries. The next keys and values
-// arrive while scores are computed and values summed. Maxima are in units of log 2. With `marks`, of mark_tiles, keys
-// whose tiles are hidden are left out.
+// Attention for more than a few queries. A warp computes TILES x 16 rows of the output, in steps of KEYS keys;
+// blockIdx.x counts batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of 16. A
+// lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8. Keys and
+// values are double-buffered: the next ones arrive during the products. Maxima are in units of log 2. With `marks`, the
+// result of mark_tiles, hidden tiles are skipped.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -308,26 +316,26 @@ __global__ void __launch_bounds__(THREADS, 2)
   constexpr int ROWS = WARPS * TILES * 16;
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
-  constexpr int STAGE = KEYS * (DEPTH + PAD + WIDTH + PAD);  // elements of keys and values, of which there are two
+  constexpr int STAGE = KEYS * (DEPTH + PAD + WIDTH + PAD);  // elements of keys and values; there are two buffers
   T* k_tile = q_tile + ROWS * (DEPTH + PAD);
   T* v_tile = k_tile + KEYS * (DEPTH + PAD);
-  const I extent = keys;
+  const I max_keys = keys;
   if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
   if constexpr (V == 1) marks = nullptr;
-  I head = static_cast<I>(blockIdx.x) / blocks, first = static_cast<I>(blockIdx.x) % blocks;
-  if (MASK == CAUSAL || marks) {  // those of all heads that see most start first
+  I head = static_cast<I>(blockIdx.x) / blocks, first_query = static_cast<I>(blockIdx.x) % blocks;
+  if (MASK == CAUSAL || marks) {  // blocks with the most keys start first, in all heads
     const I heads = static_cast<I>(gridDim.x) / blocks;
-    head = static_cast<I>(blockIdx.x) % heads, first = blocks - 1 - static_cast<I>(blockIdx.x) / heads;
+    head = static_cast<I>(blockIdx.x) % heads, first_query = blocks - 1 - static_cast<I>(blockIdx.x) / heads;
   }
-  first *= ROWS;
+  first_query *= ROWS;
   I mask_at, sink_at;
-  enter(batch, head, q, k, v, mask_at, sink_at, out);
+  select_batch(batch, head, q, k, v, mask_at, sink_at, out);
   if (scale) factor = float(*scale);
-  const float by = factor * LOG2E;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the compiler sees that all lanes go one way
+  const float scale_log2 = factor * LOG2E;
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be uniform in the warp
   const int lane = threadIdx.x % 32;
-  const I top = first + warp * TILES * 16;  // of the warp's rows
+  const I top = first_query + warp * TILES * 16;  // first row of the warp
   const I row = top + lane / 4;
   const T* q_rows = q_tile + (warp * TILES * 16 + lane % 16) * (DEPTH + PAD) + lane / 16 * 8;
   const T* k_rows = k_tile + (lane / 16 * 8 + lane % 8) * (DEPTH + PAD) + lane / 8 % 2 * 8;
@@ -335,14 +343,14 @@ __global__ void __launch_bounds__(THREADS, 2)
   Element* mask_tile = reinterpret_cast<Element*>(k_tile + 2 * STAGE);
   const int mask_pitch = stride.mask ? KEYS + 16 / static_cast<int>(sizeof(Element)) : 0;
   const Element* mask_rows = mask_tile + (warp * TILES * 16 + lane / 4) * mask_pitch + lane % 4 * 2;
-  const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, extent);
-  OVGPU_SHARED(Window, windows, [WARPS]);  // registers are scarce
+  const bool vectored = is_vectored<Element, 16 / sizeof(Element)>(mask, mask_at, stride.mask, stride.column, max_keys);
+  OVGPU_SHARED(Window, windows, [WARPS]);  // in shared memory to save registers
   OVGPU_SHARED(const unsigned char*, own_marks, [WARPS]);
   Window& window = windows[warp];
-  const int bands = static_cast<int>((extent + BAND - 1) / BAND), pitch = static_cast<int>((queries + 127) / 128 * 8);
+  const int bands = static_cast<int>((max_keys + BAND - 1) / BAND), pitch = static_cast<int>((queries + 127) / 128 * 8);
   if (marks) {
     const unsigned char* from =
-        marks + static_cast<long long>(mask_at / (queries * extent)) * bands * pitch + first / STRIP;
+        marks + static_cast<long long>(mask_at / (queries * max_keys)) * bands * pitch + first_query / STRIP;
     if (lane == 0) own_marks[warp] = from;
     __syncwarp();
   }
@@ -353,19 +361,20 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const I r = row + m * 16 + h * 8;
-      const bool sunk = sink && r < queries;
-      maximum[m][h] = sunk ? in_log2(sink[sink_at + r * stride.sink]) : minus_infinity();
-      total[m][h] = sunk && lane % 4 == 0 ? 1.f : 0.f;  // the part of this lane's columns
+      const bool has_sink = sink && r < queries;
+      maximum[m][h] = has_sink ? in_log2(sink[sink_at + r * stride.sink]) : minus_infinity();
+      total[m][h] = has_sink && lane % 4 == 0 ? 1.f : 0.f;  // this lane's part of the row's total
     }
   }
-  const I visible = MASK == CAUSAL && first + ROWS < keys ? first + ROWS : keys;
-  int window_at = -1;
-  const auto next_keys = [&](I begin) {  // the first from there on that the block attends to
+  const I visible = MASK == CAUSAL && first_query + ROWS < keys ? first_query + ROWS : keys;
+  int window_index = -1;
+  const auto next_keys = [&](I begin) {  // the first key from `begin` on that the block attends to
     while (marks && begin < visible) {
       const int band = static_cast<int>(begin / BAND);
-      if (band / 32 != window_at) {
-        window_at = band / 32;
-        const Window seen = look<ROWS / STRIP, TILES>(own_marks[warp], bands, pitch, window_at * 32, warp * TILES);
+      if (band / 32 != window_index) {
+        window_index = band / 32;
+        const Window seen = load_window<ROWS / STRIP, TILES>(own_marks[warp], bands, pitch, window_index * 32,
+                                                             warp * TILES);
         if (lane == 0) window = seen;
         __syncwarp();
       }
@@ -378,34 +387,38 @@ __global__ void __launch_bounds__(THREADS, 2)
     stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE);
     stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE);
   };
-  stage<ROWS, DEPTH, V>(q + first * stride.q, stride.q, queries - first, depth, q_tile);
+  stage<ROWS, DEPTH, V>(q + first_query * stride.q, stride.q, queries - first_query, depth, q_tile);
   I begin = next_keys(0);
   if (begin < visible) stage_keys(begin, 0);
   for (int buffer = 0; begin < visible; buffer ^= 1) {
-    const I now = begin;
-    const int bit = static_cast<int>(now / BAND) % 32;
+    const I first_key = begin;
+    const int bit = static_cast<int>(first_key / BAND) % 32;
     const bool plain = marks && __any_sync(0xffffffffu, window.plain >> bit & 1);
-    const bool mixed = (MASK == ADDED || MASK == BOOLEAN) && !(marks && now + KEYS <= keys && window.open >> bit & 1);
-    const bool active = top < queries && (MASK != CAUSAL || now < top + TILES * 16) &&
+    const bool mixed = (MASK == ADDED || MASK == BOOLEAN) &&
+                       !(marks && first_key + KEYS <= keys && window.open >> bit & 1);
+    const bool active = top < queries && (MASK != CAUSAL || first_key < top + TILES * 16) &&
                         !(marks && __any_sync(0xffffffffu, window.absent >> bit & 1));
     wait_copies();
-    __syncthreads();  // keys and values are there, and those before are read
+    __syncthreads();  // keys and values have arrived, and the previous ones have been read
     if (mixed) {
-      stage_mask<ROWS, KEYS>(static_cast<const Element*>(mask) + mask_at + first * stride.mask + now * stride.column,
-                             stride, queries - first, extent - now, vectored, mask_tile);
+      stage_mask<ROWS, KEYS>(static_cast<const Element*>(mask) + mask_at + first_query * stride.mask +
+                                 first_key * stride.column,
+                             stride, queries - first_query, max_keys - first_key, vectored, mask_tile);
     }
-    begin = next_keys(now + KEYS);
+    begin = next_keys(first_key + KEYS);
     if (begin < visible) stage_keys(begin, buffer ^ 1);
     float score[TILES][KEYS / 8][4] = {};
     if (active) add_products<T, DEPTH>(q_rows, k_rows + buffer * STAGE, score);
     if (mixed) {
       wait_copies();
-      __syncthreads();  // the mask is there
+      __syncthreads();  // the mask has arrived
     }
     if (!active) continue;
-    const bool all = by >= 0 && now + KEYS <= keys && (MASK == NONE || plain || (MASK == CAUSAL && now + KEYS <= top + 1));
-    if (!all) add_mask<T, MASK>(mask_rows, mask_pitch, row, now + static_cast<I>(lane % 4 * 2), keys, by, score);
-    weigh<WIDTH>(all ? by : 1.f, score, maximum, total, sum);
+    const bool unmasked = scale_log2 >= 0 && first_key + KEYS <= keys &&
+                          (MASK == NONE || plain || (MASK == CAUSAL && first_key + KEYS <= top + 1));
+    if (!unmasked)
+      add_mask<T, MASK>(mask_rows, mask_pitch, row, first_key + static_cast<I>(lane % 4 * 2), keys, scale_log2, score);
+    update_softmax<WIDTH>(unmasked ? scale_log2 : 1.f, score, maximum, total, sum);
     add_weighted<T, WIDTH>(score, v_rows + buffer * STAGE, sum);
   }
 #pragma unroll
@@ -413,15 +426,15 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const I r = row + m * 16 + h * 8;
-      const float share = 1.f / row_sum(total[m][h]);
+      const float inverse_total = 1.f / row_sum(total[m][h]);
       if (r >= queries) continue;
 #pragma unroll
       for (int n = 0; n < WIDTH / 8; n++) {
         const I column = n * 8 + lane % 4 * 2;
-        const float x = sum[m][n][2 * h] * share, y = sum[m][n][2 * h + 1] * share;
+        const float x = sum[m][n][2 * h] * inverse_total, y = sum[m][n][2 * h + 1] * inverse_total;
         T* to = out + r * stride.out + column;
         if (V == CHUNK) {
-          if (column < width) *reinterpret_cast<unsigned*>(to) = rounded<T>(x, y);
+          if (column < width) *reinterpret_cast<unsigned*>(to) = pack_rounded<T>(x, y);
         } else {
           if (column < width) to[0] = T(x);
           if (column + 1 < width) to[1] = T(y);

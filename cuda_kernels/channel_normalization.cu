@@ -1,7 +1,8 @@
-// Normalisation of groups of channels, and by the neighbours of each element.
+// GroupNormalization, and local response normalisation (LRN).
 #include "axes.cuh"
 
-// The number, mean, and squared distances from it, summed, of some elements.
+// Count, mean, and sum of squared deviations from the mean of a set of elements. Merge combines two sets by the
+// parallel formula of Chan, Golub & LeVeque (1979).
 template <class A>
 struct Moments {
   A count, mean, squares;
@@ -10,13 +11,13 @@ struct Moments {
 struct Merge {
   template <class A>
   __device__ __forceinline__ Moments<A> operator()(Moments<A> a, Moments<A> b) const {
-    const A count = a.count + b.count, apart = b.mean - a.mean;
+    const A count = a.count + b.count, difference = b.mean - a.mean;
     const A part = count > A(0) ? b.count / count : A(0);
-    return {count, a.mean + apart * part, a.squares + b.squares + apart * apart * a.count * part};
+    return {count, a.mean + difference * part, a.squares + b.squares + difference * difference * a.count * part};
   }
 };
 
-// Of a part of a row, in every thread of the block.
+// Return the moments of x[first, end), in every thread of the block: one pass for the mean, one for the squares.
 template <class T, int V, class A>
 __device__ __forceinline__ Moments<A> moments_of(const T* x, unsigned first, unsigned end) {
   A sum = 0, squares = 0;
@@ -36,9 +37,9 @@ __device__ __forceinline__ Moments<A> moments_of(const T* x, unsigned first, uns
   return {count, mean, fold_row(squares, Add())};
 }
 
-// Where elements of a tensor lie that layers after a norm take: the norm's element, that of its channel in its image,
-// that of its channel in all of them, or the only one. `kinds` has two bits for each tensor.
-struct Places {
+// Indices into the other inputs of an epilogue for one element of the result. Bits 2 n and 2 n + 1 of `kinds` tell how
+// input n broadcasts: 0 has an element per element of the result, 1 per channel of each image, 2 per channel, 3 one.
+struct OperandIndices {
   unsigned long long element, image;
   unsigned channel, kinds;
 
@@ -48,55 +49,56 @@ struct Places {
   }
 };
 
-// What is done with a result before it is written; elementwise layers after a norm generate others.
+// Identity epilogue. Fused elementwise layers generate others (struct Epilogue), which are applied to each result.
 struct Nothing {
   template <class T>
-  static __device__ __forceinline__ T of(T x, const Places&, const void*, const void*, const void*) {
+  static __device__ __forceinline__ T of(T x, const OperandIndices&, const void*, const void*, const void*) {
     return x;
   }
 };
 
-// A part of `length` elements for each block: gridDim.x rows, the groups of every image, in gridDim.y parts. n elements
-// are in a row and `area` in a channel; both, and `length`, are multiples of V. `inside`: whether `eps` is added to the
-// variance, or to its root.
+// Normalise x[first, end) of the row blockIdx.x, apply scale and shift per channel, and the epilogue F. A row is a
+// group of channels of one image: n elements, `area` per channel; both and `length` are multiples of V. The grid is
+// (rows, parts of `length` elements). `eps_inside`: whether eps is added to the variance, or else to its square root.
 template <class T, int V, class F>
 __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, const T* shift, unsigned n,
                                             unsigned area, unsigned groups, unsigned first, unsigned end,
                                             Moments<typename Accumulator<T>::Type> moments,
-                                            typename Accumulator<T>::Type eps, bool inside, unsigned kinds,
+                                            typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds,
                                             const void* p0, const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
   const A variance = moments.squares / moments.count;
-  const A factor = A(1) / (inside ? root(variance + eps) : root(variance) + eps);
-  const unsigned each = n / area, channels = blockIdx.x % groups * each;
+  const A factor = A(1) / (eps_inside ? math::sqrt(variance + eps) : math::sqrt(variance) + eps);
+  const unsigned group_channels = n / area, first_channel = blockIdx.x % groups * group_channels;
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   for (unsigned i = first + threadIdx.x * V; i < end; i += blockDim.x * V) {
-    const unsigned channel = channels + i / area;
-    const A times = factor * A(scale[channel]), plus = A(shift[channel]);
-    Places places{row + i, (unsigned long long)blockIdx.x * each + i / area, channel, kinds};
+    const unsigned channel = first_channel + i / area;
+    const A channel_scale = factor * A(scale[channel]), channel_shift = A(shift[channel]);
+    OperandIndices indices{row + i, (unsigned long long)blockIdx.x * group_channels + i / area, channel, kinds};
     T part[V];
     load<V>(x + row + i, part);
 #pragma unroll
-    for (int j = 0; j < V; j++, places.element++) {
-      part[j] = F::of(T((A(part[j]) - moments.mean) * times + plus), places, p0, p1, p2);
+    for (int j = 0; j < V; j++, indices.element++) {
+      part[j] = F::of(T((A(part[j]) - moments.mean) * channel_scale + channel_shift), indices, p0, p1, p2);
     }
     store<V>(part, out + row + i);
   }
 }
 
-// Rows of one part are normalised; of more, the moments of every part go to `partial`.
+// Normalise rows if gridDim.y is 1; otherwise write the moments of every part to partial [rows, parts, 3].
 template <class T, int V, class F = Nothing>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_moments(const T* x, T* out, const T* scale, const T* shift,
                   typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups, unsigned length,
-                  typename Accumulator<T>::Type eps, bool inside, unsigned kinds, const void* p0, const void* p1,
+                  typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0, const void* p1,
                   const void* p2) {
   using A = typename Accumulator<T>::Type;
   const unsigned long long row = (unsigned long long)blockIdx.x * n;
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
   const Moments<A> moments = moments_of<T, V, A>(x + row, first, end);
   if (gridDim.y == 1) {
-    write_group<T, V, F>(x, out, scale, shift, n, area, groups, first, end, moments, eps, inside, kinds, p0, p1, p2);
+    write_group<T, V, F>(x, out, scale, shift, n, area, groups, first, end, moments, eps, eps_inside, kinds, p0, p1,
+                         p2);
   } else if (threadIdx.x == 0) {
     A* to = partial + 3ull * (blockIdx.x * gridDim.y + blockIdx.y);
     to[0] = moments.count;
@@ -105,12 +107,12 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
 }
 
-// The second half, with the moments of all parts of the rows.
+// Normalise rows with the moments of all their parts, which group_moments has computed.
 template <class T, int V, class F = Nothing>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_parts(const T* x, T* out, const T* scale, const T* shift,
                 const typename Accumulator<T>::Type* partial, unsigned n, unsigned area, unsigned groups,
-                unsigned length, typename Accumulator<T>::Type eps, bool inside, unsigned kinds, const void* p0,
+                unsigned length, typename Accumulator<T>::Type eps, bool eps_inside, unsigned kinds, const void* p0,
                 const void* p1, const void* p2) {
   using A = typename Accumulator<T>::Type;
   const unsigned first = blockIdx.y * length, end = n - first < length ? n : first + length;
@@ -119,18 +121,16 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     const A* from = partial + 3ull * (blockIdx.x * gridDim.y + i);
     moments = Merge()(moments, Moments<A>{from[0], from[1], from[2]});
   }
-  write_group<T, V, F>(x, out, scale, shift, n, area, groups, first, end, moments, eps, inside, kinds, p0, p1, p2);
+  write_group<T, V, F>(x, out, scale, shift, n, area, groups, first, end, moments, eps, eps_inside, kinds, p0, p1, p2);
 }
 
-// Some axes of a dense array, and how far neighbours reach along each, before and after an element.
+// Axes of a dense array, and the radius of the window along each: neighbours before and after an element.
 struct Region {
-  long long rank, extent[6], stride[6], reach[6];
+  long long rank, extent[6], stride[6], radius[6];
 };
 
-__device__ __forceinline__ float power(float x, float y) { return powf(x, y); }
-__device__ __forceinline__ double power(double x, double y) { return pow(x, y); }
-
-// Elements over a power of the sum of their neighbours' squares: LRN. A thread per element.
+// Local response normalisation (LRN): out = x / (bias + factor * (sum of squares in the window))^exponent. One thread
+// per element.
 template <class T>
 __global__ void local_response(const T* __restrict__ x, T* __restrict__ out, const Region region, long long size,
                                typename Accumulator<T>::Type factor, typename Accumulator<T>::Type bias,
@@ -142,8 +142,8 @@ __global__ void local_response(const T* __restrict__ x, T* __restrict__ out, con
 #pragma unroll
   for (int axis = 0; axis < 6; axis++) {
     if (axis >= region.rank) continue;
-    const long long at = i / region.stride[axis] % region.extent[axis], reach = region.reach[axis];
-    const long long low = at < reach ? 0 : at - reach, high = at + reach;
+    const long long at = i / region.stride[axis] % region.extent[axis], radius = region.radius[axis];
+    const long long low = at < radius ? 0 : at - radius, high = at + radius;
     first[axis] = low;
     count[axis] = (high < region.extent[axis] ? high + 1 : region.extent[axis]) - low;
     total *= count[axis];
@@ -151,15 +151,15 @@ __global__ void local_response(const T* __restrict__ x, T* __restrict__ out, con
   }
   A sum = 0;
   for (long long k = 0; k < total; k++) {
-    long long rest = k, place = start;
+    long long rest = k, index = start;
 #pragma unroll
     for (int axis = 5; axis >= 0; axis--) {
       if (axis >= region.rank) continue;
-      place += rest % count[axis] * region.stride[axis];
+      index += rest % count[axis] * region.stride[axis];
       rest /= count[axis];
     }
-    const A value = A(x[place]);
+    const A value = A(x[index]);
     sum += value * value;
   }
-  out[i] = T(A(x[i]) / power(bias + factor * sum, exponent));
+  out[i] = T(A(x[i]) / math::pow(bias + factor * sum, exponent));
 }

@@ -1,4 +1,4 @@
-// What every kernel file includes first: 16-bit float types, shared-memory declarations, grid barrier.
+// Header that every kernel file includes: 16-bit float types, macros for shared memory, and a grid barrier.
 #pragma once
 
 #ifndef OVGPU_EMU
@@ -6,18 +6,19 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// OVGPU_SHARED(float, tile, [16][17]); declares an array per block.
+// OVGPU_SHARED(float, tile, [16][17]); declares a static shared-memory array.
 #define OVGPU_SHARED(T, name, dims) __shared__ __align__(16) T name dims
 
-// OVGPU_DYN_SHARED(float, row); is the launch's dynamic shared memory as a T*.
+// OVGPU_DYN_SHARED(float, row); declares `row` as a float* to the launch's dynamic shared memory.
 #define OVGPU_DYN_SHARED(T, name)                                    \
   extern __shared__ __align__(16) unsigned char ovgpu_dyn_shared[]; \
   T* name = reinterpret_cast<T*>(ovgpu_dyn_shared)
 
 #endif  // OVGPU_EMU
 
-// Every block of a cooperative launch waits for all the others. `arrived` is zero before the launch;
-// `generation` counts the barriers passed so far and is the same in every block.
+// Wait until all blocks of a cooperative launch have called this function. `arrived` is a counter in global memory,
+// zero before the launch; `generation` is the number of barriers that the kernel has passed so far, the same in every
+// block.
 __device__ __forceinline__ void ovgpu_grid_barrier(unsigned* arrived, unsigned generation) {
   __syncthreads();
   if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {

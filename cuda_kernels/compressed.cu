@@ -1,10 +1,10 @@
-// Compressed weights: products with a few rows, which decompress in registers; and parts of them, decompressed.
-// compressed_mma.cu has products on tensor cores.
+// Compressed weights: products with few rows, which decompress weights in registers, and plain decompression.
+// compressed_mma.cu has the products on tensor cores.
 #include "strided.cuh"
 
-// ---- codes: `load` gives the values of E of them from element `index` on, which is a multiple of E
+// ---- decoders: `load` returns the values of E codes from index `index`, a multiple of E
 
-struct Nibbles {  // 16 values of a table
+struct Nibbles {  // 4-bit codes: indices into a table of 16 values
   static constexpr int TABLE = 16;
   template <int E>
   static __device__ __forceinline__ void load(const void* bytes, long long index, const float* table,
@@ -20,7 +20,7 @@ struct Nibbles {  // 16 values of a table
   }
 };
 
-struct Codebook {  // 256 of them
+struct Codebook {  // 8-bit codes: indices into a table of 256 values
   static constexpr int TABLE = 256;
   template <int E>
   static __device__ __forceinline__ void load(const void* codes, long long index, const float* table,
@@ -34,10 +34,10 @@ struct Codebook {  // 256 of them
   }
 };
 
-// Elements of whole bytes, of which Derived::value gives the value of each.
+// Codes of whole bytes that Derived::value converts, without a table.
 template <class T, class Derived>
-struct Whole {
-  static constexpr int TABLE = 1;  // which nobody reads
+struct ConvertedCodes {
+  static constexpr int TABLE = 1;  // unused
   template <int E>
   static __device__ __forceinline__ void load(const void* codes, long long index, const float*, float (&to)[E]) {
     constexpr int BYTES = E * sizeof(T);
@@ -51,17 +51,17 @@ struct Whole {
 };
 
 template <class T>
-struct Cast : Whole<T, Cast<T>> {
+struct Cast : ConvertedCodes<T, Cast<T>> {
   static __device__ __forceinline__ float value(T code) { return static_cast<float>(code); }
 };
 
-struct E5M2 : Whole<unsigned char, E5M2> {  // the upper half of an f16
+struct E5M2 : ConvertedCodes<unsigned char, E5M2> {  // the upper byte of an f16
   static __device__ __forceinline__ float value(unsigned char code) {
     return static_cast<float>(__ushort_as_half(static_cast<unsigned short>(code << 8)));
   }
 };
 
-struct E4M3 : Whole<unsigned char, E4M3> {  // an f16 with another bias, and without infinity
+struct E4M3 : ConvertedCodes<unsigned char, E4M3> {  // bits of an f16 with another bias and no infinity
   static __device__ __forceinline__ float value(unsigned char code) {
     const int bits = (code & 0x80) << 8 | (code & 0x7f) << 7;
     if ((code & 0x7f) == 0x7f) return __int_as_float(0x7fc00000);
@@ -71,8 +71,8 @@ struct E4M3 : Whole<unsigned char, E4M3> {  // an f16 with another bias, and wit
 
 // ---- scales and zero points
 
-// Of an array of scales or zero points: index = row / rows * stride + column / columns, divided by reciprocals; whether
-// neighbours in a word have the same.
+// Location of a scale or zero point: index = row / rows * stride + column / columns, with divisions by reciprocals.
+// `shared`: the codes of one load have the same one.
 struct Term {
   int stride, row_magic, row_shift, column_magic, column_shift, shared;
 };
@@ -85,35 +85,35 @@ struct Weights {
 
 struct None {};
 
-__device__ __forceinline__ int divided(int n, int magic, int shift) {
+__device__ __forceinline__ int divide(int n, int magic, int shift) {
   const unsigned high = static_cast<unsigned long long>(static_cast<unsigned>(n)) * static_cast<unsigned>(magic) >> 32;
   return static_cast<int>((high + n) >> shift);
 }
 
 template <class T>
 __device__ __forceinline__ float term(const T* values, const Term& at, int row, int column, float) {
-  const long long first = static_cast<long long>(divided(row, at.row_magic, at.row_shift)) * at.stride;
-  return static_cast<float>(values[first + divided(column, at.column_magic, at.column_shift)]);
+  const long long first = static_cast<long long>(divide(row, at.row_magic, at.row_shift)) * at.stride;
+  return static_cast<float>(values[first + divide(column, at.column_magic, at.column_shift)]);
 }
 
-__device__ __forceinline__ float term(const None*, const Term&, int, int, float otherwise) { return otherwise; }
+__device__ __forceinline__ float term(const None*, const Term&, int, int, float fallback) { return fallback; }
 
-// Subtracts zero points from E values of codes from (row, column) on, and multiplies by scales.
+// Subtract zero points from the values of E codes that begin at (row, column), and multiply by scales.
 template <class Codes, class Scale, class Zero, int E>
 __device__ __forceinline__ void decompress(float (&values)[E], const Scale* scale, const Zero* zero,
                                            const Weights<Codes>& weights, int row, int column) {
-  float by = term(scale, weights.scale, row, column, 1.0f);
-  float from = term(zero, weights.zero, row, column, 0.0f);
-  values[0] = (values[0] - from) * by;
+  float scale_value = term(scale, weights.scale, row, column, 1.0f);
+  float zero_value = term(zero, weights.zero, row, column, 0.0f);
+  values[0] = (values[0] - zero_value) * scale_value;
 #pragma unroll
   for (int e = 1; e < E; e++) {
-    if (!weights.scale.shared) by = term(scale, weights.scale, row, column + e, 1.0f);
-    if (!weights.zero.shared) from = term(zero, weights.zero, row, column + e, 0.0f);
-    values[e] = (values[e] - from) * by;
+    if (!weights.scale.shared) scale_value = term(scale, weights.scale, row, column + e, 1.0f);
+    if (!weights.zero.shared) zero_value = term(zero, weights.zero, row, column + e, 0.0f);
+    values[e] = (values[e] - zero_value) * scale_value;
   }
 }
 
-// Every thread reads the table by numbers of its own, which constant memory is slow at.
+// Copy the table to shared memory: threads of a warp read different entries, which constant memory serialises.
 template <class Codes>
 __device__ __forceinline__ const float* shared_table(const Weights<Codes>& weights) {
   OVGPU_SHARED(float, table, [Codes::TABLE]);
@@ -123,38 +123,39 @@ __device__ __forceinline__ const float* shared_table(const Weights<Codes>& weigh
   return table;
 }
 
-// ---- products with a few rows
+// ---- products with few rows
 
-constexpr int ROWS = 2;  // of the weights that a warp works on
+constexpr int ROWS = 2;  // rows of the weights per warp
 
-// out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T, for every z of the grid, or of the same x [m, k], unless `stacked`;
-// a warp computes ROWS columns of B rows of the result.
+// Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
+// [m, k]. A warp computes ROWS columns of B rows of the result: its lanes split k and reduce by shuffles.
 template <class Codes, class Scale, class Zero, class T, int E, int B>
 __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
                         const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,
                         int m, int n, int k, int stacked) {
   const float* table = shared_table(weights);
-  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS, batch = blockIdx.y * B, above = blockIdx.z * n;
+  const int first = (blockIdx.x * blockDim.y + threadIdx.y) * ROWS,
+            first_x_row = blockIdx.y * B, matrix_row = blockIdx.z * n;
   if (first >= n) return;
   if (stacked) x += static_cast<long long>(blockIdx.z) * m * k;
-  out += static_cast<long long>(above) * m;
+  out += static_cast<long long>(matrix_row) * m;
   float sum[ROWS][B] = {};
 #pragma unroll 2
   for (int column = threadIdx.x * E; column < k; column += 32 * E) {
-    float left[B][E];
+    float lhs[B][E];
 #pragma unroll
-    for (int b = 0; b < B; b++)  // rows past the last one read that, and are not written
-      Cast<T>::load(x, static_cast<long long>(min(batch + b, m - 1)) * k + column, table, left[b]);
+    for (int b = 0; b < B; b++)  // rows after the last one repeat it, and are not written
+      Cast<T>::load(x, static_cast<long long>(min(first_x_row + b, m - 1)) * k + column, table, lhs[b]);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      const int row = above + min(first + r, n - 1);
-      float right[E];
-      Codes::load(codes, static_cast<long long>(row) * k + column, table, right);
-      decompress(right, scale, zero, weights, row, column);
+      const int row = matrix_row + min(first + r, n - 1);
+      float rhs[E];
+      Codes::load(codes, static_cast<long long>(row) * k + column, table, rhs);
+      decompress(rhs, scale, zero, weights, row, column);
 #pragma unroll
       for (int e = 0; e < E; e++)
 #pragma unroll
-        for (int b = 0; b < B; b++) sum[r][b] += right[e] * left[b][e];
+        for (int b = 0; b < B; b++) sum[r][b] += rhs[e] * lhs[b][e];
     }
   }
 #pragma unroll
@@ -162,60 +163,61 @@ __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void
 #pragma unroll
     for (int b = 0; b < B; b++) {
       for (int step = 16; step; step /= 2) sum[r][b] += __shfl_xor_sync(0xffffffffu, sum[r][b], step);
-      if (threadIdx.x == 0 && first + r < n && batch + b < m)
-        out[static_cast<long long>(batch + b) * n + first + r] = T(sum[r][b]);
+      if (threadIdx.x == 0 && first + r < n && first_x_row + b < m)
+        out[static_cast<long long>(first_x_row + b) * n + first + r] = T(sum[r][b]);
     }
 }
 
-constexpr int SLICES = 8;  // of the rows of the weights, per block of the next kernel
+constexpr int SLICES = 8;  // rows of the weights that a block of product_columns reads at a time
 
-// parts [gridDim.z / matrices, matrices, m, n] = x [matrices, m, k] @ weights [matrices, k, n], where each part is of
-// some rows of the weights; x as above. A thread has E columns of B rows of the result.
+// Compute parts [gridDim.z / matrices, matrices, m, n] = x [matrices, m, k] @ weights [matrices, k, n]. Each part sums
+// over some rows of the weights (split-K); x as above. A thread computes E columns of B rows; the SLICES threads of a
+// column are reduced through shared memory.
 template <class Codes, class Scale, class Zero, class T, class P, int E, int B>
 __global__ void __launch_bounds__(256)
     product_columns(const T* __restrict__ x, P* __restrict__ parts, const void* __restrict__ codes,
                     const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights, int m,
                     int n, int k, int stacked, int matrices) {
-  OVGPU_SHARED(float, of_slice, [SLICES][32 * E + 1]);
+  OVGPU_SHARED(float, slice_sums, [SLICES][32 * E + 1]);
   const float* table = shared_table(weights);
-  const int block = blockIdx.x * 32 * E, column = block + threadIdx.x * E, batch = blockIdx.y * B;
+  const int block = blockIdx.x * 32 * E, column = block + threadIdx.x * E, first_x_row = blockIdx.y * B;
   const int part = blockIdx.z / matrices, matrix = blockIdx.z % matrices, step = gridDim.z / matrices * SLICES;
   if (stacked) x += static_cast<long long>(matrix) * m * k;
   float sum[B][E] = {};
   if (column < n) {
 #pragma unroll 2
     for (int row = part * SLICES + threadIdx.y; row < k; row += step) {
-      const int below = matrix * k + row;
-      float right[E];
-      Codes::load(codes, static_cast<long long>(below) * n + column, table, right);
-      decompress(right, scale, zero, weights, below, column);
+      const int weight_row = matrix * k + row;
+      float rhs[E];
+      Codes::load(codes, static_cast<long long>(weight_row) * n + column, table, rhs);
+      decompress(rhs, scale, zero, weights, weight_row, column);
 #pragma unroll
       for (int b = 0; b < B; b++) {
-        const float left = static_cast<float>(x[static_cast<long long>(min(batch + b, m - 1)) * k + row]);
+        const float lhs = static_cast<float>(x[static_cast<long long>(min(first_x_row + b, m - 1)) * k + row]);
 #pragma unroll
-        for (int e = 0; e < E; e++) sum[b][e] += left * right[e];
+        for (int e = 0; e < E; e++) sum[b][e] += lhs * rhs[e];
       }
     }
   }
-  for (int b = 0; b < B && batch + b < m; b++) {
-    __syncthreads();  // what the last turn left may still be read
+  for (int b = 0; b < B && first_x_row + b < m; b++) {
+    __syncthreads();  // the previous sums may still be read
 #pragma unroll
     for (int e = 0; e < E; e++) {
-      float mine = 0;
+      float selected = 0;
 #pragma unroll
-      for (int i = 0; i < B; i++) mine = i == b ? sum[i][e] : mine;  // registers have no addresses
-      of_slice[threadIdx.y][threadIdx.x * E + e] = mine;
+      for (int i = 0; i < B; i++) selected = i == b ? sum[i][e] : selected;  // no indexing: registers have no addresses
+      slice_sums[threadIdx.y][threadIdx.x * E + e] = selected;
     }
     __syncthreads();
     for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * E && block + i < n; i += 32 * SLICES) {
-      float all = 0;
-      for (int slice = 0; slice < SLICES; slice++) all += of_slice[slice][i];
-      parts[(static_cast<long long>(blockIdx.z) * m + batch + b) * n + block + i] = P(all);
+      float total = 0;
+      for (int slice = 0; slice < SLICES; slice++) total += slice_sums[slice][i];
+      parts[(static_cast<long long>(blockIdx.z) * m + first_x_row + b) * n + block + i] = P(total);
     }
   }
 }
 
-// The sums of so many parts.
+// Sum `count` parts.
 template <class T>
 __global__ void add_parts(const float* __restrict__ parts, T* __restrict__ out, int count, int size) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -225,17 +227,17 @@ __global__ void add_parts(const float* __restrict__ parts, T* __restrict__ out, 
   out[i] = T(sum);
 }
 
-// ---- parts, decompressed
+// ---- decompression
 
-__device__ __forceinline__ int numbered(const None*, int n, int first, int) { return first + n; }
+__device__ __forceinline__ int source_row(const None*, int n, int first, int) { return first + n; }
 
 template <class Index>
-__device__ __forceinline__ int numbered(const Index* index, int n, int, int rows) {
-  return located(index[n], rows);
+__device__ __forceinline__ int source_row(const Index* index, int n, int, int rows) {
+  return normalize_index(index[n], rows);
 }
 
-// out [count, width]: the part of the weights from (row, column) on, or their rows by number; zeros where there is no
-// such row.
+// Decompress into out [count, width]: the part of the weights that begins at (row, column), or the rows `index`, where
+// indices out of range give zeros.
 template <class Codes, class Scale, class Zero, class T, class Index, int E>
 __global__ void expand(T* __restrict__ out, const Index* __restrict__ index, const void* __restrict__ codes,
                        const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,
@@ -244,7 +246,7 @@ __global__ void expand(T* __restrict__ out, const Index* __restrict__ index, con
   const int i = (blockIdx.x * blockDim.x + threadIdx.x) * E;
   if (i >= width) return;
   for (int n = blockIdx.y; n < count; n += gridDim.y) {
-    const int at = numbered(index, n, row, rows);
+    const int at = source_row(index, n, row, rows);
     struct alignas(E == 1 ? sizeof(T) : 16) Words {
       T items[E];
     } words;

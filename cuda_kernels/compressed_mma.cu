@@ -1,14 +1,14 @@
-// Products of up to 64 rows with compressed weights on tensor cores. Codes become exact 16-bit integers in registers;
-// scales multiply sums in f32.
+// Products of up to 64 rows with compressed weights on tensor cores. Codes are converted to exact 16-bit integers in
+// registers; scales multiply the f32 sums.
 #include "ptx.cuh"
 
 constexpr int TILE = 16;         // rows of the weights per warp
-constexpr int PIECE = 8;         // elements of x in 16 bytes
-constexpr int PITCH = TILE + 4;  // floats between columns of partial sums: without bank conflicts
+constexpr int PIECE = 8;         // 16-bit elements in 16 bytes
+constexpr int PITCH = TILE + 4;  // floats between columns of partial sums; avoids bank conflicts
 
 struct None {};
 
-// Codes of 4 bits, the first one in the low bits. Signed ones are turned into unsigned ones that are BIAS larger.
+// 4-bit codes, the first one in the low bits. Signed codes are converted to unsigned ones, which are larger by BIAS.
 template <bool SIGNED>
 struct Nibbles {
   static constexpr int PER_WORD = 8, BIAS = SIGNED ? 8 : 0;
@@ -27,10 +27,10 @@ __device__ __forceinline__ To bits(const From& from) {
   return to;
 }
 
-// Conversion of PIECE codes of a row to pairs of T, less BIAS and the row's zero point, exactly; UNIT is what one
-// becomes. The bits of a 4-bit code are those of a subnormal number: one fused multiply-add scales it and subtracts.
-// Pairs of 4-bit codes are (0, 4), (1, 5), (2, 6), (3, 7), which lie 16 bits apart; those of 8 bits are neighbours. A
-// code of 8 bits becomes the low bits of a larger number, from which an offset is subtracted.
+// Exact conversion of PIECE codes of a row to pairs of T times UNIT, after subtraction of BIAS and the row's zero
+// point. A 4-bit code is placed in the mantissa of a subnormal number, which one fused multiply-add scales and shifts;
+// its pairs are codes (0, 4), (1, 5), (2, 6), (3, 7), 16 bits apart. An 8-bit code is placed in the low bits of a
+// larger number, from which an offset is subtracted; its pairs are neighbours.
 template <class Codes, class T>
 struct Integers;
 
@@ -105,12 +105,12 @@ struct Integers<Bytes<SIGNED>, __nv_bfloat16> {
       const unsigned word = SIGNED ? words[i / 2] ^ 0x80808080u : words[i / 2];
       const float first = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7652 : 0x7650)) - offset;
       const float second = __uint_as_float(__byte_perm(word, 0x4b000000u, i % 2 ? 0x7653 : 0x7651)) - offset;
-      to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);  // at most 255: no bits are lost
+      to[i] = __byte_perm(__float_as_uint(first), __float_as_uint(second), 0x7632);  // exact up to 255
     }
   }
 };
 
-// Scales or zero points: index = row * stride + column / columns, divided by a reciprocal.
+// Location of a scale or zero point: index = row * stride + column / columns, with division by a reciprocal.
 struct Term {
   int stride, magic, shift;
 
@@ -125,7 +125,7 @@ struct Terms {
   Term scale, zero;
 };
 
-// An element of a row, which begins at `first`.
+// Return the scale or zero point of `column`, in a row that begins at index `first`.
 template <class V>
 __device__ __forceinline__ V term(const V* values, int first, const Term& term, int column) {
   return values[first + term.at(column)];
@@ -145,9 +145,9 @@ __device__ __forceinline__ void set_zero(Integers& integers, V value) {
 template <class Integers>
 __device__ __forceinline__ void set_zero(Integers&, None) {}
 
-// Words that are not read again.
+// Load with the streaming hint (ld.global.cs), for data that is read once.
 template <class Words>
-__device__ __forceinline__ Words load_once(const Words* from) {
+__device__ __forceinline__ Words load_streaming(const Words* from) {
   if constexpr (sizeof(Words) == 16) {
     return bits<Words>(__ldcs(reinterpret_cast<const uint4*>(from)));
   } else if constexpr (sizeof(Words) == 8) {
@@ -157,9 +157,9 @@ __device__ __forceinline__ Words load_once(const Words* from) {
   }
 }
 
-// Eight elements of x in the order of pairs that Integers has.
+// Return eight elements of x in the order of pairs that Integers has.
 template <int PER_WORD>
-__device__ __forceinline__ uint4 paired(const uint4& x) {
+__device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
   if constexpr (PER_WORD == 4) {
     return x;
   } else {
@@ -168,23 +168,24 @@ __device__ __forceinline__ uint4 paired(const uint4& x) {
   }
 }
 
-// out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T, for every z of the grid, or of the same x [m, k], unless
-// `stacked`. Blocks have 32 x warps along k x warps along n threads. A warp takes TILE rows of the weights as the left
-// matrix of mma; in each of its steps, the lanes 4 g to 4 g + 3 take V words of codes each from rows g and g + 8. Which
-// of the 16 places of mma's inner axis an element has does not matter, as long as x is in the same order. Warps along k
-// take steps in turn; their sums are added at the end. Blocks of the same weights take ROWS rows of x each, of which
-// the part for `rounds` steps of every warp is in shared memory; 1 << shift threads copy a row. AHEAD: steps whose codes
-// are loaded at once, of which `rounds` is a multiple, or all. GROUPED: scales or zero points differ along k, though not
-// within a step.
+// Compute out [z, m, n] = x [z, m, k] @ weights [z, n, k]^T for every z = blockIdx.z; unless `stacked`, all share x
+// [m, k]. Blocks have 32 x (warps along k) x (warps along n) threads.
+// TILE rows of the weights are the left operand of mma in a warp. In each step, lanes 4 g to 4 g + 3 load V words of
+// codes each from rows g and g + 8; the order of elements along k is arbitrary, but the same for x. Warps along k take
+// every `parts`-th step (split-K), and their sums are added at the end. A block takes ROWS rows of x, and stages those
+// of `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
+// AHEAD: steps whose codes are loaded at once; `rounds` is a multiple, or all steps. GROUPED: scales or zero points
+// differ along k, but not within a step.
 template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
 __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
     product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
                 const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Terms terms, int m, int n, int k,
                 int stacked, int rounds, int shift) {
-  constexpr int PER_WORD = Codes::PER_WORD, EACH = V * PER_WORD, STEP = 4 * EACH, PIECES = EACH / PIECE;
-  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right matrices
-  constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // of dependent mma
-  constexpr int PLACE = ROWS * 4 + (ROWS == 1 ? 0 : PIECES == 4 ? 2 : 4);  // padded: no bank conflicts in staging
+  constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
+                STEP = 4 * LANE_CODES, PIECES = LANE_CODES / PIECE;
+  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right operands
+  constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // independent chains of mma
+  constexpr int PIECE_PITCH = ROWS * 4 + (ROWS == 1 ? 0 : PIECES == 4 ? 2 : 4);  // padded against bank conflicts
   constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= PIECE ? 2 : 8;             // rows of x that a thread copies at once
   using Exact = Integers<Codes, T>;
   struct alignas(4 * V) Words {
@@ -194,18 +195,18 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   const int lane = threadIdx.x, part = threadIdx.y, parts = blockDim.y, warps = parts * blockDim.z;
   const int thread = lane + 32 * (part + parts * threadIdx.z);
   const int batches = (m + ROWS - 1) / ROWS, batch = blockIdx.x % batches * ROWS;
-  const int top = blockIdx.x / batches * blockDim.z * TILE, above = blockIdx.z * n;
+  const int first_row = blockIdx.x / batches * blockDim.z * TILE, above = blockIdx.z * n;
   if (stacked) x += static_cast<long long>(blockIdx.z) * m * k;
   x += batch * k;
   out += static_cast<long long>(above) * m + static_cast<long long>(batch) * n;
   m = min(m - batch, ROWS);
 
   Exact integers[2];
-  int from[2], scale_row[2], zero_row[2];  // indices; one of vectors of codes fits, whatever fits into memory
+  int from[2], scale_row[2], zero_row[2];  // an int can count the code vectors of any weights
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int row = above + min(top + static_cast<int>(threadIdx.z) * TILE + lane / 4 + 8 * h, n - 1);
-    from[h] = row * (k / EACH) + part * 4 + lane % 4;
+    const int row = above + min(first_row + static_cast<int>(threadIdx.z) * TILE + lane / 4 + 8 * h, n - 1);
+    from[h] = row * (k / LANE_CODES) + part * 4 + lane % 4;
     scale_row[h] = row * terms.scale.stride;
     zero_row[h] = row * terms.zero.stride;
     if constexpr (!GROUPED) set_zero(integers[h], term(zero, zero_row[h], terms.zero, 0));
@@ -214,14 +215,14 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   Words words[AHEAD][2];
   Scale scales[AHEAD][2];
   Zero zeros[AHEAD][2];
-  int column = part * STEP;  // of the next step to be fetched
+  int column = part * STEP;  // of the next step to be loaded
   const auto fetch = [&]() {
 #pragma unroll
     for (int slot = 0; slot < AHEAD; slot++) {
-      const bool there = column + lane % 4 * EACH < k;
+      const bool valid = column + lane % 4 * LANE_CODES < k;
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        words[slot][h] = there ? load_once(static_cast<const Words*>(codes) + from[h]) : Words{};
+        words[slot][h] = valid ? load_streaming(static_cast<const Words*>(codes) + from[h]) : Words{};
         from[h] += parts * 4;
         if constexpr (GROUPED) {
           const int at = min(column, k - 1);
@@ -234,22 +235,23 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   };
   const int count = (k + STEP * parts - 1) / (STEP * parts);  // steps of each warp
 
-  const auto stage = [&](int turn) {
-    const int across = min(rounds, count - turn) * parts * STEP / PIECE, down = 32 * warps >> shift;
-    for (int piece = thread & ((1 << shift) - 1); piece < across; piece += 1 << shift) {
-      const int at = turn * parts * STEP + piece * PIECE;
-      uint4* target = staged + (piece / (4 * PIECES) * PIECES + piece % PIECES) * PLACE + piece % (4 * PIECES) / PIECES;
-      for (int first = thread >> shift; first < ROWS; first += down * BATCH) {
+  const auto stage = [&](int step) {
+    const int piece_count = min(rounds, count - step) * parts * STEP / PIECE, row_stride = 32 * warps >> shift;
+    for (int piece = thread & ((1 << shift) - 1); piece < piece_count; piece += 1 << shift) {
+      const int at = step * parts * STEP + piece * PIECE;
+      uint4* target =
+          staged + (piece / (4 * PIECES) * PIECES + piece % PIECES) * PIECE_PITCH + piece % (4 * PIECES) / PIECES;
+      for (int first = thread >> shift; first < ROWS; first += row_stride * BATCH) {
         uint4 elements[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-          const int row = first + i * down;
+          const int row = first + i * row_stride;
           elements[i] = at < k && row < m ? *reinterpret_cast<const uint4*>(x + (row * k + at)) : uint4{};
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-          const int row = first + i * down;
-          if (row < ROWS) target[row * 4] = paired<PER_WORD>(elements[i]);
+          const int row = first + i * row_stride;
+          if (row < ROWS) target[row * 4] = reorder_pairs<PER_WORD>(elements[i]);
         }
       }
     }
@@ -277,63 +279,64 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
       const unsigned left[2][4] = {{a[0][0], a[1][0], a[0][1], a[1][1]}, {a[0][2], a[1][2], a[0][3], a[1][3]}};
 #pragma unroll
       for (int i = 0; i < N; i++) {
-        const uint4 b = right[p * PLACE + i * PIECE * 4];
+        const uint4 b = right[p * PIECE_PITCH + i * PIECE * 4];
         multiply_add<T>(left[0], b.x, b.y, to[0][i]);
         multiply_add<T>(left[1], b.z, b.w, to[CHAINS - 1][i]);
       }
     }
     if constexpr (GROUPED) {
-      const float by[2] = {scale_of(scales[slot][0]), scale_of(scales[slot][1])};
+      const float row_scales[2] = {scale_of(scales[slot][0]), scale_of(scales[slot][1])};
 #pragma unroll
       for (int i = 0; i < N; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-          float all = grouped[0][i][e];
-          if constexpr (CHAINS == 2) all += grouped[1][i][e];
-          sum[0][i][e] += by[e / 2] * all;
+          float total = grouped[0][i][e];
+          if constexpr (CHAINS == 2) total += grouped[1][i][e];
+          sum[0][i][e] += row_scales[e / 2] * total;
         }
     }
   };
 
   fetch();
-  const int mine = part * PIECES * PLACE + min(lane / 4, ROWS - 1) * 4 + lane % 4;
+  const int lane_offset = part * PIECES * PIECE_PITCH + min(lane / 4, ROWS - 1) * 4 + lane % 4;
   for (int begin = 0; begin < count; begin += rounds) {
-    if (begin) __syncthreads();  // the part of x before this one has been read
+    if (begin) __syncthreads();  // the previous part of x has been read
     stage(begin);
     __syncthreads();
     const int end = min(begin + rounds, count);
-    for (int turn = begin; turn < end; turn += AHEAD) {
-      const uint4* right = staged + (turn - begin) * parts * PIECES * PLACE + mine;
+    for (int step = begin; step < end; step += AHEAD) {
+      const uint4* right = staged + (step - begin) * parts * PIECES * PIECE_PITCH + lane_offset;
 #pragma unroll
       for (int slot = 0; slot < AHEAD; slot++) {
-        if (slot == 0 || turn + slot < end) add(slot, right + slot * parts * PIECES * PLACE);
+        if (slot == 0 || step + slot < end) add(slot, right + slot * parts * PIECES * PIECE_PITCH);
       }
-      if (turn + AHEAD < count) fetch();
+      if (step + AHEAD < count) fetch();
     }
   }
 
   __syncthreads();  // x has been read
   float* const sums = reinterpret_cast<float*>(staged);
-  float* const own = sums + (part * blockDim.z + threadIdx.z) * m * PITCH;
+  float* const own_sums = sums + (part * blockDim.z + threadIdx.z) * m * PITCH;
 #pragma unroll
   for (int i = 0; i < N; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++) {
       const int at = i * PIECE + lane % 4 * 2 + e % 2;
-      float all = sum[0][i][e];
-      if constexpr (!GROUPED && CHAINS == 2) all += sum[CHAINS - 1][i][e];
-      if (at < m) own[at * PITCH + lane / 4 + e / 2 * 8] = all;
+      float total = sum[0][i][e];
+      if constexpr (!GROUPED && CHAINS == 2) total += sum[CHAINS - 1][i][e];
+      if (at < m) own_sums[at * PITCH + lane / 4 + e / 2 * 8] = total;
     }
   __syncthreads();
   const int height = TILE * blockDim.z;
   for (int i = thread; i < height * m; i += 32 * warps) {
     const int row = i % height, at = i / height;
-    if (top + row >= n) continue;
+    if (first_row + row >= n) continue;
     const float* from_part = sums + (row / TILE * m + at) * PITCH + row % TILE;
-    float all = 0;
-    for (int p = 0; p < parts; p++) all += from_part[p * blockDim.z * m * PITCH];
-    all *= 1.f / Exact::UNIT;
-    if constexpr (!GROUPED) all *= scale_of(term(scale, (above + top + row) * terms.scale.stride, terms.scale, 0));
-    out[static_cast<long long>(at) * n + top + row] = T(all);
+    float total = 0;
+    for (int p = 0; p < parts; p++) total += from_part[p * blockDim.z * m * PITCH];
+    total *= 1.f / Exact::UNIT;
+    if constexpr (!GROUPED)
+      total *= scale_of(term(scale, (above + first_row + row) * terms.scale.stride, terms.scale, 0));
+    out[static_cast<long long>(at) * n + first_row + row] = T(total);
   }
 }

@@ -1,28 +1,28 @@
-// Convert from and to the types of a byte and less, which have no casts: by tables that the host has made.
+// Convert from and to 8-bit floats and types below 8 bits, which have no casts, by tables that the host computes.
 #include "strided.cuh"
 
-// One value per byte; T stands for elements of its size.
+// Value of each byte. T only determines the size of elements.
 template <typename T>
 struct Table {
-  T of[256];
+  T values[256];
 };
 
-// What rounds a float to one of at most 256 codes: code[n] for the numbers between bound[n - 1] and bound[n], bounds
-// in the order of `ordered`.
+// Step function that rounds floats to one of at most 256 codes: code[n] for numbers x with bound[n - 1] <=
+// ordered_bits(x) < bound[n].
 struct Steps {
   int bound[255];
   unsigned char code[256], nan;
 };
 
-// The bits of floats, so that they compare as the floats do, -0 below 0.
-__device__ __forceinline__ int ordered(float x) {
+// Return the bits of a float as an int that compares like the float, with -0 below 0.
+__device__ __forceinline__ int ordered_bits(float x) {
   const int bits = __float_as_int(x);
   return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
-__device__ __forceinline__ unsigned char coded(float x, const Steps& steps) {
+__device__ __forceinline__ unsigned char encode_float(float x, const Steps& steps) {
   if (x != x) return steps.nan;
-  const int key = ordered(x);
+  const int key = ordered_bits(x);
   int n = 0;
 #pragma unroll
   for (int half = 128; half; half /= 2)
@@ -30,23 +30,23 @@ __device__ __forceinline__ unsigned char coded(float x, const Steps& steps) {
   return steps.code[n];
 }
 
-// The low bits of an integer, of a float cut off to one; 0 of what no int holds.
+// Return the low bits of an integer, or of a float truncated to an int; 0 if an int cannot hold it.
 template <typename T>
-__device__ __forceinline__ unsigned low(T x) {
+__device__ __forceinline__ unsigned low_bits(T x) {
   return static_cast<unsigned>(x);
 }
 
-__device__ __forceinline__ unsigned low_of_float(double x) {
+__device__ __forceinline__ unsigned low_bits_of_float(double x) {
   return x > -2147483649.0 && x < 2147483648.0 ? static_cast<unsigned>(static_cast<int>(x)) : 0u;
 }
 template <>
-__device__ __forceinline__ unsigned low(float x) { return low_of_float(x); }
+__device__ __forceinline__ unsigned low_bits(float x) { return low_bits_of_float(x); }
 template <>
-__device__ __forceinline__ unsigned low(double x) { return low_of_float(x); }
+__device__ __forceinline__ unsigned low_bits(double x) { return low_bits_of_float(x); }
 template <>
-__device__ __forceinline__ unsigned low(__half x) { return low_of_float(static_cast<float>(x)); }
+__device__ __forceinline__ unsigned low_bits(__half x) { return low_bits_of_float(static_cast<float>(x)); }
 template <>
-__device__ __forceinline__ unsigned low(__nv_bfloat16 x) { return low_of_float(static_cast<float>(x)); }
+__device__ __forceinline__ unsigned low_bits(__nv_bfloat16 x) { return low_bits_of_float(static_cast<float>(x)); }
 
 // Operands of the axes: x, y.
 #define FOR_EACH_ELEMENT(statement)                       \
@@ -59,23 +59,23 @@ __device__ __forceinline__ unsigned low(__nv_bfloat16 x) { return low_of_float(s
     y[offset(axes, at, 1)] = statement;                   \
   }
 
-// From a byte to anything.
+// Convert bytes to any type.
 template <typename T, typename I, int R>
 __global__ void decode(const unsigned char* __restrict__ x, T* __restrict__ y, const Table<T> table,
                        const Axes<I, R, 2> axes, I size) {
-  FOR_EACH_ELEMENT(table.of[x[offset(axes, at, 0)]])
+  FOR_EACH_ELEMENT(table.values[x[offset(axes, at, 0)]])
 }
 
-// From what has a cast to f32, to floats of a byte.
+// Convert elements that cast to f32 to 8-bit floats.
 template <typename T, typename I, int R>
 __global__ void encode(const T* __restrict__ x, unsigned char* __restrict__ y, const Steps steps,
                        const Axes<I, R, 2> axes, I size) {
-  FOR_EACH_ELEMENT(coded(static_cast<float>(x[offset(axes, at, 0)]), steps))
+  FOR_EACH_ELEMENT(encode_float(static_cast<float>(x[offset(axes, at, 0)]), steps))
 }
 
-// From numbers to integers of fewer than 8 bits; the table has the bytes of the low bits.
+// Convert numbers to integers of fewer than 8 bits. The table maps the low bits to bytes.
 template <typename T, typename I, int R>
 __global__ void encode_low(const T* __restrict__ x, unsigned char* __restrict__ y, const Table<unsigned char> table,
                            unsigned mask, const Axes<I, R, 2> axes, I size) {
-  FOR_EACH_ELEMENT(table.of[low(x[offset(axes, at, 0)]) & mask])
+  FOR_EACH_ELEMENT(table.values[low_bits(x[offset(axes, at, 0)]) & mask])
 }

@@ -1,7 +1,7 @@
-// Copies of any layout into any other. T stands for elements of its size: 1, 2, 4, 8 or 16 bytes.
+// Copies between any two layouts. T only determines the size of elements: 1, 2, 4, 8 or 16 bytes.
 #include "items.cuh"
 
-// Dense to dense, both aligned to 16 bytes.
+// Copy dense memory; x and y are aligned to 16 bytes.
 extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsigned char* __restrict__ y,
                                       long long bytes) {
   const uint4* source = reinterpret_cast<const uint4*>(x);
@@ -21,30 +21,31 @@ extern "C" __global__ void copy_dense(const unsigned char* __restrict__ x, unsig
   if (blockIdx.x == 0 && threadIdx.x < bytes % 16) y[words * 16 + threadIdx.x] = x[words * 16 + threadIdx.x];
 }
 
-// In the order of the target's memory. Operands of the axes: source, target.
+// Copy in the order of the target's memory. Operands of the axes: source, target.
 template <typename T, typename I, int R>
 __global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size) {
   set_items(y, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
-// As `copy_strided`, to y from row `*start` on; rows are `step` elements apart.
+// Like `copy_strided`, but write to y from row `*start` on; rows are `step` elements apart. Appends to KV caches.
 template <typename T, typename I, int R>
 __global__ void write_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
                            const long long* __restrict__ start, long long step) {
   set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
-// Transposes x [columns, rows], where rows lie densely, to y [rows, columns], where columns do, for each element of
-// the axes. A tile is read along rows and written along columns; its pitch is an odd number of words, which
-// keeps the threads of a warp in different banks. Blocks have 32 x 8 threads.
+// Transpose x [columns, rows], whose rows have a unit stride, to y [rows, columns], whose columns do, for every element
+// of the axes. A block of 32 x 8 threads moves a tile through shared memory. The tile's pitch is an odd number of
+// words, which avoids bank conflicts.
 template <typename T, typename I, int R>
 __global__ void copy_transposed(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I rows, I columns,
                                 I source_stride, I target_stride) {
   constexpr int TILE = sizeof(T) < 4 ? 64 : 32, PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
   OVGPU_SHARED(T, tile, [TILE][TILE + PAD]);
-  const I across = (columns + TILE - 1) / TILE, down = (rows + TILE - 1) / TILE;
-  const I number = blockIdx.x, batch = number / (across * down), place = number - batch * (across * down);
-  const I row = place / across * TILE, column = place % across * TILE;
+  const I column_tiles = (columns + TILE - 1) / TILE, row_tiles = (rows + TILE - 1) / TILE;
+  const I block_index = blockIdx.x, batch = block_index / (column_tiles * row_tiles),
+          tile_index = block_index - batch * (column_tiles * row_tiles);
+  const I row = tile_index / column_tiles * TILE, column = tile_index % column_tiles * TILE;
   I at[R];
   unravel(axes, batch, at);
   x += offset(axes, at, 0);
@@ -66,13 +67,13 @@ __global__ void copy_transposed(const T* __restrict__ x, T* __restrict__ y, cons
   }
 }
 
-// Numbers known on the host, as an argument: a captured graph holds them.
+// Numbers that the host knows, passed by value, so that a captured CUDA graph contains them.
 template <typename T, int COUNT>
 struct Numbers {
   T value[COUNT];
 };
 
-// Writes the `count` numbers from element `first` of the axes on.
+// Write the `count` numbers to y, from element `first` of the axes on.
 template <typename T, int COUNT, int R>
 __global__ void write_numbers(T* y, const Axes<int, R, 1> axes, const Numbers<T, COUNT> numbers, int first, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,8 +1,8 @@
-// Running sums along one axis. Strides of either sign give either direction.
+// Cumulative sums along one axis. Strides of either sign give either direction.
 #include "axes.cuh"
 
-// The sum over the threads of a row before this one; `total` becomes that over all of them. A row has a warp, or
-// the whole block.
+// Return the sum of `value` over the threads of a row before this one (exclusive scan by warp shuffles); `total`
+// becomes the sum over all of them. The threads of a row are a warp or the whole block.
 template <class A>
 __device__ __forceinline__ A scan_row(A value, A& total) {
   const int lane = threadIdx.x % 32;
@@ -15,34 +15,34 @@ __device__ __forceinline__ A scan_row(A value, A& total) {
   if (lane == 0) before = 0;
   total = __shfl_sync(0xffffffffu, sum, 31);
   if (blockDim.x > 32) {
-    OVGPU_SHARED(A, of_warp, [OVGPU_THREADS / 32]);
+    OVGPU_SHARED(A, warp_totals, [OVGPU_THREADS / 32]);
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    __syncthreads();  // what an earlier scan left may still be read
-    if (lane == 0) of_warp[warp] = total;
+    __syncthreads();  // the totals of an earlier call may still be read
+    if (lane == 0) warp_totals[warp] = total;
     __syncthreads();
     A earlier = 0;
     total = 0;
     for (int i = 0; i < warps; i++) {
       if (i == warp) earlier = total;
-      total += of_warp[i];
+      total += warp_totals[i];
     }
     before = earlier + before;
   }
   return before;
 }
 
-// A row of n elements per warp or block: a tile of four elements per thread after the other.
+// Scan rows of n elements, one per warp or block, in tiles of four elements per thread. `outer` are all other axes.
 template <class T>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    cumsum_rows(const T* x, T* out, const Axes kept, unsigned rows, unsigned n, long long from, long long to,
+    cumsum_rows(const T* x, T* out, const MappedAxes outer, unsigned rows, unsigned n, long long from, long long to,
                 bool exclusive) {
   using A = typename Accumulator<T>::Type;
   constexpr unsigned ITEMS = 4;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
-  const Place start = place(kept, row);
+  const Offsets start = offsets_of(outer, row);
   x += start.from;
   out += start.to;
-  A carried = 0;
+  A carry = 0;
   for (unsigned tile = 0; tile < n; tile += ITEMS * blockDim.x) {
     const unsigned first = tile + ITEMS * threadIdx.x;
     A value[ITEMS], sum = 0, total;
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       value[j] = first + j < size ? A(x[(first + j) * from]) : A(0);
       sum += value[j];
     }
-    A running = carried + scan_row(sum, total);
-    carried += total;
+    A running = carry + scan_row(sum, total);
+    carry += total;
     for (unsigned j = 0; j < ITEMS; j++) {
       const A before = running;
       running += value[j];
@@ -60,18 +60,18 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
 }
 
-// Columns of n elements, blockDim.x of them per block; each of the blockDim.y threads of a column has a segment, and
-// begins with the sum of the segments before.
+// Scan columns of n elements, blockDim.x of them per block. Each of the blockDim.y threads of a column scans a segment,
+// starting from the sum of the previous segments.
 template <class T>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    cumsum_columns(const T* x, T* out, const Axes kept, unsigned columns, unsigned n, long long from, long long to,
-                   bool exclusive) {
+    cumsum_columns(const T* x, T* out, const MappedAxes outer, unsigned columns, unsigned n, long long from,
+                   long long to, bool exclusive) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, sums);
   const unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
   const unsigned segment = (n + blockDim.y - 1) / blockDim.y, begin = threadIdx.y * segment;
   const unsigned end = column < columns ? min(n, begin + segment) : 0;
-  const Place start = place(kept, column);
+  const Offsets start = offsets_of(outer, column);
   x += start.from;
   out += start.to;
   A running = 0;

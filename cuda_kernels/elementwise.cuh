@@ -1,15 +1,15 @@
-// What generated elementwise kernels share: vectors of neighbouring elements, loaded and stored at once.
+// Parts shared by the generated elementwise kernels: vectorised loads and stores, and functions of single ops.
 #pragma once
 
 #include "strided.cuh"
 
-// V neighbouring elements of up to 16 bytes in all.
+// V neighbouring elements, at most 16 bytes in all.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) Vector {
   T items[V];
 };
 
-// V elements; only the first n of them, element by element, if there are no more.
+// Load V elements, or only the first n of them one by one if n < V.
 template <typename T, int V>
 __device__ __forceinline__ void load(const T* from, int n, T (&to)[V]) {
   if (n >= V) {
@@ -33,7 +33,8 @@ __device__ __forceinline__ void store(const T (&from)[V], int n, T* to) {
   }
 }
 
-// An integer to an integral power, which wraps as products do; a negative power is truncated: 0, but for 1 and -1.
+// Return an integer raised to an integer power. Overflow wraps around; negative powers are truncated to 0, except of 1
+// and -1.
 template <typename T>
 __device__ __forceinline__ T integer_power(T base, T exponent) {
   if (exponent < T(0)) return base == T(1) ? base : base == T(-1) ? (exponent % T(2) == T(0) ? T(1) : base) : T(0);
@@ -45,8 +46,8 @@ __device__ __forceinline__ T integer_power(T base, T exponent) {
   return static_cast<T>(power);
 }
 
-// The nearest number with so many bits after the point, a half to the even one, whose exponent is no less than `least`;
-// at most `largest`. Rounded to f16 before.
+// Return x, rounded to f16 first, as the nearest f8 number: one with `bits` fraction bits and an exponent of at least
+// `least`, halfway cases to even. Results saturate at `largest`.
 __device__ __forceinline__ float nearest_f8(float x, float largest, int bits, int least) {
   const float half = static_cast<float>(__half(x));
   if (half > largest || half < -largest) return half < 0 ? -largest : largest;

@@ -1,7 +1,7 @@
-// Eye: T stands for elements of its size.
+// Eye. T only determines the size of elements.
 #include "strided.cuh"
 
-// Matrices with `one` on the diagonal that begins in column `diagonal`, and zeros elsewhere. y is dense.
+// Write matrices with `one` on the diagonal that begins in column `diagonal`, and zeros elsewhere. y is dense.
 template <typename T>
 __global__ void eye(T* y, T one, long long size, long long rows, long long columns, long long diagonal) {
   const long long first = first_item<long long>();

@@ -1,11 +1,11 @@
-// Signals as the transforms of cuFFT take them: DFT, IDFT, RDFT, IRDFT.
+// Preparation of signals and spectra for cuFFT: DFT, IDFT, RDFT, IRDFT.
 #include "strided.cuh"
 
-// Signals one behind the other: y is dense, and the axes are its own. Operands: x, and the place along each of up to
-// three axes on which x may end before y does; zeros follow. A is what y is computed in.
+// Pack x, times `scale`, into the dense y. Operands of y's axes: x, and the coordinates along up to three axes, on
+// which x ends at end0, end1 and end2; zeros follow. A is the type of y.
 template <typename T, typename A, typename I, int R>
-__global__ void arrange(const T* __restrict__ x, A* __restrict__ y, const Axes<I, R, 4> axes, I size, I first, I second,
-                        I third, A scale) {
+__global__ void arrange(const T* __restrict__ x, A* __restrict__ y, const Axes<I, R, 4> axes, I size, I end0, I end1,
+                        I end2, A scale) {
   const I begin = first_item<I>();
 #pragma unroll
   for (int k = 0; k < ITEMS; k++) {
@@ -13,7 +13,7 @@ __global__ void arrange(const T* __restrict__ x, A* __restrict__ y, const Axes<I
     if (i >= size) return;
     I at[R];
     unravel(axes, i, at);
-    const bool inside = offset(axes, at, 1) < first && offset(axes, at, 2) < second && offset(axes, at, 3) < third;
+    const bool inside = offset(axes, at, 1) < end0 && offset(axes, at, 2) < end1 && offset(axes, at, 3) < end2;
     y[i] = inside ? static_cast<A>(x[offset(axes, at, 0)]) * scale : A(0);
   }
 }
@@ -23,9 +23,9 @@ struct Pair {
   A real, imaginary;
 };
 
-// Half spectra z [signals, rows, columns, bins] get the symmetry that those of real signals have: bin 0 of a row and
-// column is the conjugate of that of the opposite ones, and so is the last bin if the length is even. Both take the
-// mean, so that of two numbers that must be real the imaginary parts are dropped. A thread for each of the two.
+// Give half spectra z [signals, rows, columns, bins] the conjugate symmetry of real signals, in place. Bin 0 of a (row,
+// column) is the conjugate of bin 0 of the opposite one; likewise the last bin if the length is even. Both get their
+// mean, so that numbers that must be real lose their imaginary part. One thread per (row, column) and bin.
 template <typename A>
 __global__ void symmetrize(Pair<A>* z, long long signals, long long rows, long long columns, long long bins,
                            bool even) {
@@ -34,12 +34,12 @@ __global__ void symmetrize(Pair<A>* z, long long signals, long long rows, long l
   const long long column = i / 2 % columns, row = i / 2 / columns % rows, signal = i / 2 / columns / rows;
   if (i % 2 && !even) return;
   const long long bin = i % 2 ? bins - 1 : 0;
-  const long long here = row * columns + column;
-  const long long there = (rows - row) % rows * columns + (columns - column) % columns;
-  if (there < here) return;  // the thread of the other one does both
+  const long long position = row * columns + column;
+  const long long opposite = (rows - row) % rows * columns + (columns - column) % columns;
+  if (opposite < position) return;  // the thread of the opposite position writes both
   Pair<A>* spectrum = z + signal * rows * columns * bins + bin;
-  const Pair<A> a = spectrum[here * bins], b = spectrum[there * bins];
+  const Pair<A> a = spectrum[position * bins], b = spectrum[opposite * bins];
   const A real = (a.real + b.real) / 2, imaginary = (a.imaginary - b.imaginary) / 2;
-  spectrum[here * bins] = {real, imaginary};
-  spectrum[there * bins] = {real, -imaginary};
+  spectrum[position * bins] = {real, imaginary};
+  spectrum[opposite * bins] = {real, -imaginary};
 }

@@ -1,16 +1,16 @@
-// Normalisation over axes: less the mean, over the deviation, the Euclidean norm or the root of the mean square; then,
-// for fused layers, times a scale and plus a shift per normalised element. The output may lie where an input does.
+// Normalisation over axes: centring, MVN, and norms by L2 or root mean square; then, for fused layers, scale and shift
+// per normalised element. The output may be in the memory of an input.
 #include "axes.cuh"
 
 enum Kind { CENTRE, MVN, L2, NONZERO, RMS };  // NONZERO: 1 wherever x is not 0
-enum Epsilon { INSIDE, OUTSIDE, BOUND };  // added to what the root is taken of, added to the root, or its lower bound
+enum Epsilon { INSIDE, OUTSIDE, BOUND };  // eps: in the root, added to the root, or lower bound of its argument
 
-// What elements are multiplied by, from the mean of their squares (of the sum of them, for L2).
+// Return the factor of the elements, given the mean of their squares (the sum, for L2).
 template <class A>
-__device__ __forceinline__ A scale_of(A squares, A eps, int mode) {
-  return A(1) / (mode == INSIDE    ? root(squares + eps)
-                 : mode == OUTSIDE ? root(squares) + eps
-                                   : root(larger(squares, eps)));
+__device__ __forceinline__ A norm_factor(A squares, A eps, int mode) {
+  return A(1) / (mode == INSIDE    ? math::sqrt(squares + eps)
+                 : mode == OUTSIDE ? math::sqrt(squares) + eps
+                                   : math::sqrt(math::max(squares, eps)));
 }
 
 template <int KIND, class A>
@@ -18,10 +18,10 @@ __device__ __forceinline__ A normalized(A value, A mean, A factor) {
   return KIND == NONZERO ? A(value != A(0)) : (value - mean) * factor;
 }
 
-// The normalised row of which each thread holds N vectors of V elements, and their sum (see fold_row). scale, shift: of
-// n elements each, or null.
+// Normalise and write a row of n elements, of which each thread holds N vectors of V elements, and their sum; see
+// fold_row. scale, shift: [n], or null.
 template <int KIND, int V, int N, class T, class A>
-__device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A part_of_sum, T* out, const T* scale,
+__device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A inverse_n, T* out, const T* scale,
                                            const T* shift, unsigned size, unsigned n, A eps, int mode) {
   const A mean = KIND == CENTRE || KIND == MVN ? fold_row(sum, Add()) / A(n) : A(0);
   A factor = 1;
@@ -35,20 +35,20 @@ __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A part_
       }
     }
     squares = fold_row(squares, Add());
-    factor = scale_of(KIND == L2 ? squares : squares * part_of_sum, eps, mode);
+    factor = norm_factor(KIND == L2 ? squares : squares * inverse_n, eps, mode);
   }
 #pragma unroll
   for (int k = 0; k < N; k++) {
     const unsigned i = (k * blockDim.x + threadIdx.x) * V;
     if (i < size) {
-      T part[V], times[V], plus[V];
-      if (scale) load<V>(scale + i, times);
-      if (shift) load<V>(shift + i, plus);
+      T part[V], scales[V], shifts[V];
+      if (scale) load<V>(scale + i, scales);
+      if (shift) load<V>(shift + i, shifts);
 #pragma unroll
       for (int j = 0; j < V; j++) {
         A result = normalized<KIND>(value[k][j], mean, factor);
-        if (scale) result *= A(times[j]);
-        if (shift) result += A(plus[j]);
+        if (scale) result *= A(scales[j]);
+        if (shift) result += A(shifts[j]);
         part[j] = T(result);
       }
       store<V>(part, out + i);
@@ -56,16 +56,16 @@ __device__ __forceinline__ void write_row(const A (&value)[N][V], A sum, A part_
   }
 }
 
-// Rows anywhere of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row.
-// blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: n elements each, or null.
+// Normalise rows of n contiguous elements at any offsets. They stay in registers, N vectors of V elements per thread:
+// blockDim.x * N * V >= n, and n is a multiple of V. scale, shift: [n], or null.
 template <class T, int KIND, int V, int N>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    normalize_rows(const T* x, T* out, const T* scale, const T* shift, const Axes kept, unsigned rows,
+    normalize_rows(const T* x, T* out, const T* scale, const T* shift, const MappedAxes outer, unsigned rows,
                    unsigned n, typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
-  const Place start = place(kept, row);
-  const A part_of_sum = A(1) / A(n);  // before there is much to keep in registers: a division may be a call
+  const Offsets start = offsets_of(outer, row);
+  const A inverse_n = A(1) / A(n);  // first, while few registers are in use: a division may be a call
   A value[N][V];
   A sum = 0;
 #pragma unroll
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  write_row<KIND>(value, sum, part_of_sum, out + start.to, scale, shift, size, n, eps, mode);
+  write_row<KIND>(value, sum, inverse_n, out + start.to, scale, shift, size, n, eps, mode);
 }
 
 template <int V, class T>
@@ -93,8 +93,8 @@ __device__ __forceinline__ void add_row(T (&to)[V], const T* from) {
   for (int j = 0; j < V; j++) to[j] = T(A(to[j]) + A(part[j]));
 }
 
-// The same for rows of (x + y) + z, every sum rounded; z may be null. Each of them has its own number of rows, after
-// which it begins anew. `total`: where to write the sums, or null.
+// Normalise rows of (x + y) + z, where every sum is rounded and z may be null. Each operand repeats after its own
+// number of rows. If `total` is not null, it receives the sums. Otherwise like normalize_rows.
 template <class T, int KIND, int V, int N>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     add_normalize_rows(const T* x, const T* y, const T* z, T* out, T* total, const T* scale, const T* shift,
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   using A = typename Accumulator<T>::Type;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
   const unsigned long long start = (unsigned long long)row * n;
-  const A part_of_sum = A(1) / A(n);
+  const A inverse_n = A(1) / A(n);
   x += (unsigned long long)(row % x_rows) * n;
   y += (unsigned long long)(row % y_rows) * n;
   if (z) z += (unsigned long long)(row % z_rows) * n;
@@ -125,22 +125,23 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
       }
     }
   }
-  write_row<KIND>(value, sum, part_of_sum, out + start, scale, shift, size, n, eps, mode);
+  write_row<KIND>(value, sum, inverse_n, out + start, scale, shift, size, n, eps, mode);
 }
 
-// Columns of n elements anywhere, blockDim.x of them per block (see fold_column).
+// Normalise columns of n elements in any layout, blockDim.x of them per block; see fold_column.
 template <class T, int KIND>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    normalize_columns(const T* x, T* out, const T* scale, const T* shift, const Axes kept, const Axes over,
-                      unsigned columns, unsigned n, typename Accumulator<T>::Type eps, int mode) {
+    normalize_columns(const T* x, T* out, const T* scale, const T* shift, const MappedAxes outer,
+                      const MappedAxes inner, unsigned columns, unsigned n,
+                      typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, scratch);
   const unsigned column = blockIdx.x * blockDim.x + threadIdx.x, size = column < columns ? n : 0;
-  const Place start = place(kept, column);
+  const Offsets start = offsets_of(outer, column);
   A mean = 0;
   if (KIND == CENTRE || KIND == MVN) {
 #pragma unroll 4
-    for (unsigned i = threadIdx.y; i < size; i += blockDim.y) mean += A(x[start.from + place(over, i).from]);
+    for (unsigned i = threadIdx.y; i < size; i += blockDim.y) mean += A(x[start.from + offsets_of(inner, i).from]);
     mean = fold_column(mean, Add(), scratch) / A(n);
   }
   A factor = 1;
@@ -148,15 +149,15 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     A squares = 0;
 #pragma unroll 4
     for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
-      const A centred = A(x[start.from + place(over, i).from]) - mean;
+      const A centred = A(x[start.from + offsets_of(inner, i).from]) - mean;
       squares += centred * centred;
     }
     squares = fold_column(squares, Add(), scratch);
-    factor = scale_of(KIND == L2 ? squares : squares / A(n), eps, mode);
+    factor = norm_factor(KIND == L2 ? squares : squares / A(n), eps, mode);
   }
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
-    const Place at = place(over, i);
+    const Offsets at = offsets_of(inner, i);
     A result = normalized<KIND>(A(x[start.from + at.from]), mean, factor);
     if (scale) result *= A(scale[i]);
     if (shift) result += A(shift[i]);
@@ -164,19 +165,19 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   }
 }
 
-// Dense rows of the output whose n elements lie `step` apart in x, where neighbouring rows lie side by side: channels that
-// come first in x, and last in the output. blockDim.x rows per block turn in shared memory, which holds n elements of
-// one row more, behind one per thread.
+// Normalise rows whose n elements are `step` apart in x, where neighbouring rows are adjacent, and write them as dense
+// rows: channels come first in x, and last in the output. A block transposes blockDim.x rows in shared memory, which
+// holds one element per thread, then n (blockDim.x + 1) elements.
 template <class T, int KIND>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    normalize_transposed(const T* x, T* out, const T* scale, const T* shift, const Axes kept, long long step, unsigned rows,
-                     unsigned n, typename Accumulator<T>::Type eps, int mode) {
+    normalize_transposed(const T* x, T* out, const T* scale, const T* shift, const MappedAxes outer, long long step,
+                         unsigned rows, unsigned n, typename Accumulator<T>::Type eps, int mode) {
   using A = typename Accumulator<T>::Type;
   OVGPU_DYN_SHARED(A, scratch);
   const unsigned first = blockIdx.x * blockDim.x, row = first + threadIdx.x, size = row < rows ? n : 0;
   const unsigned width = blockDim.x + 1, threads = blockDim.x * blockDim.y;
   A* tile = scratch + threads + threadIdx.x;
-  x += place(kept, row).from;
+  x += offsets_of(outer, row).from;
   A mean = 0;
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
       squares += (tile[i * width] - mean) * (tile[i * width] - mean);
     }
-    factor = scale_of(fold_column(squares, Add(), scratch) / A(n), eps, mode);
+    factor = norm_factor(fold_column(squares, Add(), scratch) / A(n), eps, mode);
   }
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
     tile[i * width] = normalized<KIND>(tile[i * width], mean, factor);
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   out += (unsigned long long)first * n;
   const unsigned count = (rows - first < blockDim.x ? rows - first : blockDim.x) * n;
   for (unsigned k = threadIdx.y * blockDim.x + threadIdx.x; k < count; k += threads) {
-    const unsigned in_row = k / n, i = k - in_row * n;
-    A result = tile[i * width + in_row];
+    const unsigned tile_row = k / n, i = k - tile_row * n;
+    A result = tile[i * width + tile_row];
     if (scale) result *= A(scale[i]);
     if (shift) result += A(shift[i]);
     out[k] = T(result);

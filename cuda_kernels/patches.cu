@@ -1,9 +1,9 @@
-// ExtractImagePatches and Col2Im: images to the patches of a sliding window, and back.
+// ExtractImagePatches and Col2Im: images to the patches of a sliding window (im2col), and back.
 #include "accumulator.cuh"
 #include "strided.cuh"
 
-// In the order of y, which is dense: [n, kernel rows, kernel columns, channels, rows, columns]. T stands for elements
-// of its size. Operands of the axes: x, the row and the column in the image, which begin before it at `top` and `left`.
+// Write patches y [n, kernel rows, kernel columns, channels, rows, columns], which is dense. T only determines the size
+// of elements. Operands of y's axes: x, and the row and column in the padded image, whose padding is `top` and `left`.
 template <typename T, typename I, int R>
 __global__ void extract(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 3> axes, I size, I top, I left,
                         I height, I width, I row_step, I step) {
@@ -20,19 +20,20 @@ __global__ void extract(const T* __restrict__ x, T* __restrict__ y, const Axes<I
   }
 }
 
-// A window along rows and columns.
+// A sliding window along rows and columns.
 struct Window {
-  int extent[2], stride[2], dilation[2], begin[2], places[2];
+  int extent[2], stride[2], dilation[2], begin[2], positions[2];
 };
 
-// The place of a window of which element `k` lies at `i` of the image, -1 if there is none.
-__device__ __forceinline__ int place_of(const Window& window, int axis, int i, int k) {
+// Return the position of the window whose element `k` is element `i` of the image; -1 if there is none.
+__device__ __forceinline__ int window_position(const Window& window, int axis, int i, int k) {
   const int at = i + window.begin[axis] - k * window.dilation[axis];
-  const int place = at / window.stride[axis];
-  return at >= 0 && place * window.stride[axis] == at && place < window.places[axis] ? place : -1;
+  const int position = at / window.stride[axis];
+  return at >= 0 && position * window.stride[axis] == at && position < window.positions[axis] ? position : -1;
 }
 
-// Each thread adds up one element of y [images, height, width]; x [images, kernel rows, kernel columns, rows, columns].
+// Sum patches x [images, kernel rows, kernel columns, rows, columns] into y [images, height, width], one element per
+// thread.
 template <typename T>
 __global__ void fold(const T* __restrict__ x, T* __restrict__ y, const Window window, long long size, int height,
                      int width) {
@@ -43,13 +44,13 @@ __global__ void fold(const T* __restrict__ x, T* __restrict__ y, const Window wi
   using A = typename Accumulator<T>::Type;
   A total = 0;
   for (int k = 0; k < window.extent[0]; k++) {
-    const int down = place_of(window, 0, row, k);
-    if (down < 0) continue;
+    const int window_row = window_position(window, 0, row, k);
+    if (window_row < 0) continue;
     for (int l = 0; l < window.extent[1]; l++) {
-      const int across = place_of(window, 1, column, l);
-      if (across < 0) continue;
+      const int window_column = window_position(window, 1, column, l);
+      if (window_column < 0) continue;
       const long long block = (image * window.extent[0] + k) * window.extent[1] + l;
-      total += static_cast<A>(x[(block * window.places[0] + down) * window.places[1] + across]);
+      total += static_cast<A>(x[(block * window.positions[0] + window_row) * window.positions[1] + window_column]);
     }
   }
   y[i] = static_cast<T>(total);

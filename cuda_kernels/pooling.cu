@@ -1,21 +1,21 @@
-// Pooling: one thread per window, over three spatial axes; of fewer, the first ones have extent 1.
+// Pooling over three spatial axes, one thread per window. Missing axes come first and have extent 1.
 #include "accumulator.cuh"
 #include "strided.cuh"
 
-// Along each axis: its extent, the elements of a window, from window to window, from element to element, before the
-// axis begins, and the stride of x. Where `stride` is 0, `size` windows share the axis out evenly.
+// Along each axis: extent, kernel size, stride and dilation of windows, padding before the axis, and stride of x
+// (`step`). Where `stride` is 0, pooling is adaptive: `size` windows divide the axis evenly.
 template <typename I>
 struct Windows {
   I extent[3], size[3], stride[3], dilation[3], begin[3], step[3];
 };
 
-// What a window has inside an axis: `count` elements from `first` on.
+// Part of a window inside an axis: `count` elements from `first` on.
 template <typename I>
 struct Covered {
   I first, count;
 };
 
-// How many steps it takes to get `n` far; n may be negative, which takes none.
+// Return ceil(n / step), or 0 if n is negative.
 template <typename I>
 __device__ __forceinline__ I steps(I n, I step) {
   return n <= 0 ? 0 : step == 1 ? n : (n + step - 1) / step;
@@ -30,17 +30,17 @@ __device__ __forceinline__ Covered<I> covered(const Windows<I>& windows, int axi
     return {first, static_cast<I>((reach + extent + size - 1) / size) - first};
   }
   const I start = window * windows.stride[axis] - windows.begin[axis], step = windows.dilation[axis];
-  const I skipped = steps<I>(-start, step), most = steps<I>(extent - start, step);
-  const I inside = (most < size ? most : size) - skipped;
+  const I skipped = steps<I>(-start, step), limit = steps<I>(extent - start, step);
+  const I inside = (limit < size ? limit : size) - skipped;
   return {start + skipped * step, inside < 0 ? 0 : inside};
 }
 
-// Operands of the axes: the channels of x, y, index. `index`, unless it is null, gets the numbers that the greatest
-// elements have in x, or in what of it has `most` elements. A window with nothing inside gives `nothing`.
+// Max pooling. Operands of the axes: the channels of x, y, index. `index`, unless null, receives the flat index in x of
+// each maximum, modulo `limit`. A window outside of the axes gives `empty_value`.
 template <typename T, typename Index, typename I>
 __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __restrict__ index,
-                         const Axes<I, 5, 3> axes, const Windows<I> windows, I size, double nothing, I channels,
-                         long long most) {
+                         const Axes<I, 5, 3> axes, const Windows<I> windows, I size, double empty_value, I channels,
+                         long long limit) {
   using A = typename Accumulator<T>::Type;
   const I i = static_cast<I>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
@@ -48,8 +48,8 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
   unravel(axes, i, at);
   const T* channel = x + offset(axes, at, 0);
   const Covered<I> z = covered(windows, 0, at[2]), r = covered(windows, 1, at[3]), c = covered(windows, 2, at[4]);
-  A best = A(nothing);
-  long long chosen = -1;
+  A best = A(empty_value);
+  long long best_index = -1;
   for (I a = 0; a < z.count; a++) {
     const I plane = z.first + a * windows.dilation[0];
     for (I b = 0; b < r.count; b++) {
@@ -58,18 +58,20 @@ __global__ void max_pool(const T* __restrict__ x, T* __restrict__ y, Index* __re
       for (I d = 0; d < c.count; d++) {
         const I column = c.first + d * windows.dilation[2];
         const A value = A(start[column * windows.step[2]]);
-        if (chosen < 0 || value > best || (value != value && best == best)) {
+        if (best_index < 0 || value > best || (value != value && best == best)) {
           best = value;
-          chosen = index ? (static_cast<long long>(plane) * windows.extent[1] + row) * windows.extent[2] + column : 0;
+          best_index =
+              index ? (static_cast<long long>(plane) * windows.extent[1] + row) * windows.extent[2] + column : 0;
         }
       }
     }
   }
   y[offset(axes, at, 1)] = T(best);
   if (index) {
-    const long long before = static_cast<long long>(at[0]) * channels + at[1];
+    const long long channel_index = static_cast<long long>(at[0]) * channels + at[1];
     const long long image = static_cast<long long>(windows.extent[0]) * windows.extent[1] * windows.extent[2];
-    index[offset(axes, at, 2)] = static_cast<Index>((before * image + (chosen < 0 ? 0 : chosen)) % most);
+    index[offset(axes, at, 2)] =
+        static_cast<Index>((channel_index * image + (best_index < 0 ? 0 : best_index)) % limit);
   }
 }
 
@@ -82,8 +84,8 @@ __device__ __forceinline__ unsigned long long mean(unsigned long long sum, long 
   return static_cast<unsigned long long>(rint(double(sum) / double(count)));
 }
 
-// Operands of the axes: the channels of x, y. Sums are divided by `count`, or if that is 0, by how many elements of the
-// window are inside.
+// Average pooling. Operands of the axes: the channels of x, y. Sums are divided by `count` or, if that is 0, by the
+// number of the window's elements inside the axes.
 template <typename T, typename I>
 __global__ void average_pool(const T* __restrict__ x, T* __restrict__ y, const Axes<I, 5, 2> axes,
                              const Windows<I> windows, I size, long long count) {

@@ -1,38 +1,40 @@
-// PTX instructions, each behind a function, for compute capability 8.0 and up unless they say otherwise. Their twins for
-// the host are in tests/emulator/cuda_emu_ptx.h.
+// Wrappers of PTX instructions. They need compute capability 8.0 unless a comment says otherwise.
+// tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 
 #include "common.cuh"
 
 #ifndef OVGPU_EMU
 
-// 2^x; 0 for what would be subnormal.
+// Return 2^x approximately; subnormal results become 0.
 __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// atomicInc by one thread of a block: what the block wrote before a barrier is visible to those who see the result, and
-// what others wrote before theirs is visible to the block after a barrier. Cheaper than fences of all threads.
-__device__ __forceinline__ unsigned increment_acquire_release(unsigned* at, unsigned limit) {
+// Perform an atomicInc with acquire-release semantics; one thread of each block calls it. Everything that a block wrote
+// before a barrier and its call is visible to each block that reads the incremented value, after a barrier of its own.
+// This is cheaper than a memory fence in every thread. It works on every architecture.
+__device__ __forceinline__ unsigned increment_acquire_release(unsigned* address, unsigned limit) {
   unsigned before;
 #if __CUDA_ARCH__ >= 700
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(limit) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(limit) : "memory");
 #else
   __threadfence();
-  before = atomicInc(at, limit);
+  before = atomicInc(address, limit);
   __threadfence();
 #endif
   return before;
 }
 
-__device__ __forceinline__ unsigned shared_address(const void* at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+__device__ __forceinline__ unsigned shared_address(const void* address) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(address));
 }
 
-// Four matrices of 8 x 8 elements of 16 bits for a warp: lane 8 i + r says where row r of matrix i begins, a multiple
-// of 16 bytes. to[i] has elements 2 (lane % 4) and the next one of row lane / 4 of matrix i.
+// Load four 8 x 8 matrices of 16-bit elements into the registers of a warp (ldmatrix). Lane 8 i + r passes the address
+// of row r of matrix i, aligned to 16 bytes. to[i] gets elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of
+// matrix i.
 __device__ __forceinline__ void load_matrices(const void* row, unsigned (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -40,7 +42,7 @@ __device__ __forceinline__ void load_matrices(const void* row, unsigned (&to)[4]
                : "memory");
 }
 
-// The same of the transposed matrices: elements of column lane / 4.
+// Like load_matrices, but transpose each matrix: a lane gets elements of column lane / 4.
 __device__ __forceinline__ void load_transposed(const void* row, unsigned (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -48,9 +50,10 @@ __device__ __forceinline__ void load_transposed(const void* row, unsigned (&to)[
                : "memory");
 }
 
-// sum += a b by a warp: a is 16 x 16, b 16 x 8 and sum 16 x 8. With row = lane / 4 and column = 2 (lane % 4), a lane
-// has two neighbours of a from (row, column), (row + 8, column), (row, column + 8) and (row + 8, column + 8); of b those
-// of column `row` from rows `column` and `column + 8`; of sum those from (row, column) and (row + 8, column).
+// Compute sum += a b in a warp on tensor cores (mma.m16n8k16): a is 16 x 16, b 16 x 8, sum 16 x 8 in f32. Let row =
+// lane / 4 and column = 2 (lane % 4). A register holds two neighbouring elements. a: (row, column), (row + 8, column),
+// (row, column + 8) and (row + 8, column + 8). b0, b1: those of column `row` from rows `column` and `column + 8`. sum:
+// those from (row, column) and from (row + 8, column).
 template <class T>
 __device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]);
 #define OVGPU_MULTIPLY_ADD(T, name)                                                                          \
@@ -66,12 +69,12 @@ OVGPU_MULTIPLY_ADD(__half, "f16")
 OVGPU_MULTIPLY_ADD(__nv_bfloat16, "bf16")
 #undef OVGPU_MULTIPLY_ADD
 
-// Copies 16 bytes from global to shared memory, zeros unless `there`. They have arrived after wait_copies by this
-// thread; others see them after a barrier.
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+// Start a copy of 16 bytes from global to shared memory (cp.async); write zeros unless `valid`. The data is visible to
+// this thread after wait_copies, to the others after a barrier that follows.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
-               : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+               : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
 

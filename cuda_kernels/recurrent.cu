@@ -1,22 +1,23 @@
-// Recurrent cells and sequences: one warp computes the gates of one hidden unit, and its new state.
+// Recurrent cells and sequences. A warp computes the gates and the new state of one hidden unit.
 #include "accumulator.cuh"
+#include "math.cuh"
 
-enum Cell { LSTM, GRU, GRU_LINEAR, RNN };  // GRU resets the state before the product with R, GRU_LINEAR after it
+enum Cell { LSTM, GRU, GRU_LINEAR, RNN };  // GRU: reset before the product with R; GRU_LINEAR: after it
 
-// Kinds are 0 sigmoid, 1 tanh, 2 relu, 3 hardsigmoid; what goes into the gates is clipped.
+// Activation functions of the gates: kind 0 sigmoid, 1 tanh, 2 relu, 3 hardsigmoid. Their arguments are clipped.
 template <class A>
 struct Activations {
   A kind[3], alpha[3], beta[3], clip;
 };
 
-// Strides in elements: of sequences, of directions, and of steps. The last axes are dense.
+// Strides in elements: between sequences, directions, and steps. The last axes have a unit stride.
 struct Strides {
   long long x, x_direction, x_step, y, y_direction, y_step;
   long long h, h_direction, c, c_direction, h_out, h_out_direction, c_out, c_out_direction;
 };
 
-// Turns `first` to `last` are done; bit d of `reverse` says that direction d runs backwards. Rows of w and r are `w_row`
-// and `r_row` elements apart.
+// A launch computes rounds `first` to `last`. Bit d of `reverse`: direction d runs backwards. `w_row` and `r_row` are
+// the row strides of w and r in elements.
 struct Sizes {
   int batch, steps, input, hidden, w_row, r_row, reverse, first, last;
 };
@@ -25,18 +26,13 @@ template <Cell CELL>
 struct Shape {
   static constexpr int GATES = CELL == LSTM ? 4 : CELL == RNN ? 1 : 3;
   static constexpr int BIASES = CELL == GRU_LINEAR ? 4 : GATES;
-  static constexpr int TURNS = CELL == GRU ? 2 : 1;  // per step: a GRU's reset state has to be complete first
+  static constexpr int ROUNDS = CELL == GRU ? 2 : 1;  // per step: a GRU resets the whole state first
 };
 
-// Blocks that a multiprocessor has registers for; the host counts on them.
-__host__ __device__ constexpr int resident(int kept, int sequences) {
-  return kept > 4 || sequences > 1 ? 1 : 2;
+// Return the number of blocks per multiprocessor for the launch bounds; the host relies on it.
+__host__ __device__ constexpr int resident(int retained, int sequences) {
+  return retained > 4 || sequences > 1 ? 1 : 2;
 }
-
-__device__ __forceinline__ float exponential(float x) { return expf(x); }
-__device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float hyperbolic(float x) { return tanhf(x); }
-__device__ __forceinline__ double hyperbolic(double x) { return tanh(x); }
 
 template <class A>
 __device__ __forceinline__ A clipped(A x, A low, A high) {
@@ -44,37 +40,37 @@ __device__ __forceinline__ A clipped(A x, A low, A high) {
 }
 
 template <class A>
-__device__ __forceinline__ A activate(const Activations<A>& use, int i, A x) {
-  const int kind = static_cast<int>(use.kind[i]);
-  if (kind == 0) return A(1) / (A(1) + exponential(-x));
-  if (kind == 1) return hyperbolic(x);
+__device__ __forceinline__ A activate(const Activations<A>& activations, int i, A x) {
+  const int kind = static_cast<int>(activations.kind[i]);
+  if (kind == 0) return A(1) / (A(1) + math::exp(-x));
+  if (kind == 1) return math::tanh(x);
   if (kind == 2) return x < 0 ? A(0) : x;
-  return clipped(use.alpha[i] * x + use.beta[i], A(0), A(1));
+  return clipped(activations.alpha[i] * x + activations.beta[i], A(0), A(1));
 }
 
 template <class A>
-__device__ __forceinline__ A gate(const Activations<A>& use, int i, A x) {
-  return activate(use, i, clipped(x, -use.clip, use.clip));
+__device__ __forceinline__ A gate(const Activations<A>& activations, int i, A x) {
+  return activate(activations, i, clipped(x, -activations.clip, activations.clip));
 }
 
-// FRESH words other blocks write while this one runs.
-template <bool FRESH, class V>
+// Load an element. BYPASS_L1: other blocks write it while this kernel runs.
+template <bool BYPASS_L1, class V>
 __device__ __forceinline__ V load(const V* from) {
-  if constexpr (FRESH) {
+  if constexpr (BYPASS_L1) {
     return __ldcg(from);
   } else {
     return *from;
   }
 }
 
-// W neighbouring elements from a multiple of 16 bytes.
-template <bool FRESH, int W, class V, class A>
+// Load W neighbouring elements, aligned to 16 bytes.
+template <bool BYPASS_L1, int W, class V, class A>
 __device__ __forceinline__ void load(const V* from, A (&to)[W]) {
   constexpr int N = 16 / sizeof(V);
   static_assert(W % N == 0, "whole words of 16 bytes");
 #pragma unroll
   for (int i = 0; i < W; i += N) {
-    const uint4 bits = load<FRESH>(reinterpret_cast<const uint4*>(from + i));
+    const uint4 bits = load<BYPASS_L1>(reinterpret_cast<const uint4*>(from + i));
     V part[N];
     memcpy(part, &bits, sizeof(bits));
 #pragma unroll
@@ -82,24 +78,25 @@ __device__ __forceinline__ void load(const V* from, A (&to)[W]) {
   }
 }
 
-// Adds the lane's part of every v [n] times rows FROM to TO of a unit in m, which are `apart` elements apart.
-template <int FROM, int TO, bool FRESH, class V, class T, class A, int B, int G>
+// Add this lane's part of the products of every v [n] with rows FROM to TO of a unit in m, whose stride is
+// `row_stride`.
+template <int FROM, int TO, bool BYPASS_L1, class V, class T, class A, int B, int G>
 __device__ __forceinline__ void accumulate(const V* const (&v)[B], const T* m, const long long (&row)[G],
-                                           int apart, int n, A (&sum)[B][G]) {
+                                           int row_stride, int n, A (&sum)[B][G]) {
   constexpr int W = 16 / sizeof(T), AHEAD = sizeof(T) == 4 && B * (TO - FROM) < 4 ? 2 : 1;
   unsigned long long bits = reinterpret_cast<unsigned long long>(m);
 #pragma unroll
   for (int b = 0; b < B; b++) bits |= reinterpret_cast<unsigned long long>(v[b]);
-  if (bits % 16 == 0 && n % W == 0 && apart % W == 0) {
+  if (bits % 16 == 0 && n % W == 0 && row_stride % W == 0) {
 #pragma unroll AHEAD
     for (int i = threadIdx.x * W; i < n; i += 32 * W) {
       A x[B][W];
 #pragma unroll
-      for (int b = 0; b < B; b++) load<FRESH>(v[b] + i, x[b]);
+      for (int b = 0; b < B; b++) load<BYPASS_L1>(v[b] + i, x[b]);
 #pragma unroll
       for (int g = FROM; g < TO; g++) {
         A y[W];
-        load<false>(m + row[g] * apart + i, y);
+        load<false>(m + row[g] * row_stride + i, y);
 #pragma unroll
         for (int b = 0; b < B; b++) {
 #pragma unroll
@@ -112,18 +109,18 @@ __device__ __forceinline__ void accumulate(const V* const (&v)[B], const T* m, c
   for (int i = threadIdx.x; i < n; i += 32) {
     A x[B];
 #pragma unroll
-    for (int b = 0; b < B; b++) x[b] = A(load<FRESH>(v[b] + i));
+    for (int b = 0; b < B; b++) x[b] = A(load<BYPASS_L1>(v[b] + i));
 #pragma unroll
     for (int g = FROM; g < TO; g++) {
-      const A y = A(m[row[g] * apart + i]);
+      const A y = A(m[row[g] * row_stride + i]);
 #pragma unroll
       for (int b = 0; b < B; b++) sum[b][g] += x[b] * y;
     }
   }
 }
 
-// The same for one v, with the unit's rows in registers.
-template <int FROM, int TO, bool FRESH, class V, class A, int G, int K>
+// Like accumulate above, for one v and with the unit's rows in registers.
+template <int FROM, int TO, bool BYPASS_L1, class V, class A, int G, int K>
 __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n, A (&sum)[G]) {
   constexpr int M = K < 16 ? K : 16;  // at a time
 #pragma unroll
@@ -132,7 +129,7 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 #pragma unroll
     for (int k = 0; k < M; k++) {
       const int i = (part + k) * 32 + threadIdx.x;
-      x[k] = i < n ? A(load<FRESH>(v + i)) : A(0);
+      x[k] = i < n ? A(load<BYPASS_L1>(v + i)) : A(0);
     }
 #pragma unroll
     for (int k = 0; k < M; k++) {
@@ -142,29 +139,29 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
   }
 }
 
-// Steps of x [batch, steps, input] with w, r, b, or where w is null, of its projections [batch, steps, gates * hidden]
-// without bias. X is the type of x: T, but of projections that of the sums, so that nothing is rounded on the way.
-// b and the attention [batch, steps] of a GRU, which scales z by what it leaves, may be null, too. blockIdx.y is the
-// direction, blockIdx.z starts the sequences, B of which share what is read of the weights (without lengths all have all
-// steps). With K > 0, and without w, a unit's rows of R stay in K registers per lane and gate. A cooperative launch,
-// which has `arrived`, zero before and after, does all turns; else each launch does one. `state` is
-// [2, directions, batch, hidden], h before and after; `kept` is c, or what turns of a GRU leave to the next ([2, ...]: z,
-// and the reset h). Steps that leave nothing to another need neither.
+// Compute the steps of x [batch, steps, input] with w, r and b; or, if w is null, of projections x
+// [batch, steps, gates * hidden] without bias, whose type X is the accumulator type. b may be null, and so may the
+// attention [batch, steps] of a GRU, whose z is multiplied by 1 - attention. blockIdx.y is the direction; blockIdx.z
+// starts the sequences, B of which share loaded weights. Without lengths, all sequences have all steps. With K > 0 and
+// without w, K registers per lane and gate hold a unit's rows of R (persistent RNN).
+// A cooperative launch, which has `arrived` (zero before and after), computes all rounds with grid barriers between
+// them; any other launch computes one round. `state` [2, directions, batch, hidden] is h before and after a step.
+// `retained` is c or, for a GRU, [2, ...] of z and the reset h. Both may be null with a single round.
 template <class T, class X, class L, Cell CELL, int K, int B>
 __global__ void __launch_bounds__(256, resident(K, B))
     recurrent(const X* x, const T* w, const T* r, const T* b, const T* attention, const T* h, const T* c,
               const L* lengths, T* y, T* h_out, T* c_out, typename Accumulator<T>::Type* state,
-              typename Accumulator<T>::Type* kept, unsigned* arrived, Strides stride,
-              Activations<typename Accumulator<T>::Type> use, Sizes size) {
+              typename Accumulator<T>::Type* retained, unsigned* arrived, Strides stride,
+              Activations<typename Accumulator<T>::Type> activations, Sizes size) {
   using A = typename Accumulator<T>::Type;
-  constexpr int G = Shape<CELL>::GATES, TURNS = Shape<CELL>::TURNS;
-  constexpr int OPEN = TURNS == 2 ? G - 1 : G;  // gates that see h as it is
+  constexpr int G = Shape<CELL>::GATES, ROUNDS = Shape<CELL>::ROUNDS;
+  constexpr int H_GATES = ROUNDS == 2 ? G - 1 : G;  // gates that use h before the reset
   static_assert(K == 0 || B == 1, "rows in registers serve one sequence at a time");
   const int hidden = size.hidden, batch = size.batch, steps = size.steps;
   const int unit = blockIdx.x * blockDim.y + threadIdx.y, direction = blockIdx.y;
-  const bool exists = unit < hidden;
+  const bool valid = unit < hidden;
   const bool projected = K > 0 || sizeof(X) != sizeof(T) || !w;
-  const long long all = 1ll * gridDim.y * batch * hidden;
+  const long long state_size = 1ll * gridDim.y * batch * hidden;
   long long row[G];
 #pragma unroll
   for (int g = 0; g < G; g++) row[g] = (1ll * direction * G + g) * hidden + unit;
@@ -175,59 +172,59 @@ __global__ void __launch_bounds__(256, resident(K, B))
 #pragma unroll
       for (int k = 0; k < K; k++) {
         const int i = k * 32 + threadIdx.x;
-        if (exists && i < hidden) weight[g][k] = A(r[row[g] * size.r_row + i]);
+        if (valid && i < hidden) weight[g][k] = A(r[row[g] * size.r_row + i]);
       }
     }
   }
   A bias[4] = {};
-  if (b && exists) {
+  if (b && valid) {
 #pragma unroll
     for (int g = 0; g < Shape<CELL>::BIASES; g++) {
       bias[g] = A(b[(1ll * direction * Shape<CELL>::BIASES + g) * hidden + unit]);
     }
   }
-  for (int turn = size.first; turn < size.last; turn++) {
-    const int step = turn / TURNS;
-    const bool resets = TURNS == 2 && turn % 2 == 0;  // the turn that only resets h
+  for (int round = size.first; round < size.last; round++) {
+    const int step = round / ROUNDS;
+    const bool resets = ROUNDS == 2 && round % 2 == 0;  // the round that computes z and the reset h
     const int t = size.reverse >> direction & 1 ? steps - 1 - step : step;
-    for (int n0 = blockIdx.z * B; exists && n0 < batch; n0 += gridDim.z * B) {
+    for (int n0 = blockIdx.z * B; valid && n0 < batch; n0 += gridDim.z * B) {
       const X* from[B];
-      const T* start[B];
-      const A *now[B], *reset[B];
+      const T* initial_h[B];
+      const A *current_h[B], *reset[B];
       A in[B][G] = {}, sum[B][G] = {};
 #pragma unroll
       for (int j = 0; j < B; j++) {
-        const int n = min(n0 + j, batch - 1);  // the last one again where there is none
+        const int n = min(n0 + j, batch - 1);  // repeats the last sequence
         from[j] = x + n * stride.x + direction * stride.x_direction + t * stride.x_step;
-        start[j] = h + n * stride.h + direction * stride.h_direction;
-        now[j] = state + (step % 2) * all + (1ll * direction * batch + n) * hidden;
-        reset[j] = kept + all + (1ll * direction * batch + n) * hidden;
+        initial_h[j] = h + n * stride.h + direction * stride.h_direction;
+        current_h[j] = state + (step % 2) * state_size + (1ll * direction * batch + n) * hidden;
+        reset[j] = retained + state_size + (1ll * direction * batch + n) * hidden;
         if (projected && threadIdx.x == j) {
 #pragma unroll
           for (int g = 0; g < G; g++) in[j][g] = A(from[j][1ll * g * hidden + unit]);
         }
       }
-      // Until a step is done, h is what was given.
+      // The first step reads the initial h.
       if constexpr (K > 0) {
-        if (TURNS == 2 && !resets) {
-          accumulate<OPEN, G, true>(reset[0], weight, hidden, sum[0]);
+        if (ROUNDS == 2 && !resets) {
+          accumulate<H_GATES, G, true>(reset[0], weight, hidden, sum[0]);
         } else if (step == 0) {
-          accumulate<0, OPEN, false>(start[0], weight, hidden, sum[0]);
+          accumulate<0, H_GATES, false>(initial_h[0], weight, hidden, sum[0]);
         } else {
-          accumulate<0, OPEN, true>(now[0], weight, hidden, sum[0]);
+          accumulate<0, H_GATES, true>(current_h[0], weight, hidden, sum[0]);
         }
       } else {
         if (!projected && resets) {
-          accumulate<0, OPEN, false>(from, w, row, size.w_row, size.input, in);
+          accumulate<0, H_GATES, false>(from, w, row, size.w_row, size.input, in);
         } else if (!projected) {
-          accumulate<TURNS == 2 ? OPEN : 0, G, false>(from, w, row, size.w_row, size.input, in);
+          accumulate<ROUNDS == 2 ? H_GATES : 0, G, false>(from, w, row, size.w_row, size.input, in);
         }
-        if (TURNS == 2 && !resets) {
-          accumulate<OPEN, G, true>(reset, r, row, size.r_row, hidden, sum);
+        if (ROUNDS == 2 && !resets) {
+          accumulate<H_GATES, G, true>(reset, r, row, size.r_row, hidden, sum);
         } else if (step == 0) {
-          accumulate<0, OPEN, false>(start, r, row, size.r_row, hidden, sum);
+          accumulate<0, H_GATES, false>(initial_h, r, row, size.r_row, hidden, sum);
         } else {
-          accumulate<0, OPEN, true>(now, r, row, size.r_row, hidden, sum);
+          accumulate<0, H_GATES, true>(current_h, r, row, size.r_row, hidden, sum);
         }
       }
 #pragma unroll
@@ -241,61 +238,63 @@ __global__ void __launch_bounds__(256, resident(K, B))
           }
         }
       }
-      // Lane j goes on with sequence j.
+      // Lane j finishes sequence j.
       const int n = n0 + threadIdx.x;
       if (threadIdx.x >= B || n >= batch) continue;
-      A to[G], of_x[G];
+      A to[G], x_sums[G];
 #pragma unroll
       for (int j = 0; j < B; j++) {
         if (threadIdx.x != j) continue;
 #pragma unroll
         for (int g = 0; g < G; g++) {
           to[g] = sum[j][g];
-          of_x[g] = in[j][g];
+          x_sums[g] = in[j][g];
         }
       }
       const long long at = (1ll * direction * batch + n) * hidden + unit;
-      const A before = step == 0 ? A(h[n * stride.h + direction * stride.h_direction + unit])
-                                 : __ldcg(state + (step % 2) * all + at);
+      const A previous_h = step == 0 ? A(h[n * stride.h + direction * stride.h_direction + unit])
+                                     : __ldcg(state + (step % 2) * state_size + at);
       if (resets) {
-        const A left = attention ? A(1) - A(attention[1ll * n * steps + t]) : A(1);
-        kept[at] = gate(use, 0, to[0] + bias[0]) * left;
-        kept[all + at] = gate(use, 0, to[1 % G] + bias[1]) * before;
+        const A attention_factor = attention ? A(1) - A(attention[1ll * n * steps + t]) : A(1);
+        retained[at] = gate(activations, 0, to[0] + bias[0]) * attention_factor;
+        retained[state_size + at] = gate(activations, 0, to[1 % G] + bias[1]) * previous_h;
         continue;
       }
       const bool active = !lengths || lengths[n] > t;
-      A after, cell = 0;
+      A next_h, cell = 0;
       if (CELL == LSTM) {
-        const A old = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : kept[at];
-        const A forget = gate(use, 0, to[0] + bias[0]), take = gate(use, 0, to[1 % G] + bias[1]);
-        cell = forget * old + take * gate(use, 1, to[2 % G] + bias[2]);
-        after = gate(use, 0, to[3 % G] + bias[3]) * activate(use, 2, cell);
-        if (!active) cell = old;
-        if (step < steps - 1) kept[at] = cell;
+        const A previous_cell = step == 0 ? A(c[n * stride.c + direction * stride.c_direction + unit]) : retained[at];
+        const A forget_gate = gate(activations, 0, to[0] + bias[0]),
+                input_gate = gate(activations, 0, to[1 % G] + bias[1]);
+        cell = forget_gate * previous_cell + input_gate * gate(activations, 1, to[2 % G] + bias[2]);
+        next_h = gate(activations, 0, to[3 % G] + bias[3]) * activate(activations, 2, cell);
+        if (!active) cell = previous_cell;
+        if (step < steps - 1) retained[at] = cell;
       } else if (CELL == RNN) {
-        after = gate(use, 0, to[0] + bias[0]);
+        next_h = gate(activations, 0, to[0] + bias[0]);
       } else {
-        const A z = CELL == GRU ? kept[at] : gate(use, 0, of_x[0] + to[0] + bias[0]);
+        const A z = CELL == GRU ? retained[at] : gate(activations, 0, x_sums[0] + to[0] + bias[0]);
         A candidate = to[2 % G] + bias[2];
         if (CELL == GRU_LINEAR) {
-          const A open = gate(use, 0, of_x[1 % G] + to[1 % G] + bias[1]);
-          candidate = of_x[2 % G] + bias[2] + open * (to[2 % G] + bias[3]);
+          const A reset_gate = gate(activations, 0, x_sums[1 % G] + to[1 % G] + bias[1]);
+          candidate = x_sums[2 % G] + bias[2] + reset_gate * (to[2 % G] + bias[3]);
         }
-        after = (1 - z) * gate(use, 1, candidate) + z * before;
+        next_h = (1 - z) * gate(activations, 1, candidate) + z * previous_h;
       }
-      if (!active) after = before;
-      if (step < steps - 1) state[((step + 1) % 2) * all + at] = after;
-      if (y) y[n * stride.y + direction * stride.y_direction + t * stride.y_step + unit] = T(active ? after : A(0));
+      if (!active) next_h = previous_h;
+      if (step < steps - 1) state[((step + 1) % 2) * state_size + at] = next_h;
+      if (y) y[n * stride.y + direction * stride.y_direction + t * stride.y_step + unit] = T(active ? next_h : A(0));
       if (step == steps - 1) {
-        const bool any = !lengths || lengths[n] > 0;
-        h_out[n * stride.h_out + direction * stride.h_out_direction + unit] = T(any ? after : A(0));
-        if (CELL == LSTM) c_out[n * stride.c_out + direction * stride.c_out_direction + unit] = T(any ? cell : A(0));
+        const bool has_steps = !lengths || lengths[n] > 0;
+        h_out[n * stride.h_out + direction * stride.h_out_direction + unit] = T(has_steps ? next_h : A(0));
+        if (CELL == LSTM)
+          c_out[n * stride.c_out + direction * stride.c_out_direction + unit] = T(has_steps ? cell : A(0));
       }
     }
-    if (arrived && turn < size.last - 1) ovgpu_grid_barrier(arrived, turn);
+    if (arrived && round < size.last - 1) ovgpu_grid_barrier(arrived, round);
   }
-  if (arrived && threadIdx.x == 0 && threadIdx.y == 0) {  // the last block to come leaves the counter as it was
-    const unsigned turns = size.last - size.first, blocks = gridDim.x * gridDim.y * gridDim.z;
-    if (atomicAdd(arrived, 1u) == turns * blocks - 1) atomicExch(arrived, 0u);
+  if (arrived && threadIdx.x == 0 && threadIdx.y == 0) {  // the last block resets the counter
+    const unsigned rounds = size.last - size.first, blocks = gridDim.x * gridDim.y * gridDim.z;
+    if (atomicAdd(arrived, 1u) == rounds * blocks - 1) atomicExch(arrived, 0u);
   }
 }

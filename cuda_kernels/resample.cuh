@@ -1,9 +1,9 @@
-// Elements that are weighted sums of others: what they are computed in, how they are rounded, and the sum.
+// Weighted sums of elements, as interpolation needs them: accumulator types, rounding, and the sum.
 #pragma once
 
 #include "common.cuh"
 
-// Sums of 16-bit floats and of integers are computed in float, as on the CPU.
+// Type in which elements of type T are summed: double for double, else float, as on the CPU.
 template <typename T>
 struct Real {
   using Type = float;
@@ -13,7 +13,8 @@ struct Real<double> {
   using Type = double;
 };
 
-// A sum as an element: integers are rounded, halves to even, and saturate at the last number that a float can be.
+// Conversion of a sum to an element. Integers are rounded, halfway cases to even, and saturate at the largest values
+// that the accumulator type represents.
 template <typename U>
 struct Element {
   template <typename Sum>
@@ -38,17 +39,17 @@ ELEMENT_OF_INTEGERS(unsigned, 0.0f, 4294967040.0f);
 ELEMENT_OF_INTEGERS(long long, -9223372036854775808.0f, 9223371487098961920.0f);
 ELEMENT_OF_INTEGERS(unsigned long long, 0.0f, 18446742974197923840.0f);
 
-// The sum of P^K elements from axis k on. What weighs nothing is not read.
+// Return the weighted sum over the P taps along each of axes k to K - 1. Elements with a weight of 0 are not read.
 template <int k, int P, int K, typename T, typename I, typename Weight>
-__device__ __forceinline__ typename Real<T>::Type sum(const T* __restrict__ x, const I (&place)[K][P],
+__device__ __forceinline__ typename Real<T>::Type sum(const T* __restrict__ x, const I (&offsets)[K][P],
                                                       const Weight (&weight)[K][P]) {
-  typename Real<T>::Type total = 0;
+  typename Real<T>::Type weighted_sum = 0;
 #pragma unroll
   for (int p = 0; p < P; p++) {
     if (weight[k][p] != 0) {
-      if constexpr (k + 1 < K) total += weight[k][p] * sum<k + 1>(x + place[k][p], place, weight);
-      else total += weight[k][p] * static_cast<typename Real<T>::Type>(x[place[k][p]]);
+      if constexpr (k + 1 < K) weighted_sum += weight[k][p] * sum<k + 1>(x + offsets[k][p], offsets, weight);
+      else weighted_sum += weight[k][p] * static_cast<typename Real<T>::Type>(x[offsets[k][p]]);
     }
   }
-  return total;
+  return weighted_sum;
 }

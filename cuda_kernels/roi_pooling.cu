@@ -1,38 +1,24 @@
-// Pooling of regions of interest: one thread per output element. An image that there is not gives zeros.
+// Pooling of regions of interest, one thread per output element. Regions of images that do not exist give zeros.
 #include "accumulator.cuh"
+#include "math.cuh"
 
-// The maps [n, c, height, width], and the output [regions, channels, rows, columns], of which `size` counts elements.
+// Feature maps [n, c, height, width]; output [regions, channels, rows, columns] with `size` elements.
 #define SIZES long long size, int n, int c, int height, int width, int channels, int rows, int columns
 
-__device__ __forceinline__ float away(float x) { return roundf(x); }  // a half goes away from zero
-__device__ __forceinline__ double away(double x) { return round(x); }
-__device__ __forceinline__ float down(float x) { return floorf(x); }
-__device__ __forceinline__ double down(double x) { return floor(x); }
-__device__ __forceinline__ float up(float x) { return ceilf(x); }
-__device__ __forceinline__ double up(double x) { return ceil(x); }
-__device__ __forceinline__ float sine(float x) { return sinf(x); }
-__device__ __forceinline__ double sine(double x) { return sin(x); }
-__device__ __forceinline__ float cosine(float x) { return cosf(x); }
-__device__ __forceinline__ double cosine(double x) { return cos(x); }
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-__device__ __forceinline__ float logarithm(float x) { return log2f(x); }
-__device__ __forceinline__ double logarithm(double x) { return log2(x); }
-
 template <class A>
-__device__ __forceinline__ A between(A x, A low, A high) {
+__device__ __forceinline__ A clamp(A x, A low, A high) {
   return x < low ? low : x > high ? high : x;
 }
 
-__device__ __forceinline__ int clipped(int x, int high) { return x < 0 ? 0 : x > high ? high : x; }
+__device__ __forceinline__ int clip_index(int x, int high) { return x < 0 ? 0 : x > high ? high : x; }
 
-// The place of an output element.
-struct Place {
+// Coordinates of an output element, which is the result of one bin of a region.
+struct OutputIndex {
   int region, channel, row, column;
 };
 
-__device__ __forceinline__ Place place_of(long long i, int channels, int rows, int columns) {
-  Place at;
+__device__ __forceinline__ OutputIndex output_index(long long i, int channels, int rows, int columns) {
+  OutputIndex at;
   at.column = static_cast<int>(i % columns);
   i /= columns;
   at.row = static_cast<int>(i % rows);
@@ -48,9 +34,9 @@ __device__ __forceinline__ const T* channel_of(const T* maps, long long image, i
   return maps + (image * c + channel) * height * width;
 }
 
-// Between four elements of a channel, at a point inside it.
+// Interpolate bilinearly at a point inside a channel.
 template <class A, class T>
-__device__ __forceinline__ A interpolated(const T* channel, int height, int width, A y, A x) {
+__device__ __forceinline__ A interpolate(const T* channel, int height, int width, A y, A x) {
   const int top = static_cast<int>(y), left = static_cast<int>(x);
   const int bottom = top + 1 < height ? top + 1 : top, right = left + 1 < width ? left + 1 : left;
   const A dy = y - A(top), dx = x - A(left);
@@ -61,24 +47,25 @@ __device__ __forceinline__ A interpolated(const T* channel, int height, int widt
   return upper + (lower - upper) * dy;
 }
 
-// The elements of part `i` of `count` along an axis: [first, last) within [0, extent).
+// Elements [first, last) of bin `i` along an axis, clipped to [0, extent).
 struct Span {
   int first, last;
 };
 
 template <class A>
-__device__ __forceinline__ Span part_of(A start, A size, int i, int shift, int extent) {
-  return {clipped(static_cast<int>(down(A(i) * size + start)) + shift, extent),
-          clipped(static_cast<int>(up(A(i + 1) * size + start)) + shift, extent)};
+__device__ __forceinline__ Span bin_span(A start, A size, int i, int shift, int extent) {
+  return {clip_index(static_cast<int>(math::floor(A(i) * size + start)) + shift, extent),
+          clip_index(static_cast<int>(math::ceil(A(i + 1) * size + start)) + shift, extent)};
 }
 
+// ROIPooling: the maximum of a bin, or with `bilinear` one sample. A region is image, x1, y1, x2, y2.
 template <class T>
 __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
                             typename Accumulator<T>::Type scale, bool bilinear) {
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const T* region = regions + 5ll * at.region;
   const long long image = static_cast<long long>(A(region[0]));
   A result = 0;
@@ -93,16 +80,16 @@ __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ re
       const A x = columns == 1                  ? (x1 + x2) * right * A(0.5)
                   : at.column == columns - 1    ? x2 * right
                                                 : A(at.column) * ((x2 - x1) * right / A(columns - 1)) + x1 * right;
-      if (y >= A(0) && y <= bottom && x >= A(0) && x <= right) result = interpolated(channel, height, width, y, x);
+      if (y >= A(0) && y <= bottom && x >= A(0) && x <= right) result = interpolate(channel, height, width, y, x);
     } else {
-      const int left = static_cast<int>(away(x1 * scale)), right = static_cast<int>(away(x2 * scale));
-      const int top = static_cast<int>(away(y1 * scale)), bottom = static_cast<int>(away(y2 * scale));
-      const A tall = A(bottom < top ? 1 : bottom - top + 1) / A(rows);
-      const A wide = A(right < left ? 1 : right - left + 1) / A(columns);
-      const Span down_to = part_of(A(0), tall, at.row, top, height);
-      const Span along = part_of(A(0), wide, at.column, left, width);
+      const int left = static_cast<int>(math::round(x1 * scale)), right = static_cast<int>(math::round(x2 * scale));
+      const int top = static_cast<int>(math::round(y1 * scale)), bottom = static_cast<int>(math::round(y2 * scale));
+      const A size_y = A(bottom < top ? 1 : bottom - top + 1) / A(rows);
+      const A size_x = A(right < left ? 1 : right - left + 1) / A(columns);
+      const Span row_span = bin_span(A(0), size_y, at.row, top, height);
+      const Span along = bin_span(A(0), size_x, at.column, left, width);
       bool found = false;
-      for (int y = down_to.first; y < down_to.last; y++) {
+      for (int y = row_span.first; y < row_span.last; y++) {
         for (int x = along.first; x < along.last; x++) {
           const A value = A(channel[static_cast<long long>(y) * width + x]);
           if (!found || value > result || (value != value && result == result)) result = value;
@@ -114,28 +101,29 @@ __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ re
   out[i] = T(result);
 }
 
-// A region: where it begins, the sizes of its parts, and for a rotated one its centre, from which it begins.
+// A region: its first point, bin sizes, and, if rotated, its centre and angle; the first point is then relative to it.
 template <class A>
 struct Frame {
-  A y, x, tall, wide, center_y, center_x, cos, sin;
+  A y, x, size_y, size_x, center_y, center_x, cos, sin;
 };
 
-// The mean or the maximum of points at even distances in one part of a region.
+// Return the mean or the maximum of a regular grid of samples in one bin of a region. `ratio` is the number of samples
+// per axis; 0 derives it from the bin's size.
 template <bool ROTATED, class A, class T>
-__device__ __forceinline__ A aligned(const T* channel, int height, int width, const Frame<A>& frame, const Place& at,
-                                     int ratio, bool maximum) {
-  const int along = ratio ? ratio : static_cast<int>(up(frame.tall));
-  const int across = ratio ? ratio : static_cast<int>(up(frame.wide));
+__device__ __forceinline__ A pool_samples(const T* channel, int height, int width, const Frame<A>& frame,
+                                          const OutputIndex& at, int ratio, bool maximum) {
+  const int along = ratio ? ratio : static_cast<int>(math::ceil(frame.size_y));
+  const int across = ratio ? ratio : static_cast<int>(math::ceil(frame.size_x));
   A result = 0;
   for (int j = 0; j < along; j++) {
-    const A v = frame.y + A(at.row) * frame.tall + frame.tall / A(along) * (A(j) + A(0.5));
+    const A v = frame.y + A(at.row) * frame.size_y + frame.size_y / A(along) * (A(j) + A(0.5));
     for (int k = 0; k < across; k++) {
-      const A u = frame.x + A(at.column) * frame.wide + frame.wide / A(across) * (A(k) + A(0.5));
+      const A u = frame.x + A(at.column) * frame.size_x + frame.size_x / A(across) * (A(k) + A(0.5));
       const A y = ROTATED ? v * frame.cos - u * frame.sin + frame.center_y : v;
       const A x = ROTATED ? v * frame.sin + u * frame.cos + frame.center_x : u;
       if (!(y >= A(-1) && y <= A(height) && x >= A(-1) && x <= A(width))) continue;
-      const A value = interpolated(channel, height, width, between(y, A(0), A(height - 1)),
-                                   between(x, A(0), A(width - 1)));
+      const A value = interpolate(channel, height, width, clamp(y, A(0), A(height - 1)),
+                                  clamp(x, A(0), A(width - 1)));
       if (!maximum) result += value;
       else if (value > result) result = value;
     }
@@ -144,112 +132,117 @@ __device__ __forceinline__ A aligned(const T* channel, int height, int width, co
   return !maximum && points ? result / A(points) : result;
 }
 
-// `flag`: of upright regions, whether the maximum is wanted; of rotated ones, whether they turn clockwise. Coordinates
-// are scaled after `before` and before `after` is added.
+// ROIAlign, and ROIAlignRotated if ROTATED. `flag`: for upright regions, take the maximum; for rotated ones, angles are
+// clockwise. Coordinates become (x + pre_offset) * scale + post_offset.
 template <class T, class Index, bool ROTATED>
 __global__ void roi_align(const T* __restrict__ maps, const T* __restrict__ regions, const Index* __restrict__ images,
                           T* __restrict__ out, SIZES, int ratio, typename Accumulator<T>::Type scale,
-                          typename Accumulator<T>::Type before, typename Accumulator<T>::Type after, bool flag) {
+                          typename Accumulator<T>::Type pre_offset, typename Accumulator<T>::Type post_offset,
+                          bool flag) {
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const long long image = static_cast<long long>(images[at.region]);
   if (image < 0 || image >= n) {
     out[i] = T(0);
     return;
   }
   const T* region = regions + (ROTATED ? 5ll : 4ll) * at.region;
-  const A x = (A(region[0]) + before) * scale + after, y = (A(region[1]) + before) * scale + after;
+  const A x = (A(region[0]) + pre_offset) * scale + post_offset, y = (A(region[1]) + pre_offset) * scale + post_offset;
   Frame<A> frame{y, x};
   if (ROTATED) {
     const A angle = flag ? -A(region[ROTATED ? 4 : 0]) : A(region[ROTATED ? 4 : 0]);
-    const A wide = A(region[2]) * scale, tall = A(region[3]) * scale;
-    frame = {tall * A(-0.5), wide * A(-0.5), tall, wide, y, x, cosine(angle), sine(angle)};
+    const A size_x = A(region[2]) * scale, size_y = A(region[3]) * scale;
+    frame = {size_y * A(-0.5), size_x * A(-0.5), size_y, size_x, y, x, math::cos(angle), math::sin(angle)};
   } else {
-    frame.wide = (A(region[2]) + before) * scale + after - x;
-    frame.tall = (A(region[3]) + before) * scale + after - y;
-    if (after == A(0)) {
-      frame.wide = frame.wide < A(1) ? A(1) : frame.wide;
-      frame.tall = frame.tall < A(1) ? A(1) : frame.tall;
+    frame.size_x = (A(region[2]) + pre_offset) * scale + post_offset - x;
+    frame.size_y = (A(region[3]) + pre_offset) * scale + post_offset - y;
+    if (post_offset == A(0)) {
+      frame.size_x = frame.size_x < A(1) ? A(1) : frame.size_x;
+      frame.size_y = frame.size_y < A(1) ? A(1) : frame.size_y;
     }
   }
-  frame.wide /= A(columns);
-  frame.tall /= A(rows);
+  frame.size_x /= A(columns);
+  frame.size_y /= A(rows);
   const T* channel = channel_of(maps, image, at.channel, c, height, width);
-  out[i] = T(aligned<ROTATED>(channel, height, width, frame, at, ratio, !ROTATED && flag));
+  out[i] = T(pool_samples<ROTATED>(channel, height, width, frame, at, ratio, !ROTATED && flag));
 }
 
-// The level of a pyramid that a region belongs to; `levels` for one without an area.
+// Return the level of the feature pyramid for a region of this size (FPN, Lin et al. 2017); `levels` if it has no area.
 template <class A>
-__device__ __forceinline__ int level_of(A wide, A tall, int levels) {
-  const A area = wide * tall;
+__device__ __forceinline__ int level_of(A size_x, A size_y, int levels) {
+  const A area = size_x * size_y;
   if (!(area > A(0))) return levels;
-  return clipped(static_cast<int>(down(logarithm(root(area) / A(224) + A(1e-6)) + A(2))), levels - 1);
+  return clip_index(static_cast<int>(math::floor(math::log2(math::sqrt(area) / A(224) + A(1e-6)) + A(2))), levels - 1);
 }
 
-// Features of the regions that belong to one level; of those that belong to none, zeros, with the first.
+// ROI features of the regions that belong to `level`. Regions without a level get zeros in the launch of level 0.
 template <class T>
 __global__ void roi_level(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
-                          int ratio, typename Accumulator<T>::Type scale, typename Accumulator<T>::Type after,
+                          int ratio, typename Accumulator<T>::Type scale, typename Accumulator<T>::Type post_offset,
                           int level, int levels) {
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const T* region = regions + 4ll * at.region;
   const A x1 = A(region[0]), y1 = A(region[1]), x2 = A(region[2]), y2 = A(region[3]);
-  const int own = level_of(x2 - x1, y2 - y1, levels);
-  if (own == levels && level == 0) out[i] = T(0);
-  if (own != level) return;
-  Frame<A> frame{y1 * scale + after, x1 * scale + after};
-  const A tall = y2 * scale + after - frame.y, wide = x2 * scale + after - frame.x;
-  frame.tall = (tall < A(1) ? A(1) : tall) / A(rows);
-  frame.wide = (wide < A(1) ? A(1) : wide) / A(columns);
+  const int region_level = level_of(x2 - x1, y2 - y1, levels);
+  if (region_level == levels && level == 0) out[i] = T(0);
+  if (region_level != level) return;
+  Frame<A> frame{y1 * scale + post_offset, x1 * scale + post_offset};
+  const A size_y = y2 * scale + post_offset - frame.y, size_x = x2 * scale + post_offset - frame.x;
+  frame.size_y = (size_y < A(1) ? A(1) : size_y) / A(rows);
+  frame.size_x = (size_x < A(1) ? A(1) : size_x) / A(columns);
   const T* channel = channel_of(maps, 0, at.channel, c, height, width);
-  out[i] = T(aligned<false>(channel, height, width, frame, at, ratio, false));
+  out[i] = T(pool_samples<false>(channel, height, width, frame, at, ratio, false));
 }
 
+// PSROIPooling, average: the mean of a bin, where every bin has channels of its own.
 template <class T>
 __global__ void psroi_average(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
                               typename Accumulator<T>::Type scale) {
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const T* region = regions + 5ll * at.region;
   const long long image = static_cast<long long>(A(region[0]));
   A sum = 0;
   long long count = 1;
   if (image >= 0 && image < n) {
     const T* channel = channel_of(maps, image, (at.channel * rows + at.row) * columns + at.column, c, height, width);
-    const A x = away(A(region[1])) * scale, y = away(A(region[2])) * scale;
-    const A wide = (away(A(region[3])) + A(1)) * scale - x, tall = (away(A(region[4])) + A(1)) * scale - y;
-    const Span down_to = part_of(y, (tall < A(0.1) ? A(0.1) : tall) / A(rows), at.row, 0, height);
-    const Span along = part_of(x, (wide < A(0.1) ? A(0.1) : wide) / A(columns), at.column, 0, width);
-    for (int v = down_to.first; v < down_to.last; v++) {
+    const A x = math::round(A(region[1])) * scale, y = math::round(A(region[2])) * scale;
+    const A size_x = (math::round(A(region[3])) + A(1)) * scale - x,
+            size_y = (math::round(A(region[4])) + A(1)) * scale - y;
+    const Span row_span = bin_span(y, (size_y < A(0.1) ? A(0.1) : size_y) / A(rows), at.row, 0, height);
+    const Span along = bin_span(x, (size_x < A(0.1) ? A(0.1) : size_x) / A(columns), at.column, 0, width);
+    for (int v = row_span.first; v < row_span.last; v++) {
       for (int u = along.first; u < along.last; u++) sum += A(channel[static_cast<long long>(v) * width + u]);
     }
-    count = static_cast<long long>(down_to.last - down_to.first) * (along.last - along.first);
+    count = static_cast<long long>(row_span.last - row_span.first) * (along.last - along.first);
   }
   out[i] = T(count > 0 ? sum / A(count) : sum);
 }
 
-// Where point `i` of `count` lies in cell `cell` of `cells`, along an axis of a region from `low` to `high`.
+// Return the coordinate of sample `i` of `count` in cell `cell` of `cells`, along an axis of a region from `low` to
+// `high`.
 template <class A>
-__device__ __forceinline__ A point_of(A low, A high, int cell, int cells, int i, int count, A reach) {
+__device__ __forceinline__ A sample_point(A low, A high, int cell, int cells, int i, int count, A max_coordinate) {
   const A size = (high - low) / A(cells), first = low + A(cell) * size, last = low + A(cell + 1) * size;
-  return count == 1 ? (first + last) * reach * A(0.5)
-                    : A(i) * ((last - first) * reach / A(count - 1)) + first * reach;
+  return count == 1 ? (first + last) * max_coordinate * A(0.5)
+                    : A(i) * ((last - first) * max_coordinate / A(count - 1)) + first * max_coordinate;
 }
 
+// PSROIPooling, bilinear: the mean of one sample in each of bins_y x bins_x cells, which have channels of their own.
 template <class T>
 __global__ void psroi_bilinear(const T* __restrict__ maps, const T* __restrict__ regions, T* __restrict__ out, SIZES,
                                typename Accumulator<T>::Type scale, int bins_y, int bins_x) {
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const T* region = regions + 5ll * at.region;
   const long long image = static_cast<long long>(A(region[0]));
   A sum = 0;
@@ -257,13 +250,13 @@ __global__ void psroi_bilinear(const T* __restrict__ maps, const T* __restrict__
     const A x1 = A(region[1]) * scale, y1 = A(region[2]) * scale, x2 = A(region[3]) * scale, y2 = A(region[4]) * scale;
     const A bottom = A(height - 1), right = A(width - 1);
     for (int v = 0; v < bins_y; v++) {
-      const A y = point_of(y1, y2, v, bins_y, at.row, rows, bottom);
+      const A y = sample_point(y1, y2, v, bins_y, at.row, rows, bottom);
       if (!(y >= A(0) && y <= bottom)) continue;
       for (int u = 0; u < bins_x; u++) {
-        const A x = point_of(x1, x2, u, bins_x, at.column, columns, right);
+        const A x = sample_point(x1, x2, u, bins_x, at.column, columns, right);
         const int from = (v * bins_x + u) * channels + at.channel;
         if (x >= A(0) && x <= right) {
-          sum += interpolated(channel_of(maps, image, from, c, height, width), height, width, y, x);
+          sum += interpolate(channel_of(maps, image, from, c, height, width), height, width, y, x);
         }
       }
     }
@@ -271,7 +264,7 @@ __global__ void psroi_bilinear(const T* __restrict__ maps, const T* __restrict__
   out[i] = T(sum / A(bins_y * bins_x));
 }
 
-// The offsets are [regions, classes, 2, parts, parts], x before y, or null.
+// Deformable PSROIPooling. `offsets` [regions, classes, 2, parts, parts] has x before y, or is null.
 template <class T>
 __global__ void deformable_psroi(const T* __restrict__ maps, const T* __restrict__ regions,
                                  const T* __restrict__ offsets, T* __restrict__ out, SIZES,
@@ -280,35 +273,37 @@ __global__ void deformable_psroi(const T* __restrict__ maps, const T* __restrict
   using A = typename Accumulator<T>::Type;
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
-  const Place at = place_of(i, channels, rows, columns);
+  const OutputIndex at = output_index(i, channels, rows, columns);
   const T* region = regions + 5ll * at.region;
   const long long image = static_cast<long long>(A(region[0]));
   A sum = 0;
   int count = 0;
   if (image >= 0 && image < n) {
     const T* channel = channel_of(maps, image, (at.channel * rows + at.row) * columns + at.column, c, height, width);
-    A x = away(A(region[1])) * scale - A(0.5), y = away(A(region[2])) * scale - A(0.5);
-    A wide = (away(A(region[3])) + A(1)) * scale - A(0.5) - x, tall = (away(A(region[4])) + A(1)) * scale - A(0.5) - y;
-    wide = wide < A(0.1) ? A(0.1) : wide;
-    tall = tall < A(0.1) ? A(0.1) : tall;
-    x += A(at.column) * (wide / A(columns));
-    y += A(at.row) * (tall / A(rows));
+    A x = math::round(A(region[1])) * scale - A(0.5), y = math::round(A(region[2])) * scale - A(0.5);
+    A size_x = (math::round(A(region[3])) + A(1)) * scale - A(0.5) - x;
+    A size_y = (math::round(A(region[4])) + A(1)) * scale - A(0.5) - y;
+    size_x = size_x < A(0.1) ? A(0.1) : size_x;
+    size_y = size_y < A(0.1) ? A(0.1) : size_y;
+    x += A(at.column) * (size_x / A(columns));
+    y += A(at.row) * (size_y / A(rows));
     if (offsets) {
-      const int each = channels / classes > 1 ? channels / classes : 1;
+      const int class_channels = channels / classes > 1 ? channels / classes : 1;
       const long long plane = static_cast<long long>(parts) * parts;
-      const T* moved = offsets + (static_cast<long long>(at.region) * classes + at.channel / each) * 2 * plane +
+      const T* bin_offset = offsets +
+                            (static_cast<long long>(at.region) * classes + at.channel / class_channels) * 2 * plane +
                        at.row * parts / rows * parts + at.column * parts / columns;
-      x += A(moved[0]) * strength * wide;
-      y += A(moved[plane]) * strength * tall;
+      x += A(bin_offset[0]) * strength * size_x;
+      y += A(bin_offset[plane]) * strength * size_y;
     }
-    const A step_x = wide / A(columns) / A(bins_x), step_y = tall / A(rows) / A(bins_y);
+    const A step_x = size_x / A(columns) / A(bins_x), step_y = size_y / A(rows) / A(bins_y);
     for (int j = 0; j < bins_y; j++) {
       const A v = y + A(j) * step_y;
       if (!(v >= A(-0.5) && v <= A(height) - A(0.5))) continue;
       for (int k = 0; k < bins_x; k++) {
         const A u = x + A(k) * step_x;
         if (!(u >= A(-0.5) && u <= A(width) - A(0.5))) continue;
-        sum += interpolated(channel, height, width, between(v, A(0), A(height - 1)), between(u, A(0), A(width - 1)));
+        sum += interpolate(channel, height, width, clamp(v, A(0), A(height - 1)), clamp(u, A(0), A(width - 1)));
         count++;
       }
     }

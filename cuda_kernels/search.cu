@@ -1,10 +1,10 @@
-// Bucketize, SearchSorted: how many elements of a sorted line lie before a value.
+// Bucketize, SearchSorted: the number of elements before a value in a sorted line, by binary search.
 #include "strided.cuh"
 
 enum Rule { LESS, AT_MOST, NOT_GREATER };
 
-// Compares in C. Operands of the axes, which are those of y: value, line of bounds, y. A line has `extent` bounds that
-// lie `step` apart.
+// Search with comparisons in type C. Operands of the axes, which are those of y: value, line of bounds, y. A line has
+// `extent` bounds, which are `step` apart.
 template <typename B, typename V, typename C, typename Y, Rule rule, typename I, int R>
 __global__ void search(const B* __restrict__ bounds, const V* __restrict__ values, Y* __restrict__ y,
                        const Axes<I, R, 3> axes, I size, I extent, I step) {
@@ -17,8 +17,8 @@ __global__ void search(const B* __restrict__ bounds, const V* __restrict__ value
   I low = 0, high = extent;
   while (low < high) {
     const I middle = low + (high - low) / 2;
-    const C met = static_cast<C>(bounds[middle * step]);
-    if (rule == LESS ? met < value : rule == AT_MOST ? met <= value : !(met > value)) low = middle + 1;
+    const C bound = static_cast<C>(bounds[middle * step]);
+    if (rule == LESS ? bound < value : rule == AT_MOST ? bound <= value : !(bound > value)) low = middle + 1;
     else high = middle;
   }
   y[offset(axes, at, 2)] = static_cast<Y>(low);

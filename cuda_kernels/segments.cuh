@@ -1,17 +1,17 @@
-// Groups of rows, which the threads of a block share: along the columns, and several groups or parts of one.
+// Work distribution for reductions over groups of rows (segments, bags): threads share the columns and the rows.
 #pragma once
 
 #include "axes.cuh"
 
-constexpr int THREADS = 256;  // of a block, at most
+constexpr int THREADS = 256;  // maximum per block
 
-// How groups are shared out: `across` blocks have the columns of a group, and its rows are in `parts`. That is 1, or
-// blockDim.y, where a block has a single group.
+// Distribution of the groups over blocks. `column_blocks` blocks share the columns of a group. Its rows are divided
+// among `parts` threads per column: blockDim.y if a block has a single group, else 1.
 struct Shares {
-  int across, parts;
+  int column_blocks, parts;
 };
 
-// What a thread does: V columns from `column` on, every `parts`-th row of a group from `part` on.
+// Work of one thread: V columns from `column`, and every `parts`-th row of a group from row `part`.
 struct Share {
   long long group, column;
   int part;
@@ -19,25 +19,25 @@ struct Share {
 
 template <int V>
 __device__ __forceinline__ Share share(const Shares& shares) {
-  const int row = blockIdx.x / shares.across, block = blockIdx.x % shares.across;
+  const int row = blockIdx.x / shares.column_blocks, block = blockIdx.x % shares.column_blocks;
   const bool single = shares.parts > 1;
   return {single ? row : (long long)row * blockDim.y + threadIdx.y,
           ((long long)block * blockDim.x + threadIdx.x) * V, single ? int(threadIdx.y) : 0};
 }
 
-// The first place in ascending numbers whose number is not less than `value`.
+// Return the index of the first number that is not less than `value`, by binary search in ascending numbers.
 template <class Index>
-__device__ __forceinline__ long long place_of(long long value, const Index* numbers, long long size) {
-  long long low = 0;
-  while (low < size) {
-    const long long middle = low + (size - low) / 2;
-    if (numbers[middle] < value) low = middle + 1;
+__device__ __forceinline__ long long lower_bound(long long value, const Index* sorted, long long size) {
+  long long first = 0;
+  while (first < size) {
+    const long long middle = first + (size - first) / 2;
+    if (sorted[middle] < value) first = middle + 1;
     else size = middle;
   }
-  return low;
+  return first;
 }
 
-// The fold over the parts of a group; all threads of the block take part.
+// Reduce `value` over the parts of a group. All threads of the block take part.
 template <int V, class A, class Fold>
 __device__ __forceinline__ void fold_parts(A (&value)[V], Fold fold, int parts) {
   OVGPU_DYN_SHARED(A, scratch);

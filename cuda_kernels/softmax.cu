@@ -1,8 +1,8 @@
-// Softmax and its logarithm along one axis. The output may lie where the input does.
+// Softmax and log-softmax along one axis. The output may be in the memory of the input.
 #include "axes.cuh"
 
-// Rows of n neighbouring elements, which stay in registers: N vectors of V elements in each thread of a row (see
-// fold_row). blockDim.x * N * V >= n, and n is a multiple of V.
+// Softmax of rows of n contiguous elements. They stay in registers, N vectors of V elements per thread (see fold_row):
+// blockDim.x * N * V >= n, and n is a multiple of V.
 template <class T, bool LOG, int V, int N>
 __global__ void __launch_bounds__(OVGPU_THREADS) softmax_rows(const T* x, T* out, unsigned rows, unsigned n) {
   using A = typename Accumulator<T>::Type;
@@ -19,25 +19,25 @@ __global__ void __launch_bounds__(OVGPU_THREADS) softmax_rows(const T* x, T* out
 #pragma unroll
       for (int j = 0; j < V; j++) {
         value[k][j] = A(part[j]);
-        maximum = larger(maximum, value[k][j]);
+        maximum = math::max(maximum, value[k][j]);
       }
     }
   }
-  maximum = fold_row(maximum, Larger());
+  maximum = fold_row(maximum, Maximum());
 #pragma unroll
   for (int k = 0; k < N; k++) {
     if ((k * blockDim.x + threadIdx.x) * V < size) {
 #pragma unroll
       for (int j = 0; j < V; j++) {
         value[k][j] -= maximum;
-        const A e = exponential(value[k][j]);
+        const A e = math::exp(value[k][j]);
         if (!LOG) value[k][j] = e;
         sum += e;
       }
     }
   }
   sum = fold_row(sum, Add());
-  const A scale = LOG ? logarithm(sum) : A(1) / sum;
+  const A scale = LOG ? math::log(sum) : A(1) / sum;
 #pragma unroll
   for (int k = 0; k < N; k++) {
     const unsigned i = (k * blockDim.x + threadIdx.x) * V;
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS) softmax_rows(const T* x, T* out
   }
 }
 
-// Columns of n elements that are `stride` apart, blockDim.x of them per block (see fold_column): maximum and sum in
-// one pass, the sum rescaled whenever the maximum grows; then the result in another. Columns of neighbouring
-// elements (stride 1) are read well where a block has only one of them.
+// Softmax of columns of n elements that are `stride` apart, blockDim.x of them per block (see fold_column). The first
+// pass computes maximum and sum together, as online softmax (Milakov & Gimelshein 2018); the second one writes the
+// result. Contiguous columns (stride 1) are read efficiently if a block has only one.
 template <class T, bool LOG>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     softmax_columns(const T* x, T* out, unsigned columns, unsigned n, unsigned stride) {
@@ -64,16 +64,16 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
     const A value = A(x[start + (unsigned long long)i * stride]), before = maximum;
-    maximum = larger(maximum, value);
-    sum = sum * exponential(before - maximum) + exponential(value - maximum);
+    maximum = math::max(maximum, value);
+    sum = sum * math::exp(before - maximum) + math::exp(value - maximum);
   }
-  const A greatest = fold_column(maximum, Larger(), scratch);
-  sum = fold_column(sum * exponential(maximum - greatest), Add(), scratch);
-  const A scale = LOG ? logarithm(sum) : A(1) / sum;
+  const A greatest = fold_column(maximum, Maximum(), scratch);
+  sum = fold_column(sum * math::exp(maximum - greatest), Add(), scratch);
+  const A scale = LOG ? math::log(sum) : A(1) / sum;
 #pragma unroll 4
   for (unsigned i = threadIdx.y; i < size; i += blockDim.y) {
     const unsigned long long at = start + (unsigned long long)i * stride;
     const A shifted = A(x[at]) - greatest;
-    out[at] = T(LOG ? shifted - scale : exponential(shifted) * scale);
+    out[at] = T(LOG ? shifted - scale : math::exp(shifted) * scale);
   }
 }

@@ -1,17 +1,19 @@
-// Strided tensors as kernels see them: axes by value, so that a captured graph holds them.
+// Strided tensors: the axes are passed to kernels by value, so that a captured CUDA graph contains them.
 #pragma once
 
 #include "common.cuh"
 
-// R axes of N operands that are walked together, outermost first; strides count elements. I is int or long long.
-// The layout is that of ovgpu/ops/base/strided.py. Of a power of two from the extent on, `shift` is the exponent.
+// R axes, outermost first, that N operands share; strides count elements. I, the index type, is int or long long.
+// ovgpu/ops/base/strided.py packs this struct and computes the reciprocals: 2^shift is the least power of two that is
+// not less than the extent.
 template <typename I, int R, int N>
 struct Axes {
   I extent[R], magic[R], shift[R];
   I stride[N][R];
 };
 
-// index / extent[axis]. A 32-bit division takes some 20 instructions; multiplying by the reciprocal takes 4.
+// Return index / extent[axis] by multiplication with a reciprocal (Granlund & Montgomery 1994): 4 instructions, where a
+// 32-bit division takes some 20.
 template <int R, int N>
 __device__ __forceinline__ int quotient(const Axes<int, R, N>& axes, int index, int axis) {
   const unsigned n = index;
@@ -24,19 +26,19 @@ __device__ __forceinline__ long long quotient(const Axes<long long, R, N>& axes,
   return index / axes.extent[axis];
 }
 
-// The coordinates of an element by its number in row-major order.
+// Compute the coordinates `at` of the element with this row-major index.
 template <typename I, int R, int N>
 __device__ __forceinline__ void unravel(const Axes<I, R, N>& axes, I index, I (&at)[R]) {
 #pragma unroll
   for (int axis = R - 1; axis > 0; axis--) {
-    const I next = quotient(axes, index, axis);
-    at[axis] = index - next * axes.extent[axis];
-    index = next;
+    const I outer = quotient(axes, index, axis);
+    at[axis] = index - outer * axes.extent[axis];
+    index = outer;
   }
   at[0] = index;
 }
 
-// Where that element lies in operand `n`.
+// Return the offset in operand `n` of the element with coordinates `at`.
 template <typename I, int R, int N>
 __device__ __forceinline__ I offset(const Axes<I, R, N>& axes, const I (&at)[R], int n) {
   I sum = 0;
@@ -45,16 +47,17 @@ __device__ __forceinline__ I offset(const Axes<I, R, N>& axes, const I (&at)[R],
   return sum;
 }
 
-// An index as it counts from the front of an axis, -1 if it is out of range. Below 0, it counts from the end.
+// Return the index counted from the front of an axis, where negative indices count from the end; -1 if it is out of
+// range.
 template <typename Index, typename I>
-__device__ __forceinline__ I located(Index index, I extent) {
+__device__ __forceinline__ I normalize_index(Index index, I extent) {
   constexpr bool SIGNED = static_cast<Index>(-1) < static_cast<Index>(1);
-  long long i = static_cast<long long>(index);  // negative also for the upper half of the unsigned
+  long long i = static_cast<long long>(index);  // negative also for large unsigned 64-bit indices
   if (SIGNED && i < 0) i += extent;
   return 0 <= i && i < extent ? static_cast<I>(i) : -1;
 }
 
-// Each thread takes ITEMS elements a block's width apart, so that it has several loads in flight.
+// Each thread processes ITEMS elements that are blockDim.x apart, so that it has several loads in flight.
 constexpr int ITEMS = 4;
 
 template <typename I>

@@ -1,4 +1,5 @@
-// What sums of products are computed in, and how they become elements: 8-bit integers saturate, wider ones wrap.
+// Accumulator types for sums of products, and the conversion of a sum to an element: 8-bit integers saturate, wider
+// ones wrap around.
 #pragma once
 
 #include "common.cuh"

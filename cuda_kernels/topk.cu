@@ -1,7 +1,7 @@
-// The k greatest or least elements of rows: values and indices, of equal elements the first, NaN as the greatest.
+// TopK: values and indices of the k largest or smallest elements, the first among equals; NaN is the largest.
 #include "axes.cuh"
 
-// Unsigned integers in the order of the elements. Both zeros are equal, and so are all NaNs.
+// Unsigned integers that have the order of the elements (radix keys). Both zeros are equal, and so are all NaNs.
 template <class T>
 struct Key {  // signed integers
   using Bits = unsigned;
@@ -71,7 +71,7 @@ struct ByIndex {
   }
 };
 
-// Bitonic sort of `size` entries, a power of two, by the whole block.
+// Sort `size` entries, a power of two, with the whole block (bitonic sort).
 template <class E, class Before>
 __device__ __forceinline__ void sort(E* entries, unsigned size, Before before) {
   for (unsigned run = 2; run <= size; run *= 2) {
@@ -90,20 +90,20 @@ __device__ __forceinline__ void sort(E* entries, unsigned size, Before before) {
   __syncthreads();
 }
 
-// A block per row of n elements. Shared memory has `room` entries, a power of two: all of the row, or at least k and
-// four for every thread. What is worse than the k-th best so far is passed over; the others are gathered until there
-// is no room for more, and sorted.
+// Select from one row of n elements per block. Shared memory has `capacity` entries, a power of two: the whole row, or
+// at least k and four per thread. Elements worse than the k-th best so far are skipped; the others are collected until
+// the capacity is reached, then sorted.
 template <class T, class Index>
 __global__ void __launch_bounds__(OVGPU_THREADS)
-    topk(const T* x, T* values, Index* indices, const Axes kept, unsigned n, unsigned k, unsigned room, long long from,
-         long long to, bool greatest, bool by_index) {
+    topk(const T* x, T* values, Index* indices, const MappedAxes outer, unsigned n, unsigned k, unsigned capacity,
+         long long from, long long to, bool greatest, bool by_index) {
   using Bits = typename Key<T>::Bits;
   using E = Entry<Bits>;
   OVGPU_DYN_SHARED(E, entries);
   OVGPU_SHARED(unsigned, filled, [1]);
   const unsigned tile = 4 * blockDim.x;
   const E last{Bits(~Bits(0)), 0xffffffffu};
-  const Place start = place(kept, blockIdx.x);
+  const Offsets start = offsets_of(outer, blockIdx.x);
   x += start.from;
   E worst = last;
   if (threadIdx.x == 0) filled[0] = 0;
@@ -117,9 +117,9 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
     }
     __syncthreads();
     const unsigned count = filled[0];
-    if (base + tile >= n || count + tile > room) {
-      for (unsigned i = count + threadIdx.x; i < room; i += blockDim.x) entries[i] = last;
-      sort(entries, room, ByKey());
+    if (base + tile >= n || count + tile > capacity) {
+      for (unsigned i = count + threadIdx.x; i < capacity; i += blockDim.x) entries[i] = last;
+      sort(entries, capacity, ByKey());
       if (count >= k && k > 0) worst = entries[k - 1];
       if (threadIdx.x == 0) filled[0] = min(count, k);
     }

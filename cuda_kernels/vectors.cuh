@@ -1,9 +1,10 @@
-// Several neighbouring elements in one access.
+// Vectorised memory access: 16 bytes of neighbouring elements at once.
 #pragma once
 
 #include "common.cuh"
 
-// V neighbouring elements at once: 16 bytes, or one element. The address is a multiple of their size.
+// Load V neighbouring elements: 16 bytes at once, or one element if V is 1. The address is aligned to their size.
+// `store` is the reverse.
 template <int V, class T>
 __device__ __forceinline__ void load(const T* from, T (&to)[V]) {
   if constexpr (V == 1) {

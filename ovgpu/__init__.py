@@ -5,10 +5,10 @@
     compiled = ov.Core().compile_model("model.xml", "AUTO")
     result = compiled([array])[compiled.output(0)]
 
-An operation of one's own is a class: its annotations are the attributes of the layer, `infer` gives the types and
-shapes of the outputs, and `evaluate` computes them with NumPy or CuPy, whichever ``xp`` is.
+A custom operation is a class. Its annotations are the attributes of the layer, `infer` returns the types and shapes of
+the outputs, and `evaluate` computes them with ``xp``, which is NumPy or CuPy.
 
-    @ov.op("Rotate", "my_opset")
+    @ov.register_op("Rotate", "my_opset")
     class Rotate(ov.Op):
         shift: int = 1
 
@@ -30,7 +30,8 @@ from ovgpu.debug import DEBUG, STOP_AT
 from ovgpu.errors import DeviceError, Error, ModelError, OpError, UnsupportedOpError
 from ovgpu.ir import read_model, save_model, serialize
 from ovgpu.model import Input, Model, Node, Output, OVAny, RTMap, get_batch, set_batch
-from ovgpu.ops import Op, op
+from ovgpu.ops import Op
+from ovgpu.ops import op as register_op
 from ovgpu.request.ports import ConstOutput
 from ovgpu.request.remote_tensor import RemoteContext, RemoteTensor
 from ovgpu.request.results import OVDict
@@ -79,10 +80,10 @@ __all__ = [
     "compile_model",
     "get_batch",
     "get_version",
-    "op",
     "preprocess",
     "properties",
     "read_model",
+    "register_op",
     "save_model",
     "serialize",
     "set_batch",

@@ -1,4 +1,4 @@
-"""``python -m ovgpu``."""
+"""Entry point of ``python -m ovgpu``."""
 
 from __future__ import annotations
 

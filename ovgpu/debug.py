@@ -1,16 +1,16 @@
-"""The debugging settings, as environment variables and as context managers: ``with ovgpu.DEBUG(2): ...``.
+"""Debugging settings, as environment variables and as context managers: ``with ovgpu.DEBUG(2): ...``.
 
-    OVGPU_DEBUG=1           device and plan, at the first inference with a program
-    OVGPU_DEBUG=2           also every step: time, bytes, bandwidth
-    OVGPU_DEBUG=3           also the shapes and types of every step, and what the passes did to the model
-    OVGPU_DEBUG=4           also generated code: the shape function, and CUDA kernels
-    OVGPU_STOP_AT=<layer>   ends an inference when that layer is done, by raising `Stopped` with its outputs;
-                            in the body of a loop, when it is done for the first time
-    OVGPU_NVTX=1            a range per step, by the layer's name, for Nsight Systems and other NVIDIA tools; models
-                            compiled with ``enable_profiling`` have them anyway
+    OVGPU_DEBUG=1           prints device and plan, at the first inference with a program
+    OVGPU_DEBUG=2           also prints every step: time, bytes, bandwidth
+    OVGPU_DEBUG=3           also prints the shapes and types of every step, and the nodes that the passes changed
+    OVGPU_DEBUG=4           also prints generated code: the shape functions and the elementwise CUDA kernels
+    OVGPU_STOP_AT=<layer>   ends an inference after that layer has run, by raising `Stopped` with its outputs;
+                            in the body of a loop, after the layer has run for the first time
+    OVGPU_NVTX=1            marks an NVTX range per step, named after the layer, for Nsight Systems and other NVIDIA
+                            tools; models compiled with ``enable_profiling`` always mark them
 
-All is printed to stderr. With a setting on, steps run one by one instead of as a CUDA graph (with OVGPU_DEBUG from 2
-on); with all off, an inference pays for three attribute look-ups.
+Output goes to stderr. A setting makes the steps run one by one instead of as a CUDA graph (OVGPU_DEBUG from level 2
+on). With all settings off, an inference pays for three attribute look-ups.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ T = TypeVar("T", int, str)
 
 
 class EnvSetting(Generic[T]):
-    """A setting that an environment variable gives and ``with setting(value):`` overrides."""
+    """Setting with the value of an environment variable, which ``with setting(value):`` overrides.
+
+    Raises RuntimeError if the variable's text is not of the default value's type.
+    """
 
     def __init__(self, name: str, default: T) -> None:
         self.name = name
@@ -53,10 +56,10 @@ class EnvSetting(Generic[T]):
             self.value: T = self._kind(text) if text else default
         except ValueError:
             raise RuntimeError(f"{name} must be {self._kind.__name__}, not {text!r}") from None
-        self._before: list[T] = []
+        self._previous: list[T] = []
 
     def __call__(self, value: T) -> EnvSetting[T]:
-        self._before.append(self.value)
+        self._previous.append(self.value)
         self.value = value
         return self
 
@@ -65,7 +68,7 @@ class EnvSetting(Generic[T]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self.value = self._before.pop()
+        self.value = self._previous.pop()
 
 
 DEBUG: EnvSetting[int] = EnvSetting("OVGPU_DEBUG", 0)
@@ -74,10 +77,10 @@ NVTX: EnvSetting[int] = EnvSetting("OVGPU_NVTX", 0)
 
 
 class Stopped(Error):
-    """An inference ended at the layer that OVGPU_STOP_AT names; state and results are as they were before it.
+    """Error that ends an inference at the layer named by OVGPU_STOP_AT. State and results stay as before the inference.
 
-    ``layer`` is its name, ``outputs`` a list of copies of its outputs as NumPy arrays; the message gives their
-    statistics. Compare them with another runtime's to find the first layer that differs.
+    ``layer`` is the layer's name and ``outputs`` a list of copies of its outputs as NumPy arrays. The message has their
+    statistics. Compare the outputs with another runtime's to find the first layer that differs.
     """
 
     def __init__(self, layer: str, outputs: Sequence[Array]) -> None:
@@ -87,7 +90,7 @@ class Stopped(Error):
 
 
 def statistics(array: Array) -> str:
-    """Type, shape, range and mean of an array, and how many elements are not finite."""
+    """Return a text with type, shape, range and mean of an array, and the number of elements that are not finite."""
     text = f"{array.dtype.name}{list(array.shape)}"
     if not array.size or array.dtype == object:
         return text
@@ -99,31 +102,30 @@ def statistics(array: Array) -> str:
 
 
 def run_watched(executor: Executor, profiler: Profiler | None, title: str, inputs: Sequence[Array],
-                states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
-    """`Executor.run` with what the settings ask for."""
+                states: dict[str, Array], memory: Memory, key: Any, hosts: Sequence[Array] | None) -> list[Array]:
+    """Call `Executor.run` with the printing, profiling or stopping that the settings request."""
     level, layer = DEBUG.value, STOP_AT.value
-    usual = executor.observe
     if profiler is None and NVTX.value:
-        profiler = Profiler(executor.backend.clock())  # whose ranges are all that is wanted of it
+        profiler = Profiler(executor.backend.clock())  # only for its NVTX ranges
     watch = _Watch(executor, profiler, level, layer)
     try:
-        executor.observe = watch if level >= 2 or layer else profiler
-        results = executor.run(inputs, states, memory, key)
+        observe = watch if level >= 2 or layer else profiler
+        results = executor.run(inputs, states, memory, key, hosts=hosts, observe=observe)
     finally:
-        executor.observe = usual
         if level >= 1 and executor not in _shown:
             _shown.add(executor)
             _show(executor, title, level)
-    if layer:  # nothing ran after it, or its body did not run
+    if layer:  # the layer was the last step, or its body did not run
         raise watch.stopped()
     return results
 
 
 def log_passes(before: Model, after: Model) -> None:
-    """Prints what the passes changed: how many nodes of each type went and came."""
+    """Print the number of nodes of each op type that the passes removed and added."""
     old, new = (Counter(node.op.name for node in model.ops) for model in (before, after))
-    gone, come = (", ".join(f"{n} {name}" for name, n in sorted(c.items())) or "none" for c in (old - new, new - old))
-    _print(f"ovgpu: passes: {old.total()} nodes became {new.total()}; gone: {gone}; new: {come}")
+    removed, added = (", ".join(f"{n} {name}" for name, n in sorted(c.items())) or "none"
+                      for c in (old - new, new - old))
+    _print(f"ovgpu: passes: {old.total()} nodes became {new.total()}; gone: {removed}; new: {added}")
 
 
 _shown: WeakSet[Executor] = WeakSet()
@@ -145,11 +147,11 @@ def _show(executor: Executor, title: str, level: int) -> None:
 
 
 def generated_code(executor: Executor) -> dict[str, str]:
-    """The code generated for a program: the shape function of each segment, and its elementwise CUDA kernels."""
+    """Return the code generated for a program, by title: shape functions of segments, and elementwise CUDA kernels."""
     found = {f"shape function of segment {n}": segment.shape_function_source
              for n, segment in enumerate(executor.program.segments)}
-    for kept in executor.bindings:
-        for binding in kept.values():
+    for cached in executor.bindings:
+        for binding in cached.values():
             for call in binding.flat:
                 kernel: Any = getattr(call, "func", None)
                 source = getattr(kernel, "source", None)
@@ -161,23 +163,23 @@ def generated_code(executor: Executor) -> dict[str, str]:
 
 
 class _Watch:
-    """Runs the steps of one inference: prints them, and stops where it was told to."""
+    """Observer that runs the steps of one inference, prints them, and stops after the target layer."""
 
     def __init__(self, executor: Executor, profiler: Profiler | None, level: int, layer: str) -> None:
         self.profiler, self.level, self.layer = profiler, level, layer
-        self._follow(executor)
+        self._attach(executor)
 
-    def _follow(self, executor: Executor) -> None:
+    def _attach(self, executor: Executor) -> None:
         self.executor = executor
-        self.places = {id(step): (number, position) for number, segment in enumerate(executor.program.segments)
-                       for position, step in enumerate(segment.steps)}
-        self.target = _find(executor.program, self.layer) if self.layer else None
+        self.positions = {id(step): (number, position) for number, segment in enumerate(executor.program.segments)
+                          for position, step in enumerate(segment.steps)}
+        self.target = _locate(executor.program, self.layer) if self.layer else None
         self.moved: dict[int, list[int]] = {}
 
     def __call__(self, step: Step, calls: Sequence[Call]) -> None:
-        if id(step) not in self.places:  # the steps after a result of unknown rank are a program of their own
-            self._follow(self.executor.children["rest"])
-        number, position = self.places[id(step)]
+        if id(step) not in self.positions:  # steps after a result of unknown rank are a separate program
+            self._attach(self.executor.children["rest"])
+        number, position = self.positions[id(step)]
         if self.target is not None and (number, position) >= self.target[:2]:
             if self.target.inside is step:
                 self._enter(step, number)
@@ -203,7 +205,7 @@ class _Watch:
         return Stopped(self.layer, [np.array(to_host(self._array(i))) for i in self.target.values])
 
     def _enter(self, step: Step, number: int) -> None:
-        """Runs a step with bodies one body at a time; raises `Stopped` when the layer in one of them is done."""
+        """Run a step with bodies one body at a time. Raise `Stopped` after the target layer in one of them has run."""
         executor = self.executor
         binding = next(reversed(executor.bindings[number].values()))
         inputs = executor._inputs(executor.program.segments[number], step, binding.slots, binding.hosts)
@@ -211,14 +213,13 @@ class _Watch:
         def run_body(model: Model, arrays: Sequence[Array]) -> Sequence[Array]:
             child = Executor(program_for(model, arrays, {}), executor.backend, executor.constants,
                              executor.cancellation)
-            if _has(model, self.layer):
-                child.observe = _Watch(child, None, 0, self.layer)
-            return child.run(arrays, {}, Fresh(executor.backend))
+            watch = _Watch(child, None, 0, self.layer) if _contains(model, self.layer) else None
+            return child.run(arrays, {}, Fresh(executor.backend), observe=watch)
 
         step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
     def _array(self, i: int) -> Array:
-        """A value's array; that of a view which no step reads is made here."""
+        """Return a value's array. A view that no step reads has none yet, and is made here."""
         executor = self.executor
         if executor.arrays[i] is not None:
             return executor.arrays[i]
@@ -226,16 +227,16 @@ class _Watch:
         value, segment = executor.program.values[i], executor.program.segments[self.target.segment]
         slots = next(reversed(executor.bindings[self.target.segment].values())).slots
         try:
-            shape, strides, (offset,) = (tuple(segment.resolve(n, slots) for n in some)
-                                         for some in (value.view.shape, value.view.strides, (value.view.offset,)))
+            shape, strides, (offset,) = (tuple(segment.resolve(n, slots) for n in extents)
+                                         for extents in (value.view.shape, value.view.strides, (value.view.offset,)))
         except KeyError:
             raise Error(f"cannot stop at layer '{self.layer}': it is a view that no step reads") from None
         size = value.type.storage.itemsize
-        root, in_bytes = executor.arrays[value.root], tuple(s * size for s in strides)
-        return executor.backend.view(root, offset * size, shape, in_bytes)
+        root, byte_strides = executor.arrays[value.root], tuple(s * size for s in strides)
+        return executor.backend.view(root, offset * size, shape, byte_strides)
 
     def _bytes(self, number: int, position: int, step: Step) -> int:
-        """What the plan says that a step moves; made once per segment, and when an eager step has run."""
+        """Return the bytes that a step moves by the plan, which is made once per segment and after each eager step."""
         if number not in self.moved or step.kind == "eager":
             self.moved[number] = [row.bytes_moved for row in plan_of(self.executor).steps
                                   if row.segment == number and row.kind not in ("view", "host")]
@@ -257,7 +258,7 @@ class _Watch:
 
 
 class _Target(NamedTuple):
-    """Where a layer is done: after ``steps`` steps of a segment, or inside of the next one."""
+    """Point at which a layer has run: after ``steps`` steps of a segment, or within the next step, ``inside``."""
 
     segment: int
     steps: int
@@ -265,14 +266,14 @@ class _Target(NamedTuple):
     inside: Step | None = None
 
 
-def _has(model: Model, layer: str) -> bool:
+def _contains(model: Model, layer: str) -> bool:
     return any(node.friendly_name == layer for node in all_nodes(model))
 
 
-def _find(program: Program, layer: str) -> _Target | None:
-    """Where a layer is done.
+def _locate(program: Program, layer: str) -> _Target | None:
+    """Return the point at which a layer has run, or None if the layer follows a result of unknown rank.
 
-    None if the layer belongs to what follows a result of unknown rank. Error if there is no such layer.
+    Raises: Error if there is no such layer, or if it is fused into another step.
     """
     for view in program.views:
         if view.node.friendly_name == layer:
@@ -282,21 +283,21 @@ def _find(program: Program, layer: str) -> _Target | None:
         for position, step in reversed(list(enumerate(segment.steps))):
             if step.name == layer:
                 return _Target(number, position + 1, step.outputs if step.kind != "copy" else named[-1:])
-    given = [v.id for v in program.values if v.name == layer and v.memory in ("input", "state", "constant")]
-    if given:
-        return _Target(0, 0, (given[0],))
+    external = [v.id for v in program.values if v.name == layer and v.memory in ("input", "state", "constant")]
+    if external:
+        return _Target(0, 0, (external[0],))
     for number, segment in enumerate(program.segments):
         for position, step in enumerate(segment.steps):
-            if any(_has(body.model, layer) for body in step.bodies):
+            if any(_contains(body.model, layer) for body in step.bodies):
                 return _Target(number, position, (), step)
     for step in program.steps:
         if any(part.name == layer for part in layers_of(step.op)):
             raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
                         "set OVGPU_STOP_AT before the model is compiled, and they are apart")
-    if program.rest is not None and _has(program.rest.model, layer):
+    if program.rest is not None and _contains(program.rest.model, layer):
         return None
     import difflib
 
-    near = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
+    suggestions = difflib.get_close_matches(layer, {v.name for v in program.values if v.name}, 3)
     raise Error(f"cannot stop at layer '{layer}': no step computes it"
-                + (f"; there is {', '.join(near)}" if near else ""))
+                + (f"; there is {', '.join(suggestions)}" if suggestions else ""))

@@ -1,9 +1,9 @@
-"""Integers that are known only once the input shapes are: extents, strides, offsets and lengths.
+"""Symbolic integers: extents, strides, offsets and lengths that are known only when the input shapes are.
 
-An `Int` is a Python int or a `Sym`. A `Sym` is a polynomial with integer coefficients over atoms: an atom is
-a source (an input's extent, an element of a host tensor) or an operation that is no polynomial (a floor
-division, a minimum, a broadcast). Polynomials are interned, so two equal expressions are the same object.
-`Table.compile` turns the expressions that a program needs into one Python function.
+An `Int` is a Python int or a `Sym`. A `Sym` is a polynomial with integer coefficients over atoms. An atom is a source
+(an input's extent, an element of a host tensor) or an operation that is not a polynomial (a floor division, a minimum,
+a broadcast). Polynomials are interned, so two equal expressions are the same object. `ExpressionCodegen` writes the
+Python code that computes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INFINITE = None
 
 
 class Atom:
-    """An indivisible symbolic integer: ``op`` applied to ``args``, between ``lo`` and ``hi``."""
+    """Indivisible symbolic integer: ``op`` applied to ``args``, between ``lo`` and ``hi`` inclusive."""
 
     __slots__ = ("args", "hi", "index", "lo", "op")
 
@@ -37,18 +37,18 @@ Monomial = tuple[Atom, ...]
 
 
 class Sym:
-    """A symbolic integer; immutable and interned per table, so ``==`` is identity."""
+    """Symbolic integer. It is immutable and interned per table, so ``==`` is identity."""
 
     __slots__ = ("_range", "atoms", "index", "table", "terms")
 
     def __init__(self, table: Table, index: int, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.table, self.index, self.terms = table, index, terms
         self._range: tuple[int, Bound] | None = None
-        self.atoms: tuple[Atom, ...] | None = None  # see `atoms`, which finds them once
+        self.atoms: tuple[Atom, ...] | None = None  # filled by the function `atoms`
 
     @property
     def range(self) -> tuple[int, Bound]:
-        """The least and the greatest value that it may have; found when first asked for."""
+        """The smallest and the largest value that the integer may have; computed at the first access."""
         if self._range is None:
             self._range = _bounds(self.terms)
         return self._range
@@ -101,20 +101,20 @@ class Sym:
         raise TypeError("a symbolic integer has no truth value")
 
     def __repr__(self) -> str:
-        return expression(self, _spell)
+        return expression(self, _atom_text)
 
     def __str__(self) -> str:
-        """Return the bounds as users know them from dimensions: ?, 2.. or 2..5."""
+        """Return the bounds in the notation of dimensions: ?, 2.. or 2..5."""
         low, high = max(self.lo, 0), self.hi
         return "?" if not low and high is None else f"{low}..{'' if high is None else high}"
 
 
-def _spell(atom: Atom) -> str:
+def _atom_text(atom: Atom) -> str:
     return f"{atom.op}({', '.join(map(repr, atom.args))})"
 
 
 def atoms(value: Int) -> tuple[Atom, ...]:
-    """The atoms of an expression, those inside other atoms included, each of them once."""
+    """Return the atoms of an expression, each once, including atoms in the arguments of other atoms."""
     if not isinstance(value, Sym):
         return ()
     if value.atoms is None:
@@ -139,7 +139,7 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
 
 
 def _bounds(terms: Iterable[tuple[Monomial, int]]) -> tuple[int, Bound]:
-    """Interval of a polynomial; an atom that may be negative and unbounded is treated as any integer."""
+    """Return the least and greatest value of a polynomial by interval arithmetic; -2**63 if it has no lower bound."""
     low: float = 0
     high: float = 0
     for monomial, factor in terms:
@@ -153,18 +153,19 @@ def _bounds(terms: Iterable[tuple[Monomial, int]]) -> tuple[int, Bound]:
 
 
 class Table:
-    """Interns the symbols of one program and keeps the checks that inference could not decide."""
+    """Interned symbols of one program, and the checks that shape inference could not decide."""
 
     def __init__(self) -> None:
         self._atoms: dict[tuple[Any, ...], Atom] = {}
         self._syms: dict[tuple[tuple[Monomial, int], ...], Sym] = {}
         self.checks: list[Check] = []
         self._tokens: list[Token[Table]] = []
-        self.layer: Any = None  # the node or layer that is being inferred
+        self.layer: Any = None  # the node or layer whose shapes are being inferred
 
     # ---- building
 
     def polynomial(self, terms: Iterable[tuple[Monomial, int]]) -> Int:
+        """Return the sum of (monomial, coefficient) terms, combined and sorted; an int if it is constant."""
         total: dict[Monomial, int] = {}
         for monomial, factor in terms:
             total[monomial] = total.get(monomial, 0) + factor
@@ -176,14 +177,14 @@ class Table:
         return self.intern(tuple(items))
 
     def intern(self, terms: tuple[tuple[Monomial, int], ...]) -> Sym:
-        """The symbol with these terms, which are in order, and none of them zero."""
+        """Return the symbol with these terms, which must be sorted and have nonzero coefficients."""
         found = self._syms.get(terms)
         if found is None:
             found = self._syms[terms] = Sym(self, len(self._syms), terms)
         return found
 
     def atom(self, op: str, *args: Any, lo: int = 0, hi: Bound = INFINITE) -> Int:
-        """The symbol ``op(*args)``; one object for equal arguments. A single-valued interval is an int."""
+        """Return the symbol ``op(*args)``: the same object for equal arguments, or an int if ``lo == hi``."""
         if hi is not None and lo == hi:
             return lo
         key = (op, *args)
@@ -193,10 +194,11 @@ class Table:
         return self.polynomial([((atom,), 1)])
 
     def floordiv(self, a: Int, b: Int) -> Int:
+        """Return ``a // b``. Raises OpError if ``b`` is the constant 0."""
         if isinstance(b, int) and b == 0:
             raise OpError("division by zero in shape arithmetic")
         divisor = list(_terms(b))
-        if len(divisor) == 1:  # exact division of what divides, a floor division of the rest
+        if len(divisor) == 1:  # divide the divisible terms exactly, floor-divide the rest
             monomial, factor = divisor[0]
             exact, rest = [], []
             for m, f in _terms(a):
@@ -217,15 +219,15 @@ class Table:
     # ---- checks
 
     def require(self, op: str, a: Int, b: Int, message: str) -> None:
-        """Demand ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
+        """Check ``op(a, b)`` at run time; `message` may use ``{0}`` and ``{1}`` for the two values."""
         if any(c.op == op and c.a is a and c.b is b for c in self.checks[-8:]):
             return
-        # A check holds the layer's name, not the layer: object arrays of specs lead from a model to its table, and
-        # Python's collector does not look into NumPy arrays.
+        # A check holds the layer's name, not the layer: specs refer from a model to its table through object arrays,
+        # and Python's garbage collector does not look into NumPy arrays, so the cycle would never be freed.
         where = None if self.layer is None else (self.layer.op.name, self.layer.source_location)
         self.checks.append(Check(op, a, b, message, where))
 
-    # ---- the table that inference works in
+    # ---- the active table
 
     def __enter__(self) -> Self:
         self._tokens.append(_active.set(self))
@@ -239,24 +241,24 @@ _active: ContextVar[Table] = ContextVar("table")
 
 
 def active() -> Table:
-    """The table that the inference now running works in."""
+    """Return the table of the shape inference that is now running."""
     return _active.get()
 
 
 def unknown(lo: int = 0, hi: Bound = INFINITE) -> Int:
-    """A fresh extent that is known only after the step being inferred has run (NonZero, a loop's length)."""
+    """Return a new extent that is known only after the step being inferred has run (NonZero, a loop's length)."""
     return _active.get().atom("unknown", object(), lo=lo, hi=hi)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on two integers that only running can decide."""
+    """Condition on two integers that is checked at run time."""
 
     op: str  # "same" (a == b) | "broadcast" (equal, or one is 1) | "onto" (a == b or a == 1) | "le" (a <= b)
     a: Int
     b: Int
     message: str
-    where: tuple[str, str] | None  # op and location of the layer that asked for it
+    where: tuple[str, str] | None  # op and source location of the layer that requires it
 
 
 _OPS: dict[str, str] = {
@@ -279,7 +281,7 @@ _OPS: dict[str, str] = {
     "scaled": "_scaled({0}, {1})",
     "capacity": "_capacity({0}, {1}, {2})",
 }
-OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: their value comes from outside
+OPAQUE = {"dim", "item", "stride", "unknown"}  # atoms without operands: the caller supplies their values
 CHECKS: dict[str, str] = {
     "same": "{0} != {1}",
     "broadcast": "{0} != {1} and {0} != 1 and {1} != 1",
@@ -289,7 +291,7 @@ CHECKS: dict[str, str] = {
 
 
 def _safediv(a: int, b: int) -> int:
-    """Return ``a // b``, and 0 for a division by zero, which is refused where it matters."""
+    """Return ``a // b``, or 0 if ``b`` is 0: divisions by zero that matter are checked separately."""
     return a // b if b else 0
 
 
@@ -309,13 +311,13 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-def cache_capacity(needed: int, had: int, row: int) -> int:
-    """Elements to set aside for what grows by rows of so many elements: what it had if that will do, else twice as many
-    rows as often as it takes."""
-    return had if needed <= had else row * (1 << (-(-max(needed, MIN_CAPACITY) // row) - 1).bit_length())
+def cache_capacity(needed: int, current: int, row_elements: int) -> int:
+    """Return a capacity in elements: ``current`` if ``needed`` fits, else the next power-of-two number of rows."""
+    return current if needed <= current else (
+        row_elements * (1 << (-(-max(needed, MIN_CAPACITY_ELEMENTS) // row_elements) - 1).bit_length()))
 
 
-MIN_CAPACITY = 1024  # elements: the least
+MIN_CAPACITY_ELEMENTS = 1024
 HELPERS: dict[str, Callable[..., int]] = {"_safediv": _safediv, "_truncdiv": _truncdiv, "_fmod": _fmod,
                                          "_scaled": _scaled, "_capacity": cache_capacity}
 
@@ -330,7 +332,7 @@ def _quotient(a: Monomial, b: Monomial) -> Monomial | None:
 
 
 def expression(value: Int, atom: Callable[[Atom], str]) -> str:
-    """Python source of ``value``; ``atom`` spells its atoms."""
+    """Return the Python source of ``value``; ``atom`` returns that of an atom."""
     if not isinstance(value, Sym):
         return str(value)
     parts = []
@@ -343,9 +345,9 @@ def expression(value: Int, atom: Callable[[Atom], str]) -> str:
 
 
 class ExpressionCodegen:
-    """The lines of a generated function: every atom is computed once, in order of need.
+    """Generator of the lines of a function that computes expressions. Each atom is computed once, before its first use.
 
-    ``source`` gives the code of an atom whose value comes from outside (`OPAQUE`).
+    ``source`` returns the code of an atom whose value the caller supplies (`OPAQUE`).
     """
 
     def __init__(self, source: Callable[[Atom], str]) -> None:
@@ -354,6 +356,7 @@ class ExpressionCodegen:
         self._source = source
 
     def expression(self, value: Int) -> str:
+        """Return the source of ``value``, after adding the lines that compute its atoms."""
         return expression(value, self._atom)
 
     def _atom(self, atom: Atom) -> str:
@@ -366,9 +369,10 @@ class ExpressionCodegen:
         return name
 
 
-# ---- arithmetic on Ints that is no Python operator
+# ---- arithmetic on Ints that has no Python operator
 
 def bounds(value: Int) -> tuple[int, Bound]:
+    """Return the smallest and the largest value that an Int may have; None if it has no upper bound."""
     return value.range if isinstance(value, Sym) else (value, value)
 
 
@@ -381,7 +385,7 @@ def _static(*values: Int) -> bool:
 
 
 def apply(op: str, *args: Int) -> Int:
-    """``op`` of the table above on Ints; computed at once where all arguments are known."""
+    """Return the operation ``op`` (a key of `_OPS`) on Ints: an int if all arguments are ints, else a symbol."""
     if _static(*args):
         return int(eval(_OPS[op].format(*args), {**HELPERS}))
     if op in ("eq", "le") and args[0] is args[1]:
@@ -397,7 +401,7 @@ def apply(op: str, *args: Int) -> Int:
 
 
 def scaled(extent: Int, scale: float) -> Int:
-    """``extent * scale``, cut off, as OpenVINO computes it: in f32, the scale increased by 1e-6."""
+    """Return ``floor(extent * (scale + 1e-6))`` in f32, as OpenVINO computes it. OpError if scale is not finite."""
     if not np.isfinite(np.float32(scale)):
         raise OpError(f"scale {scale} is not finite")
     bits = int(np.float32(scale).view(np.uint32))
@@ -408,7 +412,8 @@ def scaled(extent: Int, scale: float) -> Int:
 
 
 def minimum(a: Int, b: Int) -> Int:
-    least, most = bounds(a - b)  # decided where the difference has a sign, as that of P and P + S
+    """Return the smaller of two Ints."""
+    least, most = bounds(a - b)  # the sign of the difference decides where it is known, as for P and P + S
     if most is not None and most <= 0:
         return a
     if least >= 0:
@@ -419,6 +424,7 @@ def minimum(a: Int, b: Int) -> Int:
 
 
 def maximum(a: Int, b: Int) -> Int:
+    """Return the larger of two Ints."""
     least, most = bounds(a - b)
     if most is not None and most <= 0:
         return b
@@ -430,10 +436,12 @@ def maximum(a: Int, b: Int) -> Int:
 
 
 def ceildiv(a: Int, b: Int) -> Int:
+    """Return ``a / b`` rounded up."""
     return -((-a) // b) if _static(a, b) else (a + b - 1) // b
 
 
 def product(values: Iterable[Int]) -> Int:
+    """Return the product of Ints; 1 if there are none."""
     known, total = 1, None
     for value in values:
         if not isinstance(value, Sym):
@@ -444,7 +452,7 @@ def product(values: Iterable[Int]) -> Int:
 
 
 def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") -> Int:
-    """The extent that two dims which must be equal have; checked now if known, else when run."""
+    """Return the extent of two dims that must be equal. OpError if they differ; checked at run time if unknown."""
     if a is b:
         return a
     if _static(a, b):
@@ -459,7 +467,7 @@ def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") 
 
 
 def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broadcast") -> Int:
-    """The extent of two dims under NumPy broadcasting."""
+    """Return the NumPy broadcast of two dims. OpError if they do not broadcast; checked at run time if unknown."""
     if a is b:
         return a
     if _static(a, b):
@@ -467,13 +475,13 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
             raise OpError(message.format(a, b))
         return b if a == 1 else a
     if not isinstance(a, Sym):
-        a, b, message = b, a, message.format("{1}", "{0}")  # which prints them in the order given
+        a, b, message = b, a, message.format("{1}", "{0}")  # the message keeps the caller's order
     if not isinstance(b, Sym):
         if b == 1:
             return a
         if a.lo > 1:
             return same(a, b, message)
-        a.table.require("onto", a, b, message)  # it may be 1
+        a.table.require("onto", a, b, message)  # `a` may be 1
         return b
     if _operands(a) <= _operands(b):
         return b
@@ -489,7 +497,7 @@ def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broa
 
 
 def _operands(value: Sym) -> set[Int]:
-    """The extents that broadcast to this one; itself if it is no such result."""
+    """Return the extents that were broadcast to this one, or the extent itself if it is not a broadcast."""
     if len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
         (atom,) = value.terms[0][0]
         if atom.op == "broadcast":
@@ -498,7 +506,7 @@ def _operands(value: Sym) -> set[Int]:
 
 
 def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broadcast") -> tuple[Int, ...]:
-    """The NumPy broadcast of several shapes of known rank."""
+    """Return the NumPy broadcast of several shapes of known rank. OpError if they do not broadcast."""
     rank = max((len(s) for s in shapes), default=0)
     result: list[Int] = [1] * rank
     for shape in shapes:
@@ -508,7 +516,7 @@ def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broad
 
 
 def onto(a: Int, b: Int, message: str = "dimension {0} cannot be broadcast to {1}") -> Int:
-    """``b``, after checking that extent ``a`` broadcasts to it one way."""
+    """Return ``b`` after checking, now or at run time, that ``a`` is 1 or equal to it. OpError if it is neither."""
     if a is b or (not isinstance(a, Sym) and a == 1):
         return b
     if _static(a, b):
@@ -526,7 +534,7 @@ Shape = tuple[Int, ...] | None  # None: even the rank is unknown
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is known of a tensor before it exists.
+    """Element type, shape and, where known, value of a tensor in shape inference.
 
     ``shape`` is None when the rank is unknown. ``value`` is the tensor itself if it is constant (an ndarray of
     the type's storage dtype), or an object array of Ints if it is a small integer tensor of shape arithmetic.
@@ -542,23 +550,23 @@ class Spec:
 
     @property
     def symbolic(self) -> bool:
-        """Whether the value is an array of Ints; one of strings is a constant."""
+        """True if the value is an object array of Ints. (An object array of strings is a constant.)"""
         return self.value is not None and self.value.dtype == object and self.type != Type.string
 
     @property
     def constant(self) -> np.ndarray[Any, Any] | None:
-        """The value if every element of it is known now, else None."""
+        """The value if all its elements are known now, else None."""
         if self.value is None or not self.symbolic:
             return self.value
         flat = self.value.ravel()
         return None if any(isinstance(v, Sym) for v in flat) else self.value.astype(np.int64)
 
     def ints(self) -> list[Int] | None:
-        """The elements of an integer tensor as Ints, if known at least symbolically."""
+        """Return the elements of an integer tensor as a flat list of Ints, or None if they are unknown."""
         if self.value is None:
             return None
         values = self.value.ravel()
-        if values.dtype.names:  # types that share bytes are stored as codes, which are the numbers
+        if values.dtype.names:  # packed types: the stored codes are the numbers
             values = values.view(np.uint8)
         return [v if isinstance(v, Sym) else int(v) for v in values.tolist()]
 
@@ -569,16 +577,16 @@ class Spec:
         return PartialShape([d if not isinstance(d, Sym) else _dimension(d) for d in self.shape])
 
 
-MOST_DIMENSION = 2**63 - 1  # that a Dimension holds
+MAX_DIMENSION = 2**63 - 1  # largest length of a Dimension
 
 
 def _dimension(sym: Sym) -> Dimension:
-    hi = -1 if sym.hi is None or sym.hi > MOST_DIMENSION else sym.hi
-    return Dimension(min(max(sym.lo, 0), MOST_DIMENSION), hi)
+    hi = -1 if sym.hi is None or sym.hi > MAX_DIMENSION else sym.hi
+    return Dimension(min(max(sym.lo, 0), MAX_DIMENSION), hi)
 
 
 def dims_of(shape: PartialShape, table: Table, *key: Any) -> Shape:
-    """The extents of a declared shape: ints, and a symbol ``dim(*key, axis)`` for each dynamic one."""
+    """Return the extents of a declared shape: ints, and a symbol ``dim(*key, axis)`` for each dynamic one."""
     if shape.rank.is_dynamic:
         return None
     return tuple(

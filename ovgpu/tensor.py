@@ -1,4 +1,4 @@
-"""Tensor: memory with an element type and a shape, with the interface of openvino.Tensor."""
+"""Class Tensor: memory with an element type and a shape, and the interface of openvino.Tensor."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from ovgpu._util import host_memory
 from ovgpu.errors import Error
 from ovgpu.types import Array, Shape, Strides, Type, nbytes, pack, unpack
 
-CUDA = 2, 13  # DLPack's numbers of CUDA memory, and of that which the host shares
+CUDA_DEVICE_TYPES = 2, 13  # DLPack: kDLCUDA and kDLCUDAManaged
 
 
 class Tensor:
     """Memory with an element type and a shape.
 
-    - `Tensor(array, shared_memory=False)`: dtype and shape of a NumPy array; a copy, or its own memory
-    - `Tensor(element_type, shape)`: new memory, zeros or empty strings; a Type or what `numpy.dtype` takes
-    - `Tensor(array, shape, element_type)`: the first bytes of an array, shared; the way to u4 and the like
+    - `Tensor(array, shared_memory=False)`: dtype and shape of a NumPy array; copies its memory, or shares it
+    - `Tensor(element_type, shape)`: new memory with zeros or empty strings; takes a Type or what `numpy.dtype` takes
+    - `Tensor(array, shape, element_type)`: shares the first bytes of an array; use it for packed types such as u4
     - `Tensor([[1, 2], [3, 4]])`: the values of a nested list
-    - `Tensor(other, begin, end)`: a region of another tensor, shared
+    - `Tensor(other, begin, end)`: shares a region of another tensor
     - `Tensor(port)`, `Tensor(port, array)`: type and shape of a port, empty if the shape is dynamic
 
-    Beyond openvino's, an object with `__array__` or `__dlpack__`, or an openvino.Tensor, stands for an array.
+    In addition to openvino.Tensor's arguments, an object with `__array__` or `__dlpack__`, or an openvino.Tensor, may
+    take the place of an array.
 
-    Raises: TypeError for arguments that fit no line above; RuntimeError for what cannot be a tensor (a dtype
-    that is no element type, too little memory, memory to share that is not C-contiguous); ValueError for
+    Raises: TypeError for arguments that match no line above; RuntimeError for arguments that cannot be a tensor (a
+    dtype that is no element type, too little memory, memory to share that is not C-contiguous); ValueError for
     read-only memory to share.
     """
 
@@ -39,13 +40,13 @@ class Tensor:
     _array: Any
     """Elements of `Type.storage` in the tensor's shape; flat bytes if the type is packed."""
     _memory: Any
-    """All there is for `set_shape` to use: flat if contiguous, else in the shape it was given with."""
+    """The whole memory that `set_shape` may use: flat if it is contiguous, else in its original shape."""
     _owned: bool
-    """Whether `set_shape` may replace the memory by more."""
+    """True if `set_shape` may replace the memory by a larger one."""
 
     def __new__(cls, array: Any = None, *args: Any, **kwargs: Any) -> Self:
-        if cls is Tensor and of_device is not None and not isinstance(array, np.ndarray) and on_device(array):
-            return super().__new__(of_device)  # type: ignore[return-value]
+        if cls is Tensor and remote_tensor_class is not None and not isinstance(array, np.ndarray) and on_device(array):
+            return super().__new__(remote_tensor_class)  # type: ignore[return-value]
         return super().__new__(cls)
 
     def __init__(
@@ -69,7 +70,7 @@ class Tensor:
                 self._wrap(_as_array(shape), extents, element_type)
         elif shape is not None:
             self._wrap(_as_array(array), Shape(shape), Type.dynamic if type is None else Type(type))
-        elif hasattr(array, "get_byte_size"):  # openvino.Tensor: its data may be packed, or strings
+        elif hasattr(array, "get_byte_size"):  # openvino.Tensor, possibly packed or of strings
             element_type = _element_type(array)
             if element_type is Type.string:
                 self._convert(array.bytes_data, shared_memory)
@@ -82,9 +83,10 @@ class Tensor:
 
     @classmethod
     def from_array(cls, array: Any, element_type: Type, share: bool = True) -> Tensor:
-        """A tensor of an array of `element_type.storage`, any strides, read-only allowed.
+        """Return a tensor with the elements of an array of dtype `element_type.storage`.
 
-        It shares the array's memory unless `share` is false or the type is packed.
+        The array may have any strides and be read-only. The tensor shares its memory unless `share` is false or the
+        type is packed.
 
         Raises: TypeError for another dtype.
         """
@@ -112,7 +114,7 @@ class Tensor:
         self._hold(self._new(element_type, shape), element_type, tuple(shape), owned=True)
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
-        """New memory for a tensor of this type and shape."""
+        """Return new memory, zeroed, for a tensor of this type and shape."""
         return _zeros(element_type, shape)
 
     def _convert(self, array: Array, shared: bool) -> None:
@@ -157,14 +159,14 @@ class Tensor:
 
     @property
     def _buffer(self) -> Any:
-        """`_array`, whether or not the elements have arrived there from a device."""
+        """`_array`, which may still lack elements that are to be copied from a device."""
         return self._array
 
     # --- type and shape ---
 
     @property
     def remote(self) -> bool:
-        """Whether the memory is a device's: then `data` is a copy."""
+        """True if the memory is on a device; `data` is then a copy."""
         return False
 
     @property
@@ -173,7 +175,7 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        """The shape. Assigning one keeps the memory if it suffices, see `set_shape`."""
+        """The shape. Assignment works as `set_shape`."""
         return Shape(self._shape)
 
     @shape.setter
@@ -182,19 +184,19 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self._shape)
 
     @property
     def byte_size(self) -> int:
-        """Bytes of the elements; as in openvino 32 per string, without its characters."""
+        """The size of the elements in bytes. As in OpenVINO, a string counts 32 bytes, without its characters."""
         if self._element_type is Type.string:
             return self.size * Type.string.size
         return nbytes(self._element_type, self._shape)
 
     @property
     def strides(self) -> Strides:
-        """Bytes from one element to the next along each axis. RuntimeError for packed types."""
+        """The distance in bytes from one element to the next along each axis. RuntimeError for packed types."""
         if self._element_type.packed:
             raise Error(
                 f"the packed element type {self._element_type.type_name} has no strides in bytes"
@@ -203,7 +205,7 @@ class Tensor:
         return Strides(step // itemsize * size for step in self._array.strides)
 
     def is_continuous(self) -> bool:
-        """Whether the elements lie densely, last axis first."""
+        """Return whether the memory is C-contiguous."""
         return bool(self._array.flags.c_contiguous)
 
     def get_element_type(self) -> Type:
@@ -222,7 +224,7 @@ class Tensor:
         return self.strides
 
     def set_shape(self, shape: Any) -> None:
-        """Change the shape; new memory if the tensor's own does not suffice, RuntimeError if it is shared."""
+        """Change the shape. Memory that is too small is replaced if the tensor owns it, else RuntimeError."""
         extents, memory = Shape(shape), self._memory
         if not memory.flags.c_contiguous:
             if len(extents) != memory.ndim or any(map(int.__gt__, extents, memory.shape)):
@@ -242,16 +244,16 @@ class Tensor:
 
     @property
     def array(self) -> Any:
-        """One element of `Type.storage` per item: the memory itself, an unpacked copy of a packed type."""
+        """The elements as an array of `Type.storage`: the memory itself, or an unpacked copy if the type is packed."""
         if self._element_type.packed:
             return unpack(self._array, self._element_type, self._shape)
         return self._array
 
     @property
     def data(self) -> Array:
-        """The memory as openvino shows it: bf16 as float16 bits, f8 as uint8, packed types as flat bytes.
+        """The memory as openvino.Tensor shows it: bf16 as float16 bits, f8 as uint8, packed types as flat bytes.
 
-        Strings are copied into an array of `bytes`; `str_data` and `bytes_data` do so without a warning.
+        Strings are copied into an array of `bytes`, with a warning that `str_data` and `bytes_data` do not give.
         """
         if self._element_type is Type.string:
             warnings.warn(
@@ -265,7 +267,7 @@ class Tensor:
 
     @property
     def str_data(self) -> Array:
-        """A copy of a string tensor as `str`, malformed UTF-8 replaced; assigning keeps the shape."""
+        """A copy of a string tensor as `str`; malformed UTF-8 is replaced. Assignment keeps the shape."""
         strings = [item.decode(errors="replace") for item in self._strings().reshape(-1)]
         return np.array(strings, np.str_).reshape(self._shape)
 
@@ -275,7 +277,7 @@ class Tensor:
 
     @property
     def bytes_data(self) -> Array:
-        """A copy of a string tensor as `bytes`, without trailing NULs; assigning keeps the shape."""
+        """A copy of a string tensor as `bytes`, without trailing NULs. Assignment keeps the shape."""
         return np.array(self._strings().reshape(-1).tolist(), np.bytes_).reshape(self._shape)
 
     @bytes_data.setter
@@ -295,9 +297,9 @@ class Tensor:
         mine[...] = theirs.reshape(mine.shape)
 
     def copy_from(self, source: Any) -> None:
-        """Take over the elements and the shape of a tensor, array or list of the same element type.
+        """Copy the elements and the shape of a tensor, array or list of the same element type.
 
-        Raises: RuntimeError if the types differ or shared memory does not suffice, TypeError otherwise.
+        Raises: RuntimeError if the types differ or shared memory is too small, TypeError for another kind of source.
         """
         if not isinstance(source, Tensor):
             source = Tensor.from_array(*_as_storage(_as_array(source)))
@@ -308,13 +310,13 @@ class Tensor:
         self._array[...] = source.array if source.remote else source._array
 
     def copy_to(self, target_tensor: Tensor) -> None:
-        """Give elements and shape to another tensor of the same element type; see `copy_from`."""
+        """Copy the elements and the shape to another tensor of the same element type; see `copy_from`."""
         if not isinstance(target_tensor, Tensor):
             raise TypeError(f"expected a Tensor, got {type(target_tensor).__name__}")
         target_tensor.copy_from(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The values as a NumPy array; `copy=False` raises ValueError where a copy is needed."""
+        """Return the elements as a NumPy array; `copy=False` raises ValueError if a copy is needed."""
         values: Array = self.array
         converts = dtype is not None and np.dtype(dtype) != values.dtype
         if copy is False and (converts or self._element_type.packed):
@@ -324,7 +326,7 @@ class Tensor:
         return values.copy() if copy else values
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The memory as a DLPack capsule. BufferError for types that DLPack or NumPy does not know."""
+        """Return the memory as a DLPack capsule. BufferError for types that DLPack or NumPy does not know."""
         if self._element_type.packed:
             raise BufferError(f"DLPack has no packed {self._element_type.type_name}")
         return self._array.__dlpack__(**options)
@@ -344,17 +346,17 @@ class Tensor:
         return f"<Tensor: shape{self.shape} type: {self._element_type.type_name}>"
 
 
-of_device: type[Tensor] | None = None
-"""The class of tensors in device memory, which `remote` defines: `Tensor` makes one where it is given such memory."""
+remote_tensor_class: type[Tensor] | None = None
+"""The class that `Tensor` creates for memory on a device; `ovgpu.request.remote_tensor` sets it."""
 
 
 def on_device(source: Any) -> bool:
-    """Whether something is an array in CUDA memory."""
+    """Return whether an object is a tensor or array in CUDA memory."""
     if isinstance(source, Tensor):
         return source.remote
     device = getattr(source, "__dlpack_device__", None)
     if device is not None and not isinstance(source, type):
-        return device()[0] in CUDA
+        return device()[0] in CUDA_DEVICE_TYPES
     return hasattr(source, "__cuda_array_interface__")
 
 
@@ -367,7 +369,7 @@ def _zeros(element_type: Type, shape: Shape) -> Array:
 
 
 def _element_type(source: Any) -> Type:
-    """The element type of a port or tensor of ours or openvino's."""
+    """Return the element type of a port or tensor of ovgpu or openvino."""
     return Type.parse(source.get_element_type().get_type_name())
 
 
@@ -384,7 +386,7 @@ def _as_array(source: Any) -> Array:
 
 
 def _as_storage(array: Array) -> tuple[Array, Type]:
-    """The array in its element type's storage, native byte order; itself if that is what it is."""
+    """Return the array in its element type's storage dtype and native byte order, and the type. Copy only if needed."""
     element_type = Type.of(array.dtype)
     if element_type is Type.string:
         return _encode(array), element_type

@@ -1,4 +1,4 @@
-"""The version of ovgpu, and what `Core.get_versions` tells of a device."""
+"""Versions of ovgpu and of the device backends that `Core.get_versions` reports."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __version__ = "0.1.0"
 
 
 def get_version() -> str:
-    """The version of ovgpu."""
+    """Return the version of ovgpu, such as "0.1.0"."""
     return __version__
 
 
 @dataclass(frozen=True)
 class Version:
-    """The version of a device's backend, with openvino's attributes."""
+    """Version of a device's backend, with the attributes of OpenVINO's class."""
 
     description: str
     build_number: str = __version__

@@ -4,8 +4,9 @@
     python -m tests.conformance Softmax TopK-11 --draws 200  of these
     python -m tests.conformance --device NVIDIA --seed 7     on a card; EMULATED is the emulated one
 
-The cases are drawn by the sweeps of the tests. Prints how many agree of each version, and then every difference with
-the case that shows it, which the same seed draws again; fails if there is one, or if OpenVINO refuses all of a version.
+The cases are drawn by the sweeps of the tests. The command prints how many draws of each version agree, and then every
+difference with its case, which the same seed draws again. It fails if there is a difference, or if OpenVINO refuses all
+draws of a version.
 """
 from __future__ import annotations
 
@@ -37,25 +38,25 @@ from tests.harness.sweep import VARIANTS, Draws, described, judged
 TESTS = Path(__file__).parent
 FOLDERS = ("ops", "control_flow", "state")
 EVERYWHERE = ("Parameter", "Constant", "Result")  # part of every case
-SCENARIO_OPS = ("TensorIterator", "Loop", "If", "ReadValue", "Assign")  # what scenarios are about
-ROUNDS, ROUND = 100, 40  # how often the sweeps draw until there is enough of each version, and how much each time
-SPARE = 3  # times as many are drawn as are judged, as OpenVINO refuses some
+SCENARIO_OPS = ("TensorIterator", "Loop", "If", "ReadValue", "Assign")  # ops that scenarios test
+ROUNDS, ROUND = 100, 40  # the most rounds until each version has enough draws, and the draws of a sweep in a round
+SPARE = 3  # draws for each one that is judged, since OpenVINO refuses some
 LIMITS = settings(max_examples=ROUND, database=None, deadline=None, phases=(Phase.generate,),
                   suppress_health_check=list(HealthCheck))
 
-Name = tuple[str, str]  # of an op and its version
+Name = tuple[str, str]  # an op and its version
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a sweep draws from, and the op versions that may come: those of its file's tables, and what has come."""
+    """A sweep's strategy, and the op versions that it may draw: those of its file's tables, and those drawn so far."""
 
     name: str
     cases: Draws
     versions: set[Name]
 
     def round(self, seed: int) -> list[Draw]:
-        """Some draws."""
+        """Return some draws."""
         found = []
 
         @hypothesis.seed(seed)
@@ -80,7 +81,7 @@ class Draw:
 
 @dataclass
 class Tally:
-    """What became of the draws of an op version."""
+    """Outcomes of the draws of an op version."""
 
     passed: int = 0
     refused: int = 0
@@ -92,20 +93,20 @@ class Tally:
 
 
 def modules(folder: str) -> Iterator[ModuleType]:
-    """The test files of a folder and of those in it."""
+    """Yield the test modules in a folder and its subfolders."""
     for file in sorted((TESTS / folder).rglob("test_*.py"), key=lambda file: file.name):
         yield importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def tables(*files: ModuleType) -> Iterator[Case | Scenario]:
-    """The judged cases and scenarios of which `check` made tests."""
+    """Yield the judged cases and scenarios of which `check` made tests."""
     for file in files:
         found = {id(test): test.cases for test in vars(file).values() if hasattr(test, "cases")}
         yield from (case for case in chain.from_iterable(found.values()) if case.judged)
 
 
 def sweeps() -> Iterator[Sweep]:
-    """All of them, each with the op versions that the tables beside it are about."""
+    """Yield all sweeps, each with the op versions that the tables in its file test."""
     for folder in FOLDERS:
         for module in modules(folder):
             names: set[Name] = set().union(*map(about, tables(module)))
@@ -115,12 +116,12 @@ def sweeps() -> Iterator[Sweep]:
 
 
 def own() -> list[Name]:
-    """The op versions that ovgpu has of itself; tests may have registered others."""
+    """Return the op versions of ovgpu itself; tests may have registered others."""
     return [(cls.name, cls.version) for cls in registry() if is_own(cls)]
 
 
 def versions(case: Case | Scenario) -> set[Name]:
-    """The op versions that a case is made of."""
+    """Return the op versions of all layers of a case."""
     layers = set(case.net.layers()) if isinstance(case, Scenario) else {
         (case.op, case.version), ("Result", "opset1"),
         *(("Constant" if x.const else "Parameter", "opset1") for x in case.inputs)}
@@ -128,13 +129,13 @@ def versions(case: Case | Scenario) -> set[Name]:
 
 
 def about(case: Case | Scenario) -> set[Name]:
-    """The op versions that a case says something of."""
+    """Return the op versions that a case tests."""
     found = versions(case)
     return found if isinstance(case, Case) else {name for name in found if name[0] in SCENARIO_OPS}
 
 
 def draw(wanted: Collection[Name], count: int, seed: int) -> dict[Name, list[Draw]]:
-    """So many draws of each op version, or as many as all rounds give."""
+    """Return ``count`` draws of each op version, or as many as all rounds give."""
     found: dict[Name, list[Draw]] = {name: [] for name in wanted}
     every = list(sweeps())
     for number in range(ROUNDS):
@@ -148,7 +149,7 @@ def draw(wanted: Collection[Name], count: int, seed: int) -> dict[Name, list[Dra
 
 
 def tally(draws: Sequence[Draw], count: int, device: str) -> Tally:
-    """Judges draws, until so many are."""
+    """Judge draws until ``count`` have been judged."""
     found = Tally()
     for drawn in draws:
         if found.judged == count:
@@ -157,7 +158,7 @@ def tally(draws: Sequence[Draw], count: int, device: str) -> Tally:
             judged(drawn.case, drawn.variant, device)
         except judge.Refused:
             found.refused += 1
-        except Exception as error:  # whatever it is, OpenVINO has an answer
+        except Exception as error:  # any error counts, since OpenVINO has an answer
             found.failed.append((drawn, error))
         else:
             found.passed += 1
@@ -165,27 +166,28 @@ def tally(draws: Sequence[Draw], count: int, device: str) -> Tally:
 
 
 def chosen(names: Sequence[str]) -> list[Name]:
-    """The op versions of that name, or of that name and number; without names all of them."""
+    """Return the op versions of these names, such as TopK or TopK-11; without names all of them."""
     every = own()
     for name in names:
-        if not any(name in spelled(*each) for each in every):
+        if not any(name in labels(*each) for each in every):
             raise SystemExit(f"there is no operation {name!r}")
-    return [each for each in every if not names or any(name in spelled(*each) for name in names)]
+    return [each for each in every if not names or any(name in labels(*each) for name in names)]
 
 
-def spelled(op: str, version: str) -> tuple[str, str]:
+def labels(op: str, version: str) -> tuple[str, str]:
+    """Return the names of an op version, such as TopK and TopK-11."""
     return op, f"{op}-{version.removeprefix('opset')}"
 
 
 def report(tallies: dict[Name, Tally], seed: int, device: str) -> bool:
-    """Prints the table and the differences; whether there is none, and something was judged of each version."""
+    """Print the table and the differences; return whether there is none, and draws of each version were judged."""
     out = console()
     out.print(table("", ("operation", "agree", "refused"), (
-        (spelled(*name)[1], f"{each.passed} of {each.judged}", each.refused or "")
-        for name, each in tallies.items()), right=(1, 2), whole=(0,)))
+        (labels(*name)[1], f"{each.passed} of {each.judged}", each.refused or "")
+        for name, each in tallies.items()), right=(1, 2), unwrapped=(0,)))
     failed = [(name, *failure) for name, each in tallies.items() for failure in each.failed]
     for name, drawn, error in failed:
-        out.print(f"[bold red]{spelled(*name)[1]}[/], drawn by {drawn.sweep}", soft_wrap=True)
+        out.print(f"[bold red]{labels(*name)[1]}[/], drawn by {drawn.sweep}", soft_wrap=True)
         out.print(f"{described(drawn.case, drawn.variant)}\n{type(error).__name__}: {error}\n", markup=False,
                   soft_wrap=True)
     counts = [each.judged for each in tallies.values()]
@@ -195,11 +197,12 @@ def report(tallies: dict[Name, Tally], seed: int, device: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__.splitlines()[0])
-    parser.add_argument("ops", nargs="*", help="operations, as Softmax or TopK-11 (all of them)")
+    parser.add_argument("ops", nargs="*", help="operations, such as Softmax or TopK-11 (default: all)")
     parser.add_argument("--device", default="CPU", help="CPU, NVIDIA[.n] or EMULATED (%(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="another one in every run")
-    parser.add_argument("--draws", type=int, default=25, help="how many of each version (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="default: random")
+    parser.add_argument("--draws", type=int, default=25, help="draws of each version (%(default)s)")
     args = parser.parse_args(arguments)
     if find_spec("openvino") is None:
         parser.error("openvino, the judge, is not installed")
@@ -207,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with cuda.registered("emulator") if args.device == EMULATED else nullcontext():
         draws = draw(names, args.draws * SPARE, args.seed)
         each = track(draws.items(), "judged", console=progress, transient=True, disable=not progress.is_terminal)
-        tallies = {name: tally(of_it, args.draws, args.device) for name, of_it in each}
+        tallies = {name: tally(its_draws, args.draws, args.device) for name, its_draws in each}
     return 0 if report(tallies, args.seed, args.device) else 1
 
 

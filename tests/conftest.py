@@ -1,4 +1,4 @@
-"""What all tests share: the devices they run on."""
+"""Fixtures and options of all tests, such as the devices under test."""
 from __future__ import annotations
 
 import faulthandler
@@ -20,7 +20,7 @@ pytest_plugins = ("tests.kernels.gate",)
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    """The device under test."""
+    """Return the device under test."""
     name: str = request.param
     if name == EMULATED:
         request.getfixturevalue("emulated")
@@ -29,17 +29,17 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def emulated(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of the emulated device, or of the card in its place (``--device``)."""
+    """Yield the name of the emulated device, or of the card in its place (``--device``)."""
     with cuda.registered(request.config.getoption("--device")) as name:
         yield name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("emulator", "arrays", "cuda"), default="emulator",
-                     help="what tests of the CUDA backend run on: the emulator, with CuPy's own arrays if wanted, or a "
-                     "card through CuPy")
-    parser.addoption("--fma", action="store_true", help="emulated kernels join products and the sums that follow, as "
-                     "NVRTC's do unless it is told not to")
+                     help="device for tests of the CUDA backend: the emulator, the emulator with CuPy's own arrays, or "
+                     "a card through CuPy")
+    parser.addoption("--fma", action="store_true", help="emulated kernels contract products and the sums that follow, "
+                     "as NVRTC's do by default")
     parser.addoption("--long", action="store_true", help="forty times as many random cases, on the device as well")
     parser.addoption("--expectations", type=Path, metavar="FILE",
                      help="OpenVINO's judgements, where it is not installed (python -m tests.harness.store FILE)")
@@ -54,17 +54,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="looks into the emulator"))
 
 
-HANGS = 360  # seconds without a new test: more than the timeout, which cannot interrupt everything
-EACH = 20  # seconds after which the alarm is set anew; to do it for every test takes as long as short tests do
-_set = -float(EACH)
+HANG_SECONDS = 360  # without a new test; more than the timeout, which cannot interrupt everything
+RESET_SECONDS = 20  # between resets of the alarm; a reset takes as long as a short test
+_last_reset = -float(RESET_SECONDS)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tells where all threads are when a test hangs."""
-    global _set
-    if time.monotonic() - _set > EACH:
-        _set = time.monotonic()
-        faulthandler.dump_traceback_later(HANGS, file=item.config.stash.get(fault_handler_stderr_fd_key, 2))
+    """Print the stacks of all threads when a test hangs."""
+    global _last_reset
+    if time.monotonic() - _last_reset > RESET_SECONDS:
+        _last_reset = time.monotonic()
+        faulthandler.dump_traceback_later(HANG_SECONDS, file=item.config.stash.get(fault_handler_stderr_fd_key, 2))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -79,7 +79,7 @@ def freeze_objects() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker that dies ends the run: xdist may wait for ever for the tests of one that it replaced."""
+    """Set options and markers. A worker that dies ends the run: xdist may wait for ever for the worker it replaced."""
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
     if config.getoption("--fma"):

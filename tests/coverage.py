@@ -2,9 +2,9 @@
 
     python -m tests.coverage [--lines] [pytest arguments]
 
-Runs all tests on the emulated device, or those that the arguments choose, with kernels that count their lines (gcov)
-in a cache of their own. Prints a table, with --lines also the lines that no test reached; fails if a
-test does, or if less than 90 % of either is covered."""
+The command runs all tests on the emulated device, or those that the arguments choose, with kernels that count their
+lines (gcov) in a separate cache. It prints a table, and with --lines also the lines that no test reached. It fails if a
+test fails, or if less than 90 % of the kernels or of the backend is covered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "cuda_kernels"
 BACKEND = ROOT / "ovgpu" / "backends" / "cuda"
-LEAST = 90.0
+MIN_PERCENT = 90.0
 DEFAULT = ["tests", "-k", "EMULATED or kernels or emulator or devices", "-n", "2", "--dist", "loadfile"]
 
 Lines = dict[int, bool]  # whether a line that has code was reached
@@ -36,7 +36,7 @@ _libraries: list[Any] = []
 
 
 def pytest_configure() -> None:
-    """Makes the emulator compile kernels that count, under the names of the files that they come from."""
+    """Make the emulator compile kernels that count their lines, under the names of their source files."""
     from tests.emulator import kernel, toolchain
 
     toolchain.FLAGS = (*toolchain.FLAGS, "--coverage")
@@ -60,7 +60,7 @@ def pytest_sessionfinish() -> None:
         library.emu_dump_coverage()
 
 
-# ---- what was reached ------------------------------------------------------------------------------------
+# ---- reached lines ---------------------------------------------------------------------------------------
 def _gcov(cache: Path) -> Iterator[dict[str, Any]]:
     files = sorted(map(str, cache.glob("*.gcda")))
     for start in range(0, len(files), 100):
@@ -71,7 +71,7 @@ def _gcov(cache: Path) -> Iterator[dict[str, Any]]:
 
 
 def kernel_lines(cache: Path) -> dict[Path, Lines]:
-    """Of the files in cuda_kernels/; a line of a template counts once, whichever instance reached it."""
+    """Return the lines of files in cuda_kernels/; a line of a template counts once, whichever instance reached it."""
     found: dict[Path, Lines] = defaultdict(dict)
     for file in _gcov(cache):
         path = Path(file["file"]).resolve()
@@ -86,7 +86,7 @@ def kernel_lines(cache: Path) -> dict[Path, Lines]:
 
 
 def python_lines(report: Path) -> dict[Path, Lines]:
-    """Of the modules in a JSON report of coverage.py."""
+    """Return the lines of the modules in a JSON report of coverage.py."""
     found: dict[Path, Lines] = {}
     for name, file in json.loads(report.read_text())["files"].items():
         reached = {number: True for number in file["executed_lines"]}
@@ -95,6 +95,7 @@ def python_lines(report: Path) -> dict[Path, Lines]:
 
 
 def percent(lines: Sequence[bool]) -> float:
+    """Return the percentage of reached lines, 100 if there are none."""
     return 100.0 * sum(lines) / len(lines) if lines else 100.0
 
 
@@ -109,7 +110,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def show(title: str, files: dict[Path, Lines], missing: bool) -> float:
-    """Prints a table; the percentage of all the files together."""
+    """Print a table; return the percentage over all files."""
     print(f"\n{title:<34}{'lines':>8}{'missed':>8}{'%':>8}")
     for path, lines in sorted(files.items()):
         missed = sorted(number for number, reached in lines.items() if not reached)
@@ -123,6 +124,7 @@ def show(title: str, files: dict[Path, Lines], missing: bool) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
     missing = "--lines" in arguments
     tests = [argument for argument in arguments if argument != "--lines"] or DEFAULT
     with tempfile.TemporaryDirectory(prefix="ovgpu-coverage-") as folder:
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
         failed = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         kernels = show("kernels", kernel_lines(cache), missing)
         backend = show("backend", python_lines(report), missing)
-    return failed or int(min(kernels, backend) < LEAST)
+    return failed or int(min(kernels, backend) < MIN_PERCENT)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Threads read, compile, run and drop models for a long time; afterwards the process holds what it held before.
+"""Soak test: threads read, compile, run and drop models for a long time, and must leave nothing behind.
 
     python -m tests.soak --seconds 1800 [--threads 8] [--device CPU] [--seed 0] [--every 60] [--models NAME ...]
 
 Each thread runs scenarios that it draws: models of the catalogue read, compiled, compared with their expectations and
 dropped; random shapes on a compiled model that all threads share; states saved and restored; queues; requests that
-fail, are cancelled, or are dropped while they run. After every interval the threads drop all that they keep, and what
-the process holds is printed: objects, open files, threads, mapped weights, resident memory, and memory of the device.
-The first half of the time fills caches. Exit status 1 if a result was wrong, or if the process holds more in the end
-than after the first half. Allocators keep more or less of the memory that is freed, so that the least of the last
-quarter is compared with the least of the second one.
+fail, are cancelled, or are dropped while they run. After every interval the threads drop everything, and the command
+prints what the process holds: objects, open files, threads, mapped weights, resident memory, and memory of the device.
+The first half of the time fills caches. The exit status is 1 if a result was wrong, or if the process holds more in the
+end than after the first half. Allocators retain varying amounts of freed memory, so the minimum of the last quarter is
+compared with the minimum of the second one.
 
 The device is CPU, NVIDIA, or EMULATED for the emulator.
 """
@@ -41,7 +41,7 @@ from tests.models.drive import infer, replay
 from tests.models.test_models import NAMES, STATEFUL, check, load
 
 FEATURES = 8
-CALLS = 3  # of a model of the catalogue, at most
+CALLS = 3  # the most calls of a model of the catalogue
 GROWTH = {"objects": 200, "files": 0, "threads": 0, "mapped bytes": 0, "resident MB": 16, "device MB": 16,
           "pool MB": 512}
 """Growth that is allowed in the second half. Bounded caches may not be full before, and the size of CuPy's pool depends
@@ -68,18 +68,18 @@ class Soak:
         return core.compile_model(core.read_model(*self.model), self.device)
 
     def catalogue(self, rng: random.Random) -> None:
-        """A model is read, compiled, run and dropped."""
+        """Read, compile, run and drop a model."""
         self._run(rng.choice(self.models), rng.randint(1, CALLS))
 
     def shapes(self, rng: random.Random) -> None:
-        """Requests of the shared model meet shapes at random."""
+        """Run a request of the shared model on random shapes."""
         request = self.shared.create_infer_request()
         for _ in range(rng.randint(1, 20)):
             x = self._drawn(rng)
             self._check(request.infer({"x": x})[0], x)
 
     def states(self, rng: random.Random) -> None:
-        """States are saved and restored: the step after them gives the same answer again."""
+        """Save and restore states; the next step must give the same answer again."""
         compiled, expected = load(rng.choice([name for name in self.models if name in STATEFUL]), self.device)
         request = compiled.create_infer_request()
         last = rng.randrange(1, min(4, len(expected.calls)))
@@ -94,7 +94,7 @@ class Soak:
             np.testing.assert_allclose(a, b, 1e-5, 1e-5)
 
     def queue(self, rng: random.Random) -> None:
-        """A queue runs inferences side by side, and tells each one's number."""
+        """Run inferences side by side in a queue, which reports each one's number."""
         found: dict[int, Any] = {}
         queue = ov.AsyncInferQueue(self.shared, rng.randint(1, 4))
         queue.set_callback(lambda request, number: found.update({number: np.array(request.results[0])}))
@@ -106,7 +106,7 @@ class Soak:
             self._check(found[number], x)
 
     def failures(self, rng: random.Random) -> None:
-        """Inferences that fail or are cancelled; the request goes on."""
+        """Let inferences fail, or cancel them; the request must work afterwards."""
         request = self.compiled().create_infer_request()
         for _ in range(3):
             try:
@@ -126,16 +126,16 @@ class Soak:
             self._check(request.infer({"x": x})[0], x)
 
     def in_flight(self, rng: random.Random) -> None:
-        """A request is dropped while it runs."""
+        """Drop a request while it runs."""
         self.shared.create_infer_request().start_async({"x": self._drawn(rng)})
 
     def all_models(self, rng: random.Random) -> None:
-        """Every model of the catalogue once."""
+        """Run every model of the catalogue once."""
         for name in self.models:
             self._run(name, CALLS)
 
     def _run(self, name: str, count: int) -> None:
-        """The first calls of a model of the catalogue."""
+        """Run the first calls of a model of the catalogue."""
         compiled, expected = load(name, self.device)
         calls = expected.calls[:count]
         for call, outputs in zip(calls, replay(compiled, calls)):
@@ -167,7 +167,7 @@ def measured(device: str) -> dict[str, int]:
 
 
 def wait_for_requests(seconds: float) -> None:
-    """Waits until the threads of requests that were dropped have ended."""
+    """Wait until the threads of dropped requests have ended."""
     deadline = time.monotonic() + seconds
     gc.collect()
     while any(t.name.startswith("ovgpu-request") for t in threading.enumerate()) and time.monotonic() < deadline:
@@ -234,13 +234,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--every", type=float, default=60, help="seconds of an interval")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--device", default="CPU", help="CPU, NVIDIA or EMULATED")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--models", nargs="+", default=NAMES, metavar="NAME", help="one with states at least")
+    parser.add_argument("--models", nargs="+", default=NAMES, metavar="NAME", help="at least one of them with states")
     options = parser.parse_args(arguments)
     emulated = options.device == EMULATED and EMULATED not in ov.Core().available_devices
     with registered("emulator") if emulated else nullcontext():

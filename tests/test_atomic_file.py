@@ -1,4 +1,4 @@
-"""Files that replace others when they are complete. `tests/ir/test_files.py` has those of several files."""
+"""Atomic replacement of a file. `tests/ir/test_files.py` tests the replacement of several files."""
 from __future__ import annotations
 
 import errno
@@ -28,7 +28,7 @@ def test_others_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 
 
 def test_permissions_are_those_of_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a change of the umask, which would be that of all threads."""
+    """The umask is not changed, because all threads share it."""
     before = os.umask(0o027)
     try:
         monkeypatch.delattr(os, "umask")
@@ -40,7 +40,7 @@ def test_permissions_are_those_of_any_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may show only when the last bytes are written."""
+    """A full disk may show only when the last bytes are written."""
     def full(file: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -1,4 +1,4 @@
-"""python -m tests.conformance, of a few draws."""
+"""The command `python -m tests.conformance`, with a few draws."""
 from __future__ import annotations
 
 from typing import Any
@@ -42,6 +42,6 @@ def test_no_agreement(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert shown in capsys.readouterr().out
 
 
-def test_an_unknown_operation_is_told() -> None:
+def test_an_unknown_operation_is_reported() -> None:
     with pytest.raises(SystemExit, match="there is no operation 'Sotmax'"):
         main(["Sotmax"])

@@ -1,4 +1,4 @@
-"""The coverage command: what it counts, and how it ends."""
+"""The coverage command: its counts and its exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_ranges() -> None:
 
 @pytest.mark.timeout(120)
 def test_lines_of_kernels_are_counted() -> None:
-    """The tests of one kernel reach all of it, and far less than what is asked of all tests."""
+    """The tests of one kernel reach all its lines, and far fewer of all lines than are required."""
     command = [sys.executable, "-m", "tests.coverage", "--lines", "tests/kernels/test_range.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if "/" in line}

@@ -1,4 +1,4 @@
-"""What may import what: the floors of ovgpu, and who may touch cupy and openvino."""
+"""Import rules: the layers of ovgpu, and the files that may import cupy and openvino."""
 from __future__ import annotations
 
 import ast
@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ovgpu"
 
-# Lowest first; a file imports from its own floor and those below.
-FLOORS = [
+# Lowest first; a file imports from its own layer and those below.
+LAYERS = [
     {"errors", "properties", "symbolic", "types", "version"},
     {"_util"},
     {"tensor"},
@@ -29,9 +29,9 @@ FLOORS = [
     {"api"},
     {"cli", "integrations", "__init__", "__main__"},
 ]
-FLOOR = {unit: number for number, floor in enumerate(FLOORS) for unit in floor}
+LAYER = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
 
-# Where libraries that an installation may lack are imported, as prefixes of paths.
+# Optional libraries, and the prefixes of the paths that may import them.
 HOMES = {
     "cupy": ("backends/cuda/",), "cupyx": ("backends/cuda/",), "nvmath": ("backends/cuda/",),
     "cudnn": ("backends/cuda/",), "openvino": ("integrations/", "ir/from_openvino.py"),
@@ -42,7 +42,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of everything a file imports, also inside functions and for type checking."""
+    """Yield (line, dotted module) of everything a file imports, also inside functions and for type checking."""
     package = file.relative_to(ROOT).with_suffix("").parts[:-1]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -54,34 +54,34 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def unit(path: Path) -> str:
-    """The floor's name for a file: its first part inside the package."""
+    """Return the name of a file in `LAYERS`: the first part of its path inside the package."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_only_from_lower_floors(file: Path) -> None:
-    assert unit(file) in FLOOR, f"{unit(file)} has no floor"
+def test_imports_only_from_lower_layers(file: Path) -> None:
+    assert unit(file) in LAYER, f"{unit(file)} has no layer"
     for line, module in imports(file):
         parts = module.split(".")
         if parts[0] != "ovgpu":
             continue
-        target = parts[1] if len(parts) > 1 and parts[1] in FLOOR else "__init__"
-        assert FLOOR[target] <= FLOOR[unit(file)], \
+        target = parts[1] if len(parts) > 1 and parts[1] in LAYER else "__init__"
+        assert LAYER[target] <= LAYER[unit(file)], \
             f"{file.relative_to(ROOT)}:{line}: {unit(file)} must not import {module}, which lies above it"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_optional_libraries_stay_at_home(file: Path) -> None:
-    place = file.relative_to(PACKAGE).as_posix()
+def test_optional_libraries_are_imported_only_at_home(file: Path) -> None:
+    location = file.relative_to(PACKAGE).as_posix()
     for line, module in imports(file):
         homes = HOMES.get(module.split(".")[0])
-        assert homes is None or place.startswith(homes), f"ovgpu/{place}:{line} must not import {module}"
+        assert homes is None or location.startswith(homes), f"ovgpu/{location}:{line} must not import {module}"
 
 
 @pytest.mark.parametrize("unwanted", [
     ("cupy", "nvmath", "openvino", "torch"), ("rich", "logging", "tempfile", "hashlib"),
 ], ids=["optional", "slow"])
-def test_import_leaves_alone_what_it_does_not_need(unwanted: tuple[str, ...]) -> None:
+def test_import_loads_no_optional_or_slow_modules(unwanted: tuple[str, ...]) -> None:
     code = f"import sys, ovgpu; print(sys.modules.keys() & {{*{unwanted}}} or 'none')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "none"

@@ -1,4 +1,4 @@
-"""What a user installs: a wheel that carries its kernels, and a source tree that finds them beside the package."""
+"""Installed files: a wheel contains its kernels, and a source tree finds them beside the package."""
 from __future__ import annotations
 
 import subprocess
@@ -17,7 +17,7 @@ FIND = "from ovgpu.backends.cuda.sources import folder; print(folder())"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel and an sdist of the tree."""
+    """Return a folder with a wheel and an sdist of the tree."""
     out = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(out)], cwd=ROOT, check=True,
                    capture_output=True)
@@ -25,7 +25,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found_by(path: Path) -> Path:
-    """Where a process that imports ovgpu from ``path`` finds the kernels."""
+    """Return the folder in which a process that imports ovgpu from ``path`` finds the kernels."""
     code = f"import sys; sys.path.insert(0, {str(path)!r}); {FIND}"
     done = subprocess.run([sys.executable, "-c", code], cwd=path, capture_output=True, text=True, check=True)
     return Path(done.stdout.strip())

@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of models: files, processes, memory of the host."""
+"""Small helpers that do not depend on models: files, processes, host memory."""

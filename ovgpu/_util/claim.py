@@ -1,13 +1,13 @@
-"""Claims: who owns a thing, also when an exception of a signal's handler strikes while it changes hands."""
+"""Ownership claims that stay consistent if a signal handler raises an exception while the owner changes."""
 
 from __future__ import annotations
 
 
 class Claim:
-    """A claim on a thing that one party owns at a time: the first one that takes it. Threads may share a claim.
+    """Claim on an object that one party owns at a time: the first party that takes it. Threads may share a claim.
 
-    A method changes the owner by one call into C, so that a signal's exception comes before it or after it, not within.
-    A party that was interrupted calls `take` again, which tells whether it is the owner.
+    A method changes the owner by one call into C, so an exception of a signal handler comes before or after the change.
+    A party that was interrupted calls `take` again, which returns whether it is the owner.
     """
 
     __slots__ = ("_owner",)
@@ -16,11 +16,11 @@ class Claim:
         self._owner: dict[str, object] = {}
 
     def take(self, party: object) -> bool:
-        """Return whether the party is the owner: since now, or already."""
+        """Make the party the owner if there is none. Return whether it is the owner now."""
         return self._owner.setdefault("owner", party) is party
 
     def release(self, party: object) -> None:
-        """Ends the claim if the party is the owner."""
+        """End the claim if the party is the owner."""
         if self._owner.get("owner") is party:
             self._owner.clear()
 

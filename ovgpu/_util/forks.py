@@ -1,12 +1,12 @@
-"""Forked processes, in which threads do not live on, and CUDA cannot be used."""
+"""Detection of forked processes, in which the parent's threads do not run and CUDA cannot be used."""
 
 from __future__ import annotations
 
 import os
 
 count = 0
-"""Number of forks between the process that imported ovgpu and this one. An object that keeps the number it was made
-with can tell whether it is used in a forked process."""
+"""Number of forks between the process that imported ovgpu and this one. An object that stores the number when it is
+made can find out whether it is used in a forked process."""
 
 
 def _forked() -> None:

@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector: while a model is made, and while a CUDA graph is captured."""
+"""Pauses of Python's garbage collector, for building a model and for capturing a CUDA graph."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ _setting = ProcessSetting(gc.isenabled, gc.disable, _restore)
 
 
 def paused() -> AbstractContextManager[None]:
-    """Run the block without the collector, in all threads. Almost all that compiling a model makes stays, while
-    collecting takes up to a third of its time; and what the collector destroys may end a capture."""
+    """Run the block without the garbage collector, in all threads. Compiling a model creates almost no garbage, but a
+    third of its time may go into collecting. Objects that the collector destroys may invalidate a graph capture."""
     return _setting.changed()

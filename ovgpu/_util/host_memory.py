@@ -1,9 +1,9 @@
-"""Large arrays in the host's memory, refused before they are made where the machine does not have it.
+"""Large arrays in host memory, with an error before allocation if the machine does not have enough memory.
 
-An operating system promises more memory than it has: an array takes memory only when it is written to, and a process
-that writes to more than there is gets killed. Linux reports how much is left; on other systems only NumPy refuses
-arrays. Where Linux reports too little (it does not count ZFS's cache), the environment variable OVGPU_HOST_MEMORY gives
-the number of bytes.
+An operating system overcommits memory: an array takes memory only when it is written to, and a process that writes to
+more than the machine has is killed. Linux reports the free memory; on other systems only NumPy refuses arrays. Where
+Linux reports too little (it does not count ZFS's cache), set the environment variable OVGPU_HOST_MEMORY to the free
+bytes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ovgpu.errors import Error
 
 Array = np.ndarray[Any, Any]
 
-LARGE_BYTES = 1 << 28  # of arrays that are counted; asking Linux takes some 50 us
+LARGE_BYTES = 1 << 28  # smallest array that is checked; reading the free memory takes some 50 us
 GROUPS = Path("/sys/fs/cgroup")
 
-_sizes: dict[int, int] = {}  # bytes of the large arrays that are alive; finalizers change it at any time
+_sizes: dict[int, int] = {}  # bytes of the live large arrays; finalizers change it at any time
 _numbers = count()
 
 
 def empty(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.empty`. MemoryError if the host does not have as much memory."""
-    return _made(np.empty, shape, kind)
+    """Return `numpy.empty(shape, kind)`. MemoryError if the host does not have enough memory."""
+    return _allocate(np.empty, shape, kind)
 
 
 def zeros(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.zeros`. MemoryError likewise."""
-    return _made(np.zeros, shape, kind)
+    """Return `numpy.zeros(shape, kind)`. MemoryError if the host does not have enough memory."""
+    return _allocate(np.zeros, shape, kind)
 
 
-def _made(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kind: Any) -> Array:
+def _allocate(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kind: Any) -> Array:
     nbytes = prod(shape) * np.dtype(kind).itemsize
     require(nbytes)
     array = make(shape, kind)
@@ -53,7 +53,7 @@ def _made(make: Callable[[Sequence[int], Any], Array], shape: Sequence[int], kin
 
 
 def require(nbytes: int) -> None:
-    """Raise MemoryError if the host does not have ``nbytes`` more. Arrays that were not written to yet count as used.
+    """Raise MemoryError if the host does not have ``nbytes`` free. Arrays that were not written to yet count as used.
 
     Requests of less than `LARGE_BYTES` are not checked.
     """
@@ -65,45 +65,47 @@ def require(nbytes: int) -> None:
 
 
 def free_bytes() -> int | None:
-    """Return the bytes that the machine has left, swap space included, or its control groups if these have less.
+    """Return the free bytes of the machine, including swap, or of its control groups if these have less.
 
-    None where neither is known. Error if OVGPU_HOST_MEMORY is not a number.
+    None if neither is known. Error if OVGPU_HOST_MEMORY is not a number.
     """
-    told = os.environ.get("OVGPU_HOST_MEMORY", "")
-    if told:
-        if not told.isdecimal():
-            raise Error(f"OVGPU_HOST_MEMORY must be a number of bytes, not {told!r}")
-        return int(told)
+    declared = os.environ.get("OVGPU_HOST_MEMORY", "")
+    if declared:
+        if not declared.isdecimal():
+            raise Error(f"OVGPU_HOST_MEMORY must be a number of bytes, not {declared!r}")
+        return int(declared)
     with suppress(OSError, KeyError, ValueError):
         sizes = _table(Path("/proc/meminfo"))
         swap = sizes["SwapFree:"] << 10
-        return min([(sizes["MemAvailable:"] << 10) + swap, *_left_in_groups(swap)])
+        return min([(sizes["MemAvailable:"] << 10) + swap, *_remaining_in_groups(swap)])
     return None
 
 
-def _left_in_groups(swap: int) -> Iterator[int]:
-    """Yield the bytes left in each control group (version 2) that limits this process. The machine has ``swap`` bytes
-    of swap space left."""
+def _remaining_in_groups(swap: int) -> Iterator[int]:
+    """Yield the free bytes of each control group (version 2) that limits this process.
+
+    ``swap`` is the free swap space of the machine in bytes.
+    """
     with suppress(OSError, ValueError):
         path = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "")
         group = GROUPS / path.strip("/")
         for folder in (group, *group.parents):
-            left = _left(folder, "memory")
-            if left is not None:
-                swapped = _left(folder, "memory.swap")
+            remaining = _remaining(folder, "memory")
+            if remaining is not None:
+                swap_remaining = _remaining(folder, "memory.swap")
                 files = _table(folder / "memory.stat").get("inactive_file", 0)
-                yield left + files + (swap if swapped is None else min(swap, swapped))
+                yield remaining + files + (swap if swap_remaining is None else min(swap, swap_remaining))
 
 
-def _left(folder: Path, resource: str) -> int | None:
-    """Return the bytes that a group has left of a resource, or None where it has no limit."""
+def _remaining(folder: Path, resource: str) -> int | None:
+    """Return the free bytes of a resource in a control group, or None if the group has no limit."""
     limit = folder / f"{resource}.max"
-    most = limit.read_text().strip() if limit.exists() else "max"
-    return None if most == "max" else int(most) - int((folder / f"{resource}.current").read_text())
+    maximum = limit.read_text().strip() if limit.exists() else "max"
+    return None if maximum == "max" else int(maximum) - int((folder / f"{resource}.current").read_text())
 
 
 def _table(file: Path) -> dict[str, int]:
-    """Read a file whose lines have a name and a number each."""
+    """Return the numbers in a file by name; its lines have a name and a number each."""
     rows = (line.split() for line in file.read_text().splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 

@@ -1,4 +1,4 @@
-"""Settings of the whole process that blocks of code change for a while, several of them at the same time."""
+"""Process-wide settings that blocks of code change temporarily, in several threads at the same time."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ T = TypeVar("T")
 
 
 class ProcessSetting(Generic[T]):
-    """A setting of the process that is changed while any thread is in a `changed` block.
+    """Setting of the process that is changed while any thread is in a `changed` block.
 
-    ``reads`` returns its value, ``changes`` sets the one that holds in the blocks, ``restores`` sets the value from
-    before the first of them when the last one has ended. Calling one of the three twice must do no harm. A forked
-    process is outside all blocks, whose threads may not be there. Settings live as long as the process.
+    ``read`` returns the value. ``change`` sets the value for the blocks. ``restore``, called when the last block has
+    ended, sets the value from before the first one. Calling one of the three twice must do no harm. A forked process is
+    outside all blocks, because their threads do not run in it. Settings live as long as the process.
     """
 
-    def __init__(self, reads: Callable[[], T], changes: Callable[[], object], restores: Callable[[T], object]) -> None:
-        self._reads, self._changes, self._restores = reads, changes, restores
+    def __init__(self, read: Callable[[], T], change: Callable[[], object], restore: Callable[[T], object]) -> None:
+        self._read, self._change, self._restore = read, change, restore
         self._lock = threading.Lock()
         self._blocks: set[object] = set()
-        self._before: list[T] = []  # one value, once a block has begun
+        self._before: list[T] = []  # one value, from the first block on
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     @contextmanager
     def changed(self) -> Iterator[None]:
-        """Run the block with the setting changed. It is restored also if a signal's handler raises, at any point."""
+        """Run the block with the setting changed. It is also restored if a signal handler raises at any point."""
         block = object()
         try:
             with self._lock:
                 if not self._blocks:
-                    self._before = [self._reads()]
+                    self._before = [self._read()]
                 self._blocks.add(block)
-                self._changes()
+                self._change()
             yield
             self._end(block)
         except BaseException:
@@ -46,12 +46,12 @@ class ProcessSetting(Generic[T]):
     def _forked(self) -> None:
         self._lock = threading.Lock()
         if self._blocks:
-            self._restores(self._before[0])
+            self._restore(self._before[0])
             self._blocks.clear()
 
     def _end(self, block: object) -> None:
         with self._lock:
             if block in self._blocks:
                 if len(self._blocks) == 1:
-                    self._restores(self._before[0])
+                    self._restore(self._before[0])
                 self._blocks.remove(block)

@@ -1,2 +1,2 @@
-"""The classes that users hold: Core, CompiledModel, InferRequest, AsyncInferQueue, and the settings and devices behind
+"""Classes of the user API, Core, CompiledModel, InferRequest and AsyncInferQueue, and the settings and devices behind
 them."""

@@ -1,4 +1,4 @@
-"""AsyncInferQueue: a pool of requests that work through a stream of inputs."""
+"""Class AsyncInferQueue: a pool of requests that process a stream of inputs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from ovgpu.api.infer_request import CALLER, InferRequest
 
 
 class AsyncInferQueue:
-    """Requests that run in parallel; `start_async` takes the next idle one, and waits while there is none.
+    """Pool of requests that run in parallel. `start_async` uses the next idle request, and waits while there is none.
 
-    ``jobs`` is the number of requests; 0 takes what the device runs best (OPTIMAL_NUMBER_OF_INFER_REQUESTS).
-    A request is idle again when its callback has returned. What inferences and callbacks raise is kept, and the
-    first of it raised by `wait_all`; the others go on. May be used by several threads. In a forked process all requests
-    are idle.
+    ``jobs`` is the number of requests; 0 stands for the device's OPTIMAL_NUMBER_OF_INFER_REQUESTS. A request is idle
+    again when its callback has returned. If an inference or a callback raises, the other requests go on, and `wait_all`
+    raises the first error. Several threads may use the queue. In a forked process all requests are idle.
     """
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
@@ -34,23 +33,23 @@ class AsyncInferQueue:
         self._requests = [model.create_infer_request() for _ in range(jobs)]
         self._userdata: list[Any] = [None] * jobs
         self._callback: Callable[[InferRequest, Any], Any] | None = None
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        """All requests are idle, and no thread uses the queue."""
+    def _reset(self) -> None:
+        """Initialize the state in which all requests are idle and no thread uses the queue."""
         self._forks = forks.count
         self._idle = deque(range(len(self._requests)))
-        self._changed = threading.Condition()  # guards all below, and is told when a request becomes idle
-        self._running: dict[int, int] = {}  # request -> number of its inference
+        self._changed = threading.Condition()  # guards the fields below; notified when a request becomes idle
+        self._running: dict[int, int] = {}  # number of a request -> number of its inference
         self._started = 0
         self._error: BaseException | None = None
-        self._calling: set[int] = set()  # threads in a callback
-        self._stuck = 0  # how many of them wait for an idle request
+        self._callback_threads: set[int] = set()  # ids of the threads in a callback
+        self._blocked_callbacks = 0  # number of callbacks that wait for an idle request
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts an inference with the next idle request; see `InferRequest.infer` for the inputs.
+        """Start an inference with the next idle request; see `InferRequest.infer` for the inputs.
 
-        Waits until there is one. Raises RuntimeError in a callback if that can never be.
+        Wait until a request is idle. RuntimeError in a callback if no request can ever become idle.
         """
         self._check_process()
         number, started, runner = -1, 0, Claim()
@@ -64,15 +63,15 @@ class AsyncInferQueue:
                 self._userdata[number] = userdata
             self._requests[number].start(inputs, share_inputs, partial(self._complete, number, started), runner)
         except BaseException:
-            if number >= 0 and runner.take(CALLER):  # else it runs, and ends as others do
+            if number >= 0 and runner.take(CALLER):  # else the inference runs and ends as usual
                 self._release(number, started)
             raise
 
     def wait_all(self) -> None:
-        """Waits for all that was started before; raises the first error since the last call."""
+        """Wait for all inferences started before this call. Raise the first error since the last call."""
         self._check_process()
         with self._changed:
-            if threading.get_ident() in self._calling:
+            if threading.get_ident() in self._callback_threads:
                 raise RuntimeError("wait_all in a callback would wait for itself")
             last = self._started
             self._changed.wait_for(lambda: all(started > last for started in self._running.values()))
@@ -87,21 +86,21 @@ class AsyncInferQueue:
             return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
-        """The number of the request that `start_async` takes next; waits until there is one."""
+        """Wait for an idle request. Return the number of the request that `start_async` uses next."""
         self._check_process()
         with self._changed:
             self._await_idle()
             return self._idle[0]
 
     def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
-        """Has ``callback(request, userdata)`` called after each inference that succeeds, on the request's thread."""
+        """Set ``callback(request, userdata)``, called after each inference that succeeds, on the request's thread."""
         if not callable(callback):
             raise TypeError(f"a callback is callable, got {type(callback).__name__}")
         self._callback = callback
 
     @property
     def userdata(self) -> list[Any]:
-        """What each request was last started with."""
+        """The ``userdata`` that each request was last started with."""
         return list(self._userdata)
 
     def __len__(self) -> int:
@@ -121,39 +120,39 @@ class AsyncInferQueue:
 
     def _check_process(self) -> None:
         if self._forks != forks.count:
-            self._begin()
+            self._reset()
 
     def _await_idle(self) -> None:
-        """Waits for an idle request; called with the lock. Callbacks that all wait for each other would do so
-        for ever: the last one of them is refused."""
+        """Wait for an idle request, with the lock held. RuntimeError for the last of all callbacks that wait for each
+        other, which would be a deadlock."""
         if self._idle:
             return
-        inside = threading.get_ident() in self._calling
-        if inside and self._stuck + 1 >= len(self._requests):
+        in_callback = threading.get_ident() in self._callback_threads
+        if in_callback and self._blocked_callbacks + 1 >= len(self._requests):
             raise RuntimeError("start_async in a callback needs an idle request, and all others wait for one too")
-        self._stuck += inside
+        self._blocked_callbacks += in_callback
         try:
             self._changed.wait_for(lambda: bool(self._idle))
         finally:
-            self._stuck -= inside
+            self._blocked_callbacks -= in_callback
 
     def _complete(self, number: int, started: int, error: BaseException | None) -> None:
-        """After an inference, on its thread: the callback, and then the request is idle."""
+        """Call the callback after an inference, on its thread, and make the request idle."""
         thread = threading.get_ident()
         try:
             if error is None and self._callback is not None:
                 with self._changed:
-                    self._calling.add(thread)
+                    self._callback_threads.add(thread)
                 self._callback(self._requests[number], self._userdata[number])
         except BaseException as e:
             error = e
         with self._changed:
-            self._calling.discard(thread)
+            self._callback_threads.discard(thread)
             self._error = self._error or error
         self._release(number, started)
 
     def _release(self, number: int, started: int) -> None:
-        """The request is idle, if the inference that was started is its last one."""
+        """Make the request idle, unless another inference has been started on it."""
         with self._changed:
             if self._running.get(number) == started:
                 del self._running[number]

@@ -1,4 +1,4 @@
-"""What the requests of a compiled model share: ports, programs, constants and settings."""
+"""State shared by the requests of a compiled model: ports, programs, constants and settings."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ovgpu.symbolic import Spec, Table, dims_of
 from ovgpu.types import PartialShape, Type
 from ovgpu.types.mapped import check_unchanged
 
-MOST_AXES = 64  # of NumPy's and CuPy's arrays
+MAX_AXES = 64  # largest rank of an array in NumPy and CuPy
 
 
 class Compilation:
-    """A model made ready for a backend. Immutable for its users; safe to share among threads.
+    """Model compiled for a backend. It is immutable for its users, and threads may share it.
 
-    A program is built for every combination of ranks (and of types, for inputs without one) that is met.
+    A program is built for each combination of input ranks (and of types, for inputs without a type) at its first use.
     """
 
     def __init__(self, model: Model, backend: Backend, settings: Settings) -> None:
@@ -51,12 +51,12 @@ class Compilation:
         self.inputs = PortList(model.inputs, "input")
         self.outputs = PortList(model.outputs, "output")
         self.name = model.friendly_name
-        together = not STOP_AT.value
-        fuse, epilogues = backend.fuses and together, not backend.remote and together
+        may_fuse = not STOP_AT.value
+        fuse, epilogues = backend.fuses and may_fuse, not backend.remote and may_fuse
         self.model = simplified(model, fuse, settings.precision, settings.cache)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
-        splits = together and backend.replays and not self._untyped and growing(self.model)
-        self._unsplit = self.model.clone() if splits else None
+        may_split = may_fuse and backend.replays and not self._untyped and growing(self.model)
+        self._unsplit = self.model.clone() if may_split else None
         self._decode_programs: DecodePrograms | None = None
         combine(self.model, fuse, epilogues)
         if DEBUG.value >= 3:
@@ -68,13 +68,13 @@ class Compilation:
         self.lock = threading.RLock()
         self.initial = InitialPrograms(self.model, model)
         self.programs: dict[tuple[Any, ...], Program] = {}
-        self._only: Program | None = None
+        self._single_program: Program | None = None
         if all(p.partial_shape.rank.is_static for p in self.inputs) and not self._untyped:
-            self._only = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
+            self._single_program = self._program(tuple([len(p.partial_shape) for p in self.inputs]), ())
 
     @property
     def decode_programs(self) -> DecodePrograms | None:
-        """The programs of inferences that append to caches in place, if the model has such; built when first used."""
+        """The programs of decode steps, or None if the model has none; built at the first use."""
         if self._unsplit is not None:
             with self.lock:
                 if self._unsplit is not None:
@@ -85,9 +85,9 @@ class Compilation:
         return self._decode_programs
 
     def program(self, inputs: Sequence[Array]) -> Program:
-        """The program for inputs of these ranks and types; built at its first use."""
-        if self._only is not None:
-            return self._only
+        """Return the program for inputs of these ranks and types; build it at the first use."""
+        if self._single_program is not None:
+            return self._single_program
         return self._program(tuple([x.ndim for x in inputs]), inputs)
 
     def _program(self, ranks: tuple[int, ...], inputs: Sequence[Array]) -> Program:
@@ -113,20 +113,20 @@ class Compilation:
         return program
 
     def _load(self, program: Program) -> None:
-        """Brings a program's constants to the device."""
+        """Upload a program's constants to the device."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         check_unchanged(new.values())
         for (key, source), array in zip(new.items(), self.backend.constants(list(new.values()))):
-            self.constants[key] = source, array  # the source as well, so that its id stays its own
+            self.constants[key] = source, array  # the source is held so that its id is not reused
 
 
 def _check_ranks(model: Model) -> None:
-    """OpError for a tensor with more axes than an array may have."""
+    """Raise OpError for a tensor with more axes than an array may have."""
     for node in (*model.parameters, *model.ops):
         for port in node.outputs:
             rank = port.spec.rank
-            if rank is not None and rank > MOST_AXES:
-                error = OpError(f"a tensor has at most {MOST_AXES} axes, not {rank}")
+            if rank is not None and rank > MAX_AXES:
+                error = OpError(f"a tensor has at most {MAX_AXES} axes, not {rank}")
                 raise error.at(node.op.name, node.source_location)
         for body in vars(node.op).values():
             if isinstance(body, Model):

@@ -1,4 +1,4 @@
-"""Core: from a model's file to something that can be asked for requests."""
+"""Class Core: reading models and compiling them for devices."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["CompiledModel", "Core", "compile_model", "register_backend"]
 
 
 class Core:
-    """Reads models and compiles them for the devices there are: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
+    """Entry point that reads models and compiles them for devices: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
 
-    ``AUTO`` is the best of them, and ``AUTO:A,B`` the first of a list. DeviceError for a device that there is not, or
-    that cannot be used; it says why.
+    ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. DeviceError for a device
+    that does not exist or cannot be used; the message gives the reason.
     """
 
     def __init__(self, xml_config_file: str = "") -> None:
@@ -40,13 +40,13 @@ class Core:
     # ---- models
 
     def read_model(self, model: Any, weights: Any = None, config: Mapping[str, Any] | None = None) -> Model:
-        """The model of an IR file.
+        """Read the model of an IR file.
 
-        ``model`` is the path of an .xml file or of the folder that has one, or the XML itself (str, bytes, a binary
-        file object), ``weights`` a path (by default that of the .bin beside the .xml) or its contents (bytes, an array,
-        a Tensor, a binary file object).
+        ``model`` is the path of an .xml file, the path of a folder with an .xml file, or the XML itself (str, bytes, a
+        binary file object). ``weights`` is the path of the .bin file (by default beside the .xml file) or its contents
+        (bytes, an array, a Tensor, a binary file object).
 
-        Raises: ModelError and OpError for what is wrong with the file, TypeError for another kind of ``model``.
+        Raises: ModelError and OpError for a malformed file, TypeError for another kind of ``model``.
         """
         if isinstance(model, Model):
             raise TypeError("Provided python object type Model isn't supported as 'model' argument.")
@@ -55,34 +55,34 @@ class Core:
 
     def compile_model(self, model: Any, device_name: str | None = None, config: Mapping[str, Any] | None = None, *,
                       weights: Any = None) -> CompiledModel:
-        """Makes a model, or that of a path, ready for a device (``AUTO`` if none is named).
+        """Compile a model, or the model of a file, for a device (by default ``AUTO``).
 
-        The compiled model does not change when the model does. ``config`` holds properties for this model alone.
+        Later changes to the model do not affect the compiled model. ``config`` has properties for this model only.
 
         Raises: UnsupportedOpError that names all operations of the model that ovgpu does not implement.
         """
         if not (config is None or isinstance(config, Mapping)) or not isinstance(device_name, (str, type(None))):
             raise TypeError("compile_model takes (model, device_name: str, config: dict), got "
                             f"{type(device_name).__name__} and {type(config).__name__}")
-        device = self._chosen("AUTO" if device_name is None else device_name, config or {})
+        device = self._resolve_device("AUTO" if device_name is None else device_name, config or {})
         if not isinstance(model, Model):
             if not isinstance(model, (str, bytes, os.PathLike)) and not hasattr(model, "read"):
                 kind = type(model)
                 raise TypeError(f"compile_model takes an ovgpu.Model or the path of one, got "
                                 f"{kind.__module__}.{kind.__name__}")
             model = self.read_model(model, weights)
-        settings = self._of(device).compiled(config or {}, model.friendly_name)
+        settings = self._settings_of(device).compiled(config or {}, model.friendly_name)
         with paused():
             return CompiledModel(Compilation(model, devices.open_backend(device, settings["CACHE_DIR"]), settings))
 
     def query_model(self, model: Model, device_name: str, config: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """From friendly name to device, for the nodes that the device can run."""
+        """Return a dict from friendly name to device for the nodes that the device can run."""
         device = resolve(device_name)
         return {n.friendly_name: device for n in model.ops if not isinstance(n.op, Unsupported)}
 
     def import_model(self, model_stream: Any, device_name: str,
                      config: Mapping[str, Any] | None = None) -> CompiledModel:
-        """Raises RuntimeError: compiled models are not stored."""
+        """Raise RuntimeError: compiled models cannot be exported, so there are none to import."""
         resolve(device_name)
         raise RuntimeError("importing a compiled model is not supported: read and compile the model itself")
 
@@ -90,38 +90,38 @@ class Core:
 
     @property
     def available_devices(self) -> list[str]:
-        """The devices that a model can be compiled for."""
+        """The names of the devices that a model can be compiled for."""
         return devices.available_devices()
 
     def get_available_devices(self) -> list[str]:
         return self.available_devices
 
     def get_property(self, *args: str, **kwargs: str) -> Any:
-        """``get_property(device_name, property)``, or ``get_property(property)`` for the core itself.
+        """Return a property: ``get_property(device_name, property)``, or ``get_property(property)`` for the core.
 
-        Raises: RuntimeError that names the properties there are if this is none of them.
+        Raises: RuntimeError that lists the existing properties if this one does not exist.
         """
-        device, name = _device_and(args, kwargs, "property", "name")
+        device, name = _device_and_value(args, kwargs, "property", "name")
         if not isinstance(name, str):
             raise TypeError(f"a property is named by a str, got {type(name).__name__}")
-        return self._of(device).get(name)
+        return self._settings_of(device).get(name)
 
     def set_property(self, *args: Any, **kwargs: Any) -> None:
-        """``set_property(properties)`` for all devices, or ``set_property(device_name, properties)``.
+        """Set properties: ``set_property(properties)`` for all devices, or ``set_property(device_name, properties)``.
 
-        ``properties`` is a dict, or a pair for a single one. It takes effect on what is compiled from now on.
+        ``properties`` is a dict, or a pair for a single property. It affects models that are compiled from now on.
 
-        Raises: RuntimeError for an unknown or read-only property, or a value that it does not take.
+        Raises: RuntimeError for an unknown or read-only property, or a value that it does not accept.
         """
-        device, properties = _device_and(args, kwargs, "properties", "property")
+        device, properties = _device_and_value(args, kwargs, "properties", "property")
         if isinstance(properties, tuple) and len(properties) == 2:
             properties = {properties[0]: properties[1]}
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties are a dict or a pair, got {type(properties).__name__}")
-        self._of(device).update(properties)
+        self._settings_of(device).update(properties)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
-        """The version of the backend of a device; nothing if there is none of that name."""
+        """Return the version of a device's backend by device name; an empty dict if there is no such device."""
         try:
             device = resolve(device_name)
         except RuntimeError:
@@ -129,8 +129,8 @@ class Core:
         libraries = f" ({cuda.libraries()})" if devices.is_card(device) else ""
         return {device: Version(f"ovgpu {device} backend{libraries}")}
 
-    def _of(self, name: str) -> Settings:
-        """The settings of a device, or of the core if it is not named."""
+    def _settings_of(self, name: str) -> Settings:
+        """Return the settings of a device, or of the core if the name is empty."""
         if not name:
             return self._global
         device = resolve(name)
@@ -140,33 +140,34 @@ class Core:
             return base
         return self._settings.setdefault(device, Settings(device, base))
 
-    def _chosen(self, name: str, config: Mapping[str, Any]) -> str:
-        """The device that a name and properties mean: these may list what AUTO takes, or number the card."""
-        if name in devices.CHOOSING and config.get("MULTI_DEVICE_PRIORITIES"):
+    def _resolve_device(self, name: str, config: Mapping[str, Any]) -> str:
+        """Return the device for a name and properties, which may list AUTO's devices or give the card's number."""
+        if name in devices.SELECTORS and config.get("MULTI_DEVICE_PRIORITIES"):
             name += f":{config['MULTI_DEVICE_PRIORITIES']}"
         if name in ("NVIDIA", "CUDA"):
-            number = config.get("DEVICE_ID", self._of(name)["DEVICE_ID"])
+            number = config.get("DEVICE_ID", self._settings_of(name)["DEVICE_ID"])
             name += f".{number}" if number else ""
         return resolve(name)
 
-    # ---- what openvino's Core has plugins for
+    # ---- plugins and remote contexts of OpenVINO's Core
 
     def add_extension(self, *args: Any) -> None:
-        """Raises RuntimeError: operations are Python classes here, see `ovgpu.op`."""
-        raise RuntimeError("Cannot add extension: operations are Python classes here, register them with @ovgpu.op")
+        """Raise RuntimeError: operations are Python classes in ovgpu, see `ovgpu.register_op`."""
+        raise RuntimeError("Cannot add extension: operations are Python classes here, register them with "
+                           "@ovgpu.register_op")
 
     def register_plugin(self, *args: Any, **kwargs: Any) -> None:
-        """Raises RuntimeError: there are no plugins."""
+        """Raise RuntimeError: ovgpu has no plugins."""
         raise RuntimeError("ovgpu has no plugins to register")
 
     register_plugins = register_plugin
 
     def unload_plugin(self, device_name: str) -> None:
-        """Forgets the properties set for a device."""
+        """Reset the properties that were set for a device."""
         self._settings.pop(resolve(device_name), None)
 
     def get_default_context(self, device_name: str) -> RemoteContext:
-        """What makes tensors in a device's memory. RuntimeError for the CPU, whose tensors are on the host."""
+        """Return the context that creates tensors in a device's memory. RuntimeError for the CPU."""
         device = resolve(device_name)
         backend = devices.open_backend(device)
         if not isinstance(backend, CudaBackend):
@@ -174,7 +175,7 @@ class Core:
         return RemoteContext(device, backend)
 
     def create_context(self, device_name: str, params: Mapping[str, Any] | None = None) -> RemoteContext:
-        """`get_default_context`: CUDA's primary context is shared by all. RuntimeError for ``params``."""
+        """Return the default context: CUDA's primary context is shared by all. RuntimeError for any ``params``."""
         if params:
             raise RuntimeError("a remote context takes no parameters: arrays of CuPy and torch are shared by DLPack")
         return self.get_default_context(device_name)
@@ -183,20 +184,20 @@ class Core:
         return f"<Core: available plugins[{', '.join(self.available_devices)}]>"
 
 
-def _device_and(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[str, Any]:
-    """(device name or "", value) of a call with either or both, by position or by one of these names."""
-    given = [kwargs["device_name"]] if "device_name" in kwargs else []
-    given += [*args, *(kwargs[name] for name in names if name in kwargs)]
-    if not 1 <= len(given) <= 2 or kwargs.keys() - {"device_name", *names}:
+def _device_and_value(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[str, Any]:
+    """Return (device name or "", value) of a call with a value and an optional device, by position or by keyword."""
+    values = [kwargs["device_name"]] if "device_name" in kwargs else []
+    values += [*args, *(kwargs[name] for name in names if name in kwargs)]
+    if not 1 <= len(values) <= 2 or kwargs.keys() - {"device_name", *names}:
         raise TypeError(f"takes ({names[0]}) or (device_name, {names[0]})")
-    device = given[0] if len(given) == 2 else ""
+    device = values[0] if len(values) == 2 else ""
     if not isinstance(device, str):
         raise TypeError(f"a device is named by a str, got {type(device).__name__}")
-    return device, given[-1]
+    return device, values[-1]
 
 
 def _contents(source: Any) -> Any:
-    """What a file object holds; a tensor's bytes; anything else as it is."""
+    """Return the contents of a file object, the array of a tensor, or any other object unchanged."""
     if hasattr(source, "read"):
         return source.read()
     if isinstance(source, Tensor):
@@ -208,5 +209,5 @@ def _contents(source: Any) -> Any:
 
 def compile_model(model: Any, device_name: str | None = "AUTO",
                   config: Mapping[str, Any] | None = None) -> CompiledModel:
-    """Compiles a model, or that of a path, with a Core of its own; see `Core.compile_model`."""
+    """Compile a model, or the model of a file, with a new Core; see `Core.compile_model`."""
     return Core().compile_model(model, device_name, config)

@@ -1,7 +1,7 @@
-"""Device names and the backends behind them: ``CPU`` (NumPy), ``NVIDIA[.n]`` (CUDA), and those that choose.
+"""Device names and their backends: ``CPU`` (NumPy), ``NVIDIA[.n]`` (CUDA), and names such as ``AUTO`` that select one.
 
-Cards are looked for when a device is asked for, never by importing ovgpu. One card is ``NVIDIA``, several are
-``NVIDIA.0``, ``NVIDIA.1``...; ``NVIDIA`` is then the first one, and ``CUDA`` another name of ``NVIDIA`` everywhere.
+Importing ovgpu does not look for cards; the first use of a device does. A single card is named ``NVIDIA``. Several
+cards are named ``NVIDIA.0``, ``NVIDIA.1``..., and ``NVIDIA`` is the first one. ``CUDA`` is an alias of ``NVIDIA``.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from ovgpu.backends.cuda import device as cuda
 from ovgpu.errors import DeviceError
 from ovgpu.runtime.backend import Backend
 
-PREFERRED = ("NVIDIA", "CPU")  # what AUTO takes, best first
-CHOOSING = ("AUTO", "MULTI", "HETERO", "BATCH")  # "AUTO:A,B" takes the first of its list that there is
+PREFERRED = ("NVIDIA", "CPU")  # the order in which AUTO tries devices
+SELECTORS = ("AUTO", "MULTI", "HETERO", "BATCH")  # "AUTO:A,B" selects the first usable device of its list
 
 _backends: dict[str, Callable[[], Backend]] = {"CPU": CpuBackend}
 
 
 def register_backend(device: str, backend: Callable[[], Backend]) -> None:
-    """Makes a device of this name; another one of the same name is replaced."""
+    """Register a device with this name. A device of the same name is replaced."""
     _backends[device] = backend
 
 
 def unregister_backend(device: str) -> None:
-    """Takes a device away again; models compiled for it go on."""
+    """Remove a registered device. Models compiled for it keep working."""
     del _backends[device]
 
 
 def available_devices() -> list[str]:
-    """The devices that a model can be compiled for."""
+    """Return the names of the devices that a model can be compiled for."""
     numbers = [] if "NVIDIA" in _backends else card_numbers()
     return sorted([*_backends, *(resolve(f"NVIDIA.{n}") for n in numbers)])
 
 
 def open_backend(device: str, folder: str = "") -> Backend:
-    """A backend for one compiled model. ``device`` is a name that `resolve` gave, ``folder`` the CACHE_DIR."""
+    """Return a backend for one compiled model. ``device`` is a result of `resolve`, ``folder`` the CACHE_DIR."""
     if device in _backends:
         return _backends[device]()
-    return CudaBackend(card_number(device), folder and os.path.abspath(folder))  # kernels are compiled later on
+    return CudaBackend(card_number(device), folder and os.path.abspath(folder))  # kernels are compiled later
 
 
 def card_number(device: str) -> int:
-    """The number of the card that a name which `resolve` gave stands for."""
+    """Return the number of the card for a device name from `resolve`."""
     return int(device.partition(".")[2] or 0)
 
 
 def is_card(device: str) -> bool:
-    """Whether a name stands for one of NVIDIA's cards, and not for a backend registered by that name."""
+    """Return whether a name is that of an NVIDIA card, and not of a backend registered under that name."""
     return family(device) == "NVIDIA" not in _backends
 
 
 def card_numbers() -> list[int]:
-    """The numbers of the cards that can be used."""
+    """Return the numbers of the usable cards."""
     try:
         return [n for n in range(cuda.count()) if _usable(n)]
     except DeviceError:
@@ -64,7 +64,7 @@ def card_numbers() -> list[int]:
 
 
 def family(name: str) -> str:
-    """A device's name without its number: ``CUDA.1`` is of the family ``NVIDIA``."""
+    """Return a device's name without its number; ``CUDA.1`` belongs to the family ``NVIDIA``."""
     if name in _backends:
         return name
     base = name.partition(".")[0]
@@ -72,12 +72,12 @@ def family(name: str) -> str:
 
 
 def resolve(name: str) -> str:
-    """The device that a name means: itself, or the one that AUTO chooses.
+    """Return the device for a name: the device itself, or the one that AUTO selects.
 
-    Raises: DeviceError if there is none of that name, or it cannot be used here.
+    Raises: DeviceError if there is no device of that name, or it cannot be used on this machine.
     """
     kind, _, listed = name.partition(":")
-    if kind in CHOOSING:
+    if kind in SELECTORS:
         return _choose(kind, listed)
     base, number = family(name), "" if name in _backends else name.partition(".")[2]
     registered = f"{base}.{number}" if number else base
@@ -94,12 +94,12 @@ def resolve(name: str) -> str:
 
 
 def _choose(kind: str, listed: str) -> str:
-    """The first of the devices listed that there is; names behind a ``-`` are left out of those preferred."""
+    """Return the first listed device that can be used, by default of `PREFERRED` without the names after a ``-``."""
     names = [n.strip().split("(")[0] for n in listed.split(",")] if listed else []
-    left_out = {family(n[1:]) for n in names if n.startswith("-")}
-    wanted = [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in left_out]
+    excluded = {family(n[1:]) for n in names if n.startswith("-")}
+    candidates = [n for n in names if not n.startswith("-")] or [n for n in PREFERRED if n not in excluded]
     refused: dict[str, DeviceError] = {}
-    for name in wanted:
+    for name in candidates:
         try:
             found = resolve(name)
         except DeviceError as e:
@@ -111,7 +111,7 @@ def _choose(kind: str, listed: str) -> str:
 
 
 def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) -> None:
-    """Without a card there is nothing to say; one that something small keeps from working should not go unnoticed."""
+    """Warn if the machine has a card that AUTO did not select because it cannot be used."""
     reasons = [str(e) for name, e in refused.items() if family(name) == "NVIDIA"]
     try:
         if reasons and cuda.count():
@@ -121,7 +121,7 @@ def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) 
 
 
 def _card(name: str, number: str) -> str:
-    """The name of a card that can be used."""
+    """Return the name of a card that can be used. DeviceError if it cannot be used."""
     try:
         if not number.isdecimal() and number:
             raise DeviceError("GPUs are numbered, as in NVIDIA.0")

@@ -1,4 +1,4 @@
-"""InferRequest: one inference at a time, with inputs, outputs, state and memory of its own."""
+"""Class InferRequest: runs one inference at a time, with its own inputs, outputs, state and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ovgpu.api.request_tensors import RequestTensors
 from ovgpu.debug import DEBUG, NVTX, STOP_AT, run_watched
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
 from ovgpu.ops.base.op import Array
-from ovgpu.request.device_io import addresses, slots
+from ovgpu.request.device_io import binding_addresses, make_slots
 from ovgpu.request.inputs import numbered
 from ovgpu.request.kv_decode import DecodeSteps
 from ovgpu.request.outputs import RequestMemory
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 
 CALLER = "caller"
-"""The party of a `Claim` that has called `InferRequest.start`."""
+"""The party of a `Claim` that stands for the caller of `InferRequest.start`."""
 
 
 class InferRequest(RequestTensors):
-    """Runs a compiled model. Create it with `CompiledModel.create_infer_request`.
+    """Request that runs a compiled model. Create it with `CompiledModel.create_infer_request`.
 
-    Raises RuntimeError "Infer Request is busy" when used while an inference is running. An inference that fails
-    leaves the state as it was, and the request usable. In a forked process the request goes on with the state that it
-    had, without the inference that was running; on a CUDA device it raises DeviceError there.
+    Methods raise RuntimeError "Infer Request is busy" while an inference is running. An inference that fails leaves the
+    state unchanged and the request usable. In a forked process the request continues with the state that it had,
+    without the inference that was running; on a CUDA device it raises DeviceError there.
     """
 
     def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
         self._backend = compilation.backend.for_request()
-        self._inputs, self._outputs = slots(compilation.inputs, compilation.outputs, self._backend)
+        self._inputs, self._outputs = make_slots(compilation.inputs, compilation.outputs, self._backend)
         self._variables = Variables(compilation.initial.infos, self._backend)
         self._cancellation = Cancellation()
         self._memory = RequestMemory(self._outputs, self._variables)
@@ -64,11 +64,11 @@ class InferRequest(RequestTensors):
         self._last: Executor | None = None  # the executor of the last inference
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._profiler = Profiler(self._backend.clock()) if compilation.profiling else None
-        self._owner = Claim()  # the inference that is running has the request
+        self._owner = Claim()  # the running inference owns the request
         self._forks = forks.count
-        self._future: Future[None] | None = None  # of the last inference that was started
+        self._future: Future[None] | None = None  # of the inference that was started last
         self._worker: ThreadPoolExecutor | None = None
-        self._thread = 0  # the worker's
+        self._thread = 0  # id of the worker's thread
         self._callback: Callable[[Any], Any] | None = None
         self._userdata: Any = None
         self._latency = 0.0
@@ -77,23 +77,22 @@ class InferRequest(RequestTensors):
 
     def infer(self, inputs: Any = None, share_inputs: bool = False, share_outputs: bool = False, *,
               decode_strings: bool = True) -> OVDict:
-        """Sets inputs, runs, and returns the outputs as arrays.
+        """Set inputs, run an inference, and return the outputs as arrays.
 
-        ``inputs`` is a dict by port, number or tensor name, a list or tuple, or the one value of a model with one
-        input; those not given stay as they were. Values are Tensors, arrays or what becomes one, converted to the
-        model's types. ``share_inputs`` reads arrays where they are, if type and layout allow, instead of copying
-        them. ``share_outputs`` returns views of the output tensors, which the next inference overwrites, instead
-        of copies. A result of more than 1 MB on a CUDA device is downloaded when it is first read, or before the
-        request's next inference; the read raises OpError if that fails. Outputs of strings are ``U`` arrays, or ``S``
-        arrays without ``decode_strings``.
+        ``inputs`` is a dict by port, number or tensor name, a list or tuple, or the single value of a model with one
+        input. Inputs that are not passed keep their values. Values are Tensors, arrays or objects that NumPy makes
+        arrays of; arrays are converted to the model's types. With ``share_inputs``, arrays are read in place instead of
+        copied, if type and layout allow. With ``share_outputs``, the results are views of the output tensors, which the
+        next inference overwrites, instead of copies. A result of more than 1 MB on a CUDA device is downloaded when it
+        is first read, or before the request's next inference; the read raises OpError if the download fails. String
+        outputs are ``U`` arrays, or ``S`` arrays without ``decode_strings``.
 
-        On a CUDA device values may be arrays there, of CuPy, torch or whatever speaks DLPack or has
-        ``__cuda_array_interface__``; and an output that is bound to a `RemoteTensor` stays there: its result is the
+        On a CUDA device, values may be device arrays of CuPy, torch or any library that supports DLPack or
+        ``__cuda_array_interface__``. An output that is bound to a `RemoteTensor` stays on the device: its result is the
         tensor's memory as a CuPy array.
 
-        Raises: RuntimeError for inputs that do not fit the model, and for what goes wrong in the inference;
-        TypeError for what is no input at all. Whatever it raises, KeyboardInterrupt at any point included, the state is
-        as it was.
+        Raises: RuntimeError for inputs that do not fit the model and for errors of the inference, TypeError for values
+        that cannot be inputs. The state is unchanged after any exception, including KeyboardInterrupt at any point.
         """
         inference, before, after = object(), None, None
         try:
@@ -101,25 +100,25 @@ class InferRequest(RequestTensors):
             before = self._variables.now
             self._future, self._cancellation.requested = None, False
             self._set_inputs(inputs, share_inputs)
-            self._order()
+            self._wait_for_producers()
             after = self._run()
             results = self._results(share_outputs, decode_strings)
-            self._variables.now = after  # last: until here nothing has changed
+            self._variables.now = after  # last, so that an exception before it leaves the state unchanged
             self._owner.release(inference)
             return results
         except BaseException:
-            if self._owner.take(inference):  # or it has it still
+            if self._owner.take(inference):  # also true if it still is the owner
                 if before is not None and self._variables.now is after:
                     self._variables.now = before
                 self._owner.release(inference)
             raise
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Sets inputs, see `infer`, and starts an inference on a thread of the request's own.
+        """Set inputs, see `infer`, and start an inference on the request's own thread.
 
-        ``userdata`` is what the callback is given. Outputs are read when `wait` has returned, or in the callback.
-        The thread ends when the request is dropped; an inference that is running then, and its callback, end first.
-        Where a signal interrupts the call, the inference may have been started.
+        ``userdata`` is passed to the callback. Read the outputs after `wait` has returned, or in the callback. The
+        thread ends when the request is dropped, after an inference that is running then and its callback. If a signal
+        handler interrupts the call, the inference may have been started.
         """
         if userdata is not None and self._callback is None:
             warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)
@@ -130,19 +129,19 @@ class InferRequest(RequestTensors):
 
     def start(self, inputs: Any, share_inputs: bool, on_done: Callable[[BaseException | None], Any],
               runner: Claim) -> None:
-        """Starts an inference, after which its thread calls ``on_done`` with None, or what went wrong.
+        """Start an inference, after which its thread calls ``on_done`` with None or the error.
 
-        The thread takes ``runner``. Where `start` raises, `CALLER` can take it if the inference does not run; it may
-        run all the same where a signal's handler has raised.
+        The thread takes the claim ``runner``. If `start` raises and the inference does not run, `CALLER` can take the
+        claim. The inference may run nevertheless if a signal handler raised.
         """
-        from concurrent.futures import Future, ThreadPoolExecutor  # they bring logging along
+        from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: it imports logging
 
         future, last = Future[None](), self._future
         try:
             self._begin(future)
             last = self._future
             self._set_inputs(inputs, share_inputs)
-            self._order()
+            self._wait_for_producers()
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._cancellation.requested = False
@@ -174,7 +173,7 @@ class InferRequest(RequestTensors):
             future.set_result(None)
         else:
             future.set_exception(error)
-        del error  # this frame is in its traceback
+        del error  # its traceback refers to this frame
 
     def _call_back(self, error: BaseException | None) -> None:
         if error is None and self._callback is not None:
@@ -184,10 +183,10 @@ class InferRequest(RequestTensors):
                 raise RuntimeError(f"the callback raised {type(e).__name__}: {e}") from e
 
     def wait(self) -> None:
-        """Waits for the inference that was started and its callback, and raises what they raised.
+        """Wait for the inference that was started and its callback, and raise their errors.
 
-        KeyboardInterrupt, or what else a signal's handler raises while it waits, says nothing about the inference: it
-        goes on, and another `wait` tells whether the state is the new one.
+        If a signal handler raises while `wait` waits, as for KeyboardInterrupt, the inference goes on. Another `wait`
+        shows whether it succeeds and the state is the new one.
         """
         self._check_process()
         future = self._future
@@ -195,7 +194,7 @@ class InferRequest(RequestTensors):
             future.result()
 
     def wait_for(self, timeout: int) -> bool:
-        """Waits at most ``timeout`` milliseconds; whether an inference was started and is over."""
+        """Wait at most ``timeout`` milliseconds. Return whether an inference was started and has ended."""
         self._check_process()
         future = self._future
         if future is None:
@@ -209,14 +208,17 @@ class InferRequest(RequestTensors):
         return True
 
     def cancel(self) -> None:
-        """Cancel the inference that runs or was started: `infer` or `wait` raises RuntimeError, and the state is as it
-        was. The inference ends after its current step or iteration, on a CUDA device after its current graph.
+        """Cancel the inference that runs or was started: `infer` or `wait` raises RuntimeError; the state is unchanged.
+
+        The inference ends after its current step or iteration, on a CUDA device after its current graph.
         """
         self._cancellation.requested = True
 
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
-        """Has ``callback(userdata)`` called after each asynchronous inference that succeeds, on the thread that
-        ran it; what it raises, `wait` raises as RuntimeError."""
+        """Set ``callback(userdata)``, called after each asynchronous inference that succeeds, on the request's thread.
+
+        `wait` raises an exception of the callback as RuntimeError.
+        """
         self._check_idle()
         if not callable(callback):
             raise TypeError(f"a callback is callable, got {type(callback).__name__}")
@@ -224,7 +226,7 @@ class InferRequest(RequestTensors):
 
     @property
     def userdata(self) -> Any:
-        """What the callback is given."""
+        """The argument that is passed to the callback."""
         return self._userdata
 
     def _begin(self, inference: object) -> None:
@@ -238,7 +240,7 @@ class InferRequest(RequestTensors):
             raise RuntimeError("Infer Request is busy")
 
     def _check_process(self) -> None:
-        """In a process that was forked from the request's, lets go of what runs in that one. DeviceError if the request
+        """Drop the inference that runs in the parent process, if this is a forked process. DeviceError if the request
         is on a CUDA device."""
         if self._forks == forks.count:
             return
@@ -256,8 +258,8 @@ class InferRequest(RequestTensors):
         for number, value in numbered(self._compilation.inputs, inputs):
             self._inputs[number].set(value, share)
 
-    def _order(self) -> None:
-        """Has the inference wait for what this thread has enqueued on arrays on the device."""
+    def _wait_for_producers(self) -> None:
+        """Make the inference wait for work that this thread has enqueued on device arrays of inputs and outputs."""
         if self._backend.remote:
             owners = [slot.producer() for slot in self._inputs]
             owners += [output.producer() for output in self._outputs]
@@ -266,7 +268,7 @@ class InferRequest(RequestTensors):
                 self._backend.order(owners)
 
     def _run(self) -> Snapshot:
-        """Runs an inference; returns the values that the variables have after it."""
+        """Run an inference. Return the values of the variables after it."""
         start = time.perf_counter()
         try:
             if not self._backend.remote:
@@ -276,7 +278,7 @@ class InferRequest(RequestTensors):
                     slot.preserve()
                 with self._backend.active():
                     try:
-                        after = self._infer_in_memory()
+                        after = self._infer_with_retry()
                     except BaseException:
                         self._backend.abandon()
                         raise
@@ -288,15 +290,15 @@ class InferRequest(RequestTensors):
         self._latency = (time.perf_counter() - start) * 1000
         return after
 
-    def _infer_in_memory(self) -> Snapshot:
-        """Infer; where the device's memory does not suffice, once more without what earlier inferences have bound."""
+    def _infer_with_retry(self) -> Snapshot:
+        """Infer. If the device runs out of memory, drop all bindings of earlier inferences and try once more."""
         try:
             return self._infer()
         except Exception as e:
             if not self._executors or not is_out_of_memory(e):
                 raise
             self._backend.abandon()
-        self._forget()  # outside of the handler: the error holds what was bound when it was raised
+        self._forget()  # outside of the handler, because the error's traceback holds the bindings
         return self._infer()
 
     def _infer(self) -> Snapshot:
@@ -305,7 +307,7 @@ class InferRequest(RequestTensors):
         watched = self._profiler is not None or DEBUG.value or STOP_AT.value or NVTX.value
         for replay in () if watched else self._replays:
             if replay.matches():
-                if self._replays[-1] is not replay:  # the others come first the next time
+                if self._replays[-1] is not replay:  # replays often alternate: try the others first next time
                     self._replays.remove(replay)
                     self._replays.append(replay)
                 self._replay(replay)
@@ -314,13 +316,13 @@ class InferRequest(RequestTensors):
         decode = self._decode_steps if self._variables.grown else None
         appending = None if decode is None else decode.take(arrays)
         if decode is not None and appending is not None:
-            seen = decode.programs.seen
-            pairs = [slot.pair(array) if number in seen else HostDevicePair(array, array)
+            used = decode.programs.used
+            pairs = [slot.pair(array) if number in used else HostDevicePair(array, array)
                      for number, (slot, array) in enumerate(zip(self._inputs, arrays))]
             pairs += appending
-            known = None if watched else decode.replay(pairs)
-            if known is not None:
-                self._replay(known)
+            cached_replay = None if watched else decode.replay(pairs)
+            if cached_replay is not None:
+                self._replay(cached_replay)
                 return self._variables.after({}, decode.rows)
             executor = decode.executor
             read = [pairs[i] for i in decode.programs.read]
@@ -328,25 +330,27 @@ class InferRequest(RequestTensors):
             pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             executor, decode, read = self._executor(arrays), None, pairs
         self._last = executor
+        hosts = None
         if self._backend.remote:
-            executor.hosts = [pair.host for pair in pairs]
-            key = (*key, *addresses(read, self._outputs))
+            hosts = [pair.host for pair in pairs]
+            key = (*key, *binding_addresses(read, self._outputs))
         states = self._states(executor, arrays, pairs if decode is None else None)
         arrays = [pair.device for pair in pairs]
         if self._profiler is not None:
             self._profiler.begin()
         if DEBUG.value or STOP_AT.value or NVTX.value:
-            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory, key)
+            results = run_watched(executor, self._profiler, self._compilation.title, arrays, states, self._memory, key,
+                                  hosts)
         else:
-            results = executor.run(arrays, states, self._memory, key)
+            results = executor.run(arrays, states, self._memory, key, hosts=hosts, observe=self._profiler)
         self._backend.synchronize()
         for slot, result in zip(self._outputs, results):
-            slot.keep(result)
+            slot.store(result)
         assigned = executor.assigned() if self._variables.all else {}
         after = self._variables.after(assigned, 0 if decode is None else decode.rows)
         if decode is not None:
             if not watched:
-                decode.keep(pairs, Replay.of(executor, (), (), self._outputs, results))
+                decode.store(pairs, Replay.of(executor, (), (), self._outputs, results))
         elif self._backend.replays and not watched:
             transition = Transition.of(self._variables, states, assigned, after)
             if transition is not None:
@@ -356,7 +360,7 @@ class InferRequest(RequestTensors):
         return after
 
     def _replay(self, replay: Replay) -> None:
-        """Runs an inference as it was run before."""
+        """Run an inference as a replay of an earlier one."""
         self._last = replay.executor
         replay.run()
         self._backend.synchronize()
@@ -367,13 +371,10 @@ class InferRequest(RequestTensors):
         programs = self._compilation.decode_programs
         if programs is None:
             return None
-        steps = DecodeSteps(programs, self._backend, self._variables, self._compilation.constants,
-                            self._cancellation)
-        steps.executor.observe = self._profiler
-        return steps
+        return DecodeSteps(programs, self._backend, self._variables, self._compilation.constants, self._cancellation)
 
     def _read_inputs(self) -> list[Array]:
-        """The inputs as arrays that no output overlaps."""
+        """Return the inputs as arrays. An input that an output overlaps is copied."""
         arrays = [slot.read() for slot in self._inputs]
         bound = any([out.bound for out in self._outputs])
         for number, slot in enumerate(self._inputs):
@@ -387,13 +388,14 @@ class InferRequest(RequestTensors):
         if executor is None:
             executor = self._executors[id(program)] = Executor(program, self._backend, self._compilation.constants,
                                                                    self._cancellation)
-            executor.observe = self._profiler
         return executor
 
     def _states(self, executor: Executor, arrays: Sequence[Array],
                 pairs: Sequence[HostDevicePair] | None) -> dict[str, Array]:
-        """Return the current values of the variables that a program reads; ``pairs`` is None for a decode step, whose
-        inputs may not be those of the model."""
+        """Return the current values of the variables that a program reads.
+
+        ``pairs`` is None for a decode step, whose program may have other inputs than the model.
+        """
         if not executor.program.states:
             return {}
         variables = self._variables
@@ -402,7 +404,7 @@ class InferRequest(RequestTensors):
             if pairs is None:
                 pairs = [slot.pair(array) for slot, array in zip(self._inputs, arrays)]
             hosts = [pair.host for pair in pairs] if self._backend.remote else None
-            initial = self._initial.find([pair.device for pair in pairs], hosts)
+            initial = self._initial.compute([pair.device for pair in pairs], hosts)
             states = {name: variables.begin(name, initial(name)) if value is None else value
                       for name, value in states.items()}
         return states
@@ -421,24 +423,24 @@ class InferRequest(RequestTensors):
     # ---- state
 
     def query_state(self) -> list[VariableState]:
-        """The variables of this request."""
+        """Return the variables of this request."""
         self._check_idle()
         return [VariableState(name, self._variables, self._initial, self._check_idle) for name in self._variables.all]
 
     def reset_state(self) -> None:
-        """Gives every variable its initial value again."""
+        """Reset every variable to its initial value."""
         self._check_idle()
         self._variables.reset_all()
 
-    # ---- what it does and costs
+    # ---- profiling, plans and memory
 
     @property
     def latency(self) -> float:
-        """Milliseconds of the last inference."""
+        """The duration of the last inference in milliseconds."""
         return self._latency
 
     def get_profiling_info(self) -> list[ProfilingInfo]:
-        """The steps of the last inference; with times if the model was compiled with ``enable_profiling``."""
+        """Return the steps of the last inference, with times if the model was compiled with ``enable_profiling``."""
         self._check_idle()
         if self._profiler is not None:
             return self._profiler.infos()
@@ -449,48 +451,52 @@ class InferRequest(RequestTensors):
     profiling_info = property(get_profiling_info)
 
     def timeline(self) -> list[Span]:
-        """When the steps of the last inference ran, on the host and on the device. RuntimeError unless the model was
-        compiled with ``enable_profiling``."""
+        """Return the start and end of the last inference's steps, on the host and on the device.
+
+        Raises: RuntimeError unless the model was compiled with ``enable_profiling``.
+        """
         self._check_idle()
         if self._profiler is None:
             raise RuntimeError("there is no timeline: compile the model with enable_profiling (PERF_COUNT)")
         return self._profiler.spans()
 
     def plan(self) -> Plan:
-        """What the last inference ran. RuntimeError if there was none, or its memory was released."""
+        """Return the plan of the last inference. RuntimeError if there was none, or its memory was released."""
         self._check_idle()
         if self._last is None:
             raise RuntimeError("there is no plan before the first inference, nor after memory was released")
         return plan_of(self._last)
 
-    def _planned(self, shapes: Any) -> Plan:
-        """What an inference with inputs of these shapes would run; see `CompiledModel.plan`."""
+    def _plan_for(self, shapes: Any) -> Plan:
+        """Return the plan of an inference with inputs of these shapes; see `CompiledModel.plan`."""
         self._check_idle()
         if len(self._inputs) == 1 and isinstance(shapes, (list, tuple)) and all(isinstance(d, int) for d in shapes):
             shapes = [shapes]
         pairs = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
-        given: dict[int, Iterable[int]] = {self._compilation.inputs.number(key): shape for key, shape in pairs}
+        shapes_by_number: dict[int, Iterable[int]] = {
+            self._compilation.inputs.number(key): shape for key, shape in pairs}
         arrays: list[Any] = []
         for number, slot in enumerate(self._inputs):
-            if number not in given and slot.port.partial_shape.is_dynamic:
+            if number not in shapes_by_number and slot.port.partial_shape.is_dynamic:
                 raise RuntimeError(f"input {number} has the dynamic shape {slot.port.partial_shape}: give its shape")
-            arrays.append(slot.zeros(given.get(number, slot.port.partial_shape)))
+            arrays.append(slot.zeros(shapes_by_number.get(number, slot.port.partial_shape)))
         program = self._compilation.program(arrays)
         with self._backend.active():
             executor = Executor(program, self._backend, self._compilation.constants)
             both = [HostDevicePair(x, self._backend.constant(x) if self._backend.remote else x) for x in arrays]
+            hosts = None
             if self._backend.remote:
-                executor.hosts, arrays = arrays, [pair.device for pair in both]
-            executor.prepare(arrays, self._states(executor, arrays, both), self._memory)
+                hosts, arrays = arrays, [pair.device for pair in both]
+            executor.prepare(arrays, self._states(executor, arrays, both), self._memory, hosts)
         return plan_of(executor)
 
     def _release_memory(self) -> None:
-        """Frees the memory of intermediate results; the next inference takes it anew."""
+        """Free the memory of intermediate results. The next inference allocates it again."""
         self._check_idle()
         self._forget()
 
     def _forget(self) -> None:
-        """Lets go of all that is bound: it holds the memory that it is bound to, also what variables have outgrown."""
+        """Drop all bindings with the memory that they hold, including memory that variables have outgrown."""
         self._executors.clear()
         self._replays.clear()
         self._initial.release_memory()
@@ -499,7 +505,7 @@ class InferRequest(RequestTensors):
         self._variables.release()
 
     def get_compiled_model(self) -> CompiledModel:
-        """The compiled model, as a new object without the private request of the one that made this request."""
+        """Return the compiled model as a new object, which does not share the private request of the original one."""
         from ovgpu.api.compiled_model import CompiledModel
 
         return CompiledModel(self._compilation)

@@ -1,4 +1,4 @@
-"""The tensors of a request, by port, name or number."""
+"""Access to the tensors of a request by port, name or number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovgpu.tensor import Tensor
 
 
 class RequestTensors:
-    """What `InferRequest` offers of its tensors. RuntimeError while an inference is running."""
+    """Base class of `InferRequest` with the access to its tensors. RuntimeError while an inference is running."""
 
     _compilation: Compilation
     _inputs: list[InputSlot]
@@ -24,16 +24,18 @@ class RequestTensors:
         raise NotImplementedError
 
     def get_tensor(self, name_or_port: Any) -> Tensor:
-        """The tensor of an input or output by port or tensor name; inferences write and read this very object."""
+        """Return the tensor of an input or output by port or tensor name: the object that inferences read or write."""
         return self._slot(name_or_port).tensor
 
     def set_tensor(self, name_or_port: Any, tensor: Tensor) -> None:
-        """Uses this tensor for an input or output, found by port or tensor name. An output's tensor is written
-        directly, and takes on the shape of the result."""
+        """Bind a tensor to an input or output, given by port or tensor name.
+
+        An inference writes directly to an output's tensor, which takes the shape of the result.
+        """
         self._slot(name_or_port).bind(_tensor(tensor))
 
     def set_tensors(self, tensors: Mapping[Any, Tensor]) -> None:
-        """`set_tensor` for every name, port or number (of an input) in the dict."""
+        """Call `set_tensor` for every name, port or number (of an input) in the dict."""
         for key, tensor in tensors.items():
             (self._inputs[self._compilation.inputs.number(key)] if isinstance(key, int) else self._slot(key)).bind(
                 _tensor(tensor))
@@ -48,34 +50,34 @@ class RequestTensors:
             return self._inputs[number]
         number = outputs.find(key)
         if number is None:
-            what = f"tensor name {key}" if isinstance(key, str) else repr(key)
-            raise RuntimeError(f"Port for {what} was not found. The model has {inputs} and {outputs}")
+            description = f"tensor name {key}" if isinstance(key, str) else repr(key)
+            raise RuntimeError(f"Port for {description} was not found. The model has {inputs} and {outputs}")
         return self._outputs[number]
 
     def get_input_tensor(self, index: int | None = None) -> Tensor:
-        """The tensor of the input of that number, or of the only one."""
+        """Return the tensor of the input with this number, by default of the only input."""
         self._check_idle()
         return self._inputs[self._compilation.inputs.index_number(index)].tensor
 
     def get_output_tensor(self, index: int | None = None) -> Tensor:
-        """The tensor of the output of that number, or of the only one."""
+        """Return the tensor of the output with this number, by default of the only output."""
         self._check_idle()
         return self._outputs[self._compilation.outputs.index_number(index)].tensor
 
     def set_input_tensor(self, *args: Any, **kwargs: Any) -> None:
-        """``set_input_tensor(tensor)`` for the only input, or ``set_input_tensor(index, tensor)``."""
+        """Bind the tensor of an input: ``set_input_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
         self._check_idle()
         index, tensor = _indexed("set_input_tensor", args, kwargs)
         self._inputs[self._compilation.inputs.index_number(index)].bind(_tensor(tensor))
 
     def set_output_tensor(self, *args: Any, **kwargs: Any) -> None:
-        """``set_output_tensor(tensor)`` for the only output, or ``set_output_tensor(index, tensor)``."""
+        """Bind the tensor of an output: ``set_output_tensor(tensor)`` if it is the only one, or ``(index, tensor)``."""
         self._check_idle()
         index, tensor = _indexed("set_output_tensor", args, kwargs)
         self._outputs[self._compilation.outputs.index_number(index)].bind(_tensor(tensor))
 
     def set_input_tensors(self, tensors: Any) -> None:
-        """Tensors of inputs: a dict by number, or a list of one for the only input."""
+        """Bind the tensors of inputs: a dict by number, or a list of one tensor for the only input."""
         if not isinstance(tensors, Mapping):
             self._compilation.inputs.number()
             if len(tensors) != 1:
@@ -85,7 +87,7 @@ class RequestTensors:
             self.set_input_tensor(index, tensor)
 
     def set_output_tensors(self, outputs: Mapping[int, Tensor]) -> None:
-        """Tensors of outputs by number."""
+        """Bind the tensors of outputs: a dict by number."""
         if not isinstance(outputs, Mapping):
             raise TypeError(f"set_output_tensors takes a dict, got {type(outputs).__name__}")
         for index, tensor in outputs.items():
@@ -111,15 +113,15 @@ class RequestTensors:
 
 
 def _indexed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | None, Any]:
-    """(index, tensor) of the two ways to call a setter."""
-    given = dict(kwargs)
+    """Return (index or None, tensor) from the arguments of a setter."""
+    arguments = dict(kwargs)
     if len(args) == 2:
-        given["index"], given["tensor"] = args
+        arguments["index"], arguments["tensor"] = args
     elif len(args) == 1:
-        given["index" if "tensor" in kwargs else "tensor"] = args[0]
-    if not {"tensor"} <= given.keys() <= {"index", "tensor"} or len(args) > 2:
+        arguments["index" if "tensor" in kwargs else "tensor"] = args[0]
+    if not {"tensor"} <= arguments.keys() <= {"index", "tensor"} or len(args) > 2:
         raise TypeError(f"{name} takes (tensor) or (index, tensor)")
-    return given.get("index"), given["tensor"]
+    return arguments.get("index"), arguments["tensor"]
 
 
 def _tensor(value: Any) -> Tensor:

@@ -1,7 +1,7 @@
-"""Properties of devices and compiled models: names, defaults, and what is read-only.
+"""Properties of devices and compiled models: names, default values, and read-only properties.
 
-A property that tells a device how to run (threads, pinning, caches) and has no meaning here is taken, checked and
-given back, so that programs written for OpenVINO's devices need no change.
+A property that has no effect in ovgpu (threads, pinning, caches) is checked, stored and returned, so that programs
+written for OpenVINO's devices need no change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ovgpu.properties import device as device_properties
 from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import Type
 
-PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.dynamic)  # that INFERENCE_PRECISION_HINT takes
-CACHES = (Type.bf16, Type.f16, Type.f32)  # that KV_CACHE_PRECISION decides
+PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.dynamic)  # values of INFERENCE_PRECISION_HINT
+CACHE_PRECISIONS = (Type.bf16, Type.f16, Type.f32)  # values of KV_CACHE_PRECISION with an effect
 STREAM_POLICIES = {"AUTO": -1, "NUMA": -2}
 
-# Defaults of what can be set; the type of the default is that of the property. Those of `COMPUTED` are never seen.
+# Default values of writable properties. The type of the default is the type of the property. The defaults of
+# properties in `COMPUTED` are never returned.
 WRITABLE: dict[str, Any] = {
     "NUM_STREAMS": 0,
     "INFERENCE_NUM_THREADS": 0,
@@ -60,15 +61,15 @@ WRITABLE: dict[str, Any] = {
     "DEVICE_PROPERTIES": {},
 }
 
-# OpenVINO's compiled models give these back as texts.
+# OpenVINO's compiled models return these as strings.
 TEXTS_WHEN_COMPILED = ("PERF_COUNT", "PERFORMANCE_HINT", "PERFORMANCE_HINT_NUM_REQUESTS")
 
 _CAPABILITY = device_properties.Capability
 _TYPE = device_properties.Type
 _cpus = os.cpu_count() or 1
 
-# How many inferences run at a time for throughput, and at most: while a card computes for one request, the host
-# prepares others; it has eight queues for the work of streams.
+# Numbers of inferences in parallel: the default for throughput, and the maximum. While a card computes for one request,
+# the host prepares others. A card has eight queues for the work of streams.
 STREAMS = {"NVIDIA": (4, 8)}
 
 READ_ONLY: dict[str, Callable[[Settings], Any]] = {
@@ -77,13 +78,13 @@ READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "FULL_DEVICE_NAME": lambda s: _processor() if s.device == "CPU" else s.device,
     "EXECUTION_DEVICES": lambda s: [s.device],
     "OPTIMIZATION_CAPABILITIES": lambda s: [_CAPABILITY.FP32, _CAPABILITY.FP16, _CAPABILITY.BF16, _CAPABILITY.INT8],
-    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, s.most_streams[1], 1),
-    "RANGE_FOR_STREAMS": lambda s: (1, s.most_streams[1]),
+    "RANGE_FOR_ASYNC_INFER_REQUESTS": lambda s: (1, s.stream_limits[1], 1),
+    "RANGE_FOR_STREAMS": lambda s: (1, s.stream_limits[1]),
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.device == "CPU" else _TYPE.DISCRETE,
     "DEVICE_ARCHITECTURE": lambda s: platform.machine(),
 }
-# Of cards; those of openvino's GPU device have its names.
-CARD: dict[str, Callable[[Settings], Any]] = {
+# Read-only properties of cards, with the names of OpenVINO's GPU device where it has them.
+CARD_READ_ONLY: dict[str, Callable[[Settings], Any]] = {
     "AVAILABLE_DEVICES": lambda s: [str(n) for n in devices.card_numbers()],
     "FULL_DEVICE_NAME": lambda s: s.card.name,
     "DEVICE_TYPE": lambda s: _TYPE.INTEGRATED if s.card.integrated else _TYPE.DISCRETE,
@@ -96,7 +97,7 @@ CARD: dict[str, Callable[[Settings], Any]] = {
     "GPU_UARCH_VERSION": lambda s: "{}.{}.0".format(*s.card.capability),
     "GPU_MEMORY_STATISTICS": lambda s: cuda.memory(s.card.number),
 }
-# What follows from other properties while it is not set, or is not what was asked for.
+# Properties whose values are derived from other properties, or may differ from the value that was set.
 COMPUTED: dict[str, Callable[[Settings], Any]] = {
     "NUM_STREAMS": lambda s: s.streams,
     "INFERENCE_NUM_THREADS": lambda s: s["INFERENCE_NUM_THREADS"] or _cpus,
@@ -111,30 +112,30 @@ COMPILED_ONLY: dict[str, Callable[[Settings], Any]] = {
 
 
 class Settings:
-    """The properties of a device; what is not set is as in ``base``, the settings of the core."""
+    """Properties of a device. Properties that are not set have the values in ``base``, such as those of the core."""
 
-    model_name: str | None = None  # of a compiled model, whose settings are fixed
+    model_name: str | None = None  # set for a compiled model, whose settings are read-only
 
     def __init__(self, device: str, base: Settings | None = None) -> None:
         self.device: str = device
-        self._read_only = {**READ_ONLY, **CARD} if devices.is_card(device) else READ_ONLY
+        self._read_only = {**READ_ONLY, **CARD_READ_ONLY} if devices.is_card(device) else READ_ONLY
         self._base = base
         self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        given = self._given(name)
-        return WRITABLE[name] if given is None else given
+        explicit = self._explicit(name)
+        return WRITABLE[name] if explicit is None else explicit
 
     @property
     def supported(self) -> dict[str, str]:
-        """Names of the properties, each with ``RO`` or ``RW``."""
+        """The names of the properties, each with ``RO`` or ``RW``."""
         if self.model_name is not None:
             return dict.fromkeys([*COMPILED_ONLY, *self._read_only, *WRITABLE], "RO")
         return {**dict.fromkeys(self._read_only, "RO"), **dict.fromkeys(WRITABLE, "RW")}
 
     @property
     def card(self) -> cuda.Card:
-        """The card that a device of the family NVIDIA stands for."""
+        """The card of a device of the family NVIDIA."""
         return cuda.card(int(self._card_number))
 
     @property
@@ -142,46 +143,45 @@ class Settings:
         return self.device.partition(".")[2] or self["DEVICE_ID"] or "0"
 
     @property
-    def most_streams(self) -> tuple[int, int]:
-        """How many inferences run at a time for throughput, and at most."""
+    def stream_limits(self) -> tuple[int, int]:
+        """The numbers of inferences in parallel: the default for throughput, and the maximum."""
         return STREAMS.get(devices.family(self.device), (_cpus, _cpus))
 
     @property
     def precision(self) -> Type:
-        """The type that floats are computed in; dynamic if each in its own.
+        """The type that floats are computed in; dynamic means that each is computed in its own type.
 
-        NumPy computes in f32 whatever the type: only what was asked for rounds to 16 bits. A card computes in the
-        model's types, or for speed in f16, which has the smaller error of the two. bf16 without units for it is f32.
+        NumPy computes in f32 unless a 16-bit type was set explicitly. A card computes in the model's types, or, if
+        performance is preferred, in f16, which has a smaller error than bf16. Cards without bf16 units use f32 for it.
         """
-        given: Type | None = self._given("INFERENCE_PRECISION_HINT")
-        if given == Type.bf16 and devices.is_card(self.device) and self.card.capability < (8, 0):
+        explicit: Type | None = self._explicit("INFERENCE_PRECISION_HINT")
+        if explicit == Type.bf16 and devices.is_card(self.device) and self.card.capability < (8, 0):
             return Type.f32
-        if given is not None or self.device == "CPU":
-            return given or Type.f32
+        if explicit is not None or self.device == "CPU":
+            return explicit or Type.f32
         fast = self["EXECUTION_MODE_HINT"] is hint.ExecutionMode.PERFORMANCE
         return Type.f16 if fast else Type.dynamic
 
     @property
     def cache(self) -> Type:
-        """The type that keys and values are kept in from one inference to the next: that of `precision` if none was
-        asked for that there is."""
-        given: Type | None = self._given("KV_CACHE_PRECISION")
-        return given if given in CACHES else self.precision
+        """The element type of the KV cache: the type that was set if ovgpu supports it, else that of `precision`."""
+        explicit: Type | None = self._explicit("KV_CACHE_PRECISION")
+        return explicit if explicit in CACHE_PRECISIONS else self.precision
 
-    def _given(self, name: str) -> Any:
-        """What a property was set to, or None."""
-        return self._values.get(name, None if self._base is None else self._base._given(name))
+    def _explicit(self, name: str) -> Any:
+        """Return the value that a property was set to, or None."""
+        return self._values.get(name, None if self._base is None else self._base._explicit(name))
 
     @property
     def streams(self) -> int:
-        """How many inferences should run at a time."""
+        """The number of inferences that should run in parallel."""
         number: int = self["NUM_STREAMS"]
         if number == 0:
-            return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else self.most_streams[0]
-        return number if number > 0 else self.most_streams[0] if number == STREAM_POLICIES["AUTO"] else 1
+            return 1 if self["PERFORMANCE_HINT"] is hint.PerformanceMode.LATENCY else self.stream_limits[0]
+        return number if number > 0 else self.stream_limits[0] if number == STREAM_POLICIES["AUTO"] else 1
 
     def get(self, name: str) -> Any:
-        """A property's value. RuntimeError that names those there are if it is unknown."""
+        """Return a property's value. RuntimeError that lists the existing properties if it is unknown."""
         key = _key(name)
         computed = self._read_only.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
         if computed is not None:
@@ -196,9 +196,9 @@ class Settings:
         return _text(value) if self.model_name is not None and key in TEXTS_WHEN_COMPILED else value
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Sets properties: all of them, or none if one is wrong.
+        """Set properties: all of them, or none if one is wrong.
 
-        Raises: RuntimeError for an unknown or read-only property, or a value that it does not take.
+        Raises: RuntimeError for an unknown or read-only property, or a value that it does not accept.
         """
         converted = {}
         for name, value in values.items():
@@ -216,9 +216,9 @@ class Settings:
         self._values.update(converted)
 
     def compiled(self, values: Mapping[str, Any], model_name: str) -> Settings:
-        """The settings of a model compiled with these properties; later changes here do not reach them."""
+        """Return the settings of a model compiled with these properties; later changes to `self` do not affect them."""
         settings = Settings(self.device)
-        settings._values = {name: given for name in WRITABLE if (given := self._given(name)) is not None}
+        settings._values = {name: explicit for name in WRITABLE if (explicit := self._explicit(name)) is not None}
         settings.update(values)
         if devices.is_card(self.device):
             settings._values["DEVICE_ID"] = str(devices.card_number(self.device))
@@ -245,8 +245,10 @@ def _text(value: Any) -> str:
 
 
 def _convert(key: str, value: Any) -> Any:
-    """A value as its property's type: texts are what configuration files have, and openvino's own values are known
-    by their names."""
+    """Convert a value to its property's type, from strings as in configuration files or from openvino's objects.
+
+    Raises: RuntimeError for a value that the property does not accept.
+    """
     if type(value).__name__ == "OVAny":
         value = value.value
     default = WRITABLE[key]
@@ -270,7 +272,7 @@ def _convert(key: str, value: Any) -> Any:
 
 
 class _Refused(Exception):
-    """A value that a property does not take; says what it takes."""
+    """Rejection of a property's value; the message describes the accepted values."""
 
 
 def _boolean(value: Any) -> bool:

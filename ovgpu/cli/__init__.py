@@ -1,4 +1,4 @@
-"""The command line: ``ovgpu run | info | benchmark | compare | ops | demo``, also as ``python -m ovgpu``."""
+"""Command line: ``ovgpu run | info | benchmark | compare | ops | demo``, also as ``python -m ovgpu``."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ COMMANDS = (run, info, benchmark, compare, ops, demo)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
-    found = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
-    found.add_argument("--version", action="version", version=f"ovgpu {__version__}")
-    commands = found.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    """Return the argument parser of all commands."""
+    main_parser = argparse.ArgumentParser("ovgpu", description="Runs OpenVINO IR models on NVIDIA GPUs, or with NumPy.")
+    main_parser.add_argument("--version", action="version", version=f"ovgpu {__version__}")
+    commands = main_parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
-    return found
+    return main_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code. What fails is told in one line, unless OVGPU_DEBUG is set."""
+    """Run a command and return the exit code. Errors are reported in one line, or raised if OVGPU_DEBUG is set."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # arrows and boxes on a console that has none
+        if isinstance(stream, io.TextIOWrapper):  # a console may lack arrows and box characters
             stream.reconfigure(errors="replace")
     args = parser().parse_args(argv)
     try:
         code: int | None = args.run(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output closed the pipe
         sys.stdout = open(os.devnull, "w")
         return 0
     except (Error, RuntimeError, OSError, ValueError, LookupError, TypeError) as e:

@@ -1,4 +1,4 @@
-"""What the commands print with: the console, and tables that look alike."""
+"""Console and tables that the commands print with."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from ovgpu.cli._inputs import port_name
 from ovgpu.model import Output
 from ovgpu.ops.base.storage import decode
 
-WIDTH = 160  # columns in a file, so that few rows of plans and tables are folded
+FILE_COLUMNS = 160  # width if stdout is no terminal, so that few rows of tables wrap
 
 
 def console() -> Console:
-    """A console on the present stdout; plain text, and wide, where that is no terminal."""
+    """Return a console on the current stdout: plain text, and wide, if that is no terminal."""
     sized = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if sized else WIDTH)
+    return Console(highlight=False, width=None if sized else FILE_COLUMNS)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[int] = (),
-          whole: Sequence[int] = ()) -> Table:
-    """A table; ``right`` lists the columns that are aligned to the right, ``whole`` those that are not wrapped."""
-    found = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+          unwrapped: Sequence[int] = ()) -> Table:
+    """Return a table. ``right`` has the indices of right-aligned columns; these and ``unwrapped`` ones do not wrap."""
+    result = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
-        found.add_column(column, justify="right" if number in right else "left", overflow="fold",
-                         no_wrap=number in (*right, *whole))
+        result.add_column(column, justify="right" if number in right else "left", overflow="fold",
+                          no_wrap=number in (*right, *unwrapped))
     for row in rows:
-        found.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    return found
+        result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return result
 
 
 def ports_table(title: str, ports: Sequence[Output]) -> Table:
-    """Name, type and shape of inputs or outputs."""
+    """Return a table of name, type and shape of inputs or outputs."""
     return table(title, ("#", "name", "type", "shape"), (
         (i, ", ".join(sorted(p.get_names())) or port_name(p), p.element_type.get_type_name(), p.partial_shape)
         for i, p in enumerate(ports)))
 
 
 def results_table(title: str, named: Iterable[tuple[str, Any]]) -> Table:
-    """Shape and statistics of arrays."""
+    """Return a table of shape and statistics of arrays."""
     return table(title, ("name", "type", "shape", "min", "max", "mean", "first values"),
                  ((name, *statistics(array)) for name, array in named), right=(3, 4, 5))
 
 
 def statistics(array: Any) -> tuple[str, ...]:
-    """Type, shape, least, greatest, mean and first values, as text."""
+    """Return type, shape, minimum, maximum, mean and first values of an array, as text."""
     first = " ".join(f"{v:.4g}" if isinstance(v, (int, float)) else str(v) for v in array.reshape(-1)[:2].tolist())
     first += " ..." if array.size > 2 else ""
     shape = str(list(array.shape)).replace(" ", "")
@@ -60,12 +60,12 @@ def statistics(array: Any) -> tuple[str, ...]:
         return (array.dtype.name, shape, "", "", "", first)
     numbers = decode(array).astype(np.float64)
     with np.errstate(all="ignore"):
-        found = [f"{f(numbers):.4g}" for f in (np.min, np.max, np.mean)]
-    return (array.dtype.name, shape, *found, first)
+        result = [f"{f(numbers):.4g}" for f in (np.min, np.max, np.mean)]
+    return (array.dtype.name, shape, *result, first)
 
 
 def milliseconds(values: Sequence[float]) -> str:
-    """First, median and range of latencies."""
+    """Return first, median and range of latencies in milliseconds, as text."""
     if len(values) == 1:
         return f"{values[0]:.2f} ms"
     rest = values[1:]

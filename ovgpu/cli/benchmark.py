@@ -1,4 +1,4 @@
-"""``ovgpu benchmark``: what benchmark_app does, with its flags and its report lines."""
+"""``ovgpu benchmark``: latency and throughput, with the flags and report lines of OpenVINO's benchmark_app."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.api.infer_request import InferRequest
-from ovgpu.cli._inputs import Array, Feed, fill, number_of, parse_shapes, port_name, static_shape
-from ovgpu.cli.flags import IGNORED, add_flags, given, layouts, requested_config
-from ovgpu.cli.measure import SEQUENCE, Limits, Measurement, Source, measure_async, measure_sync, peak_memory
+from ovgpu.cli._inputs import Array, Feed, fill, input_index, parse_shapes, port_name, static_shape
+from ovgpu.cli.flags import IGNORED, add_flags, given_flags, layouts, requested_config
+from ovgpu.cli.measure import SEQUENCE_INFERENCES, Limits, Measurement, Source, measure_async, measure_sync, peak_memory
 from ovgpu.cli.report import Report, average, milliseconds, totals
 from ovgpu.ir import serialize
 from ovgpu.model import Model, Output
@@ -24,9 +24,9 @@ from ovgpu.runtime.printing import bytes_text, counted
 from ovgpu.runtime.trace import Trace
 from ovgpu.types import PartialShape, Type
 
-TRACED = 100  # inferences of each request that --trace keeps
+TRACED_INFERENCES = 100  # of each request, from the first one on, for --trace
 PERCENTILES = (90, 95, 99)
-DURATION = 60  # seconds, where neither -t nor -niter says otherwise
+DEFAULT_SECONDS = 60  # duration if neither -t nor -niter is given
 STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting device configuration",
          "Reading model files", "Resizing model to match image sizes and given batch", "Configuring input of the model",
          "Loading the model to the device", "Querying optimal runtime parameters",
@@ -34,21 +34,25 @@ STEPS = ("Parsing and validating input arguments", "Loading ovgpu", "Setting dev
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("benchmark", help="latency and throughput, in the manner of benchmark_app",
+    """Add the command to the subparsers ``commands``."""
+    parser = commands.add_parser("benchmark", help="measure latency and throughput, like benchmark_app",
                                  allow_abbrev=False)
     add_flags(parser)
     parser.set_defaults(run=run, parser=parser)
 
 
 def info(text: str = "") -> None:
+    """Print an information line as benchmark_app does."""
     print(f"[ INFO ] {text}", flush=True)
 
 
 def warn(text: str) -> None:
+    """Print a warning as benchmark_app does."""
     print(f"[ WARNING ] {text}", flush=True)
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run the benchmark. Raises ValueError for flags that contradict each other."""
     _Benchmark(args).run()
 
 
@@ -59,9 +63,9 @@ class _Benchmark:
         self.report = Report(args.report_type, Path(args.report_folder or "."), args.json_stats)
         self.compiled: CompiledModel
 
-    def step(self, more: str = "") -> None:
+    def step(self, detail: str = "") -> None:
         self.step_number += 1
-        print(f"[Step {self.step_number}/{len(STEPS)}] {STEPS[self.step_number - 1]}{f' ({more})' if more else ''}",
+        print(f"[Step {self.step_number}/{len(STEPS)}] {STEPS[self.step_number - 1]}{f' ({detail})' if detail else ''}",
               flush=True)
 
     def run(self) -> None:
@@ -70,7 +74,7 @@ class _Benchmark:
         self._check()
         self.step()
         core = Core()
-        self._versions(core)
+        self._print_versions(core)
         self.step()
         config = self._configuration(core)
         self.step()
@@ -78,7 +82,7 @@ class _Benchmark:
         self.step()
         batch = self._reshape(model)
         self.step()
-        _ports(model)
+        _print_ports(model)
         self.step()
         self.compiled = _timed("Compile model", "compile model time (ms)", self.report,
                                lambda: core.compile_model(model, args.target_device, config))
@@ -87,13 +91,13 @@ class _Benchmark:
             for _ in range(3):
                 self.step("skipped")
             self.step()
-            self._write(config, [])
+            self._write_files(config, [])
             return
         self.step()
         info("Model:")
         for key in self.compiled.get_property("SUPPORTED_PROPERTIES"):
             if key != "SUPPORTED_PROPERTIES":
-                info(f"  {key}: {_text(self.compiled.get_property(key))}")
+                info(f"  {key}: {_property_text(self.compiled.get_property(key))}")
         self.step()
         requests, sources = self._requests()
         limits = self._limits(len(requests))
@@ -104,24 +108,24 @@ class _Benchmark:
                   + f", limits: {', '.join(limit_texts)}")
         self._warm_up(requests, sources)
         trace = _Recorder(requests, args.trace, self.compiled) if args.trace else None
-        found = (measure_sync(requests[0], sources[0], limits, trace) if sync
-                 else measure_async(requests, sources, limits, trace))
+        result = (measure_sync(requests[0], sources[0], limits, trace) if sync
+                  else measure_async(requests, sources, limits, trace))
         self.step()
-        self._configured(batch, len(requests), limits)
-        self._results(found, batch)
-        self._write(config, requests)
+        self._report_configuration(batch, len(requests), limits)
+        self._report_results(result, batch)
+        self._write_files(config, requests)
         if trace is not None:
             trace.save()
-        self._print(found, batch, sources[0])
+        self._print(result, batch, sources[0])
 
-    # ---- before
+    # ---- before the measurement
 
     def _check(self) -> None:
         args = self.args
         info("Parsing input parameters")
         if not self.path:
             raise ValueError("no model is given: write ovgpu benchmark MODEL, or -m MODEL")
-        self.report.command_line = given(args, args.parser)
+        self.report.command_line = given_flags(args, args.parser)
         for name, reason in IGNORED.items():
             if getattr(args, name):
                 warn(reason)
@@ -132,7 +136,7 @@ class _Benchmark:
         if self.api == "sync" and (args.number_infer_requests or 1) > 1:
             raise ValueError(f"-nireq {args.number_infer_requests} needs -api async")
 
-    def _versions(self, core: Core) -> None:
+    def _print_versions(self, core: Core) -> None:
         info("ovgpu:")
         for device, version in core.get_versions(self.args.target_device).items():
             info(f"Build ................................. {version.build_number}")
@@ -160,13 +164,14 @@ class _Benchmark:
         info("Loading model files")
         model: Model = _timed("Read model", "read model time (ms)", self.report, lambda: core.read_model(self.path))
         info("Original model I/O parameters:")
-        _ports(model)
+        _print_ports(model)
         return model
 
     def _reshape(self, model: Model) -> str:
-        """Applies -shape and -b; returns the batch size."""
+        """Apply -shape and -b. Return the batch size as text."""
         args, ports = self.args, model.inputs
-        shapes = {i: some[0] for i, some in parse_shapes([args.shape] if args.shape else [], ports).items()}
+        shapes = {i: alternatives[0]
+                  for i, alternatives in parse_shapes([args.shape] if args.shape else [], ports).items()}
         named = layouts(args.layout)
         batches = {}
         for number, port in enumerate(ports):
@@ -192,9 +197,9 @@ class _Benchmark:
         args, compiled = self.args, self.compiled
         count = 1 if self.api == "sync" else args.number_infer_requests or int(
             compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        groups = self._groups()
+        groups = self._shape_groups()
         random = np.random.default_rng(0)
-        files = self._files()
+        files = self._input_arrays()
         for number, port in enumerate(compiled.inputs):
             if number not in files:
                 name = port_name(port)
@@ -209,47 +214,47 @@ class _Benchmark:
         sources = [Source([Feed(compiled.inputs, arrays, bool(states), args.prompt) for arrays in tensors],
                           bool(states), not only) for _ in requests]
         if states:
-            info(f"State: {counted(states, 'variable')}, reset after every {SEQUENCE} inferences")
+            info(f"State: {counted(states, 'variable')}, reset after every {SEQUENCE_INFERENCES} inferences")
         self.inference_only = not sources[0].fill
         self.tokens, self.length = sources[0].feeds[0].tokens, max(sources[0].feeds[0].length, 1)
         return requests, sources
 
-    def _groups(self) -> list[dict[int, tuple[int, ...]]]:
-        """The shapes of the inputs; several groups if -data_shape gives several."""
+    def _shape_groups(self) -> list[dict[int, tuple[int, ...]]]:
+        """Return the shapes of all inputs: one group, or several if -data_shape lists several."""
         ports = self.compiled.inputs
         data = parse_shapes([self.args.data_shape] if self.args.data_shape else [], ports)
         count = max(map(len, data.values()), default=1)
-        files = self._files()
+        files = self._input_arrays()
         return [{i: files[i].shape if i in files else
-                 static_shape(port, data[i][n % len(data[i])] if i in data else self._token(port), "-data_shape")
+                 static_shape(port, data[i][n % len(data[i])] if i in data else self._token_shape(port), "-data_shape")
                  for i, port in enumerate(ports)} for n in range(count)]
 
-    def _token(self, port: Output) -> PartialShape | None:
-        """The shape of one token of one sequence, as they follow a prompt; None if there is none."""
+    def _token_shape(self, port: Output) -> PartialShape | None:
+        """Return the input shape for one token of one sequence, as used after a prompt; None without --prompt."""
         declared = port.partial_shape
         if not self.args.prompt or declared.rank.is_dynamic:
             return None
         return PartialShape([1 if d.is_dynamic else d for d in declared])
 
-    def _files(self) -> dict[int, Array]:
-        ports, found = self.compiled.inputs, {}
+    def _input_arrays(self) -> dict[int, Array]:
+        ports, result = self.compiled.inputs, {}
         for text in (t for group in self.args.paths_to_input for t in group):
             name, separator, path = text.partition(":")
             if not separator or Path(text).is_file():
                 if len(ports) != 1:
                     raise ValueError(f"-i {text}: the model has {len(ports)} inputs, so write NAME:{text}")
                 name, path = "0", text
-            number = number_of(ports, name)
-            found[number] = _load(Path(path), ports[number])
-        return found
+            number = input_index(ports, name)
+            result[number] = _load(Path(path), ports[number])
+        return result
 
     def _limits(self, requests: int) -> Limits:
         args = self.args
-        seconds = args.time or (0 if args.number_iterations else DURATION)
-        wanted = args.number_iterations or 0
-        rounded = -(-wanted // requests) * requests
-        if rounded != wanted:
-            warn(f"Number of iterations was aligned by request number from {wanted} to {rounded} using number of "
+        seconds = args.time or (0 if args.number_iterations else DEFAULT_SECONDS)
+        requested = args.number_iterations or 0
+        rounded = -(-requested // requests) * requests
+        if rounded != requested:
+            warn(f"Number of iterations was aligned by request number from {requested} to {rounded} using number of "
                  f"requests {requests}")
         return Limits(rounded, float(seconds))
 
@@ -258,7 +263,7 @@ class _Benchmark:
         info(f"Benchmarking in {'inference only' if self.inference_only else 'full'} mode "
              f"(inputs filling are {filled} in measurement loop).")
         for request in requests:
-            _show_results(request)
+            _download_results(request)
         if self.args.no_warmup:
             info("Skipping warmup inference due to -no_warmup flag")
             return
@@ -275,41 +280,42 @@ class _Benchmark:
                 request.infer(source.next(request))
                 source.restart(request)
 
-    # ---- after
+    # ---- after the measurement
 
-    def _configured(self, batch: str, requests: int, limits: Limits) -> None:
+    def _report_configuration(self, batch: str, requests: int, limits: Limits) -> None:
         self.report.configuration = [
             ("topology", self.compiled.get_property("NETWORK_NAME")),
             ("target device", self.args.target_device), ("API", self.api),
             ("inference_only", str(self.inference_only)),
-            ("precision", _text(self.compiled.get_property("INFERENCE_PRECISION_HINT"))), ("batch size", batch),
+            ("precision", _property_text(self.compiled.get_property("INFERENCE_PRECISION_HINT"))),
+            ("batch size", batch),
             ("number of iterations", str(limits.iterations)), ("number of parallel infer requests", str(requests)),
             ("duration (ms)", f"{limits.seconds * 1000:.0f}")]
 
-    def _results(self, found: Measurement, batch: str) -> None:
+    def _report_results(self, result: Measurement, batch: str) -> None:
         p = self.args.latency_percentile
         self.report.results += [
-            ("total execution time (ms)", f"{found.seconds * 1000:.2f}"),
-            ("total number of iterations", str(found.iterations)),
-            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{found.percentile(p):.2f}"),
-            ("avg latency", f"{found.average:.2f}"), ("min latency", f"{min(found.latencies):.2f}"),
-            ("max latency", f"{max(found.latencies):.2f}"),
-            ("throughput", f"{found.per_second * _number(batch):.2f}")]
-        self.report.results += [(name, f"{rate:.2f}") for name, rate in self._rates(found)]
+            ("total execution time (ms)", f"{result.seconds * 1000:.2f}"),
+            ("total number of iterations", str(result.iterations)),
+            ("latency (ms)" if p == 50 else f"latency ({p} percentile) (ms)", f"{result.percentile(p):.2f}"),
+            ("avg latency", f"{result.average:.2f}"), ("min latency", f"{min(result.latencies):.2f}"),
+            ("max latency", f"{max(result.latencies):.2f}"),
+            ("throughput", f"{result.per_second * _batch_number(batch):.2f}")]
+        self.report.results += [(name, f"{rate:.2f}") for name, rate in self._rates(result)]
 
-    def _rates(self, found: Measurement) -> list[tuple[str, float]]:
-        """Tokens per second of prompts and of what follows them, from the medians of their times."""
-        if not found.prompts:
+    def _rates(self, result: Measurement) -> list[tuple[str, float]]:
+        """Return the tokens per second of prefill and decode, from the median latencies; nothing without --prompt."""
+        if not result.prompts:
             return []
         sequences = self.tokens // self.length
-        times = (self.args.prompt * sequences, found.prompts), (self.tokens, found.latencies)
-        return [(f"{name} (tokens/s)", 1000 * tokens / float(np.median(took)))
-                for name, (tokens, took) in zip(("prefill", "decode"), times)]
+        times = (self.args.prompt * sequences, result.prompts), (self.tokens, result.latencies)
+        return [(f"{name} (tokens/s)", 1000 * tokens / float(np.median(elapsed)))
+                for name, (tokens, elapsed) in zip(("prefill", "decode"), times)]
 
-    def _write(self, config: dict[str, Any], requests: Sequence[InferRequest]) -> None:
+    def _write_files(self, config: dict[str, Any], requests: Sequence[InferRequest]) -> None:
         args = self.args
         if args.dump_config:
-            text = json.dumps({args.target_device: {k: _text(v) for k, v in config.items()}}, indent=4)
+            text = json.dumps({args.target_device: {k: _property_text(v) for k, v in config.items()}}, indent=4)
             Path(args.dump_config).write_text(text + "\n", encoding="utf-8")
             info(f"Configuration settings were dumped to {args.dump_config}")
         if args.exec_graph_path:
@@ -322,35 +328,35 @@ class _Benchmark:
             if counters:
                 self.report.write_counters(counters, info)
 
-    def _print(self, found: Measurement, batch: str, source: Source) -> None:
+    def _print(self, result: Measurement, batch: str, source: Source) -> None:
         p = self.args.latency_percentile
-        info("Percentiles:      " + ", ".join(f"{q}%: {found.percentile(q):.3f}" for q in PERCENTILES) + " ms")
+        info("Percentiles:      " + ", ".join(f"{q}%: {result.percentile(q):.3f}" for q in PERCENTILES) + " ms")
         info(f"Memory:           {self._memory()}")
         info(f"Execution Devices:{self.compiled.get_property('EXECUTION_DEVICES')}")
-        info(f"Count:            {found.iterations} iterations")
-        info(f"Duration:         {found.seconds * 1000:.2f} ms")
+        info(f"Count:            {result.iterations} iterations")
+        info(f"Duration:         {result.seconds * 1000:.2f} ms")
         info("Latency:")
-        unit, factor = ("us", 1000) if found.average < 1 else ("ms", 1)
+        unit, factor = ("us", 1000) if result.average < 1 else ("ms", 1)
         info(("   Median:        " if p == 50 else f"   {p} percentile:     ")
-             + f"{found.percentile(p) * factor:.2f} {unit}")
-        for title, value in (("Average", found.average), ("Min", min(found.latencies)), ("Max", max(found.latencies))):
+             + f"{result.percentile(p) * factor:.2f} {unit}")
+        for title, value in (("Average", result.average), ("Min", min(result.latencies)),
+                             ("Max", max(result.latencies))):
             info(f"   {title + ':':<15}{value * factor:.2f} {unit}")
-        info(f"Throughput:   {found.per_second * _number(batch):.2f} FPS")
+        info(f"Throughput:   {result.per_second * _batch_number(batch):.2f} FPS")
         if source.stateful and source.feeds[0].tokens:
-            info(f"Tokens:       {found.per_second * source.feeds[0].tokens:.2f} tokens/s")
-        for name, rate in self._rates(found):
-            times = found.prompts if name.startswith("prefill") else found.latencies
+            info(f"Tokens:       {result.per_second * source.feeds[0].tokens:.2f} tokens/s")
+        for name, rate in self._rates(result):
+            times = result.prompts if name.startswith("prefill") else result.latencies
             info(f"   {name.split()[0].capitalize() + ':':<11}{rate:.2f} tokens/s, {np.median(times):.2f} ms")
 
-
     def _memory(self) -> str:
-        """What the process has taken, on the host at its peak."""
-        taken = {"host": peak_memory(), "device": self.compiled.memory_held()}
-        return ", ".join(f"{where} {bytes_text(size)}" for where, size in taken.items() if size) or "unknown"
+        """Return the peak host memory and the held device memory of the process, as text."""
+        usage = {"host": peak_memory(), "device": self.compiled.memory_held()}
+        return ", ".join(f"{where} {bytes_text(size)}" for where, size in usage.items() if size) or "unknown"
 
 
 class _Recorder:
-    """Keeps when the layers of the first inferences of each request ran."""
+    """Recorder of the layers' timelines in the first inferences of each request."""
 
     def __init__(self, requests: Sequence[InferRequest], path: str, compiled: CompiledModel) -> None:
         self.requests, self.path = requests, path
@@ -359,24 +365,25 @@ class _Recorder:
 
     def __call__(self, number: int) -> None:
         self.counts[number] += 1
-        if self.counts[number] <= TRACED:
+        if self.counts[number] <= TRACED_INFERENCES:
             self.trace.add(self.requests[number].timeline(), number)
 
     def save(self) -> None:
         self.trace.save(self.path)
-        info(f"Trace of {counted(sum(min(n, TRACED) for n in self.counts), 'inference')} is stored to {self.path}")
+        info(f"Trace of {counted(sum(min(n, TRACED_INFERENCES) for n in self.counts), 'inference')} is stored to "
+             f"{self.path}")
 
 
-def _timed(what: str, key: str, report: Report, work: Any) -> Any:
+def _timed(action: str, key: str, report: Report, work: Any) -> Any:
     start = time.perf_counter()
-    found = work()
-    took = f"{(time.perf_counter() - start) * 1000:.2f}"
-    info(f"{what} took {took} ms")
-    report.results.append((key, took))
-    return found
+    result = work()
+    elapsed = f"{(time.perf_counter() - start) * 1000:.2f}"
+    info(f"{action} took {elapsed} ms")
+    report.results.append((key, elapsed))
+    return result
 
 
-def _ports(model: Model) -> None:
+def _print_ports(model: Model) -> None:
     for title, ports in (("Model inputs:", model.inputs), ("Model outputs:", model.outputs)):
         info(title)
         for port in ports:
@@ -391,7 +398,7 @@ def _layout(port: Output) -> str:
 
 
 def _batch_axis(port: Output, shape: PartialShape, named: dict[str, str]) -> int | None:
-    """The dimension that is the batch: what -layout says, or the first one of an image."""
+    """Return the batch axis: the N of -layout, else axis 0 of an image (4 axes, 1 or 3 channels), else None."""
     layout = named.get(port_name(port), named.get(port.node.friendly_name, named.get("")))
     if layout is not None:
         return layout.index("N") if "N" in layout else None
@@ -418,19 +425,19 @@ def _print_counters(infos: Sequence[Any], order: str) -> None:
     print(f"Total time:     {milliseconds(real)} milliseconds\nTotal CPU time: {milliseconds(cpu)} milliseconds\n")
 
 
-def _text(value: Any) -> str:
-    """A property's value as a command line or a JSON file has it."""
+def _property_text(value: Any) -> str:
+    """Return a property's value as a command line or a JSON file writes it."""
     if isinstance(value, Type):
         return value.get_type_name()
     return value.name if isinstance(value, Enum) else str(value)
 
 
-def _number(batch: str) -> int:
+def _batch_number(batch: str) -> int:
     return int(batch) if batch.isdecimal() else 1
 
 
-def _show_results(request: InferRequest) -> None:
-    """Have inferences download all results: large ones otherwise wait on the device until they are read."""
+def _download_results(request: InferRequest) -> None:
+    """Make inferences download all results. Large ones otherwise stay on the device until they are read."""
     for number, port in enumerate(request.model_outputs):
         if not port.element_type.is_dynamic():
             _ = request.get_output_tensor(number).array

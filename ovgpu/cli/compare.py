@@ -1,4 +1,4 @@
-"""``ovgpu compare``: a model on a device and on a reference, layer by layer; names the first layer that differs."""
+"""``ovgpu compare``: layer-by-layer comparison of a device with a reference, which finds the first wrong layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ovgpu.api.core import Core
-from ovgpu.cli._inputs import add_options, feed_of
+from ovgpu.cli._inputs import add_options, build_feed
 from ovgpu.cli._print import console, statistics, table
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.storage import decode
@@ -20,14 +20,15 @@ from ovgpu.runtime.printing import counted
 from ovgpu.types import Type
 
 Array = np.ndarray[Any, Any]
-Place = tuple[str, int]  # a layer's name and the number of its output
-SILENT = ("Constant", "Result", "Assign")  # layers that compute nothing
-COARSE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the tolerance of what is rounded to so few bits, at least
-WORST = 20
+OutputKey = tuple[str, int]  # layer name, output index
+SKIPPED_OPS = ("Constant", "Result", "Assign")  # ops that compute nothing
+MIN_TOLERANCE = {Type.f16: 2e-3, Type.bf16: 1.6e-2}  # the least tolerance for types with so few bits
+MAX_ROWS = 20
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("compare", help="compare every layer's outputs with those of a reference")
+    """Add the command to the subparsers ``commands``."""
+    parser = commands.add_parser("compare", help="compare the outputs of every layer with a reference")
     parser.add_argument("model", help="the .xml file of the model, or its folder")
     parser.add_argument("--against", choices=("cpu", "openvino"), metavar="cpu|openvino",
                         help="the reference: ovgpu's CPU, or OpenVINO's CPU plugin in f32 (default for -d CPU)")
@@ -40,7 +41,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code: 1 if something differs."""
+    """Compare the model with the reference. Return the exit code: 1 if an output differs."""
     core = Core()
     model = core.read_model(args.model)
     compiled = core.compile_model(model, args.device)
@@ -50,18 +51,19 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("the device is the reference: choose another one with -d, or --against openvino")
     layers = {node.friendly_name: node for node in model.ops}
     precision = compiled.get_property("INFERENCE_PRECISION_HINT")
-    reference: Side = OpenVINO(args.model) if against == "openvino" else Ours(model, "CPU", precision)
+    reference: Engine = OpenVINOEngine(args.model) if against == "openvino" else OvgpuEngine(model, "CPU", precision)
     comparison = Comparison(layers, args.tolerance)
-    ours, request = Ours(model, args.device, precision), compiled.create_infer_request()
-    feed = feed_of(args, compiled.inputs, bool(request.query_state()))
+    engine, request = OvgpuEngine(model, args.device, precision), compiled.create_infer_request()
+    feed = build_feed(args, compiled.inputs, bool(request.query_state()))
     for step in range(args.steps):
         inputs = feed.next()
-        wanted = reference.infer(inputs)
-        comparison.add(step, ours.infer(inputs), wanted)
+        expected = reference.infer(inputs)
+        comparison.add(step, engine.infer(inputs), expected)
         request.infer(inputs)
-        outputs = {_source(port.node): request.get_output_tensor(i).array for i, port in enumerate(compiled.outputs)}
+        outputs = {_source_key(port.node): request.get_output_tensor(i).array
+                   for i, port in enumerate(compiled.outputs)}
         if comparison.first is None:
-            comparison.whole(step, outputs, wanted)
+            comparison.full_model(step, outputs, expected)
         if comparison.first is not None:
             break
     out = console()
@@ -72,40 +74,42 @@ def run(args: argparse.Namespace) -> int:
     return int(comparison.first is not None)
 
 
-def _source(result: Any) -> Place:
-    """The output of a layer that a Result takes."""
+def _source_key(result: Any) -> OutputKey:
+    """Return the key of the port that a Result reads."""
     port = result.inputs[0]
     return port.node.friendly_name, port.index
 
 
-# ---- who computes
+# ---- engines
 
-class Side(Protocol):
-    """Infers with a model, and gives what all its layers make."""
+class Engine(Protocol):
+    """Engine that runs a model and returns the outputs of all its layers."""
 
-    def infer(self, inputs: Mapping[int, Array]) -> dict[Place, Array]: ...
+    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]: ...
 
 
-class Ours:
-    """ovgpu, with a Result for every output of a layer. Loops and branches are layers as a whole."""
+class OvgpuEngine:
+    """ovgpu, with a Result for every output of a layer. A loop or an If counts as one layer."""
 
     def __init__(self, model: Model, device: str, precision: Type) -> None:
-        whole = model.clone()
-        ports = [port for node in whole.ops if node.op.name not in SILENT for port in node.outputs]
-        self.first = len(whole.results)
-        self.places = [(port.node.friendly_name, port.index) for port in ports]
-        whole.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}") for port in ports])
-        whole.validate_nodes_and_infer_types()
+        full_model = model.clone()
+        ports = [port for node in full_model.ops if node.op.name not in SKIPPED_OPS for port in node.outputs]
+        self.first = len(full_model.results)
+        self.port_keys = [(port.node.friendly_name, port.index) for port in ports]
+        full_model.add_results([Node(Result(), [port], name=f"{port.node.friendly_name}/{port.index}")
+                                for port in ports])
+        full_model.validate_nodes_and_infer_types()
         config = {"INFERENCE_PRECISION_HINT": precision}
-        self.request = Core().compile_model(whole, device, config).create_infer_request()
+        self.request = Core().compile_model(full_model, device, config).create_infer_request()
 
-    def infer(self, inputs: Mapping[int, Array]) -> dict[Place, Array]:
+    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
         self.request.infer(dict(inputs))
-        return {place: self.request.get_output_tensor(self.first + i).array for i, place in enumerate(self.places)}
+        return {output_key: self.request.get_output_tensor(self.first + i).array
+                for i, output_key in enumerate(self.port_keys)}
 
 
-class OpenVINO:
-    """OpenVINO's CPU plugin in f32, likewise."""
+class OpenVINOEngine:
+    """OpenVINO's CPU plugin in f32, with a Result for every output of a layer."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -115,107 +119,107 @@ class OpenVINO:
         self.openvino = openvino
         core = openvino.Core()
         model = core.read_model(path)
-        self.kinds = [port.get_element_type() for port in model.inputs]
-        ports = [port for node in model.get_ordered_ops() if node.get_type_name() not in SILENT
+        self.element_types = [port.get_element_type() for port in model.inputs]
+        ports = [port for node in model.get_ordered_ops() if node.get_type_name() not in SKIPPED_OPS
                  for port in node.outputs()]
         self.first = len(model.outputs)
-        self.places = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
+        self.port_keys = [(port.get_node().get_friendly_name(), port.get_index()) for port in ports]
         model.add_results([openvino.opset1.result(port) for port in ports])
-        exact = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
-                 "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-        self.request = core.compile_model(model, "CPU", exact).create_infer_request()
+        f32_config = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "KV_CACHE_PRECISION": "f32",
+                      "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+        self.request = core.compile_model(model, "CPU", f32_config).create_infer_request()
 
-    def infer(self, inputs: Mapping[int, Array]) -> dict[Place, Array]:
-        self.request.infer({i: self._tensor(x, self.kinds[i]) for i, x in inputs.items()})
+    def infer(self, inputs: Mapping[int, Array]) -> dict[OutputKey, Array]:
+        self.request.infer({i: self._tensor(x, self.element_types[i]) for i, x in inputs.items()})
         tensors = self.request.output_tensors[self.first :]
-        return {place: np.array(x.str_data if x.element_type.get_type_name() == "string" else x.data)
-                for place, x in zip(self.places, tensors)}
+        return {output_key: np.array(x.str_data if x.element_type.get_type_name() == "string" else x.data)
+                for output_key, x in zip(self.port_keys, tensors)}
 
     def _tensor(self, x: Array, kind: Any) -> Any:
         if x.dtype == object or x.dtype.isbuiltin == 1:
             return self.openvino.Tensor(np.ascontiguousarray(x))
-        tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # of a type that NumPy lacks
+        tensor = self.openvino.Tensor(kind, self.openvino.Shape(x.shape))  # NumPy lacks the type
         tensor.data.reshape(-1).view(np.uint8)[...] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         return tensor
 
 
-# ---- how they differ
+# ---- differences
 
 @dataclass(frozen=True)
 class Error:
-    """The largest difference of two tensors: ``relative`` to the largest value of the reference, and where."""
+    """Largest difference of two tensors; ``relative`` to the largest value of the reference. ``text`` describes it."""
 
     absolute: float
     relative: float
     text: str
 
     @staticmethod
-    def between(found: Array, wanted: Array) -> Error | None:
-        """None if the tensors are alike."""
-        if found.shape != wanted.shape:
-            return Error(np.inf, np.inf, f"shape {list(found.shape)} instead of {list(wanted.shape)}")
-        if found.dtype == object or wanted.dtype.kind in "OUS":
-            wrong = found.astype(str) != wanted.astype(str)
-            return _described(found, wanted, wrong.astype(np.float64), 1.0) if wrong.any() else None
-        a, b = (decode(x).astype(np.float64) for x in (found, wanted))
+    def between(actual: Array, expected: Array) -> Error | None:
+        """Return the largest difference, or None if the tensors are equal."""
+        if actual.shape != expected.shape:
+            return Error(np.inf, np.inf, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
+        if actual.dtype == object or expected.dtype.kind in "OUS":
+            wrong = actual.astype(str) != expected.astype(str)
+            return _largest_error(actual, expected, wrong.astype(np.float64), 1.0) if wrong.any() else None
+        a, b = (decode(x).astype(np.float64) for x in (actual, expected))
         with np.errstate(all="ignore"):
             error = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
             error[np.isnan(error)] = np.inf
             largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-        return _described(found, wanted, error, largest) if error.any() else None
+        return _largest_error(actual, expected, error, largest) if error.any() else None
 
 
-def _described(found: Array, wanted: Array, error: Array, largest: float) -> Error:
+def _largest_error(actual: Array, expected: Array, error: Array, largest: float) -> Error:
     where = np.unravel_index(int(error.argmax()), error.shape)
     absolute = float(error[where])
     relative = absolute / largest if largest else np.inf
     return Error(absolute, relative, f"{int((error > 0).sum()):,} of {error.size:,} elements differ, most of all "
-                 f"{[int(i) for i in where]}: {found[where]} instead of {wanted[where]}, an error of {absolute:.3g}, "
-                 f"or {relative:.3g} of the largest value")
+                 f"{[int(i) for i in where]}: {actual[where]} instead of {expected[where]}, "
+                 f"an error of {absolute:.3g}, or {relative:.3g} of the largest value")
 
 
 @dataclass(frozen=True)
-class First:
-    """The first output that differs."""
+class FirstDifference:
+    """First output that differs, and all outputs of that inference."""
 
     step: int
-    place: Place
+    output_key: OutputKey
     error: Error
-    found: Mapping[Place, Array]
+    actual: Mapping[OutputKey, Array]
 
 
 class Comparison:
-    """What has been found so far, of the model's layers by name."""
+    """Differences found so far. ``layers`` are the nodes of the model by name."""
 
     def __init__(self, layers: Mapping[str, Node], tolerance: float) -> None:
         self.layers, self.tolerance = layers, tolerance
-        self.errors: dict[Place, Error | None] = {}  # the largest
-        self.first: First | None = None
-        self.apart = True  # whether the layers were computed one by one when it was found
+        self.errors: dict[OutputKey, Error | None] = {}  # the largest of each output
+        self.first: FirstDifference | None = None
+        self.layerwise = True  # whether the layers were run one by one when `first` was found
 
-    def add(self, step: int, found: Mapping[Place, Array], wanted: Mapping[Place, Array]) -> None:
-        """Compares all layers, in the order in which they are computed."""
-        for place, array in found.items():
-            if place not in wanted:
+    def add(self, step: int, actual: Mapping[OutputKey, Array], expected: Mapping[OutputKey, Array]) -> None:
+        """Compare all outputs of an inference, in the order of computation."""
+        for output_key, array in actual.items():
+            if output_key not in expected:
                 continue
-            error, before = Error.between(array, wanted[place]), self.errors.get(place)
-            if before is None or (error is not None and error.relative > before.relative):
-                self.errors[place] = error
-            if self.first is None and self.differs(place, error):
+            error, previous = Error.between(array, expected[output_key]), self.errors.get(output_key)
+            if previous is None or (error is not None and error.relative > previous.relative):
+                self.errors[output_key] = error
+            if self.first is None and self.differs(output_key, error):
                 assert error is not None
-                self.first = First(step, place, error, dict(found))
+                self.first = FirstDifference(step, output_key, error, dict(actual))
 
-    def whole(self, step: int, outputs: Mapping[Place, Array], wanted: Mapping[Place, Array]) -> None:
-        """Compares the outputs of the model as it is compiled when nobody looks into it."""
-        self.apart = False
-        self.add(step, outputs, wanted)
-        self.apart = self.first is None
+    def full_model(self, step: int, outputs: Mapping[OutputKey, Array], expected: Mapping[OutputKey, Array]) -> None:
+        """Compare the outputs of the model compiled without extra Results, so that its layers are fused."""
+        self.layerwise = False
+        self.add(step, outputs, expected)
+        self.layerwise = self.first is None
 
-    def differs(self, place: Place, error: Error | None) -> bool:
-        kind = self.layers[place[0]].outputs[place[1]].element_type
+    def differs(self, output_key: OutputKey, error: Error | None) -> bool:
+        kind = self.layers[output_key[0]].outputs[output_key[1]].element_type
         if error is None or kind.is_integral():
             return error is not None
-        return error.relative > max(self.tolerance, COARSE.get(kind, 0.0))
+        return error.relative > max(self.tolerance, MIN_TOLERANCE.get(kind, 0.0))
 
     def print(self, out: Any, worst: bool) -> None:
         if self.first is None:
@@ -224,35 +228,36 @@ class Comparison:
         else:
             self._print_first(out, self.first)
         if worst:
-            ranked = sorted(((e, place) for place, e in self.errors.items() if e is not None),
-                            key=lambda pair: -pair[0].relative)[:WORST]
+            ranked = sorted(((e, key) for key, e in self.errors.items() if e is not None),
+                            key=lambda pair: -pair[0].relative)[:MAX_ROWS]
             out.print(table("Largest errors", ("layer", "operation", "type", "absolute", "relative"), (
-                (self._name(place), self.layers[place[0]].op.name, self._type(place), f"{e.absolute:.3g}",
-                 f"{e.relative:.3g}") for e, place in ranked), right=(3, 4)))
+                (self._name(key), self.layers[key[0]].op.name, self._type(key), f"{e.absolute:.3g}",
+                 f"{e.relative:.3g}") for e, key in ranked), right=(3, 4)))
 
-    def _print_first(self, out: Any, first: First) -> None:
-        node = self.layers[first.place[0]]
+    def _print_first(self, out: Any, first: FirstDifference) -> None:
+        node = self.layers[first.output_key[0]]
         out.print(f"inference {first.step + 1}: {node.op.name} {node.op.version} differs, {node.source_location}, "
-                  f"output {first.place[1]}, {self._type(first.place)}", style="red", markup=False, soft_wrap=True)
+                  f"output {first.output_key[1]}, {self._type(first.output_key)}",
+                  style="red", markup=False, soft_wrap=True)
         out.print(first.error.text, markup=False, soft_wrap=True)
-        if not self.apart:
-            out.print("The layers agree one by one: what differs is the model as it is compiled, with layers joined.")
+        if not self.layerwise:
+            out.print("The layers agree one by one. Only the compiled model, with fused layers, differs.")
             return
-        rows = [self._input(source.node, source.index, first.found) for source in node.inputs if source is not None]
+        rows = [self._input(source.node, source.index, first.actual) for source in node.inputs if source is not None]
         out.print(table("Its inputs", ("layer", "type", "shape", "min", "max", "mean", "first values", "agrees"), rows,
                         right=(3, 4, 5)))
 
-    def _input(self, node: Node, index: int, found: Mapping[Place, Array]) -> tuple[str, ...]:
-        """What is told of an input of the layer that differs."""
-        place = node.friendly_name, index
-        array, error = getattr(node.op, "value", found.get(place)), self.errors.get(place)
-        told = [""] * 6 if array is None else statistics(array)
-        return (self._name(place), *told, "yes" if error is None else f"within {error.relative:.2g}")
+    def _input(self, node: Node, index: int, actual: Mapping[OutputKey, Array]) -> tuple[str, ...]:
+        """Return the table row for an input of the layer that differs."""
+        output_key = node.friendly_name, index
+        array, error = getattr(node.op, "value", actual.get(output_key)), self.errors.get(output_key)
+        cells = [""] * 6 if array is None else statistics(array)
+        return (self._name(output_key), *cells, "yes" if error is None else f"within {error.relative:.2g}")
 
-    def _name(self, place: Place) -> str:
-        name, number = place
+    def _name(self, output_key: OutputKey) -> str:
+        name, number = output_key
         return name if len(self.layers[name].outputs) == 1 else f"{name}.{number}"
 
-    def _type(self, place: Place) -> str:
-        port = self.layers[place[0]].outputs[place[1]]
+    def _type(self, output_key: OutputKey) -> str:
+        port = self.layers[output_key[0]].outputs[output_key[1]]
         return f"{port.element_type.get_type_name()}{port.partial_shape}"

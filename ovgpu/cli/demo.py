@@ -1,4 +1,4 @@
-"""``ovgpu demo``: two small models written, read, run and checked; needs no file and no GPU."""
+"""``ovgpu demo``: two small models that are written, read, run and checked. It needs no file and no GPU."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from ovgpu.errors import Error
 from ovgpu.ir import serialize
 
 SEED = 7
-TOLERANCE = 1e-5  # sums of 768 products in f32, in another order
+TOLERANCE = 1e-5  # f32 sums of 768 products, in another order
 
 
 def add_to(commands: Any) -> None:
+    """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("demo", help="run two small models that need no file: a loop and a state")
     parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run both models. Raises Error if a result differs from NumPy's."""
     out, core = console(), Core()
     with tempfile.TemporaryDirectory(prefix="ovgpu-demo-") as folder:
         _loop(out, core, Path(folder), args.device)
@@ -37,9 +39,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
-    """An LSTM in a TensorIterator, compared with a loop in NumPy; h and c are handed on from call to call."""
-    compiled, took = _compile(core, lstm_loop(SEED), folder, device)
-    _title(out, "1  A loop: TensorIterator with an LSTM cell in its body", compiled, took,
+    """Compare an LSTM in a TensorIterator with a loop in NumPy. Each call continues with h and c of the last one."""
+    compiled, elapsed = _compile(core, lstm_loop(SEED), folder, device)
+    _title(out, "1  A loop: TensorIterator with an LSTM cell in its body", compiled, elapsed,
            f"x [1,{STEPS},{FEATURES}], {HIDDEN} units: {STEPS} iterations, which become one LSTM sequence")
     random = np.random.default_rng(SEED)
     h = c = np.zeros((1, HIDDEN), np.float32)
@@ -61,9 +63,9 @@ def _loop(out: Console, core: Core, folder: Path, device: str) -> None:
 
 
 def _state(out: Console, core: Core, folder: Path, device: str) -> None:
-    """A variable that lives from one inference to the next, until it is reset."""
-    compiled, took = _compile(core, moving_window(), folder, device)
-    _title(out, "2  A state: ReadValue and Assign keep the last 4 inputs", compiled, took,
+    """Run a model with a variable that carries over between inferences until it is reset."""
+    compiled, elapsed = _compile(core, moving_window(), folder, device)
+    _title(out, "2  A state: ReadValue and Assign keep the last 4 inputs", compiled, elapsed,
            "the variable stays with the request, in two buffers: one is read, the other one written")
     request = compiled.create_infer_request()
     rows, window, largest = [], np.zeros(WINDOW, np.float32), 0.0
@@ -72,26 +74,26 @@ def _state(out: Console, core: Core, folder: Path, device: str) -> None:
         if call == 7:
             request.reset_state()
             window, note = np.zeros(WINDOW, np.float32), "after reset_state()"
-        found = request.infer([np.array([call], np.float32)])["window"]
+        result = request.infer([np.array([call], np.float32)])["window"]
         window = np.append(window[1:], np.float32(call))
-        largest = max(largest, float(np.abs(found - window).max()))
-        rows.append((call, float(call), " ".join(f"{v:g}" for v in found), f"{request.latency:.3f}", note))
+        largest = max(largest, float(np.abs(result - window).max()))
+        rows.append((call, float(call), " ".join(f"{v:g}" for v in result), f"{request.latency:.3f}", note))
     out.print(table("Calls", ("call", "x", "window", "ms", ""), rows, right=(0, 1, 3)))
     out.print(request.plan())
     _verdict(out, "every window against one kept by NumPy", largest)
 
 
 def lstm_in_numpy(x: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
-    """What the first model computes, as a plain loop: h of every step, the last h, the last c."""
+    """Compute the first model in a plain loop over x [1, T, D]. Return h of every step, the last h, the last c."""
     w, r, b = lstm_weights(SEED)
-    every = []
+    hidden_states = []
     for t in range(x.shape[1]):
         f, i, g, o = np.split(x[:, t] @ w.T + h @ r.T + b, 4, axis=1)
         f, i, o = (1 / (1 + np.exp(-v)) for v in (f, i, o))
         c = f * c + i * np.tanh(g)
         h = o * np.tanh(c)
-        every.append(h)
-    return np.stack(every, 1), h, c
+        hidden_states.append(h)
+    return np.stack(hidden_states, 1), h, c
 
 
 def _compile(core: Core, model: Any, folder: Path, device: str) -> tuple[CompiledModel, float]:
@@ -102,14 +104,14 @@ def _compile(core: Core, model: Any, folder: Path, device: str) -> tuple[Compile
     return compiled, (time.perf_counter() - start) * 1000
 
 
-def _title(out: Console, title: str, compiled: CompiledModel, took: float, what: str) -> None:
+def _title(out: Console, title: str, compiled: CompiledModel, elapsed: float, description: str) -> None:
     name = compiled.get_property("FULL_DEVICE_NAME")
     devices = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
-    out.print(Panel(Text(f"{what}\ndevice {devices} ({name}), read and compiled in {took:.0f} ms"),
+    out.print(Panel(Text(f"{description}\ndevice {devices} ({name}), read and compiled in {elapsed:.0f} ms"),
                     title=Text(title, "bold"), title_align="left"))
 
 
-def _verdict(out: Console, what: str, largest: float) -> None:
+def _verdict(out: Console, description: str, largest: float) -> None:
     if not largest <= TOLERANCE:
-        raise Error(f"the demo computed something else than NumPy: {what}, largest difference {largest:.3g}")
-    out.print(Text(f"✓ {what}: largest difference {largest:.2g}", "bold green"))
+        raise Error(f"the demo computed something else than NumPy: {description}, largest difference {largest:.3g}")
+    out.print(Text(f"✓ {description}: largest difference {largest:.2g}", "bold green"))

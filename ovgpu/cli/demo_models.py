@@ -1,4 +1,4 @@
-"""The two models of the demo, built from ops and written as OpenVINO IR."""
+"""Two models of the demo, built from ops."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Array = np.ndarray[Any, Any]
 
 
 def lstm_weights(seed: int) -> tuple[Array, Array, Array]:
-    """W [4 H, D], R [4 H, H] and B [4 H], gates in the order f, i, c, o."""
+    """Return W [4 H, D], R [4 H, H] and B [4 H] in f32, gates in the order f, i, c, o."""
     random = np.random.default_rng(seed)
     return tuple(random.uniform(-0.08, 0.08, shape).astype(np.float32)  # type: ignore[return-value]
                  for shape in ((4 * HIDDEN, FEATURES), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,)))
 
 
 def lstm_loop(seed: int) -> Model:
-    """A TensorIterator over the time axis of x [1, 25, 512] with an LSTM cell of 256 units in its body.
+    """Return a TensorIterator over the time axis of x [1, 25, 512] with an LSTM cell of 256 units in its body.
 
     Inputs x, h, c; outputs: y [1, 25, 256] with h of every step, and the last h and c.
     """
@@ -58,14 +58,14 @@ def lstm_loop(seed: int) -> Model:
 
 
 def moving_window() -> Model:
-    """A variable that keeps the last 4 inputs: window = [window[1:], x]; the output is the window."""
+    """Return a model whose variable holds the last 4 inputs: window = [window[1:], x]. The output is the window."""
     x = _parameter("x", (1,))
     zeros = _constant(np.zeros(WINDOW, np.float32), "zeros")
     read = Node(ReadValue6(variable_id="window", variable_type=Type.f32, variable_shape=PartialShape([WINDOW])),
                 [zeros], name="read").outputs[0]
     bounds = [_constant(np.array([v]), f"slice_{name}") for v, name in ((1, "start"), (WINDOW, "stop"), (1, "step"))]
-    later = Node(Slice(), [read, *bounds], name="later").outputs[0]
-    window = Node(Concat(axis=0), [later, x], name="append").outputs[0]
+    shifted = Node(Slice(), [read, *bounds], name="later").outputs[0]
+    window = Node(Concat(axis=0), [shifted, x], name="append").outputs[0]
     assign = Node(Assign6(variable_id="window"), [window], name="assign")
     return _model([(window, "window")], [assign], [x], "moving_window")
 

@@ -1,4 +1,4 @@
-"""The flags of ``ovgpu benchmark``: those of OpenVINO's benchmark_app."""
+"""Flags of ``ovgpu benchmark``, compatible with OpenVINO's benchmark_app."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ovgpu.cli.report import AVERAGE, DETAILED, NO_COUNTERS
 
-IGNORED = {  # flags that are accepted and do nothing, and why
+IGNORED = {  # flags that are accepted without effect, and the reason
     "number_threads": "-nthreads is for OpenVINO's CPU device only",
     "infer_threads_pinning": "-pin is for OpenVINO's CPU device only",
     "input_precision": "-ip is not needed: inputs are converted to the types of the model",
@@ -16,27 +16,28 @@ IGNORED = {  # flags that are accepted and do nothing, and why
     "mean_values": "--mean_values has no effect: inputs are used as they are",
     "scale_values": "--scale_values has no effect: inputs are used as they are",
     "load_from_file": "-lfile has no effect: models are always read first",
-    "extensions": "-extensions has no effect: operations are added with @ovgpu.op",
+    "extensions": "-extensions has no effect: operations are added with @ovgpu.register_op",
 }
-SHORT = {"tput": "throughput", "ctput": "cumulative_throughput", "": "throughput"}
+HINT_ALIASES = {"tput": "throughput", "ctput": "cumulative_throughput", "": "throughput"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags to the parser of the command."""
     add = parser.add_argument
     add("model", nargs="?", help="the .xml file of the model, or its folder")
-    add("-m", "--path_to_model", metavar="MODEL", help="the same")
+    add("-m", "--path_to_model", metavar="MODEL", help="the same as MODEL")
     add("-d", "--target_device", default="AUTO", metavar="DEVICE", help="CPU, NVIDIA[.n] or AUTO (default)")
     add("-hint", "--perf_hint", default="", choices=["throughput", "tput", "cumulative_throughput", "ctput", "latency",
-                                                     "none"], help="what to optimise for (default throughput)")
+                                                     "none"], help="performance hint (default throughput)")
     add("-api", "--api_type", default="", choices=["sync", "async"], help="default async, sync for -hint latency")
     add("-niter", "--number_iterations", type=_natural, metavar="N", help="iterations; 0 only compiles the model")
     add("-t", "--time", type=_positive, metavar="SECONDS", help="duration (default 60 unless -niter is given)")
     add("-nireq", "--number_infer_requests", type=_positive, metavar="N", help="requests in flight")
-    add("-nstreams", "--number_streams", metavar="N", help="sets the property NUM_STREAMS")
-    add("-b", "--batch_size", type=_positive, metavar="N", help="sets the batch dimension of all inputs")
-    add("-shape", default="", metavar="SHAPES", help="reshapes the model: in1[1,3,224,224],in2[1,4] or [1,3]")
+    add("-nstreams", "--number_streams", metavar="N", help="set the property NUM_STREAMS")
+    add("-b", "--batch_size", type=_positive, metavar="N", help="set the batch dimension of all inputs")
+    add("-shape", default="", metavar="SHAPES", help="reshape the model: in1[1,3,224,224],in2[1,4] or [1,3]")
     add("-data_shape", default="", metavar="SHAPES", help="shapes of the data for dynamic inputs; several: [1,8][1,16]")
-    add("-layout", default="", metavar="LAYOUTS", help="in1[NCHW],in2[NC] or [NCHW]; says which dimension is the batch")
+    add("-layout", default="", metavar="LAYOUTS", help="in1[NCHW],in2[NC] or [NCHW]; N is the batch dimension")
     add("-i", "--paths_to_input", action="append", nargs="+", default=[], metavar="FILE",
         help=".npy or .bin files, NAME:FILE where there are several inputs")
     add("-infer_precision", default="", metavar="TYPE", help="f32, f16 or bf16, or DEVICE:TYPE")
@@ -50,42 +51,42 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("-lfile", "--load_from_file", action="store_true", help=argparse.SUPPRESS)
     add("-extensions", "--extensions", metavar="PATH", help=argparse.SUPPRESS)
     add("-inference_only", "--inference_only", nargs="?", const=True, type=_boolean, metavar="BOOL",
-        help="leave setting inputs out of the loop (default for static shapes)")
+        help="set the inputs once, outside the measured loop (default for static shapes)")
     add("-no_warmup", action="store_true", help="no inference before the measurement")
     add("-pc", "--perf_counts", nargs="?", const=True, default=False, type=_boolean, metavar="BOOL",
         help="print the time of every layer")
     add("-pcsort", "--perf_counts_sort", default="", choices=["no_sort", "sort", "simple_sort"],
-        help="print them sorted by time")
+        help="print the time of every layer in this order")
     add("-report_type", "--report_type", default="", choices=[NO_COUNTERS, AVERAGE, DETAILED], help="write a report")
-    add("-report_folder", "--report_folder", default="", metavar="FOLDER", help="where reports go")
+    add("-report_folder", "--report_folder", default="", metavar="FOLDER", help="folder of the reports")
     add("-json_stats", "--json_stats", nargs="?", const=True, default=False, type=_boolean, metavar="BOOL",
         help="reports as JSON instead of CSV")
     add("--prompt", type=_positive, default=0, metavar="N",
-        help="sequences begin with N tokens, and go on one by one: one sequence, unless -data_shape says otherwise; "
-             "both are reported, in tokens per second")
+        help="begin each sequence with a prompt of N tokens, then decode token by token; report both in tokens per "
+             "second (one sequence, unless -data_shape has more)")
     add("-latency_percentile", "--latency_percentile", type=_percentile, default=50, metavar="P",
-        help="which percentile to report instead of the median")
+        help="percentile to report instead of the median")
     add("--trace", default="", metavar="FILE.json",
-        help="writes when each layer ran, for chrome://tracing or Perfetto; times every layer, as -pc does")
-    add("-exec_graph_path", "--exec_graph_path", default="", metavar="FILE.xml", help="writes the model as it is run")
-    add("-cdir", "--cache_dir", default="", metavar="FOLDER", help="sets the property CACHE_DIR")
-    add("-dump_config", default="", metavar="FILE.json", help="writes the properties that were set")
-    add("-load_config", default="", metavar="FILE.json", help="reads properties: {device: {name: value}}")
+        help="write a timeline of the layers for chrome://tracing or Perfetto; times every layer, as -pc does")
+    add("-exec_graph_path", "--exec_graph_path", default="", metavar="FILE.xml", help="write the runtime model")
+    add("-cdir", "--cache_dir", default="", metavar="FOLDER", help="set the property CACHE_DIR")
+    add("-dump_config", default="", metavar="FILE.json", help="write the properties that were set")
+    add("-load_config", default="", metavar="FILE.json", help="read properties: {device: {name: value}}")
 
 
 def layouts(text: str) -> dict[str, str]:
-    """Layouts by input name, "" for one without a name, from ``in1[NCHW],[NC]``."""
-    found = {}
+    """Return layouts by input name ("" if there is none) from ``in1[NCHW],[NC]``. Raises ValueError for other text."""
+    layout_by_name = {}
     for part in filter(None, text.replace("]", "] ").replace(",", " ").split()):
         name, separator, layout = part.rstrip("]").partition("[")
         if not separator or not part.endswith("]"):
             raise ValueError(f"cannot read the layout {part!r}: write [NCHW] or name[NCHW]")
-        found[name] = layout
-    return found
+        layout_by_name[name] = layout
+    return layout_by_name
 
 
-def given(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
-    """The flags that were given and their values."""
+def given_flags(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """Return the flags that differ from their defaults, with their values as text."""
     return [(name, str(value)) for name, value in vars(args).items()
             if name not in ("run", "command", "parser") and value != parser.get_default(name)]
 
@@ -118,9 +119,9 @@ def _boolean(text: str) -> bool:
 
 
 def requested_config(args: argparse.Namespace) -> dict[str, Any]:
-    """The properties that the flags ask for."""
+    """Return the properties of the compiled model that the flags set."""
     config: dict[str, Any] = {}
-    hint = SHORT.get(args.perf_hint, args.perf_hint)
+    hint = HINT_ALIASES.get(args.perf_hint, args.perf_hint)
     if hint != "none":
         config["PERFORMANCE_HINT"] = hint.upper()
     if args.number_streams:

@@ -1,4 +1,4 @@
-"""``ovgpu info``: the devices that there are; what a model is made of, and what running it takes."""
+"""``ovgpu info``: the available devices, or the contents of a model and its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from ovgpu.version import __version__
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("info", help="the devices; inputs, outputs, states and ops of a model; its plan")
+    """Add the command to the subparsers ``commands``."""
+    parser = commands.add_parser("info", help="show the devices, or inputs, outputs, states, ops and plan of a model")
     parser.add_argument("model", nargs="?", help="the .xml file of a model, or its folder; without it, the devices")
     parser.add_argument("--plan", action="store_true", help="compile the model and print its steps and memory")
     parser.add_argument("--shape", action="append", default=[], metavar="NAME=[1,3]",
@@ -33,6 +34,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the model, or the devices if no model is given."""
     if args.model is None:
         _print_devices()
     else:

@@ -1,4 +1,4 @@
-"""Measuring inferences: how many in how much time, and how long each took."""
+"""Measurement of inferences: their number, the total time and the latencies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ovgpu._util.claim import Claim
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli._inputs import Array, Feed
 
-SEQUENCE = 128  # inferences of a stateful model before its state is reset, so that caches stay bounded
-REFRESH = 0.1  # seconds between updates of the progress bar
+SEQUENCE_INFERENCES = 128  # of a stateful model before its state is reset, so that KV caches stay bounded
+REFRESH_SECONDS = 0.1  # between updates of the progress bar
 
 
 @dataclass
 class Limits:
-    """When to stop: after so many iterations, so many seconds, or whichever comes first; 0 is no limit."""
+    """Limits of a measurement: iterations, seconds, or whichever is reached first. 0 means no limit."""
 
     iterations: int = 0
     seconds: float = 0.0
@@ -40,8 +40,8 @@ class Limits:
 
 @dataclass
 class Measurement:
-    """``latencies`` in milliseconds, in the order in which inferences were found to be done; ``prompts`` are those of
-    inferences that began a sequence with a prompt."""
+    """Result of a measurement. Latencies are in milliseconds, in the order of completion: ``prompts`` are those of
+    inferences that began a sequence with a prompt, ``latencies`` all others."""
 
     latencies: list[float] = field(default_factory=list)
     prompts: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Measurement:
 
 
 class Source:
-    """Gives a request its next inputs, or None to keep those it has."""
+    """Source of a request's inputs. `next` returns None if the request keeps its current inputs."""
 
     def __init__(self, feeds: Sequence[Feed], stateful: bool, fill: bool) -> None:
         self.feeds, self.stateful = feeds, stateful
@@ -72,7 +72,7 @@ class Source:
         self.count = 0
 
     def restart(self, request: InferRequest) -> None:
-        """Begins a new sequence."""
+        """Begin a new sequence."""
         request.reset_state()
         self.count = 0
         for feed in self.feeds:
@@ -80,11 +80,11 @@ class Source:
 
     @property
     def prompted(self) -> bool:
-        """Whether the last inputs were those of a prompt."""
+        """True if the last inputs were a prompt."""
         return self.count == 1 and any(feed.prompt for feed in self.feeds)
 
     def next(self, request: InferRequest) -> dict[int, Array] | None:
-        if self.stateful and self.count == SEQUENCE:
+        if self.stateful and self.count == SEQUENCE_INFERENCES:
             self.restart(request)
         self.count += 1
         if not self.fill and self.count > 1:
@@ -93,26 +93,26 @@ class Source:
 
 
 def measure_sync(request: InferRequest, source: Source, limits: Limits,
-                 watch: Callable[[int], None] | None = None) -> Measurement:
-    """Inferences one after the other; ``watch(0)`` is called after each."""
-    found = Measurement()
+                 on_inference: Callable[[int], None] | None = None) -> Measurement:
+    """Run inferences one after the other. ``on_inference(0)`` is called after each."""
+    result = Measurement()
     start = time.perf_counter()
     with _progress(limits) as advance:
-        while not limits.reached(found.iterations, time.perf_counter() - start):
+        while not limits.reached(result.iterations, time.perf_counter() - start):
             request.infer(source.next(request), share_inputs=True, share_outputs=True)
-            (found.prompts if source.prompted else found.latencies).append(request.latency)
-            if watch is not None:
-                watch(0)
-            advance(found.iterations, time.perf_counter() - start)
-    found.seconds = time.perf_counter() - start
-    return found
+            (result.prompts if source.prompted else result.latencies).append(request.latency)
+            if on_inference is not None:
+                on_inference(0)
+            advance(result.iterations, time.perf_counter() - start)
+    result.seconds = time.perf_counter() - start
+    return result
 
 
 def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], limits: Limits,
-                  watch: Callable[[int], None] | None = None) -> Measurement:
-    """As many inferences at a time as there are requests; ``watch`` is called with the number of each request that
-    has ended one. Raises what an inference raised."""
-    found = Measurement()
+                  on_inference: Callable[[int], None] | None = None) -> Measurement:
+    """Run as many inferences at a time as there are requests. ``on_inference`` is called with the index of the
+    request after each inference. Raises the error of a failed inference."""
+    result = Measurement()
     done: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
     idle, started = list(range(len(requests))), 0
 
@@ -120,9 +120,9 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
         number, error = done.get()
         if error is not None:
             raise error
-        found.latencies.append(requests[number].latency)
-        if watch is not None:
-            watch(number)
+        result.latencies.append(requests[number].latency)
+        if on_inference is not None:
+            on_inference(number)
         idle.append(number)
 
     def on_done(number: int, error: BaseException | None) -> None:
@@ -137,26 +137,26 @@ def measure_async(requests: Sequence[InferRequest], sources: Sequence[Source], l
             inputs = sources[number].next(requests[number])
             requests[number].start(inputs, True, partial(on_done, number), Claim())
             started += 1
-            advance(found.iterations, time.perf_counter() - start)
-        while found.iterations < started:
+            advance(result.iterations, time.perf_counter() - start)
+        while result.iterations < started:
             complete()
-    found.seconds = time.perf_counter() - start
-    return found
+    result.seconds = time.perf_counter() - start
+    return result
 
 
 def peak_memory() -> int:
-    """Bytes of host memory that this process has had at most; 0 where that cannot be told."""
+    """Return the peak host memory of this process in bytes; 0 if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
         return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @contextmanager
 def _progress(limits: Limits) -> Iterator[Callable[[int, float], None]]:
-    """A bar on stderr, if that is a terminal."""
+    """Show a progress bar on stderr if that is a terminal. Yields the function that advances it."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda iterations, seconds: None
@@ -168,7 +168,7 @@ def _progress(limits: Limits) -> Iterator[Callable[[int, float], None]]:
 
         def advance(iterations: int, seconds: float) -> None:
             nonlocal last
-            if seconds - last >= REFRESH:
+            if seconds - last >= REFRESH_SECONDS:
                 last = seconds
                 done = limits.fraction(iterations, seconds)
                 progress.update(task, completed=done, iterations=iterations, refresh=True)

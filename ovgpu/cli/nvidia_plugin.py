@@ -1,5 +1,5 @@
-"""The operations of openvino_contrib's NVIDIA plugin: the types that its sources register, as of August 2026, but for
-those that only its own passes make."""
+"""Operations of openvino_contrib's NVIDIA plugin: the types that its sources register as of August 2026, except
+internal types that only its own passes create."""
 
 from __future__ import annotations
 

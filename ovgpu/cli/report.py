@@ -1,4 +1,4 @@
-"""The benchmark's report files, as benchmark_app writes them: CSV with semicolons, or JSON."""
+"""Report files of the benchmark in benchmark_app's format: CSV with semicolons, or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_COUNTERS, AVERAGE, DETAILED = "no_counters", "average_counters", "detailed_co
 
 @dataclass
 class Report:
-    """What was asked for, how it was run, and what came out."""
+    """Report of a benchmark: command line, configuration and results."""
 
     kind: str
     folder: Path
@@ -29,7 +29,7 @@ class Report:
     results: Rows = field(default_factory=list)
 
     def write(self, info: Callable[[str], None]) -> None:
-        """Writes benchmark_report.csv or .json."""
+        """Write benchmark_report.csv or .json."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"benchmark_report.{'json' if self.as_json else 'csv'}"
         if self.as_json:
@@ -43,7 +43,7 @@ class Report:
         info(f"Statistics report is stored to {path}")
 
     def write_counters(self, requests: Sequence[Sequence[ProfilingInfo]], info: Callable[[str], None]) -> None:
-        """Writes the times per layer: of every request, or their average."""
+        """Write the times per layer: those of every request, or their average."""
         if self.kind in ("", NO_COUNTERS):
             info("Statistics collecting for performance counters was not requested. No reports are dumped.")
             return
@@ -62,7 +62,7 @@ class Report:
 
 
 def average(requests: Sequence[Sequence[ProfilingInfo]]) -> list[ProfilingInfo]:
-    """The mean times of each layer over all requests that ran it."""
+    """Return the mean times of each layer over all requests that ran it."""
     layers: dict[tuple[str, str, int], list[ProfilingInfo]] = {}
     for infos in requests:
         seen: Counter[tuple[str, str]] = Counter()
@@ -70,16 +70,19 @@ def average(requests: Sequence[Sequence[ProfilingInfo]]) -> list[ProfilingInfo]:
             name = (info.node_name, info.exec_type)
             layers.setdefault((*name, seen[name]), []).append(info)
             seen[name] += 1
-    return [ProfilingInfo(some[0].node_name, some[0].node_type, some[0].exec_type, some[0].status,
-                          sum((i.real_time for i in some), timedelta()) / len(some),
-                          sum((i.cpu_time for i in some), timedelta()) / len(some)) for some in layers.values()]
+    return [ProfilingInfo(samples[0].node_name, samples[0].node_type, samples[0].exec_type, samples[0].status,
+                          sum((i.real_time for i in samples), timedelta()) / len(samples),
+                          sum((i.cpu_time for i in samples), timedelta()) / len(samples))
+            for samples in layers.values()]
 
 
 def milliseconds(time: timedelta) -> str:
+    """Return a time in milliseconds as text."""
     return f"{time / timedelta(milliseconds=1):.3f}"
 
 
 def totals(infos: Sequence[ProfilingInfo]) -> tuple[timedelta, timedelta]:
+    """Return the sums of the real times and of the CPU times."""
     return (sum((i.real_time for i in infos), timedelta()), sum((i.cpu_time for i in infos), timedelta()))
 
 

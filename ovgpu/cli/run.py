@@ -1,4 +1,4 @@
-"""``ovgpu run``: one or several inferences, state kept in between."""
+"""``ovgpu run``: one or several inferences; the state carries over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ovgpu._util.atomic_file import replacing
 from ovgpu.api.core import Core
-from ovgpu.cli._inputs import add_options, feed_of, port_names
+from ovgpu.cli._inputs import add_options, build_feed, port_names
 from ovgpu.cli._print import console, milliseconds, results_table
 from ovgpu.ops.base.storage import decode
 from ovgpu.runtime.printing import counted
@@ -18,21 +18,23 @@ from ovgpu.types import Type
 
 
 def add_to(commands: Any) -> None:
+    """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("run", help="run a model on given or random inputs")
     parser.add_argument("model", help="the .xml file of the model, or its folder")
     add_options(parser)
     parser.add_argument("--device", default="AUTO", help="CPU, NVIDIA[.n] or AUTO (default)")
-    parser.add_argument("--save", metavar="OUT.npz", help="writes the outputs; as NAME.0, NAME.1 ... for several steps")
+    parser.add_argument("--save", metavar="OUT.npz", help="write the outputs; as NAME.0, NAME.1 ... for several steps")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run the model, print its outputs and latencies, and save the outputs if requested."""
     core = Core()
     model = core.read_model(args.model)
     compiled = core.compile_model(model, args.device)
     request = compiled.create_infer_request()
     states = [s.name for s in request.query_state()]
-    feed = feed_of(args, compiled.inputs, bool(states))
+    feed = build_feed(args, compiled.inputs, bool(states))
     names = port_names(compiled.outputs)
     saved: dict[str, Any] = {}
     latencies = []
@@ -53,11 +55,11 @@ def run(args: argparse.Namespace) -> None:
         out.print(results_table("State", ((s.name, s.state.array) for s in request.query_state())))
     out.print(f"latency: {milliseconds(latencies)}")
     if args.save:
-        with replacing(Path(args.save)) as (file,):  # NumPy would add ".npz" to a path without
+        with replacing(Path(args.save)) as (file,):  # NumPy would add ".npz" to a path without it
             np.savez(file, **saved)
         out.print(f"saved {counted(len(saved), 'array')} to {args.save}", soft_wrap=True)
 
 
 def _portable(array: Any) -> Any:
-    """An array of a dtype that NumPy itself can write and read."""
+    """Convert an array to a dtype that NumPy itself can write and read."""
     return array.astype(str) if array.dtype == object else decode(array) if Type.of(array.dtype).is_real() else array

@@ -1,4 +1,4 @@
-"""OpenVINO IR files: reading them as models, and writing models as them."""
+"""Reader and writer of OpenVINO IR files."""
 
 from __future__ import annotations
 

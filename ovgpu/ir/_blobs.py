@@ -1,4 +1,4 @@
-"""Writing constants into a .bin file."""
+"""Writer of constants into a .bin file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-CHUNK = 1 << 22
-"""Elements that are converted at a time, so that no constant is held twice as a whole."""
+CHUNK_ELEMENTS = 1 << 22
+"""Elements converted at a time, so that no second copy of a whole constant is held."""
 
 F16_MAX, F16_TINY = 65504.0, 2.0**-24
 
 
 class Blobs:
-    """A .bin file in the making. Equal constants are written once; each begins at a multiple of its type's
+    """Writer of a .bin file. Equal constants are written once. Each constant begins at a multiple of its type's
     size, so that a reader's views are aligned (OpenVINO itself packs them without gaps).
 
-    The file ends with a checksum of its constants, which the .xml states as well: a reader knows by it that the two
-    files belong together. OpenVINO does not look at what lies behind the last constant.
+    The file ends with a checksum of its constants. The .xml contains it as well, so that a reader can check that the
+    two files belong together. OpenVINO ignores bytes after the last constant.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -36,7 +36,7 @@ class Blobs:
         self._known: dict[tuple[int, bytes], int] = {}
 
     def write_checksum(self) -> tuple[int, str]:
-        """Writes the end of the file; returns its size in bytes, and the checksum in hexadecimal digits."""
+        """Write the checksum at the end of the file. Return the file size in bytes and the checksum in hexadecimal."""
         checksum = _hash()
         for (size, digest), start in self._known.items():
             checksum.update(b"%d %d " % (start, size) + digest)
@@ -45,7 +45,7 @@ class Blobs:
         return self._end + CHECKSUM_BYTES, checksum.hexdigest()
 
     def write(self, chunks: Iterable[Array], alignment: int) -> tuple[int, int]:
-        """Writes flat uint8 arrays as one constant; its offset and size."""
+        """Write flat uint8 arrays as one constant. Return its offset and size in bytes."""
         start = -(-self._end // alignment) * alignment
         self._file.seek(start)
         size, digest = 0, _hash()
@@ -54,27 +54,28 @@ class Blobs:
             digest.update(chunk.data)
             size += chunk.size
         key = size, digest.digest()
-        before = self._known.get(key) if size else 0
-        if before is not None and before % alignment == 0:  # take it back
+        existing = self._known.get(key) if size else 0
+        if existing is not None and existing % alignment == 0:  # discard the copy
             self._file.truncate(self._end)
-            return before, size
+            return existing, size
         self._known[key] = start
         self._end = start + size
         return start, size
 
 
 def _hash() -> blake2b:
-    import hashlib  # takes time to import that readers do not have to wait for
+    import hashlib  # slow to import, and readers do not need it
 
     return hashlib.blake2b(digest_size=CHECKSUM_BYTES)
 
 
 def shape_of(op: Constant) -> tuple[int, ...]:
+    """Return the shape of a constant without unpacking it."""
     return op.shape if isinstance(op, PackedConstant) else op.value.shape
 
 
 def constant_bytes(op: Constant) -> Iterator[Array]:
-    """The bytes of a constant in OpenVINO's layout; one for an empty constant, whose address it wants."""
+    """Yield the bytes of a constant in OpenVINO's layout. An empty one has one byte, as OpenVINO needs an address."""
     if op.element_type is not Type.string and 0 in shape_of(op):
         yield np.zeros(1, np.uint8)
     elif isinstance(op, PackedConstant):
@@ -88,9 +89,9 @@ def constant_bytes(op: Constant) -> Iterator[Array]:
 # ---- compression to f16
 
 def fits_f16(op: Constant) -> bool:
-    """Whether OpenVINO would store the constant as f16.
+    """Return whether OpenVINO would store the constant as f16.
 
-    It keeps those of which three quarters or more are out of range, and single values that f16 rounds by more
+    It does not if three quarters or more of the values are out of range, or if f16 rounds a single value by more
     than one part in ten thousand.
     """
     if op.element_type not in (Type.f32, Type.f64) or op.value.size == 0:
@@ -98,19 +99,19 @@ def fits_f16(op: Constant) -> bool:
     if op.value.size == 1:
         value = float(op.value.reshape(()))
         return abs(value) <= F16_MAX and abs(float(np.float16(value)) - value) <= 1e-4 * abs(value)
-    outside = 0
+    out_of_range = 0
     for part in _parts(op.value):
         size = np.abs(part)
-        outside += int(np.count_nonzero((size > F16_MAX) | ((size < F16_TINY) & (size > 0))))
-    return outside < 0.75 * op.value.size
+        out_of_range += int(np.count_nonzero((size > F16_MAX) | ((size < F16_TINY) & (size > 0))))
+    return out_of_range < 0.75 * op.value.size
 
 
 def f16_bytes(op: Constant) -> Iterator[Array]:
-    """The values rounded to f16, with those out of range at its limits."""
+    """Yield the bytes of the values rounded to f16; values out of range are clipped to its limits."""
     for part in _parts(op.value):
         yield np.clip(part, -F16_MAX, F16_MAX).astype(np.float16).view(np.uint8)
 
 
 def _parts(values: Array) -> Iterator[Array]:
     flat = np.ascontiguousarray(values).reshape(-1)
-    return (flat[i:i + CHUNK] for i in range(0, flat.size, CHUNK))
+    return (flat[i:i + CHUNK_ELEMENTS] for i in range(0, flat.size, CHUNK_ELEMENTS))

@@ -1,4 +1,4 @@
-"""Port maps: how the ports of TensorIterator, Loop and If meet the parameters and results of their bodies."""
+"""Port maps, which connect the ports of TensorIterator, Loop and If to the parameters and results of their bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovgpu.ops.infrastructure.control_flow import BackEdge, InputMap, OutputMap
 
 @dataclass(frozen=True)
 class Graph:
-    """A model with the layer ids of its parameters and results, each with its index in the model."""
+    """Model with the layer ids of its parameters and results, each with its index in the model."""
 
     model: Model
     parameters: dict[str, int]
@@ -23,6 +23,8 @@ class Graph:
 
 @dataclass(frozen=True)
 class PortMap:
+    """Entries of a port map. The last two fields are indices of a body parameter and a body result of a Loop."""
+
     inputs: tuple[InputMap, ...]
     outputs: tuple[OutputMap, ...]
     current_iteration: int | None = None
@@ -30,36 +32,36 @@ class PortMap:
 
 
 def loop_attributes(layer: Layer, name: str, body: Graph) -> dict[str, Any]:
-    """The attributes of a TensorIterator or Loop that are no text."""
+    """Return the attributes of a TensorIterator or Loop that are not text: body, port map and back edges."""
     ports = port_map(layer, "port_map", body)
     edges = tuple(_back_edges(layer, body))
-    _check_fed(layer, body, ports, {edge.parameter for edge in edges})
-    given = {"body": body.model, "inputs": ports.inputs, "outputs": ports.outputs, "back_edges": edges}
+    _check_sources(layer, body, ports, {edge.parameter for edge in edges})
+    attributes = {"body": body.model, "inputs": ports.inputs, "outputs": ports.outputs, "back_edges": edges}
     if name == "Loop":
-        given |= {"current_iteration": ports.current_iteration, "condition": ports.condition}
-    return given
+        attributes |= {"current_iteration": ports.current_iteration, "condition": ports.condition}
+    return attributes
 
 
 def if_attributes(layer: Layer, then_body: Graph, else_body: Graph) -> dict[str, Any]:
-    """The attributes of an If."""
-    given: dict[str, Any] = {}
+    """Return the attributes of an If: its bodies and their port maps."""
+    attributes: dict[str, Any] = {}
     for branch, body in (("then", then_body), ("else", else_body)):
         ports = port_map(layer, f"{branch}_port_map", body)
         if any(i.axis is not None for i in ports.inputs) or any(o.axis is not None for o in ports.outputs):
             raise layer.error(f"<{branch}_port_map> has an axis, but a branch gets and gives whole tensors")
-        _check_fed(layer, body, ports, set())
-        given |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
-                  f"{branch}_outputs": ports.outputs}
-    return given
+        _check_sources(layer, body, ports, set())
+        attributes |= {f"{branch}_body": body.model, f"{branch}_inputs": ports.inputs,
+                       f"{branch}_outputs": ports.outputs}
+    return attributes
 
 
 def port_map(layer: Layer, tag: str, body: Graph) -> PortMap:
-    """The entries of a port map, sorted by port. ModelError for ports and body layers that do not exist."""
+    """Return the entries of a port map, sorted by port. Raises ModelError for missing ports and body layers."""
     inputs: list[InputMap] = []
     outputs: list[OutputMap] = []
     special: dict[str, int] = {}
-    found = layer.element.find(tag)
-    for entry in () if found is None else found:
+    port_map_element = layer.element.find(tag)
+    for entry in () if port_map_element is None else port_map_element:
         if entry.tag == "input":
             parameter = _inner(layer, entry, "internal_layer_id", body.parameters, "Parameter")
             port = _port(layer, entry, layer.inputs)
@@ -82,22 +84,23 @@ def port_map(layer: Layer, tag: str, body: Graph) -> PortMap:
 
 
 def _port(layer: Layer, entry: Element, ports: dict[str, int]) -> int | None:
-    """The index of the outer port; None for -1, which is no port.
+    """Return the index of the outer port; None for id -1, which means no port.
 
-    Some files count the ports of a direction from 0 instead of giving their ids; both agree for inputs.
+    Some files number the ports of a direction from 0 instead of using their ids; both agree for inputs.
     """
     number = layer.integer(entry, "external_port_id")
     if number == -1:
         return None
     index = ports.get(str(number))
-    if index is None and 0 <= number < len(ports) and not any(integer_or(p) == number for p in ports):
+    if index is None and 0 <= number < len(ports) and not any(integer_or_none(p) == number for p in ports):
         index = number
     if index is None:
         raise layer.error(f"external_port_id {number} in <{_parent(entry)}> is no {entry.tag} port")
     return index
 
 
-def integer_or(text: str) -> int | None:
+def integer_or_none(text: str) -> int | None:
+    """Return `text` as an integer, or None if it is not one."""
     try:
         return integer(text)
     except ValueError:
@@ -122,10 +125,10 @@ def _slicing(layer: Layer, entry: Element) -> dict[str, int]:
     if entry.get("axis") is None:
         return {}
     defaults = {"axis": None, "start": 0, "end": -1, "stride": 1, "part_size": 1}
-    given = {name: layer.integer(entry, name, default) for name, default in defaults.items()}
-    if given["stride"] == 0 or given["part_size"] < 1:
+    attributes = {name: layer.integer(entry, name, default) for name, default in defaults.items()}
+    if attributes["stride"] == 0 or attributes["part_size"] < 1:
         raise layer.error("stride must not be 0, and part_size must be positive")
-    return given
+    return attributes
 
 
 def _back_edges(layer: Layer, body: Graph) -> Iterator[BackEdge]:
@@ -139,15 +142,15 @@ def _back_edges(layer: Layer, body: Graph) -> Iterator[BackEdge]:
         yield BackEdge(result, parameter)
 
 
-def _check_fed(layer: Layer, body: Graph, ports: PortMap, merged: set[int]) -> None:
-    """Every parameter of the body must have exactly one source."""
-    fed = [entry.parameter for entry in ports.inputs]
-    if ports.current_iteration is not None and ports.current_iteration not in fed:
-        fed.append(ports.current_iteration)
+def _check_sources(layer: Layer, body: Graph, ports: PortMap, back_edge_targets: set[int]) -> None:
+    """Raise ModelError unless every parameter of the body has exactly one source."""
+    sources = [entry.parameter for entry in ports.inputs]
+    if ports.current_iteration is not None and ports.current_iteration not in sources:
+        sources.append(ports.current_iteration)
     for name, index in body.parameters.items():
-        count = fed.count(index)
+        count = sources.count(index)
         if count > 1:
             raise layer.error(f"Parameter {name} of the body is fed by {count} entries of the port map")
         if count == 0:
-            value = "initial value" if index in merged else "value"
+            value = "initial value" if index in back_edge_targets else "value"
             raise layer.error(f"Parameter {name} of the body has no {value}: it is not in the port map")

@@ -1,4 +1,4 @@
-"""The weights of a model file, and constants as views of them."""
+"""Weights of a model file, and constants as views of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ovgpu.types.packing import nbytes, unpack
 Array = np.ndarray[Any, Any]
 
 CHECKSUM_BYTES = 16
-"""The end of a .bin file that ovgpu has written."""
-SMALL_BYTES = 1024
-"""Up to so many elements a packed constant takes part in shape inference, which unpacks it."""
+"""Size of the checksum at the end of a .bin file that ovgpu has written."""
+MAX_INFERENCE_BYTES = 1024
+"""Packed constants up to this size are unpacked so that shape inference knows their values."""
 
 
 class PackedConstant(Constant):
-    """A constant of several elements per byte, which is unpacked when `value` is first asked for."""
+    """Constant with several elements per byte, unpacked when `value` is first read."""
 
     packed: Array
     """The bytes in OpenVINO's layout, a view of the mapped file."""
@@ -42,16 +42,16 @@ class PackedConstant(Constant):
         return unpack(self.packed, self.element_type, self.shape)
 
     def infer(self) -> tuple[Spec, ...]:
-        small = self.packed.size <= SMALL_BYTES
+        small = self.packed.size <= MAX_INFERENCE_BYTES
         return (Spec(self.element_type, self.shape, self.value if small else None),)
 
 
 class Weights:
-    """The bytes of a .bin file; a file is mapped on first use and never read as a whole."""
+    """Bytes of a .bin file. The file is mapped on first use and never read as a whole."""
 
-    def __init__(self, source: Path | Any | None, stated: Element | None = None) -> None:
-        """``stated`` is the <weights> element of the .xml: size and checksum of the .bin file written with it."""
-        self._source, self._stated = source, stated
+    def __init__(self, source: Path | Any | None, declared: Element | None = None) -> None:
+        """Use a path, a buffer or None. ``declared`` is the .xml's <weights> element: size and checksum of the .bin."""
+        self._source, self._declared = source, declared
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Weights:
 
     @cached_property
     def bytes(self) -> Array:
-        """All of it as a read-only uint8 array (writable if the given buffer is)."""
+        """The whole file as a read-only uint8 array; a given buffer keeps its writability."""
         if self._source is None:
             raise OpError("the model has constants, but no weights were given")
         if not isinstance(self._source, Path):
@@ -76,7 +76,7 @@ class Weights:
 
     def _check(self, data: Array) -> None:
         """Raise ModelError if the file is not the one that was written together with the .xml."""
-        size, checksum = (None if self._stated is None else self._stated.get(name) for name in ("size", "checksum"))
+        size, checksum = (None if self._declared is None else self._declared.get(name) for name in ("size", "checksum"))
         if size is None or checksum is None:
             return
         if size != str(data.size):
@@ -86,10 +86,10 @@ class Weights:
                              f"checksum {checksum}. Weights that are given as bytes or arrays are not compared")
 
     def constant(self, kind: Type, shape: tuple[int, ...], offset: int, size: int) -> Constant:
-        """The constant at ``offset``, of ``size`` bytes: a view of the file, aligned or not.
+        """Return the constant of ``size`` bytes at ``offset``: a view of the file, aligned or not.
 
-        As in OpenVINO, it may have more bytes than it needs; the first of them count. Raises: OpError if the range is
-        not in the file or too small for the shape.
+        As in OpenVINO, the range may be larger than the shape needs; the first bytes count. Raises: OpError if the
+        range is outside the file or too small for the shape.
         """
         if offset < 0 or size < 0:
             raise OpError(f"offset {offset} and size {size} must not be negative")
@@ -97,7 +97,7 @@ class Weights:
             raise OpError("a constant cannot have the dynamic element type")
         if kind is not Type.string:
             needed = nbytes(kind, shape)
-            if needed == 0:  # openvino writes a byte all the same
+            if needed == 0:  # OpenVINO still writes one byte for it
                 return _constant(kind, np.empty(0, np.uint8), shape)
             if size < needed:
                 raise OpError(f"{kind.type_name} of shape {list(shape)} takes {needed} bytes, not {size}")
@@ -125,7 +125,7 @@ def _constant(kind: Type, raw: Array, shape: tuple[int, ...]) -> Constant:
 
 
 def as_bytes(weights: Any) -> Array:
-    """A flat uint8 view of bytes, a memoryview, an array, or a tensor that has its array in ``data``."""
+    """Return a flat uint8 view of bytes, a memoryview, an array, or a tensor with an array in ``data``."""
     if not isinstance(weights, (bytes, bytearray, memoryview, np.ndarray)):
         weights = getattr(weights, "data", weights)
     try:

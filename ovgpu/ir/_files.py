@@ -1,4 +1,4 @@
-"""Finding the XML of a model: at the path of a file or folder, or in a str or bytes object itself."""
+"""Lookup of a model's XML: at the path of a file or folder, or in a str or bytes object itself."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ovgpu.errors import ModelError
 from ovgpu.ir._xml import MAX_BYTES
 
 CONVERTIBLE = (".onnx", ".pdmodel", ".pb", ".pt", ".pth", ".tflite")
-BEGINNING = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*<")
+XML_START = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*<")
 UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 LFS_POINTER = b"version https://git-lfs.github.com/"
 
 
 @dataclass(frozen=True)
 class Document:
-    """The XML of a model, in UTF-8."""
+    """XML of a model, in UTF-8."""
 
     text: bytes
     source: str = ""
-    """The name of its file, for messages."""
+    """The file name, for messages."""
     weights: Path | None = None
     """The .bin file beside it."""
 
 
 def document(model: Any) -> Document:
-    """Return the XML that ``model`` is, or that is at this path. Raises: ModelError if there is none."""
+    """Return the XML in ``model``, or in the file or folder at that path. Raises: ModelError if there is none."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         text = bytes(model)
         if text[:2] in UTF16 or _is_xml(text) or b"\n" in text:
@@ -47,20 +47,20 @@ def document(model: Any) -> Document:
                          f"openvino.save_model(openvino.convert_model({str(path)!r}), 'model.xml')")
     try:
         if path.is_dir():
-            path = _inside(path)
+            path = _xml_in_folder(path)
         with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)  # `parse` refuses one byte too many; a device may have no end
+            text = file.read(MAX_BYTES + 1)  # one byte too many, which `parse` rejects; a device may be endless
     except (OSError, ValueError) as e:
         raise ModelError(f"the model cannot be read: {path}: {getattr(e, 'strerror', None) or e}") from None
     return Document(_utf8(text, path.name), path.name, path.with_suffix(".bin"))
 
 
-def _inside(folder: Path) -> Path:
-    """Return the model of a folder: openvino_model.xml, as optimum-intel names it, or else the only .xml file."""
+def _xml_in_folder(folder: Path) -> Path:
+    """Return the path of the .xml in a folder: openvino_model.xml (optimum-intel's name), else the only .xml file."""
     found = sorted(folder.glob("*.xml"))
-    usual = folder / "openvino_model.xml"
-    if usual in found:
-        return usual
+    preferred = folder / "openvino_model.xml"
+    if preferred in found:
+        return preferred
     if len(found) == 1:
         return found[0]
     names = ", ".join(path.name for path in found[:5]) + (", ..." if len(found) > 5 else "")
@@ -69,7 +69,7 @@ def _inside(folder: Path) -> Path:
 
 
 def _utf8(text: bytes, name: str) -> bytes:
-    """Return XML as UTF-8. OpenVINO reads UTF-16 as well."""
+    """Return XML as UTF-8. UTF-16 is converted, because OpenVINO reads it as well."""
     if text[:2] in UTF16:
         try:
             return text.decode(UTF16[text[:2]]).encode()
@@ -87,9 +87,9 @@ def _utf8(text: bytes, name: str) -> bytes:
 
 
 def _is_xml(text: bytes) -> bool:
-    return BEGINNING.match(text) is not None
+    return XML_START.match(text) is not None
 
 
 def is_lfs_pointer(text: bytes) -> bool:
-    """Return whether a file is a pointer of Git LFS, in place of a large file that was not fetched."""
+    """Return whether a file with this text is a Git LFS pointer, in place of a large file that was not fetched."""
     return text[: len(LFS_POINTER)] == LFS_POINTER

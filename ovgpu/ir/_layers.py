@@ -1,4 +1,4 @@
-"""A layer of an IR file as it is written: names, ports, attribute texts, runtime information."""
+"""Layers of an IR file, unparsed: names, ports, attribute texts, runtime information."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ovgpu.types import PartialShape, Type
 
 
 class Layer:
-    """One ``<layer>``. Ports are known by the ids that the file gives them, in order."""
+    """One ``<layer>``. ``inputs`` and ``outputs`` map the port ids of the file to indices."""
 
     def __init__(self, element: Element, source: str) -> None:
         self.element, self.source = element, source
-        given: Any = dict(element.attrib)
-        self.id, self.type, self.version = given.get("id", ""), given.get("type", ""), given.get("version", "")
-        self.name = given.get("name") or f"{self.type}_{self.id}"
+        attributes: Any = dict(element.attrib)
+        self.id, self.type, self.version = (attributes.get("id", ""), attributes.get("type", ""),
+                                            attributes.get("version", ""))
+        self.name = attributes.get("name") or f"{self.type}_{self.id}"
         for attribute in ("id", "type", "version"):
-            if attribute not in given:
+            if attribute not in attributes:
                 raise self.error(f"attribute '{attribute}' of the layer is missing")
         self.texts: dict[str, str] = {}
         """The attributes in ``<data>``."""
@@ -35,18 +36,18 @@ class Layer:
                 self.output_ports += part.iterchildren("port")
             elif part.tag == "rt_info":
                 self.rt_info = read_rt_info(part)
-        self.inputs = self._numbered(self.input_ports)
-        self.outputs = self._numbered(self.output_ports)
+        self.inputs = self._index_by_id(self.input_ports)
+        self.outputs = self._index_by_id(self.output_ports)
 
     @property
     def source_location(self) -> str:
-        """Where the layer is, for messages; the same words as those of a node."""
+        """Location of the layer for messages, in the same form as for a node."""
         return ", ".join(part for part in (f"layer '{self.name}'", f"id {self.id}", self.source) if part)
 
     def error(self, message: str) -> ModelError:
         return ModelError(f"[{self.type or 'layer'}] {message} ({self.source_location})")
 
-    def _numbered(self, elements: list[Element]) -> dict[str, int]:
+    def _index_by_id(self, elements: list[Element]) -> dict[str, int]:
         ports: dict[str, int] = {}
         for element in elements:
             name = element.get("id")
@@ -58,7 +59,7 @@ class Layer:
         return ports
 
     def declared(self, port: Element) -> tuple[Type, PartialShape]:
-        """Element type and shape that a port states."""
+        """Return the element type and shape that a port declares. Raises ModelError if they are invalid."""
         texts = [(dim.text or "").strip() for dim in port.iterfind("dim")]
         try:
             kind = Type.parse(port.get("precision", "dynamic"))
@@ -67,7 +68,7 @@ class Layer:
             raise self.error(f"port {port.get('id')}: {e}") from None
 
     def integer(self, element: Element, attribute: str, default: int | None = None) -> int:
-        """An integer attribute. ModelError if it is none, or absent without a default."""
+        """Return an integer attribute. Raises ModelError if it is not an integer, or absent without a default."""
         text = element.get(attribute)
         if text is None:
             if default is None:
@@ -80,8 +81,8 @@ class Layer:
 
 
 def integer(text: str) -> int:
-    """An integer of at most 64 bits, signed or not. ValueError for any other text."""
-    if not ((text.isdecimal() and text.isascii() and len(text) <= 20)  # as nearly all are
+    """Return ``text`` as an integer of at most 20 digits, signed or not. Raises ValueError for other texts."""
+    if not ((text.isdecimal() and text.isascii() and len(text) <= 20)  # fast path for nearly all texts
             or re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", text)):
         raise ValueError(f"{text[:40]!r} is not an integer")
     return int(text)
@@ -90,20 +91,21 @@ def integer(text: str) -> int:
 # ---- tensor names
 
 def split_names(text: str) -> set[str]:
-    """Names separated by commas; a comma in a name is written ``\\,``."""
+    """Return the names in a comma-separated list; a comma in a name is written ``\\,``."""
     if "\\" not in text:
         return {name for name in text.split(",") if name}
     return {name.replace("\\,", ",") for name in re.split(r"(?<!\\),", text) if name}
 
 
 def join_names(names: set[str]) -> str:
+    """Return the names as a comma-separated list, the inverse of `split_names`."""
     return ",".join(name.replace(",", "\\,") for name in sorted(names))
 
 
 # ---- runtime information
 
 def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str, Any]:
-    """Runtime information of a layer or a port, under the keys that openvino gives it.
+    """Return the runtime information of a layer or a port, under the keys that OpenVINO uses.
 
     ``<attribute name="layout" version="0" layout="[N,C]"/>`` becomes ``"layout_0": {"layout": "[N,C]"}``, and
     ``<user_data name="x" value="y"/>`` becomes ``"user_datax": "y"``; user data may nest.
@@ -120,7 +122,7 @@ def read_rt_info(element: Element | None, prefix: str = "user_data") -> dict[str
 
 
 def read_meta(element: Element) -> dict[str, Any]:
-    """Of a model: ``<key value="text"/>`` or ``<info name="key" value="text"/>``, nested."""
+    """Return a model's runtime information: ``<key value="text"/>`` or ``<info name="key" value="text"/>``, nested."""
     info: dict[str, Any] = {}
     for item in element:
         value = item.get("value", item.get("unset_cli_parameters") if item.tag == "unset" else None)
@@ -129,7 +131,7 @@ def read_meta(element: Element) -> dict[str, Any]:
 
 
 def model_rt_info(root: Element) -> dict[str, Any]:
-    """Of a ``<net>``, in the present form or as older files keep it in <meta_data>."""
+    """Return the runtime information of a ``<net>``, in the current form or in the <meta_data> of older files."""
     present = root.find("rt_info")
     if present is not None:
         return read_meta(present)

@@ -1,4 +1,4 @@
-"""The pairing of ReadValue and Assign by variable."""
+"""Checks of the ReadValue and Assign nodes of each variable."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ovgpu.model import Model, Node
 
 
 def check_variables(model: Model) -> None:
-    """No variable has two ReadValues, two Assigns, or an Assign alone. Raises `ModelError`.
+    """Raise `ModelError` if a variable has two ReadValues, two Assigns, or an Assign without a ReadValue.
 
-    A variable that is only read, and an Assign of a value that does not depend on the variable, are fine.
+    A variable that is only read is valid, and so is an Assign of a value that does not depend on the variable.
     """
     reads = _by_variable(model, "ReadValue")
     for variable, assign in _by_variable(model, "Assign").items():
@@ -20,7 +20,7 @@ def check_variables(model: Model) -> None:
 
 
 def check_values(model: Model) -> None:
-    """No Assign gives a variable a type or shape that it cannot have. Call after inference. Raises `ModelError`."""
+    """Raise `ModelError` if an Assign has another type or an incompatible shape. Call it after inference."""
     reads = _by_variable(model, "ReadValue")
     for variable, assign in _by_variable(model, "Assign").items():
         new, declared = assign.outputs[0], reads[variable].outputs[0]

@@ -1,4 +1,4 @@
-"""XML: parsing that of untrusted files (no entities, no DTD, no network, bounded depth); writing."""
+"""XML: a parser for untrusted files (no entities, no DTD, no network, bounded depth) and a writer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ovgpu.errors import ModelError
 Element = etree._Element
 
 MAX_BYTES = 1 << 30
-"""Larger documents are refused; the largest language models have about 50 MB."""
+"""Larger documents are rejected; those of the largest language models have about 50 MB."""
 
 
 def parse(text: bytes, source: str) -> Element:
-    """The root element. Raises `ModelError` for what is no well-formed UTF-8 document without a DTD."""
+    """Return the root element. Raises `ModelError` unless ``text`` is well-formed UTF-8 without a DTD."""
     where = f" ({source})" if source else ""
     if len(text) > MAX_BYTES:
         raise ModelError(f"the XML is larger than {MAX_BYTES} bytes{where}")
@@ -38,12 +38,12 @@ def parse(text: bytes, source: str) -> Element:
 # ---- writing
 
 FORBIDDEN = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-SPACES = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+ATTRIBUTE_ESCAPES = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
 
 
 @dataclass
 class Lines:
-    """Indented lines of XML, written as they come."""
+    """Writer of indented lines of XML."""
 
     file: IO[bytes]
     depth: int = 0
@@ -52,7 +52,7 @@ class Lines:
         self.file.write(b"\t" * self.depth + line.encode() + b"\n")
 
     def empty(self, tag: str, **attributes: Any) -> None:
-        """An element without content; an attribute that is None is left out."""
+        """Write an element without content. Attributes that are None are omitted."""
         self.put(f"<{_open(tag, attributes)} />")
 
     @contextmanager
@@ -65,7 +65,7 @@ class Lines:
 
 
 def _open(tag: str, attributes: dict[str, Any]) -> str:
-    from xml.sax.saxutils import quoteattr  # which brings urllib along: nobody waits for it who only reads
+    from xml.sax.saxutils import quoteattr  # imports urllib, which readers do not need
 
     parts = [tag]
     for name, value in attributes.items():
@@ -73,5 +73,5 @@ def _open(tag: str, attributes: dict[str, Any]) -> str:
             text = str(value)
             if re.search(FORBIDDEN, text):
                 raise ModelError(f"{name}={text[:60]!r} has characters that XML cannot hold")
-            parts.append(f"{name}={quoteattr(text, SPACES)}")
+            parts.append(f"{name}={quoteattr(text, ATTRIBUTE_ESCAPES)}")
     return " ".join(parts)

@@ -1,7 +1,7 @@
-"""Reading OpenVINO IR, versions 10 and 11: an .xml file with the graph, a .bin file with the constants.
+"""Reader of OpenVINO IR, versions 10 and 11: an .xml file with the graph, a .bin file with the constants.
 
-Everything in a file is checked before it is used; whatever is wrong with it raises an `ovgpu.errors.Error`
-that names the op, the layer and the file. Constants are views of the memory-mapped .bin.
+Everything in a file is checked before it is used. Invalid contents raise an `ovgpu.errors.Error` that names
+the op, the layer and the file. Constants are views of the memory-mapped .bin.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.types import Type
 
 VERSIONS = ("10", "11")
-ROOTS = ("Parameter", "Result", "Assign")
-NECESSARY = (*ROOTS, "ReadValue")
-CONSTANTS = ("Const", "Constant")
+ROOT_TYPES = ("Parameter", "Result", "Assign")
+REQUIRED_TYPES = (*ROOT_TYPES, "ReadValue")
+CONSTANT_TYPES = ("Const", "Constant")
 
-# Ops that opset1 forgot, and extensions that a later opset took over.
+# Ops that opset1 lacks although files declare them in it, and extensions that a later opset includes.
 ADDED_IN_OPSET2 = {"MVN", "ROIPooling", "ReorgYolo"}
 FORMER_EXTENSIONS = {
     "ExperimentalDetectronDetectionOutput", "ExperimentalDetectronGenerateProposalsSingleImage",
@@ -41,22 +41,22 @@ FORMER_EXTENSIONS = {
 
 
 def read_model(model: str | bytes | os.PathLike[str], weights: Any = None) -> Model:
-    """The model of an IR file.
+    """Return the model in an IR file.
 
-    ``model`` is a path to an .xml file, or to a folder with an openvino_model.xml or a single .xml file in it, or the
-    XML itself as str or bytes; ``weights`` is a path to the .bin file (by default the one beside the .xml), or its
-    contents: bytes, a memoryview, an array, a Tensor. Bytes given are not copied and must not change as long as the
-    model is used. Nor may the files; they may be replaced by others.
+    ``model`` is the path of an .xml file, or of a folder with an openvino_model.xml or a single .xml file in it, or
+    the XML itself as str or bytes. ``weights`` is the path of the .bin file (by default the one beside the .xml), or
+    its contents: bytes, a memoryview, an array, a Tensor. Such buffers are not copied and must not change while the
+    model is in use. The files must not change either, but they may be replaced by new files.
 
     Raises: ModelError for a malformed file, OpError for a layer that the specification does not allow. Layers
-    of unknown type are no error before the model is compiled.
+    of unknown type raise no error until the model is compiled.
     """
-    given = document(model)
-    root = parse(given.text, given.source)
-    information = {element.getparent(): element for element in root.iter("rt_info")}
-    beside = weights is None or (isinstance(weights, str) and not weights)  # OpenVINO's default is ""
-    source = given.weights if beside else _weights(weights)
-    file = File(given.source, Weights(source, root.find("weights")), information)
+    loaded = document(model)
+    root = parse(loaded.text, loaded.source)
+    rt_info_elements = {element.getparent(): element for element in root.iter("rt_info")}
+    default_weights = weights is None or (isinstance(weights, str) and not weights)  # OpenVINO's default is ""
+    source = loaded.weights if default_weights else _weights(weights)
+    file = File(loaded.source, Weights(source, root.find("weights")), rt_info_elements)
     if root.tag != "net":
         raise ModelError(f"the root element is <{root.tag}>, not <net>{file.suffix}")
     if root.get("version") not in VERSIONS:
@@ -78,10 +78,12 @@ def _weights(weights: Any) -> Any:
 
 @dataclass(frozen=True)
 class File:
+    """IR file that is being read: its name (for messages), weights and <rt_info> elements."""
+
     source: str
     weights: Weights
-    information: dict[Element | None, Element]
-    """The <rt_info> of each element that has one: few ports do."""
+    rt_info_elements: dict[Element | None, Element]
+    """The <rt_info> of each element that has one; few ports do."""
 
     @property
     def suffix(self) -> str:
@@ -91,18 +93,18 @@ class File:
 # ---- graphs
 
 def _graph(root: Element, file: File) -> Graph:
-    """The graph of a ``<net>`` or a body."""
+    """Return the graph of a ``<net>`` or a body."""
     layers = _layers(root, file)
     edges = _edges(root, layers, file)
     nodes: dict[str, Node] = {}
-    for layer in _needed(layers, edges):
+    for layer in _reachable_layers(layers, edges):
         nodes[layer.id] = _node(layer, file)
     for name, node in nodes.items():
-        for port, (origin, output) in edges[name].items():
-            node.inputs[port] = nodes[origin].outputs[output]
+        for port, (producer, output) in edges[name].items():
+            node.inputs[port] = nodes[producer].outputs[output]
         if None in node.inputs:
             raise layers[name].error(f"input {node.inputs.index(None)} is not connected")
-    parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOTS)
+    parameters, results, sinks = ([n for n in nodes if layers[n].type == kind] for kind in ROOT_TYPES)
     model = Model([nodes[n] for n in results], [nodes[n] for n in sinks], [nodes[n] for n in parameters],
                   root.get("name") or "", source=file.source)
     model.rt_info = RTMap(model_rt_info(root))
@@ -123,7 +125,7 @@ def _layers(root: Element, file: File) -> dict[str, Layer]:
     return layers
 
 
-Edges = dict[str, dict[int, tuple[str, int]]]  # layer id -> input -> (layer id, output) that feeds it
+Edges = dict[str, dict[int, tuple[str, int]]]  # layer id -> input index -> (layer id, output index) of its producer
 
 
 def _edges(root: Element, layers: dict[str, Layer], file: File) -> Edges:
@@ -149,16 +151,16 @@ def _edges(root: Element, layers: dict[str, Layer], file: File) -> Edges:
     return edges
 
 
-def _needed(layers: dict[str, Layer], edges: Edges) -> list[Layer]:
-    """The layers that a result, an Assign or nobody (a parameter) needs, in the order of the file."""
-    waiting = [name for name, layer in layers.items() if layer.type in ROOTS]
-    needed = set(waiting)
-    while waiting:
-        for name, _ in edges[waiting.pop()].values():
-            if name not in needed:
-                needed.add(name)
-                waiting.append(name)
-    return [layer for name, layer in layers.items() if name in needed]
+def _reachable_layers(layers: dict[str, Layer], edges: Edges) -> list[Layer]:
+    """Return the parameters, results and Assigns, and all layers they depend on, in the order of the file."""
+    worklist = [name for name, layer in layers.items() if layer.type in ROOT_TYPES]
+    reachable = set(worklist)
+    while worklist:
+        for name, _ in edges[worklist.pop()].values():
+            if name not in reachable:
+                reachable.add(name)
+                worklist.append(name)
+    return [layer for name, layer in layers.items() if name in reachable]
 
 
 # ---- nodes
@@ -179,36 +181,36 @@ def _node(layer: Layer, file: File) -> Node:
         node.rt_info = RTMap(layer.rt_info)
     for output, port in zip(node.outputs, layer.output_ports):
         output.set_names(split_names(port.get("names", "")))
-        if port in file.information:
-            output.rt_info = RTMap(read_rt_info(file.information[port]))
+        if port in file.rt_info_elements:
+            output.rt_info = RTMap(read_rt_info(file.rt_info_elements[port]))
     for index, port in enumerate(layer.input_ports):
-        if port in file.information:
-            node.input_rt_info[index] = RTMap(read_rt_info(file.information[port]))
+        if port in file.rt_info_elements:
+            node.input_rt_info[index] = RTMap(read_rt_info(file.rt_info_elements[port]))
     if layer.type == "Result":
         node.outputs[0].set_names(split_names(layer.element.get("output_names", "")))
     return node
 
 
 def _operation(layer: Layer, file: File) -> Op:
-    if layer.type in CONSTANTS:
+    if layer.type in CONSTANT_TYPES:
         return _constant(layer, file)
-    cls = _find(layer.type, layer.version)
+    cls = _op_class(layer.type, layer.version)
     texts = layer.texts
-    if cls is None and layer.type in NECESSARY:
+    if cls is None and layer.type in REQUIRED_TYPES:
         raise layer.error(f"there is no such operation in {layer.version}")
     if cls is None:
         return Unsupported(name=layer.type, version=layer.version, texts=texts,
                            declared=tuple(layer.declared(port) for port in layer.output_ports))
-    given: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
     if cls.name in ("TensorIterator", "Loop"):
-        given = loop_attributes(layer, cls.name, _body(layer, "body", file))
+        loaded = loop_attributes(layer, cls.name, _body(layer, "body", file))
     elif cls.name == "If":
-        given = if_attributes(layer, _body(layer, "then_body", file), _body(layer, "else_body", file))
+        loaded = if_attributes(layer, _body(layer, "then_body", file), _body(layer, "else_body", file))
     elif cls is Parameter:
         if layer.inputs or len(layer.outputs) > 1:
             raise layer.error("a Parameter has no inputs and one output")
-        texts = _complete(layer)
-    return build(cls, texts, **given)
+        texts = _declared_attributes(layer)
+    return build(cls, texts, **loaded)
 
 
 def _body(layer: Layer, tag: str, file: File) -> Graph:
@@ -219,7 +221,7 @@ def _body(layer: Layer, tag: str, file: File) -> Graph:
 
 
 def _constant(layer: Layer, file: File) -> Op:
-    texts = _complete(layer)
+    texts = _declared_attributes(layer)
     for name in ("offset", "size"):
         if name not in texts:
             raise OpError(f"attribute '{name}' is missing")
@@ -230,8 +232,8 @@ def _constant(layer: Layer, file: File) -> Op:
                                  integer(texts["offset"]), integer(texts["size"]))
 
 
-def _complete(layer: Layer) -> dict[str, str]:
-    """The attributes of a Parameter or Const; old files state shape and type at the output port only."""
+def _declared_attributes(layer: Layer) -> dict[str, str]:
+    """Return the attributes of a Parameter or Const. Old files declare shape and type at the output port only."""
     texts = dict(layer.texts)
     ports = layer.output_ports
     if ports and "shape" not in texts:
@@ -244,8 +246,8 @@ def _complete(layer: Layer) -> dict[str, str]:
     return texts
 
 
-def _find(name: str, version: str) -> type[Op] | None:
-    """The op class of a layer; names are compared without regard to case."""
+def _op_class(name: str, version: str) -> type[Op] | None:
+    """Return the op class of a layer type, or None. If the type is unknown, its letter case is ignored."""
     if name in FORMER_EXTENSIONS and version in ("experimental", "extension"):
         version = "opset6"
     elif name in ADDED_IN_OPSET2 and version == "opset1":
@@ -257,26 +259,26 @@ def _find(name: str, version: str) -> type[Op] | None:
 
 @cache
 def _types_by_lower_case(count: int) -> dict[str, str]:
-    """Lower case name -> name; ``count`` (of registered ops) tells when it is out of date."""
+    """Return a dict from lower-case to registered names. ``count`` (of registered ops) invalidates the cache."""
     return {name.lower(): name for cls in registry() for name in (cls.name, *cls.aliases)}
 
 
 # ---- after inference
 
 def _name_results(model: Model) -> None:
-    """Names of a tensor that are not an input's become those of the outputs that take it."""
-    taken: dict[Output, set[str]] = {}
+    """Move the names of a tensor to the unnamed outputs that read it, unless the tensor is an input."""
+    moved: dict[Output, set[str]] = {}
     for result in model.results:
         port, source = result.outputs[0], result.outputs[0].tensor_port
         if not port.own_names and source.node.op.name != "Parameter":
-            names = taken.setdefault(source, set(source.own_names))
+            names = moved.setdefault(source, set(source.own_names))
             port.set_names(names)
-    for source in taken:
+    for source in moved:
         source.set_names(())
 
 
 def _name_ports(model: Model) -> None:
-    """Gives inputs and outputs of an IR of version 10 the layer names by which its users know them."""
+    """Add layer names to the inputs and outputs of an IR of version 10, whose users address them by layer name."""
     for parameter in model.parameters:
         parameter.outputs[0].add_names({parameter.friendly_name})
     for result in model.results:

@@ -1,4 +1,4 @@
-"""Writing a model as OpenVINO IR, version 10 or 11: files that OpenVINO reads and runs just as well."""
+"""Writer of OpenVINO IR, version 10 or 11. OpenVINO can read and run the files as well."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ LOW_PRECISION = {Type.i4, Type.u4, Type.i8, Type.u8, Type.nf4, Type.f8e4m3, Type
 
 
 def save_model(model: Model, output_model: PathLike, compress_to_fp16: bool = True) -> None:
-    """Writes ``output_model`` (an .xml file) and the .bin file beside it.
+    """Write ``output_model`` (an .xml file) and the .bin file beside it.
 
-    With ``compress_to_fp16``, floating point constants are stored as f16 and converted back in the graph, as
-    openvino does; a quantized model is written as it is. Raises: ModelError if the files cannot be written.
+    With ``compress_to_fp16``, floating point constants are stored as f16 and converted back in the graph, as in
+    OpenVINO; a quantized model is written unchanged. Raises: ModelError if the files cannot be written.
     """
     _write(model, output_model, "", 11, compress_to_fp16 and not _is_quantized(model))
 
 
 def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "",
               version: str = "UNSPECIFIED") -> None:
-    """Writes the model as it is; ``version`` is "IR_V11" (default) or "IR_V10", which has less rt_info.
+    """Write the model unchanged. ``version`` is "IR_V11" (default) or "IR_V10", which has less rt_info.
 
     Raises: ModelError if the files cannot be written.
     """
@@ -52,7 +52,7 @@ def serialize(model: Model, xml_path: PathLike, bin_path: PathLike = "",
 
 
 def _is_quantized(model: Model) -> bool:
-    """Whether there are low-precision weights with a scale, or fake quantization."""
+    """Return whether the model has low-precision weights with a scale, or fake quantization."""
     for node in all_nodes(model):
         if node.op.name in ("FakeQuantize", "FakeConvert"):
             return True
@@ -76,8 +76,8 @@ def _write(model: Model, xml_path: Any, bin_path: Any, version: int, compress: b
     check_files(model)
     try:
         xml.parent.mkdir(parents=True, exist_ok=True)
-        # The files take their places only when they are complete: the model's own constants may be views of the very
-        # file that is being replaced. The .xml is first: it tells whether the .bin is the one it was written with.
+        # Both files replace the old ones only when they are complete, because the model's constants may be views of
+        # the old .bin file. The .xml is replaced first, as its checksum tells whether the .bin file belongs to it.
         with replacing(xml, weights) as (xml_file, bin_file):
             Writer(Lines(xml_file), Blobs(bin_file), version, compress).net(model)
     except OSError as e:
@@ -86,12 +86,12 @@ def _write(model: Model, xml_path: Any, bin_path: Any, version: int, compress: b
 
 # ---- graphs
 
-EDGE = ("from-layer", "from-port", "to-layer", "to-port")
+EDGE_ATTRIBUTES = ("from-layer", "from-port", "to-layer", "to-port")
 
 
 @dataclass
 class Plan:
-    """The layers of a graph: ids by node, and the constants that are stored as f16, which take two layers."""
+    """Layers of a graph: ids by node, and the constants stored as f16, which become two layers: Const and Convert."""
 
     nodes: list[Node]
     ids: dict[Node, int] = field(default_factory=dict)
@@ -100,22 +100,24 @@ class Plan:
 
 @dataclass
 class Writer:
+    """Writer of one model into an .xml and a .bin file."""
+
     lines: Lines
     blobs: Blobs
     version: int
     compress: bool
 
     def net(self, model: Model) -> None:
-        """The whole .xml file."""
+        """Write the whole .xml file."""
         self.lines.put('<?xml version="1.0"?>')
         with self.lines.element("net", name=model.friendly_name, version=self.version):
             self.graph(model, self.plan(model))
-            # Not in <rt_info>, which other programs keep when they write the model with weights of their own.
+            # Not in <rt_info>, which other programs copy when they write the model with other weights.
             size, checksum = self.blobs.write_checksum()
             self.lines.empty("weights", size=size, checksum=checksum)
 
     def graph(self, model: Model, plan: Plan) -> None:
-        """The inside of a ``<net>`` or a body."""
+        """Write the contents of a ``<net>`` or a body."""
         with self.lines.element("layers"):
             for node in plan.nodes:
                 try:
@@ -124,7 +126,7 @@ class Writer:
                     raise e.at(node.op.name, node.source_location) from None
         with self.lines.element("edges"):
             for edge in _edges(plan):
-                self.lines.empty("edge", **dict(zip(EDGE, edge)))
+                self.lines.empty("edge", **dict(zip(EDGE_ATTRIBUTES, edge)))
         with self.lines.element("rt_info"):
             self.meta(model.rt_info)
 
@@ -146,7 +148,7 @@ class Writer:
         if node in plan.compressed:
             self.compressed_constant(node, plan.ids[node])
             return
-        version = "opset1" if op.version == "opset0" else op.version  # what RNNCell calls itself
+        version = "opset1" if op.version == "opset0" else op.version  # of RNNCell
         attributes = {"id": plan.ids[node], "name": node.friendly_name,
                       "type": IR_TYPES.get(op.name, op.name), "version": version}
         if op.name == "Result":
@@ -168,8 +170,8 @@ class Writer:
         port, name = node.outputs[0], node.friendly_name
         offset, size = self.blobs.write(f16_bytes(op), 2)
         shape = ", ".join(map(str, op.value.shape))
-        half = f"{name}_compressed"
-        with self.lines.element("layer", id=number - 1, name=half, type="Const", version="opset1"):
+        compressed_name = f"{name}_compressed"
+        with self.lines.element("layer", id=number - 1, name=compressed_name, type="Const", version="opset1"):
             self.lines.empty("data", element_type="f16", shape=shape, offset=offset, size=size)
             with self.lines.element("output"):
                 self.port(0, Type.f16, port.partial_shape)
@@ -182,7 +184,7 @@ class Writer:
                 self.output(1, port)
 
     def data(self, node: Node) -> dict[str, str]:
-        """The attributes of a node by name, as texts."""
+        """Return the attributes of a node by name, as texts. Write the bytes of a Constant."""
         op: Any = node.op
         if isinstance(op, Unsupported):
             return dict(op.texts)
@@ -273,7 +275,7 @@ class Writer:
     # ---- runtime information
 
     def rt_info(self, info: RTMap) -> None:
-        """Of a layer or port: runtime attributes and user data; other entries are not for files."""
+        """Write the runtime attributes and user data of a layer or port. Other entries are not written."""
         if self.version < 11:
             return
         attributes: dict[str, dict[str, Any]] = {}
@@ -300,7 +302,7 @@ class Writer:
                 self.lines.empty("user_data", name=name, value=rt_text(value))
 
     def meta(self, info: RTMap) -> None:
-        """Of a model: an element per entry, nested; ``<info name="...">`` if the name is no XML name."""
+        """Write a model's runtime information: nested elements, ``<info name="...">`` if the key is no XML name."""
         for key, value in info.plain().items():
             self.meta_entry(key, value)
 
@@ -317,12 +319,12 @@ class Writer:
 
 
 def _may_round(node: Node) -> bool:
-    info = node.rt_info.plain()  # with openvino's marks, of former releases and now, of what must stay f32
+    info = node.rt_info.plain()  # has OpenVINO's marks (former and current) of nodes that must stay f32
     return "precise_0" not in info and ":f16" not in info.get("DisablePrecisionConversion_0", {}).get("value", "")
 
 
 def _sources(node: Node) -> list[Output]:
-    """The inputs; those absent at the end are left out. OpError for one that is absent before others."""
+    """Return the inputs without absent ones at the end. Raises OpError if an absent input precedes others."""
     sources = list(node.inputs)
     while sources and sources[-1] is None:
         sources.pop()
@@ -332,7 +334,7 @@ def _sources(node: Node) -> list[Output]:
 
 
 def _edges(plan: Plan) -> Iterator[tuple[int, int, int, int]]:
-    """(from layer, from port, to layer, to port), by the layer they leave."""
+    """Yield (from layer, from port, to layer, to port), sorted."""
     edges = [(number - 1, 0, number, 0) for node, number in plan.ids.items() if node in plan.compressed]
     for node in plan.nodes:
         for port, source in enumerate(_sources(node)):
@@ -346,7 +348,7 @@ def _alignment(kind: Type) -> int:
 
 
 def attribute_text(value: Any) -> str:
-    """An attribute as files spell it. OpError for a value that they cannot hold."""
+    """Return an attribute as IR files write it. Raises OpError for a type that they cannot hold."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Type):

@@ -1,1 +1,1 @@
-"""From a Model to a Program: values, steps and segments, and the shape functions that lay them out."""
+"""Lowering from a Model to a Program: values, steps and segments, and the shape functions that compute sizes."""

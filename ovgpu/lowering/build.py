@@ -1,8 +1,8 @@
 """Building a Program from a Model whose ports have symbolic specs.
 
-Three passes. `host_values`: which values are needed on the host, and how they get there. `placement`, backwards: where
-results, variables' new values and parts of a Concat should be written, so that nothing is copied afterwards. Here,
-forwards: values, views, steps, and segments cut where running must tell something first.
+Three passes. `host_values` finds the values that the host needs and how they get there. `placement` walks backwards and
+reserves memory for results, variables' new values and parts of a Concat, so that nothing is copied afterwards. The
+builder walks forwards and creates values, views and steps; a segment ends where the next one needs a run-time result.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from ovgpu.errors import OpError
 from ovgpu.lowering import loops
-from ovgpu.lowering.host_values import CONTROL, Hosts
+from ovgpu.lowering.host_values import CONTROL, HostTensors
 from ovgpu.lowering.placement import Reservation, reserve_all
 from ovgpu.lowering.program import (
     Body,
     Copy,
     Download,
-    Free,
+    ElidedNode,
     HostInput,
     HostNode,
     Memory,
@@ -41,22 +41,21 @@ from ovgpu.passes.subgraph import subgraph
 from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
 from ovgpu.types import Type
 
-UNRANKED = View((), ())  # of a variable whose rank only its current value tells
+UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value
 
 
 def build(model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts | None = None, *,
           uploads: bool = False, downloads: bool = False) -> Program:
-    """The program of ``model`` for parameters like ``specs``.
+    """Return the program of ``model`` for parameters with these specs. ``table`` holds their symbols.
 
-    ``layouts`` is given for the body of a loop that is unrolled: strides of its inputs and results, and which
-    results have memory of their own first. Without it everything is dense. ``uploads``, ``downloads``: whether steps
-    bring the inputs that others read to the device, and the results to the host.
+    ``layouts`` describes the memory of inputs and results of a body; without it everything is dense. With ``uploads``,
+    steps copy the inputs that other steps read to the device; with ``downloads``, steps copy the results to the host.
     """
     return Builder(model, specs, table, layouts or loops.Layouts(), uploads, downloads).run()
 
 
 class Builder:
-    """Builds one program; `run` once. `placement` reads and fills ``reserved``, ``outputs`` and ``variables``."""
+    """Builder of one program; call `run` once. `placement` reads and fills ``reserved``, ``outputs``, ``variables``."""
 
     def __init__(self, model: Model, specs: Sequence[Spec], table: Table, layouts: loops.Layouts,
                  uploads: bool = False, downloads: bool = False) -> None:
@@ -64,20 +63,20 @@ class Builder:
         self.uploads, self.downloads = uploads, downloads
         self.program = Program([], [], [], [], {}, {}, {}, set(), source=model.source)
         self.values = self.program.values
-        self.hosts = Hosts(model, table)
+        self.hosts = HostTensors(model, table)
         if layouts.counter is not None:
             counter, count = layouts.counter
             self.hosts.bounds[id(model.parameters[counter].outputs[0])] = 0, count - 1
         self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[int, int] = {}  # id(port) -> value
-        self.reserved: dict[int, Reservation] = {}  # id(port) -> where it should be written
+        self.reserved: dict[int, Reservation] = {}  # id(port) -> the memory to write it to
         self.copies: dict[int, int] = {}  # value -> its dense copy
         self.segment = Segment()
-        self.born: dict[int, int] = {}  # value -> number of the segment that computes it
+        self.computed_in: dict[int, int] = {}  # value -> number of the segment that computes it
         self.host_numbers: dict[int, int] = {}  # id(port) -> host node of the current segment
-        self.outputs: dict[int, int] = {}  # number of a result -> the value that is its memory
-        self.variables: dict[str, int] = {}  # variable id -> likewise
+        self.outputs: dict[int, int] = {}  # index of a result -> the value that is its memory
+        self.variables: dict[str, int] = {}  # variable id -> the value that is the memory of its new value
         self.body_cache: dict[int, tuple[Body, ...] | None] = {}
         self.owners = self._owners()
         self.reads = {n.op.variable_id: n for n in model.ops if isinstance(n.op, ReadValue3)}
@@ -85,36 +84,37 @@ class Builder:
         self.checks = list(table.checks)
 
     def run(self) -> Program:
+        """Return the finished program."""
         for i, parameter in enumerate(self.model.parameters):
             self.program.inputs.append(self._input(parameter, i))
-        wanted = self._demanded()
+        needed = self._needed_nodes()
         for node in self.model.ops:
-            if node.op.name == "ReadValue" and id(node) in wanted:
+            if node.op.name == "ReadValue" and id(node) in needed:
                 self._state(node)
-        nodes = [n for n in self.model.ops if id(n) in wanted and id(n.outputs[0]) not in self.value_of]
+        nodes = [n for n in self.model.ops if id(n) in needed and id(n.outputs[0]) not in self.value_of]
         if all(self.values[i].view is not UNRANKED for i in self.program.states.values()):
             reserve_all(self, nodes)
             self._steps(nodes)
         else:
-            self._cut_rest(nodes)
+            self._defer_rest(nodes)
         self._close()
         if self.uploads:
             self._upload()
         self._fetch_items()
-        finalize(self.program, [c for c in self.checks if self._decides(c)], self._source, self.born)
+        finalize(self.program, [c for c in self.checks if self._can_check(c)], self._source, self.computed_in)
         return self.program
 
     def _steps(self, nodes: Sequence[Node]) -> None:
         for position, node in enumerate(nodes):
             if self._visit(node) and any(p.spec.shape is None for p in node.outputs):
-                self._cut_rest(nodes[position + 1 :])
+                self._defer_rest(nodes[position + 1 :])
                 return
         self._results()
 
     # ---- the shape function
 
     def _host_input(self, port: Output) -> HostInput:
-        """How a step or a host node gets the port's value on the host."""
+        """Return the source from which a step or a host node reads the port's value on the host."""
         spec, value = port.spec, port.spec.value
         if value is not None and not spec.symbolic:
             return HostInput(constant=decode(value) if value.dtype.kind == "V" else value)
@@ -123,7 +123,7 @@ class Builder:
         return HostInput(host_node=self._host_node(port))
 
     def _host_node(self, port: Output) -> int:
-        """The number, in the current segment, of the host node that yields the port; made on first need."""
+        """Return the index, in the current segment, of the host node that yields the port; create it if missing."""
         pending = [port]
         while pending:
             p = pending[-1]
@@ -152,17 +152,17 @@ class Builder:
         self.segment.host_nodes.append(node)
 
     def _fetch_items(self) -> None:
-        """Keep computed values until the next segment has read them, if later shapes depend on their elements."""
+        """Keep values alive until the next segment's shape function has read them, if symbols stand for elements."""
         for port in self.hosts.items:
             value = self.value_of.get(id(port))
-            if value is None or value not in self.born or self.hosts.is_cheap(port):
+            if value is None or value not in self.computed_in or self.hosts.is_cheap(port):
                 continue
-            reader = self.born[value] + 1
+            reader = self.computed_in[value] + 1
             if reader < len(self.program.segments):
                 self.program.segments[reader].fetches.add(value)
 
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
-        """Where the shape function of a segment finds an outside atom; see `shape_function.compile_shape_function`."""
+        """Return the location of an atom's number for a shape function, as `compile_shape_function` takes it."""
         if atom.op == "dim":
             *key, axis = atom.args
             return "shape", self.program.states[key[0]] if isinstance(key[0], str) else key[0], axis
@@ -185,14 +185,14 @@ class Builder:
             return "host", number, atom.args[1]
         return "item", self.value_of[id(port)], atom.args[1]
 
-    def _decides(self, check: Check) -> bool:
-        """Whether this program learns what a check compares; what only the rest does, that checks anew."""
-        return all(self._learns(atom) for x in (check.a, check.b) for atom in atoms(x))
+    def _can_check(self, check: Check) -> bool:
+        """Return whether this program knows both sides of a check. The deferred rest makes the other checks itself."""
+        return all(self._is_known_here(atom) for x in (check.a, check.b) for atom in atoms(x))
 
-    def _learns(self, atom: Atom) -> bool:
+    def _is_known_here(self, atom: Atom) -> bool:
         if atom.op == "unknown":
             return atom.index in self.unknowns
-        if atom.op == "dim" and isinstance(atom.args[0], str):  # of a variable that only an initial value may read
+        if atom.op == "dim" and isinstance(atom.args[0], str):  # a variable may be read by an initial value only
             return atom.args[0] in self.program.states
         if atom.op == "item":
             port = self.hosts.items[atom.args[0]]
@@ -202,7 +202,8 @@ class Builder:
     # ---- values
 
     def value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
-               root: int = -1) -> int:
+              root: int = -1) -> int:
+        """Add a value to the program and return its id. It is a root of its own memory unless ``root`` is given."""
         number = len(self.values)
         kind = kind or (port.spec.type if port is not None else Type.f32)
         name = port.node.friendly_name if port is not None else ""
@@ -221,7 +222,8 @@ class Builder:
         return value
 
     def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
-        # positive: they are those of parts of dense tensors
+        """Return the strides in elements, with a symbol for each one that is None."""
+        # lo=1: the strides belong to parts of dense tensors
         return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
                      for axis, s in enumerate(given))
 
@@ -239,50 +241,50 @@ class Builder:
                 self.values[value].view = View.with_capacity(port.spec.shape, axis, row)
         self.value_of[id(port)] = self.program.states[variable]
 
-    def _demanded(self) -> set[int]:
-        """Ids of the nodes whose results are needed as tensors, not only as numbers of the shape function."""
-        wanted: set[int] = set()
+    def _needed_nodes(self) -> set[int]:
+        """Return the ids of the nodes whose results are needed as tensors, not only in the shape function."""
+        needed: set[int] = set()
         stack = [*self.model.results, *self.model.sinks]
         while stack:
             node = stack.pop()
-            if id(node) in wanted:
+            if id(node) in needed:
                 continue
-            wanted.add(id(node))
-            if node.op.name == "ReadValue":  # its initial value is a program of its own
+            needed.add(id(node))
+            if node.op.name == "ReadValue":  # a separate program computes the initial value
                 continue
             hosts = host_indices(op_of(node), len(node.inputs))
             for i, s in enumerate(node.inputs):
                 if s is not None:
                     on_host = i in hosts or self.hosts.is_known(s)
-                    stack += [p.node for p in self.hosts.fetched(s).values()] if on_host else [s.node]
+                    stack += [p.node for p in self.hosts.ports_to_fetch(s).values()] if on_host else [s.node]
                     for value in self.hosts.symbolic_values(s) if on_host else ():
                         stack += self._producers(value.ravel())
             stack += self._producers(d for port in node.outputs for d in port.spec.shape or ())
-        return wanted
+        return needed
 
     def _producers(self, extents: Iterable[Int]) -> list[Node]:
-        """Return the nodes whose results must exist before these extents are known."""
+        """Return the nodes that must run before these extents are known."""
         found = dict.fromkeys(a for d in extents for a in atoms(d))
         return [self.owners[a.index] if a.op == "unknown" else self.reads[a.args[0]] for a in found
                 if a.op == "unknown" or (a.op == "dim" and isinstance(a.args[0], str))]
 
     def is_bound(self, node: Node) -> bool:
-        """Whether the node becomes a step that writes into given memory."""
+        """Return whether the node becomes a step that writes into given memory."""
         if node.op.name in ("Parameter", "Constant", "ReadValue") or any(self.data_dependent(p) for p in node.outputs):
             return False
         return not isinstance(node.op, CONTROL) or self._bodies(node) is not None
 
     def data_dependent(self, port: Output) -> bool:
-        """Whether the port's tensor is made by a step that allocates its own results."""
+        """Return whether an eager step, which allocates its own results, computes the port's tensor."""
         spec = port.spec
         if spec.shape is None or spec.type == Type.string:
             return True
         return (bool(self.owners) and any(a.op == "unknown" and self.owners[a.index] is port.node
-                                         for d in spec.shape for a in atoms(d))) or (
+                                          for d in spec.shape for a in atoms(d))) or (
             isinstance(port.node.op, CONTROL) and self._bodies(port.node) is None)
 
     def _owners(self) -> dict[int, Node]:
-        """Number of an unknown extent -> the first node whose results have it."""
+        """Return a map from the index of an unknown extent to the first node whose results have it."""
         owners: dict[int, Node] = {}
         for node in self.model.ops:
             for port in node.outputs:
@@ -293,7 +295,7 @@ class Builder:
         return owners
 
     def _bodies(self, node: Node) -> tuple[Body, ...] | None:
-        """The programs of a control node whose iterations are bound ahead, or None if it runs dynamically."""
+        """Return the bodies of a control node whose iterations are bound ahead, or None if it runs dynamically."""
         if id(node) not in self.body_cache:
             self.body_cache[id(node)] = loops.static_bodies(node, build)
         return self.body_cache[id(node)]
@@ -301,7 +303,7 @@ class Builder:
     # ---- steps
 
     def _visit(self, node: Node) -> bool:
-        """Adds the node's steps; True if it is eager, after which a new segment begins."""
+        """Add the node's steps. Return whether it is eager, in which case the segment has ended."""
         if node.op.name in ("Result", "Assign"):
             self._alias(node)
             return False
@@ -309,18 +311,18 @@ class Builder:
             for port in node.outputs:
                 self._materialise(port)
             return False
-        self._await_host(node)
+        self._split_before_host_reads(node)
         hosts = host_indices(op_of(node), len(node.inputs))
         inputs = [-1 if s is None or i in hosts else self._use(s) for i, s in enumerate(node.inputs)]
         inputs += [self.value(None, View.dense(x.shape), "constant", x, kind=Type.of(x.dtype))
-                   for x in op_of(node).kept()]
+                   for x in op_of(node).rng_state()]
         if not isinstance(node.op, CONTROL) and self._try_view(node, inputs):
             return False
         host = {i: self._host_input(s) for i in hosts if (s := node.inputs[i]) is not None}
         if not self.is_bound(node):
-            self._eager(node, inputs, host)
+            self._add_eager_step(node, inputs, host)
             return True
-        self._bound(node, inputs, host)
+        self._add_bound_step(node, inputs, host)
         return False
 
     def _alias(self, node: Node) -> None:
@@ -334,27 +336,27 @@ class Builder:
         return self.value_of[id(port)]
 
     def _materialise(self, port: Output) -> None:
-        """A tensor whose value is a constant, or numbers of the shape function that a step writes out."""
+        """Create the tensor of a port with a known value: a constant, or a step that writes shape numbers to memory."""
         spec = port.spec
         assert spec.value is not None and spec.shape is not None
         if not spec.symbolic:
             self.value_of[id(port)] = self.value(port, View.dense(spec.value.shape), "constant", spec.value)
             return
-        self._await(self.hosts.fetched(port))
+        self._split_before_fetch(self.hosts.ports_to_fetch(port))
         value = self.value(port, View.dense(spec.value.shape), "buffer")
         self.value_of[id(port)] = value
         step = Step(Copy(), "copy", (-1,), (value,), host={0: self._host_input(port)}, node=port.node)
         self._append(step)
 
-    def _await_host(self, node: Node) -> None:
+    def _split_before_host_reads(self, node: Node) -> None:
         for i in host_indices(op_of(node), len(node.inputs)):
             source = node.inputs[i]
             if source is not None:
-                self._await(self.hosts.fetched(source))
+                self._split_before_fetch(self.hosts.ports_to_fetch(source))
 
-    def _await(self, ports: Iterable[int]) -> None:
-        """Begins a new segment if one of the values to read back is computed in this one."""
-        if any(self.born.get(self.value_of[p]) == len(self.program.segments) for p in ports):
+    def _split_before_fetch(self, ports: Iterable[int]) -> None:
+        """Begin a new segment if the current one computes one of the ports to read back (given by `id`)."""
+        if any(self.computed_in.get(self.value_of[p]) == len(self.program.segments) for p in ports):
             self._close()
 
     def _close(self) -> None:
@@ -374,28 +376,28 @@ class Builder:
             return False
         base = self.values[next(i for i in inputs if i >= 0)]
         if base.memory == "eager" and any(self.hosts.is_read(p) for p in node.outputs):
-            return False  # the next segment's shape function would read this view before that segment makes it
+            return False  # the next segment's shape function would read this view before its array exists
         for port, view in zip(node.outputs, views):
             assert view is not None
             value = self.value(port, view, base.memory, base.source, root=base.root)
             self.value_of[id(port)] = value
-            if base.id in self.born:
-                self.born[value] = self.born[base.id]
-        self._free(node, inputs)
+            if base.id in self.computed_in:
+                self.computed_in[value] = self.computed_in[base.id]
+        self._add_elided_node(node, inputs)
         return True
 
-    def _free(self, node: Node, inputs: Sequence[int]) -> None:
+    def _add_elided_node(self, node: Node, inputs: Sequence[int]) -> None:
         outputs = tuple(self.value_of[id(p)] for p in node.outputs)
         self.program.views.append(
-            Free(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
+            ElidedNode(node, tuple(inputs), outputs, len(self.program.segments), len(self.segment.steps)))
 
-    def _eager(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
+    def _add_eager_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         outputs = []
         for port in node.outputs:
             shape = port.spec.shape
             value = self.value(port, View.dense(shape or ()), "eager")
             self.value_of[id(port)] = value
-            self.born[value] = len(self.program.segments)
+            self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
             for axis, dim in enumerate(shape or ()):
                 if isinstance(dim, Sym) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
@@ -406,7 +408,7 @@ class Builder:
         self._append(Step(op_of(node), "eager", tuple(inputs), tuple(outputs), host=host, node=node, bodies=bodies))
         self._close()
 
-    def _bound(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
+    def _add_bound_step(self, node: Node, inputs: Sequence[int], host: dict[int, HostInput]) -> None:
         op = op_of(node)
         outputs = []
         for number, port in enumerate(node.outputs):
@@ -420,66 +422,67 @@ class Builder:
                 root = self.values[reservation.root]
                 value = self.value(port, reservation.view, root.memory, root.source, root=root.id)
             self.value_of[id(port)] = value
-            self.born[value] = len(self.program.segments)
+            self.computed_in[value] = len(self.program.segments)
             outputs.append(value)
         if isinstance(op, CONTROL):
-            inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
+            inputs = [i if i < 0 else self._in_op_layout(i, op) for i in inputs]
             trips = loops.trips(node)
             if trips is not None:
-                host = {**host, loops.TRIPS: HostInput(ints=(trips,))}
+                host = {**host, loops.TRIP_COUNT_KEY: HostInput(ints=(trips,))}
             self._append(Step(op, "control", tuple(inputs), tuple(outputs), host=host, node=node,
                               bodies=self._bodies(node) or ()))
             return
         if op.name == "Concat":
-            self._concat(node, inputs, outputs[0])
+            self._add_concat_copies(node, inputs, outputs[0])
             return
-        inputs = [i if i < 0 else self._laid_out(i, op) for i in inputs]
+        inputs = [i if i < 0 else self._in_op_layout(i, op) for i in inputs]
         specs = [None if s is None else s.spec for s in node.inputs]
         scratch = [self.value(None, View.dense(shape), "buffer", kind=kind)
                    for kind, shape in op.workspace(specs, [p.spec for p in node.outputs])]
         self._append(Step(op, "bound", tuple(inputs), tuple(outputs), tuple(scratch), host, node))
 
-    def _laid_out(self, value: int, op: Op) -> int:
-        """The value, or a dense copy of it, as the op's fast forms take it."""
+    def _in_op_layout(self, value: int, op: Op) -> int:
+        """Return the value if the op takes its strides, else a dense copy."""
         takes = op.layout == "strided" or (op.layout == "blas" and self.values[value].view.is_blas)
         return value if takes else self._dense(value)
 
     def _dense(self, value: int) -> int:
-        """The value, or a dense copy of it."""
+        """Return the value if it is dense, else a dense copy."""
         given = self.values[value]
         if given.view.is_dense:
             return value
         if value not in self.copies:
             copy = self.value(None, View.dense(given.view.shape), "buffer", kind=given.type)
-            self.born[copy] = len(self.program.segments)
+            self.computed_in[copy] = len(self.program.segments)
             self._append(Step(Copy(), "copy", (value,), (copy,)))
             self.copies[value] = copy
         return self.copies[value]
 
-    def _concat(self, node: Node, inputs: Sequence[int], output: int) -> None:
-        """Copies the parts that their producers could not write into the result themselves."""
+    def _add_concat_copies(self, node: Node, inputs: Sequence[int], output: int) -> None:
+        """Add copies of the parts that their producers could not write into the result themselves."""
         target = self.values[output]
         axis = node.op.axis % len(target.view.shape)  # type: ignore[attr-defined]
         start: Int = 0
-        copied = len(self.segment.steps)
+        first_copy = len(self.segment.steps)
         for i in inputs:
             part = self.values[i]
             length = part.view.shape[axis]
-            where = target.view.slice(axis, start, length)
+            part_view = target.view.slice(axis, start, length)
             start = start + length
-            if (part.root, part.view.offset) == (target.root, where.offset) and part.view.strides == where.strides:
+            if ((part.root, part.view.offset) == (target.root, part_view.offset)
+                    and part.view.strides == part_view.strides):
                 continue
             if length == 0 and not isinstance(length, Sym):
                 continue
-            into = self.value(None, where, target.memory, target.source, kind=target.type, root=target.root)
-            self._append(Step(Copy(), "copy", (i,), (into,), node=node))
-        if len(self.segment.steps) == copied:
-            self._free(node, inputs)
+            part_value = self.value(None, part_view, target.memory, target.source, kind=target.type, root=target.root)
+            self._append(Step(Copy(), "copy", (i,), (part_value,), node=node))
+        if len(self.segment.steps) == first_copy:
+            self._add_elided_node(node, inputs)
         if isinstance(node.op, CacheAppend) and target.root == self.variables.get(target.source):
-            self.program.appended[target.source] = self._order(node.inputs[0])
+            self.program.appended[target.source] = self._append_condition(node.inputs[0])
 
-    def _order(self, past: Output | None) -> HostInput | None:
-        """Whether what is appended to is in order, where that is a question."""
+    def _append_condition(self, past: Output | None) -> HostInput | None:
+        """Return the host input telling whether beams are identity, or None if no Reorder precedes the append."""
         order = past.node.inputs[2] if past is not None and isinstance(past.node.op, Reorder) else None
         return None if order is None else self._host_input(order)
 
@@ -488,20 +491,23 @@ class Builder:
             source = result.inputs[0]
             assert source is not None
             value = self._use(source)
-            self.program.results.append(self._settle(value, self.outputs.get(number), number, source.node))
+            self.program.results.append(self._move_to_target(value, self.outputs.get(number), number, source.node))
         for sink in self.model.sinks:
             source, variable = sink.inputs[0], sink.op.variable_id  # type: ignore[attr-defined]
             assert source is not None
             value = self._use(source)
-            if value != self.program.states.get(variable):  # else it keeps its value
-                value = self._settle(value, self.variables.get(variable), -1, source.node)
+            if value != self.program.states.get(variable):  # otherwise the variable keeps its value
+                value = self._move_to_target(value, self.variables.get(variable), -1, source.node)
             self.program.assigns[variable] = value
         for number, value in enumerate(self.program.results):
             if self.downloads and self.values[value].root == self.outputs.get(number):
                 self._append(Step(Download(), "download", (value,), ()))
 
-    def _settle(self, value: int, target: int | None, number: int, node: Node) -> int:
-        """Return the value that ``node`` makes in the memory that was meant for it: a copy if it lies elsewhere."""
+    def _move_to_target(self, value: int, target: int | None, number: int, node: Node) -> int:
+        """Return ``value`` if it lies in the memory of ``target`` or may stay outside it, else a copy in ``target``.
+
+        ``number`` is the index of a result, or -1 for a variable.
+        """
         if target is None or self.values[value].root == target:
             return value
         memory = self.values[self.values[value].root].memory
@@ -513,7 +519,7 @@ class Builder:
         return target
 
     def _upload(self) -> None:
-        """Puts the uploads of inputs that steps read at the beginning of the first segment."""
+        """Insert uploads of the inputs that steps read at the beginning of the first segment."""
         used = {self.values[i].root for step in self.program.steps for i in step.inputs if i >= 0}
         if self.program.rest is not None:
             used.update(self.values[i].root for i in self.program.rest.inputs)
@@ -527,24 +533,24 @@ class Builder:
 
     def _append(self, step: Step) -> None:
         for i in step.outputs:
-            self.born.setdefault(i, len(self.program.segments))
+            self.computed_in.setdefault(i, len(self.program.segments))
         self.segment.steps.append(step)
 
-    # ---- what follows a result of unknown rank
+    # ---- nodes after a result of unknown rank
 
-    def _cut_rest(self, nodes: Sequence[Node]) -> None:
-        """Leaves nodes to a program that is built when the ranks of what they need are known."""
-        later = set(map(id, nodes))
+    def _defer_rest(self, nodes: Sequence[Node]) -> None:
+        """Defer nodes to a program that is built at run time, once the ranks of its inputs are known."""
+        deferred = set(map(id, nodes))
         given: dict[int, Output] = {}
         users = [*nodes, *self.model.results, *self.model.sinks]
         for user in users:
             for port in user.inputs:
-                if port is None or id(port.node) in later or port.node.op.name == "Constant":
+                if port is None or id(port.node) in deferred or port.node.op.name == "Constant":
                     continue
                 if id(port) in self.value_of:
                     given.setdefault(id(port), port)
-                else:  # so far it was numbers of the shape function
-                    later.add(id(port.node))
+                else:  # so far only the shape function has computed it
+                    deferred.add(id(port.node))
                     users.append(port.node)
         ports = list(given.values())
         model = subgraph(self.model, ports, [_source(r) for r in self.model.results], self.model.sinks)

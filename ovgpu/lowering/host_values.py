@@ -1,8 +1,8 @@
-"""Which values a model needs on the host, and which of them the shape function can compute by itself.
+"""Analysis of the values that a model needs on the host, and of those that the shape function can compute itself.
 
-Target shapes, axes, lengths: numbers that decide shapes are followed symbolically where that is possible. What
-symbols cannot express is a *host tensor*: evaluated in the shape function if it is cheap (small, and made from
-parameters and constants alone), else computed as any other tensor and read back, which ends a segment.
+Target shapes, axes and lengths are tracked symbolically where possible. A value that symbols cannot express is a
+*host tensor*. The shape function evaluates it if it is cheap (small, and computed from parameters and constants
+alone). Otherwise a step computes it like any other tensor and it is read back, which ends a segment.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from ovgpu.types import Type
 CONTROL = (TensorIterator, Loop, If)
 
 
-class Hosts:
-    """The host tensors of a model. Give `refine` to `Model.infer`; the rest may be asked afterwards."""
+class HostTensors:
+    """Host tensors of a model. Pass `refine` to `Model.infer` first; the other methods may be called afterwards."""
 
     def __init__(self, model: Model, table: Table) -> None:
         self.model, self.table = model, table
-        self.items: list[Output] = []  # host tensors whose elements are symbols, by the number in those symbols
-        self.bounds: dict[int, tuple[int, int]] = {}  # id(port) -> what its elements lie between, where that is known
+        self.items: list[Output] = []  # host tensors whose elements are symbols; "item" atoms hold the index
+        self.bounds: dict[int, tuple[int, int]] = {}  # id(port) -> known (lowest, highest) value of its elements
         self._shape_tensors = shape_tensor_ports(model)
         self._cheap: set[int] | None = None
 
     def refine(self, port: Output, spec: Spec) -> Spec:
-        """A host tensor whose value is not known gets one symbol per element, if it is small and integral."""
+        """Return ``spec`` with one symbol per element for a small, integral host tensor of unknown value.
+
+        Other specs are returned unchanged.
+        """
         if id(port) not in self._shape_tensors or spec.value is not None or not spec.type.is_integral():
             return spec
         if spec.shape is None or not _is_small(spec):
@@ -50,7 +53,7 @@ class Hosts:
         return id(port) in self._shape_tensors and not self.is_known(port)
 
     def is_cheap(self, port: Output) -> bool:
-        """Whether the shape function can compute the port's value from parameters and constants by itself."""
+        """Return whether the shape function can compute the port's value from parameters and constants alone."""
         if self._cheap is None:
             self._cheap = self._cheap_ports()
         return id(port) in self._cheap
@@ -67,22 +70,22 @@ class Hosts:
         return cheap
 
     def is_known(self, port: Output) -> bool:
-        """Whether the slots (or a constant) give the port's value without any host tensor of its own."""
+        """Return whether slots or a constant give the port's value, without a host tensor for the port itself."""
         value = port.spec.value
         if value is None:
             return False
         return not any(self.items[n] is port for n in _item_numbers(value))
 
-    def fetched(self, port: Output) -> dict[int, Output]:
-        """The ports whose computed values must be read back before the port's value is known."""
-        return {id(p): p for p in self._ports_behind(port) if not (self.is_known(p) or self.is_cheap(p))}
+    def ports_to_fetch(self, port: Output) -> dict[int, Output]:
+        """Return, by `id`, the ports that must be read back from the device before this port's value is known."""
+        return {id(p): p for p in self._host_dependencies(port) if not (self.is_known(p) or self.is_cheap(p))}
 
     def symbolic_values(self, port: Output) -> list[np.ndarray[Any, Any]]:
-        """Return the symbolic values that the host reads in order to know the port's value."""
-        return [p.spec.value for p in self._ports_behind(port) if p.spec.value is not None and p.spec.symbolic]
+        """Return the symbolic values that the host evaluates to get the port's value."""
+        return [p.spec.value for p in self._host_dependencies(port) if p.spec.value is not None and p.spec.symbolic]
 
-    def _ports_behind(self, port: Output) -> list[Output]:
-        """Return the port and all ports that the host evaluates or reads back before the port's value is known."""
+    def _host_dependencies(self, port: Output) -> list[Output]:
+        """Return the port and every port that the host evaluates or reads back to get its value."""
         found: dict[int, Output] = {}
         stack = [port]
         while stack:
@@ -103,7 +106,7 @@ def _is_small(spec: Spec) -> bool:
 
 
 def _item_numbers(value: np.ndarray[Any, Any]) -> set[int]:
-    """The host tensors that an array of Ints is made from."""
+    """Return the indices in `HostTensors.items` of the host tensors that an array of Ints depends on."""
     if value.dtype != object:
         return set()
     return {a.args[0] for v in value.ravel().tolist() for a in atoms(v) if a.op == "item"}

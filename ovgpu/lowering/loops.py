@@ -1,4 +1,4 @@
-"""Bodies of TensorIterator, Loop and If: which of them are programs whose iterations can be bound ahead."""
+"""Static bodies of TensorIterator, Loop and If: programs whose iterations can be bound before they run."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from ovgpu.ops.base.view import dense_strides, equal
 from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, TensorIterator
 from ovgpu.symbolic import Int, Spec, Sym, Table, bounds, dims_of
 
-TRIPS = -1  # the key, among a step's host inputs, of the number of iterations
+TRIP_COUNT_KEY = -1  # key of the trip count in `Step.host`, beside the indices of inputs
 
 Build = Callable[[Model, Sequence[Spec], Table, Any], Program]
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """How the body of an unrolled loop finds its inputs and results in memory.
+    """Memory layouts of the inputs and results of a body.
 
-    ``inputs`` and ``outputs`` give strides by number, None for one known only when it runs; absent is dense.
-    ``first`` lists the results that are written to memory of their own before others are considered. With ``keeps``
-    other results may stay in the memory of a parameter: nothing overwrites that before they are used.
+    ``inputs`` and ``outputs`` map an index to strides in elements; None stands for a stride known only at run time,
+    and a missing index means dense. ``first`` lists the results that get memory of their own before the others.
+    With ``may_alias_inputs``, the others may stay in an input's memory: it is not overwritten while they are needed.
     """
 
     inputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     outputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     first: tuple[int, ...] = ()
-    keeps: bool = False
+    may_alias_inputs: bool = False
     is_body: bool = False
-    counter: tuple[int, int] | None = None  # the parameter that gets the iteration number, and how many there may be
+    counter: tuple[int, int] | None = None  # (parameter that gets the iteration number, maximum trip count)
 
     def order(self, count: int) -> Iterable[int]:
+        """Return the indices of ``count`` results, those in ``first`` at the beginning."""
         return [*self.first, *(i for i in range(count) if i not in self.first)]
 
     def may_alias(self, number: int, memory: str, source: Any) -> bool:
-        """Whether a result may be left in memory that is not its own: nothing overwrites it while it is needed."""
+        """Return whether a result may stay in memory of this kind and source instead of its own."""
         if not self.is_body or number in self.first:
             return False
         return memory == "constant" or (memory == "output" and source in self.first) or (
-            memory == "input" and self.keeps)
+            memory == "input" and self.may_alias_inputs)
 
 
 def bodies_of(op: Op) -> tuple[Model, ...]:
-    """The body models of a control flow op."""
+    """Return the body models of a control flow op; empty for another op."""
     if isinstance(op, (TensorIterator, Loop)):
         return (op.body,)
     return (op.then_body, op.else_body) if isinstance(op, If) else ()
 
 
 def trips(node: Node) -> Int | None:
-    """The number of iterations, if the shape function knows it."""
+    """Return the trip count if the shape function knows it, else None."""
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)):
         return None
@@ -62,7 +63,10 @@ def trips(node: Node) -> Int | None:
 
 
 def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
-    """Programs of the bodies if all iterations can be bound ahead, else None."""
+    """Return the bodies with their programs if all iterations can be bound ahead, else None.
+
+    ``build`` is `ovgpu.lowering.build.build`.
+    """
     op = node.op
     specs = [None if s is None else s.spec for s in node.inputs]
     if any(p.spec.shape is None for p in node.outputs) or any(s is not None and s.shape is None for s in specs):
@@ -77,10 +81,10 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
     trips = op.trips(specs)
     if trips is None:
         return None
-    most, counter = bounds(trips)[1], getattr(op, "current_iteration", None)
-    numbered = (counter, most) if counter is not None and most else None
+    max_trips, counter = bounds(trips)[1], getattr(op, "current_iteration", None)
+    counter_and_trips = (counter, max_trips) if counter is not None and max_trips else None
     back = [(b.result, b.parameter) for b in op.back_edges]
-    joined = tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None))
+    concatenated = tuple(dict.fromkeys(m.result for m in op.outputs if m.axis is not None))
 
     def body_of(model: Model, layouts: Layouts) -> Body | None:
         while True:
@@ -94,34 +98,37 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
 
     @cache
     def dense() -> Program | None:
-        # of a copy: inference writes to the ports
-        body = body_of(op.body.clone(), Layouts(first=joined, is_body=True, counter=numbered))
+        # Build from a copy: inference writes to the ports.
+        body = body_of(op.body.clone(), Layouts(first=concatenated, is_body=True, counter=counter_and_trips))
         return None if body is None else body.program
 
     body = body_of(op.body, Layouts(
         inputs={m.parameter: _strides(specs[m.port].shape) for m in op.inputs if m.axis is not None},  # type: ignore[union-attr]
         outputs={m.result: _strides(node.outputs[m.port].spec.shape) for m in reversed(op.outputs)
-                 if m.axis is not None},  # written to the first of several
-        first=joined,
-        keeps=True,
+                 if m.axis is not None},  # a result of several outputs is written to the first one
+        first=concatenated,
+        may_alias_inputs=True,
         is_body=True,
-        counter=numbered,
+        counter=counter_and_trips,
     ))
     return None if body is None else (replace(body, dense=dense),)
 
 
 def _carried_strides(program: Program, layouts: Layouts, back: Sequence[tuple[int, int]]
                      ) -> dict[int, tuple[int | None, ...]]:
-    """`Layouts.inputs` where parameters that back edges lead to may also lie as the results do that they carry."""
+    """Return `Layouts.inputs` such that a parameter of a back edge fits its initial value and the carried result.
+
+    Strides that differ between the two become None.
+    """
     inputs = dict(layouts.inputs)
     for result, parameter in back:
         view = program.values[program.results[result]].view
         dense = _strides(view.shape)
-        now = [d if equal(extent, 1) else s for d, s, extent in zip(dense, view.strides, view.shape)]
+        result_strides = [d if equal(extent, 1) else s for d, s, extent in zip(dense, view.strides, view.shape)]
         first = inputs.get(parameter, dense)
-        both = tuple(a if a is not None and equal(a, b) else None for a, b in zip(first, now))
-        if both != dense:
-            inputs[parameter] = both
+        merged = tuple(a if a is not None and equal(a, b) else None for a, b in zip(first, result_strides))
+        if merged != dense:
+            inputs[parameter] = merged
     return inputs
 
 
@@ -129,36 +136,36 @@ def _static_body(model: Model, maps: Sequence[InputMap], specs: Sequence[Spec | 
                  back: Sequence[tuple[int, int]], counter: int | None, build: Build) -> Body | None:
     table = Table()
     symbols: dict[int, Int] = {}
-    given: list[Spec] = []
-    entering = {m.parameter: m for m in maps}
+    parameter_specs: list[Spec] = []
+    map_of = {m.parameter: m for m in maps}
     for number, parameter in enumerate(model.parameters):
-        if number in entering:
-            m = entering[number]
+        if number in map_of:
+            m = map_of[number]
             spec = specs[m.port]
             assert spec is not None and spec.shape is not None
             sliced = -1 if m.axis is None else m.axis % len(spec.shape)
-            shape = [m.part_size if axis == sliced else _twin(table, symbols, d, number, axis)
+            shape = [m.part_size if axis == sliced else _body_symbol(table, symbols, d, number, axis)
                      for axis, d in enumerate(spec.shape)]
-            given.append(Spec(spec.type, tuple(shape)))
-        else:  # the iteration number
+            parameter_specs.append(Spec(spec.type, tuple(shape)))
+        else:  # the parameter that gets the iteration number
             op: Any = parameter.op
-            given.append(Spec(op.element_type, dims_of(op.shape, table, number)))
-    if any(s.shape is None for s in given) or model.states:
+            parameter_specs.append(Spec(op.element_type, dims_of(op.shape, table, number)))
+    if any(s.shape is None for s in parameter_specs) or model.states:
         return None
-    program = build(model, given, table, layouts)
+    program = build(model, parameter_specs, table, layouts)
     if len(program.segments) != 1 or program.rest is not None or any(s.kind == "eager" for s in program.steps):
         return None
     if program.host_parameters - {counter}:
         return None
     for result, target in back:
-        new, old = program.values[program.results[result]], given[target]
+        new, old = program.values[program.results[result]], parameter_specs[target]
         if new.view.shape != old.shape or new.type != old.type:
             return None
     return Body(model, program)
 
 
-def _twin(table: Table, symbols: dict[int, Int], dim: Int, number: int, axis: int) -> Int:
-    """The body's symbol for an extent of the caller: equal extents stay equal."""
+def _body_symbol(table: Table, symbols: dict[int, Int], dim: Int, number: int, axis: int) -> Int:
+    """Return the body's symbol for an extent of the caller. Equal extents get the same symbol."""
     if not isinstance(dim, Sym):
         return dim
     if dim.index not in symbols:

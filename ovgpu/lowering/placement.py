@@ -1,8 +1,8 @@
-"""Placement: which steps write straight to where their results are wanted.
+"""Placement: reservations of the memory that steps write to, so that results need no copies.
 
-A result of the model, a variable's new value or a part of a Concat claims the step that computes it; that step then
-writes there, and no copy is needed. What cannot be claimed (a parameter, a view, a second use) is copied later.
-A Reshape of a transposed tensor claims likewise: attention writes its heads side by side.
+The memory of a model's result, of a variable's new value or of a part of a Concat is reserved for the step that
+computes it, which then writes there directly. A tensor without such a step (a parameter, a view, a second use) is
+copied later. A Reshape of a Transpose reserves its memory as well: attention then writes its heads side by side.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ovgpu.symbolic import Int, apply, atoms, maximum, product
 if TYPE_CHECKING:
     from ovgpu.lowering.build import Builder
 
-RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # keep dense memory as it is
+RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # ops that keep the order of elements in memory
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Where a tensor is to be written: a view of the memory of value ``root``."""
+    """Reserved memory of a tensor: a view of the memory of value ``root``."""
 
     root: int
     view: View
 
 
 def reserve_all(b: Builder, nodes: Sequence[Node]) -> None:
-    """Decides for results first, then variables, then Concats and Reshapes, the last one first."""
+    """Reserve memory for results, then for variables, then for Concats and Reshapes, from the last node backwards."""
     for number in b.layouts.order(len(b.model.results)):
         _reserve_result(b, number, b.model.results[number])
     for sink in b.model.sinks:
@@ -51,9 +51,9 @@ def _reserve_result(b: Builder, number: int, result: Node) -> None:
         return
     view = View.dense(source.spec.shape)
     value = b.value(source, view, "output", number)
-    given = b.layouts.outputs.get(number)
-    if given is not None:
-        b.values[value].view = view = View(view.shape, b.strides(value, given, source.spec.type))
+    caller_strides = b.layouts.outputs.get(number)
+    if caller_strides is not None:
+        b.values[value].view = view = View(view.shape, b.strides(value, caller_strides, source.spec.type))
     b.outputs[number] = value
     _claim(b, source, Reservation(value, view))
 
@@ -99,10 +99,10 @@ def _reserve_transposed(b: Builder, reshape: Node) -> None:
 
 
 def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
-    """Has the step that computes ``port``, behind reshapes and transpositions, write to ``reserved`` if it can."""
+    """Have the step that computes ``port``, behind reshapes and transpositions, write to reserved memory if it can."""
     while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.reserved:
         source = port.node.inputs[0]
-        view = None if source is None else _behind(port.node, source, reservation.view)
+        view = None if source is None else _source_view(port.node, source, reservation.view)
         if source is None or view is None:
             return
         port, reservation = source, Reservation(reservation.root, view)
@@ -111,15 +111,18 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
         return
     if _is_view(node):
         return
-    view, whole = reservation.view, b.values[reservation.root].view
-    if _learned(b, (*view.strides, view.offset, *whole.shape)) - _learned(b, port.spec.shape or ()):
-        return  # where to write is learned later than what to write
+    view, root_view = reservation.view, b.values[reservation.root].view
+    if _runtime_atoms(b, (*view.strides, view.offset, *root_view.shape)) - _runtime_atoms(b, port.spec.shape or ()):
+        return  # the target depends on run-time numbers that the result's shape does not depend on
     if view.is_dense or op_of(node).strided_outputs:
         b.reserved[id(port)] = reservation
 
 
-def _behind(node: Node, source: Output, view: View) -> View | None:
-    """Where ``source`` has to lie for the result of a reshape or Transpose to lie at ``view``, if rows stay dense."""
+def _source_view(node: Node, source: Output, view: View) -> View | None:
+    """Return the view of ``source`` that makes the result of a reshape or Transpose lie at ``view``.
+
+    Return None if there is none, or if its rows would not be dense.
+    """
     if source.spec.shape is None:
         return None
     if node.op.name in RESHAPES:
@@ -133,7 +136,7 @@ def _behind(node: Node, source: Output, view: View) -> View | None:
 
 
 def _is_view(node: Node) -> bool:
-    """Whether the node's result would be a view of inputs that lie dense."""
+    """Return whether the node's result would be a view of its inputs if they were dense."""
     op = op_of(node)
     if type(op).view is Op.view:
         return False
@@ -142,7 +145,7 @@ def _is_view(node: Node) -> bool:
     return op.view(views, specs, [p.spec for p in node.outputs]) is not None
 
 
-def _learned(b: Builder, numbers: Sequence[Int]) -> set[int]:
-    """The atoms that only running tells: extents of data-dependent results, and values read back."""
+def _runtime_atoms(b: Builder, numbers: Sequence[Int]) -> set[int]:
+    """Return the indices of atoms known only at run time: data-dependent extents, and values read back."""
     return {a.index for n in numbers for a in atoms(n)
-            if a.op == "unknown" or (a.op == "item" and b.hosts.fetched(b.hosts.items[a.args[0]]))}
+            if a.op == "unknown" or (a.op == "item" and b.hosts.ports_to_fetch(b.hosts.items[a.args[0]]))}

@@ -1,9 +1,9 @@
-"""The compiled form of a model: a flat program with integer slots.
+"""Compiled form of a model: a flat program with integer slots.
 
-A `Program` is a list of `Value`s (tensors, each with its memory and its place in it) and of `Segment`s of
-`Step`s. Every extent, stride and offset is an int or a `Sym`; a segment's `shape_function` computes the slots, the
-numbers behind those symbols, from what is known when the segment starts. A segment ends where the next one needs to
-know something that only running tells: the shape of a data-dependent result, or a computed value on the host.
+A `Program` is a list of `Value`s (tensors, each with its memory and its view of it) and of `Segment`s of
+`Step`s. Every extent, stride and offset is an int or a `Sym`. When a segment starts, its `shape_function` computes the
+slots, which are the numbers of those symbols. A segment ends where the next one needs a number that is known only at
+run time: an extent of a data-dependent result, or a computed value on the host.
 
 A program is plain data: nothing here runs, allocates, or knows a backend.
 """
@@ -28,12 +28,12 @@ Memory = Literal["constant", "input", "state", "buffer", "output", "variable", "
 
 @dataclass(slots=True)
 class Value:
-    """A tensor of the program: ``view`` says where it lies in the memory of ``root``.
+    """A tensor of the program: a ``view`` of the memory of value ``root``.
 
-    A root owns memory, of the kind that ``memory`` says:
-    constant (``source``: the array), input (``source``: its number), state (a variable's current buffer; ``source``:
-    its id), variable (the buffer that becomes current on success), output (``source``: the result's number), buffer
-    (part of the segment's arena) or eager (made by a step that allocates its own results).
+    A root owns memory, of one of these kinds: constant (``source``: the array), input (``source``: its index), state
+    (a variable's current buffer; ``source``: its id), variable (the buffer that becomes current on success; ``source``:
+    the variable's id), output (``source``: the result's index), buffer (part of the segment's arena) or eager
+    (allocated by the step that computes it).
     """
 
     id: int
@@ -51,8 +51,7 @@ class Value:
 
 @dataclass(slots=True)
 class HostInput:
-    """How a step gets an input's value on the host: a constant, Ints of the slots, or a result of the shape
-    function."""
+    """Source of an input's value on the host: a constant, Ints computed from slots, or the result of a host node."""
 
     constant: np.ndarray[Any, Any] | None = None
     ints: tuple[Int, ...] | None = None
@@ -63,8 +62,10 @@ class HostInput:
 
 @dataclass(slots=True)
 class Body:
-    """What a step needs of an op's body: its program, and the body for those that are built later. ``dense`` builds
-    the program whose inputs and results lie densely in memory of their own."""
+    """A body of a control flow op: its model, and its program unless one is built at run time.
+
+    ``dense`` builds the program whose inputs and results lie densely in memory of their own.
+    """
 
     model: Model
     program: Program | None
@@ -73,8 +74,11 @@ class Body:
 
 @dataclass(slots=True)
 class Step:
-    """One op on values. Kinds: bound (writes its outputs), eager (`evaluate`, own results), copy, control, and the
-    upload of an input or download of a result, where the device's memory is not the host's."""
+    """One op on values.
+
+    Kinds: bound (writes to given outputs), eager (`evaluate` allocates the results), copy, control (bodies bound
+    ahead), and upload of an input or download of a result where device and host have separate memory.
+    """
 
     op: Op
     kind: Literal["bound", "copy", "eager", "control", "upload", "download"]
@@ -84,7 +88,7 @@ class Step:
     host: dict[int, HostInput] = field(default_factory=dict)
     node: Node | None = None
     bodies: tuple[Body, ...] = ()
-    types: tuple[Type, ...] = ()  # of the outputs
+    types: tuple[Type, ...] = ()  # types of the outputs
 
     @property
     def name(self) -> str:
@@ -92,26 +96,26 @@ class Step:
 
     @property
     def source_location(self) -> str:
-        """Where the op comes from that gives the step its name."""
+        """The source location of the layer that gives the step its name."""
         if isinstance(self.op, OpWithEpilogue):
             return self.op.layer.source_location
         return self.node.source_location if self.node is not None else ""
 
 
 @dataclass(slots=True)
-class Free:
-    """A node that takes no step, because its outputs are views; kept for those who look at the plan."""
+class ElidedNode:
+    """A node without a step, because its outputs are views; recorded for the plan."""
 
     node: Node
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     segment: int
-    position: int  # the number of the segment's steps before it
+    position: int  # number of the segment's steps before it
 
 
 @dataclass(slots=True)
 class HostNode:
-    """An op that the shape function evaluates: tensors of shape arithmetic that symbols cannot express."""
+    """An op that the shape function evaluates: shape arithmetic that symbols cannot express."""
 
     op: Op
     inputs: tuple[HostInput | int | None, ...]  # an int is a value id: an input, or a computed value to fetch
@@ -120,69 +124,71 @@ class HostNode:
 
 
 Geometry = Callable[[Sequence[int]], tuple[tuple[int, ...], tuple[int, ...], int]]
-"""From slots to (shape, strides in bytes, offset in bytes)."""
+"""A function from slots to (shape, strides in bytes, offset in bytes)."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """Steps that run without learning anything on the way."""
+    """Steps that run without reading any result back to the host in between."""
 
     steps: list[Step] = field(default_factory=list)
-    values: list[int] = field(default_factory=list)  # whose arrays this segment makes, in order
-    slots: list[Int] = field(default_factory=list)  # the expressions; their numbers are the slots
+    values: list[int] = field(default_factory=list)  # ids of the values whose arrays this segment makes, in order
+    slots: list[Int] = field(default_factory=list)  # expressions; the shape function returns their numbers
     host_nodes: list[HostNode] = field(default_factory=list)
     fetches: set[int] = field(default_factory=set)  # value ids that the shape function reads on the host
-    read_host_nodes: list[int] = field(default_factory=list)  # numbers of the host nodes whose results steps take
+    read_host_nodes: list[int] = field(default_factory=list)  # indices of the host nodes whose results steps take
     shape_function: Callable[[Sequence[Any]], tuple[tuple[int, ...], list[Any]]] = lambda arrays: ((), [])
     shape_function_source: str = ""
     buffers: list[Buffer] = field(default_factory=list)
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
-    geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # see `finalize`; as `values`
-    sized: list[tuple[int, int]] = field(default_factory=list)  # (buffer, slot of its size), of dynamic buffers
+    geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # `_array_recipe` per value
+    dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)  # (dynamic buffer, slot of its size)
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
-    index: dict[int, int] = field(default_factory=dict)  # number of a Sym -> its slot
+    index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its slot
     host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
 
     def slot(self, value: Int) -> None:
+        """Add a slot for a symbol that has none."""
         if isinstance(value, Sym) and value.index not in self.index:
             self.index[value.index] = len(self.slots)
             self.slots.append(value)
 
     def resolve(self, value: Int, slots: Sequence[int]) -> int:
+        """Return the number of an int or symbol, given the slots' numbers."""
         return slots[self.index[value.index]] if isinstance(value, Sym) else value
 
 
 @dataclass(slots=True)
 class Buffer:
-    """A root in the arena: bytes needed, and the steps between which it is alive."""
+    """A root in the arena: its size in bytes, and its live range from step ``first`` to step ``last``."""
 
     root: int
     nbytes: Int
     first: int
     last: int
-    shares: int = -1  # position in `buffers` of the one whose memory it takes over in place
+    shares: int = -1  # position in `buffers` of the buffer whose memory it takes over in place, or -1
 
 
 @dataclass(slots=True)
 class Program:
-    """See the module's docstring. ``inputs`` and ``results`` are value ids, one per parameter and result."""
+    """A compiled model, see the module's docstring. ``inputs`` and ``results``: value ids per parameter and result."""
 
     values: list[Value]
     segments: list[Segment]
     inputs: list[int]
     results: list[int]
-    states: dict[str, int]  # variable id -> its state value (what ReadValue gives)
+    states: dict[str, int]  # variable id -> its state value (the result of ReadValue)
     assigns: dict[str, int]  # variable id -> the value that Assign takes
-    appended: dict[str, HostInput | None]  # ids of variables whose new value is the old one and more behind it, as
-    # far as this is so: always, or where the host input says it
-    host_parameters: set[int]  # numbers of the inputs whose values the shape function reads
+    appended: dict[str, HostInput | None]  # id of a variable whose new value is a cache append -> the condition: the
+    # old rows come first if the host input is true, or always (None)
+    host_parameters: set[int]  # indices of the inputs whose values the shape function reads
     rest: Rest | None = None
     source: str = ""
-    views: list[Free] = field(default_factory=list)
-    caches: dict[int, str] = field(default_factory=dict)  # numbers of inputs that are the memory of variables
+    views: list[ElidedNode] = field(default_factory=list)
+    caches: dict[int, str] = field(default_factory=dict)  # index of an input that is a variable's memory -> its id
 
     @property
     def steps(self) -> list[Step]:
@@ -191,7 +197,7 @@ class Program:
 
 @dataclass(slots=True)
 class Rest:
-    """What follows a step whose results have a rank that only running tells: a program of its own, built then."""
+    """The nodes after a result of unknown rank: a model whose program is built at run time, once per rank."""
 
     model: Model
     inputs: list[int]  # the values that are the parameters of ``model``
@@ -199,7 +205,7 @@ class Rest:
 
 
 def constants(program: Program) -> dict[int, np.ndarray[Any, Any]]:
-    """The constants of a program and of the bodies whose programs are known, each once, by `id`."""
+    """Return, by `id`, the constants of a program and of those bodies whose programs are known."""
     found = {id(v.source): v.source for v in program.values if v.memory == "constant" and v.is_root}
     for step in program.steps:
         for body in step.bodies:
@@ -209,7 +215,7 @@ def constants(program: Program) -> dict[int, np.ndarray[Any, Any]]:
 
 
 class Copy(Op):
-    """A copy that the planner inserts: where memory must be dense, or a value is wanted in a second place."""
+    """A copy that lowering inserts where memory must be dense, or where a value is needed in other memory as well."""
 
     name = "Copy"
     version = "ovgpu"
@@ -230,7 +236,7 @@ class Copy(Op):
 
 
 class Upload(Op):
-    """An input's way from the host to the device."""
+    """The copy of an input from the host to the device."""
 
     name = "Upload"
     version = "ovgpu"
@@ -240,6 +246,6 @@ class Upload(Op):
 
 
 class Download(Upload):
-    """A result's way from the device to the host."""
+    """The copy of a result from the device to the host."""
 
     name = "Download"

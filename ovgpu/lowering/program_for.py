@@ -1,4 +1,4 @@
-"""Programs of models whose inputs have become known: one for each combination of ranks and element types."""
+"""Cache of programs built once inputs are known: one per combination of ranks and element types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovgpu.types import PartialShape, Type
 
 def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any, ...], Program], *,
                 uploads: bool = False, downloads: bool = False) -> Program:
-    """The program of a model for arrays of these ranks and types; dynamic in every extent that was."""
+    """Return the program of a model for inputs of these ranks and types, of any extents; ``programs`` is the cache."""
     key = tuple((x.ndim, x.dtype) for x in inputs)
     program = programs.get(key)
     if program is None:
@@ -25,9 +25,9 @@ def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any,
             op: Any = parameter.op
             shape = PartialShape.dynamic(x.ndim)
             kind: Type = op.element_type
-            if kind.is_dynamic() or kind.storage != x.dtype:  # what enters a body decides, not what it declares
+            if kind.is_dynamic() or kind.storage != x.dtype:  # the input's type overrides the declared one
                 kind = Type.of(x.dtype)
             specs.append(Spec(kind, dims_of(shape, table, number)))
-        # of a copy: inference writes to the ports, and other requests may be building from the same model
+        # Build from a copy: inference writes to the ports, and other requests may be building from the same model.
         program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
     return program

@@ -1,4 +1,4 @@
-"""Completing a program: what each segment owns, depends on and keeps alive, and its shape function."""
+"""Finalizing a program: buffers, slots, dependencies and the shape function of each segment."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ from ovgpu.types import Type
 
 
 def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segment, Atom], tuple[str, Any, int]],
-           born: Mapping[int, int]) -> None:
-    """Fill in the segments of a program whose steps are complete; ``born`` says in which one a value is computed."""
+             computed_in: Mapping[int, int]) -> None:
+    """Fill in the segments of a program whose steps are complete.
+
+    ``source`` is `Builder._source`; ``computed_in`` maps a value to the number of the segment that computes it.
+    """
     values = program.values
-    made: dict[int, int] = {}  # value -> number of the segment that makes its array
+    made_in: dict[int, int] = {}  # value -> number of the segment that makes its array
     last_segment = _last_segments(program)
     for number, segment in enumerate(program.segments):
         following = program.segments[number + 1:number + 2]
-        for i in [*_used(program, number), *(i for other in following for i in other.fetches)]:  # views of what is made
+        for i in [*_used_values(program, number),
+                  *(i for other in following for i in other.fetches)]:  # their views are made here
             for v in (i, values[i].root):
-                if v not in made and (values[v].memory == "buffer" or v != values[v].root):
-                    made[v] = number
+                if v not in made_in and (values[v].memory == "buffer" or v != values[v].root):
+                    made_in[v] = number
                     segment.values.append(v)
         segment.values.sort()
-        given = sorted({values[i].root for i in _used(program, number)
-                                if values[values[i].root].memory in ("output", "variable")
-                                and made.setdefault(values[i].root, number) == number})
-        _buffers(program, segment, number, made, last_segment)
-        _slots(program, segment, given)
-        _dependencies(program, segment, number, made)
-        segment.sized = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
-                         if isinstance(b.nbytes, Sym)]
+        given = sorted({values[i].root for i in _used_values(program, number)
+                        if values[values[i].root].memory in ("output", "variable")
+                        and made_in.setdefault(values[i].root, number) == number})
+        _collect_buffers(program, segment, number, made_in, last_segment)
+        _collect_slots(program, segment, given)
+        _collect_dependencies(program, segment, number, made_in)
+        segment.dynamic_sizes = [(i, segment.index[b.nbytes.index]) for i, b in enumerate(segment.buffers)
+                                 if isinstance(b.nbytes, Sym)]
         read = {h.host_node for step in segment.steps for h in step.host.values()}
         segment.read_host_nodes = sorted(number for number in read if number >= 0)
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
-        segment.given = {i: _geometry(values[i], segment) for i in given}
-        segment.geometries = [_located(values[i], segment) for i in segment.values]
+        segment.given = {i: _compile_geometry(values[i], segment) for i in given}
+        segment.geometries = [_array_recipe(values[i], segment) for i in segment.values]
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
     by_segment: list[list[Check]] = [[] for _ in program.segments]
-    available = cache(partial(_available, program, source, born))
+    available = cache(partial(_first_segment_knowing, program, source, computed_in))
     for check in checks:
         known = max((available(a) for x in (check.a, check.b) for a in atoms(x)), default=0)
         if known < len(by_segment):
@@ -52,13 +56,13 @@ def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segmen
         compile_shape_function(segment, its_checks, partial(source, segment), on_host)
 
 
-def _ids(step: Step) -> Iterable[int]:
+def _value_ids(step: Step) -> Iterable[int]:
     return (i for i in (*step.inputs, *step.outputs, *step.workspace) if i >= 0)
 
 
-def _used(program: Program, number: int) -> list[int]:
-    """Values that a segment's steps, or the caller after the last one, look at."""
-    found = dict.fromkeys(i for step in program.segments[number].steps for i in _ids(step))
+def _used_values(program: Program, number: int) -> list[int]:
+    """Return the values that a segment's steps use and, for the last segment, those that the caller uses."""
+    found = dict.fromkeys(i for step in program.segments[number].steps for i in _value_ids(step))
     if number == len(program.segments) - 1:
         rest = program.rest.inputs if program.rest is not None else []
         found.update(dict.fromkeys([*program.results, *program.assigns.values(), *rest]))
@@ -66,64 +70,66 @@ def _used(program: Program, number: int) -> list[int]:
 
 
 def _last_segments(program: Program) -> dict[int, int]:
-    """Root -> the last segment in which it, or a view of it, is used or read back."""
+    """Return a map from a root to the last segment that uses it or a view of it, or reads it back."""
     last: dict[int, int] = {}
     for number, segment in enumerate(program.segments):
-        for i in [*_used(program, number), *segment.fetches]:
+        for i in [*_used_values(program, number), *segment.fetches]:
             last[program.values[i].root] = number
     return last
 
 
-def _buffers(program: Program, segment: Segment, number: int, made: dict[int, int],
-             last_segment: dict[int, int]) -> None:
-    """Lifetimes of the roots in this segment's arena, and which of them take over another's memory in place."""
+def _collect_buffers(program: Program, segment: Segment, number: int, made_in: dict[int, int],
+                     last_segment: dict[int, int]) -> None:
+    """Add the segment's buffers: the live ranges of the roots in its arena, and the buffers reused in place."""
     values = program.values
     ends: dict[int, tuple[int, int]] = {}
     for position, step in enumerate(segment.steps):
-        for i in _ids(step):
+        for i in _value_ids(step):
             root = values[i].root
             first, _ = ends.get(root, (position, position))
             ends[root] = (first, position)
     after = len(segment.steps)
-    for i in _used(program, number) if number == len(program.segments) - 1 else ():
+    for i in _used_values(program, number) if number == len(program.segments) - 1 else ():
         if values[i].root in ends and i in {*program.results, *program.assigns.values(),
                                             *(program.rest.inputs if program.rest else ())}:
             ends[values[i].root] = (ends[values[i].root][0], after)
-    own = sorted((r for r in ends if values[r].memory == "buffer" and made[r] == number), key=lambda r: ends[r][0])
+    own = sorted((r for r in ends if values[r].memory == "buffer" and made_in[r] == number), key=lambda r: ends[r][0])
     for root in own:
         first, last = ends[root]
         last = after if last_segment[root] > number else last
         segment.buffers.append(Buffer(root, _nbytes(values[root]), first, last))
     position_of = {b.root: i for i, b in enumerate(segment.buffers)}
     for position, step in enumerate(segment.steps):
-        _share(values, segment, step, position, position_of)
+        _share_in_place(values, segment, step, position, position_of)
 
 
-def _share(values: Sequence[Value], segment: Segment, step: Step, position: int, position_of: dict[int, int]) -> None:
+def _share_in_place(values: Sequence[Value], segment: Segment, step: Step, position: int,
+                    position_of: dict[int, int]) -> None:
+    """Let the step's output take over the buffer of an input that ends at this step, if the op works in place."""
     if step.kind != "bound" or step.node is None:
         return
     out = values[step.outputs[0]]
-    mine = position_of.get(out.root)
-    if mine is None or segment.buffers[mine].first != position or not out.view.is_dense:
+    output_buffer = position_of.get(out.root)
+    if output_buffer is None or segment.buffers[output_buffer].first != position or not out.view.is_dense:
         return
     specs = [None if s is None else s.spec for s in step.node.inputs]
     for i in step.op.inplace(specs, [p.spec for p in step.node.outputs]):
         if step.inputs[i] < 0:
             continue
         x = values[step.inputs[i]]
-        theirs = position_of.get(x.root)
-        if theirs is None or segment.buffers[theirs].last != position or x.root == out.root:
+        input_buffer = position_of.get(x.root)
+        if input_buffer is None or segment.buffers[input_buffer].last != position or x.root == out.root:
             continue
         same_memory = [values[j] for j in step.inputs if j >= 0 and values[j].root == x.root]
-        if (segment.buffers[theirs].nbytes is not segment.buffers[mine].nbytes
-                and segment.buffers[theirs].nbytes != segment.buffers[mine].nbytes) or x.view != out.view or any(
-                    y.view != x.view for y in same_memory):
+        if ((segment.buffers[input_buffer].nbytes is not segment.buffers[output_buffer].nbytes
+             and segment.buffers[input_buffer].nbytes != segment.buffers[output_buffer].nbytes)
+                or x.view != out.view or any(y.view != x.view for y in same_memory)):
             continue
-        holder = theirs
-        while segment.buffers[holder].shares >= 0:
-            holder = segment.buffers[holder].shares
-        segment.buffers[mine].shares = holder
-        segment.buffers[holder].last = max(segment.buffers[holder].last, segment.buffers[mine].last)
+        owner = input_buffer
+        while segment.buffers[owner].shares >= 0:
+            owner = segment.buffers[owner].shares
+        segment.buffers[output_buffer].shares = owner
+        segment.buffers[owner].last = max(segment.buffers[owner].last, segment.buffers[output_buffer].last)
         return
 
 
@@ -131,29 +137,29 @@ def _nbytes(value: Value) -> Int:
     return value.view.size * value.type.storage.itemsize
 
 
-def _slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
+def _collect_slots(program: Program, segment: Segment, given: Sequence[int]) -> None:
     for i in [*segment.values, *given]:
         for number in _numbers(program.values[i]):
             segment.slot(number)
     for step in segment.steps:
         for number in _host_numbers(step):
             segment.slot(number)
-        if step.kind == "upload":  # a shape that comes again finds its binding
+        if step.kind == "upload":  # its shape is in the key, so that a repeated shape finds its binding
             for number in program.values[step.outputs[0]].view.shape:
                 segment.slot(number)
     for buffer in segment.buffers:
         segment.slot(buffer.nbytes)
 
 
-def _located(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
-    """What makes a value's array: its geometry, the root it lies in, the number of the root's buffer in the arena
-    of the segment (-1 if it is not there), and the element type."""
+def _array_recipe(value: Value, segment: Segment) -> tuple[Geometry, int, int, Type]:
+    """Return how to make a value's array: (geometry, root, position of the root's buffer in the arena, element type).
+    The position is -1 if the root is not in this segment's arena."""
     buffer = segment.position_of.get(value.root, -1) if value.memory == "buffer" else -1
-    return _geometry(value, segment), value.root, buffer, value.type
+    return _compile_geometry(value, segment), value.root, buffer, value.type
 
 
-def _geometry(value: Value, segment: Segment) -> Geometry:
-    """A function of its own for every dynamic value: it runs at each inference that changes the value's shape."""
+def _compile_geometry(value: Value, segment: Segment) -> Geometry:
+    """Return a function from slots to the value's geometry. It is generated code: it runs whenever a shape changes."""
     size = value.type.storage.itemsize
 
     def code(number: Int, factor: int) -> str:
@@ -180,29 +186,29 @@ def _host_numbers(step: Step) -> Iterable[Int]:
     return (number for given in step.host.values() for number in given.ints or ())
 
 
-def _dependencies(program: Program, segment: Segment, number: int, made: dict[int, int]) -> None:
-    """Which arrays and steps must be made anew when a slot, or an array from outside, changes."""
+def _collect_dependencies(program: Program, segment: Segment, number: int, made_in: dict[int, int]) -> None:
+    """Record the arrays and steps to make anew when a slot, or an array from outside the segment, changes."""
     values = program.values
     position_of = {v: i for i, v in enumerate(segment.values)}
     steps_of: dict[int, list[int]] = {}
     for position, step in enumerate(segment.steps):
-        for i in dict.fromkeys(_ids(step)) if step.kind != "eager" else ():  # which is not bound to arrays
+        for i in dict.fromkeys(_value_ids(step)) if step.kind != "eager" else ():  # eager steps are not bound to arrays
             steps_of.setdefault(i, []).append(position)
         for expression in _host_numbers(step):
             if isinstance(expression, Sym):
-                _add(segment.step_deps, segment.index[expression.index], position)
+                _append_new(segment.step_deps, segment.index[expression.index], position)
     for i, position in position_of.items():
         for expression in _numbers(values[i]):
             if isinstance(expression, Sym):
                 slot = segment.index[expression.index]
-                _add(segment.value_deps, slot, position)
+                _append_new(segment.value_deps, slot, position)
                 for step_position in steps_of.get(i, ()):
-                    _add(segment.step_deps, slot, step_position)
+                    _append_new(segment.step_deps, slot, step_position)
     outside: dict[int, tuple[list[int], list[int]]] = {}
     for i in sorted({*steps_of, *segment.values}):
         value = values[i]
         if i in position_of:
-            if value.memory == "buffer" and made.get(value.root) == number:
+            if value.memory == "buffer" and made_in.get(value.root) == number:
                 continue
             target = outside.setdefault(value.root, ([], []))  # a view of memory from outside
             target[0].append(position_of[i])
@@ -212,18 +218,18 @@ def _dependencies(program: Program, segment: Segment, number: int, made: dict[in
     segment.users = {k: (v, sorted(set(s))) for k, (v, s) in outside.items() if values[k].memory != "constant"}
 
 
-def _add(where: dict[int, list[int]], key: int, item: int) -> None:
-    items = where.setdefault(key, [])
+def _append_new(dependents: dict[int, list[int]], key: int, item: int) -> None:
+    items = dependents.setdefault(key, [])
     if not items or items[-1] != item:
         items.append(item)
 
 
-def _available(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]], born: Mapping[int, int],
-               atom: Atom) -> int:
-    """The first segment in whose shape function an outside atom is known."""
+def _first_segment_knowing(program: Program, source: Callable[[Segment, Atom], tuple[str, Any, int]],
+                           computed_in: Mapping[int, int], atom: Atom) -> int:
+    """Return the number of the first segment whose shape function can compute an atom."""
     if atom.op not in ("unknown", "item"):
         return 0
     kind, value, _ = source(program.segments[0], atom)
     if kind == "host":  # computed from parameters alone
         return 0
-    return born[value] + 1 if value in born else 0
+    return computed_in[value] + 1 if value in computed_in else 0

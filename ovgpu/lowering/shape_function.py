@@ -1,8 +1,8 @@
-"""The shape function: one generated Python function per segment that fills the segment's slots.
+"""Code generation of shape functions: one Python function per segment that computes the segment's slots.
 
-``shape_function(arrays) -> (slots, hosts)``: ``arrays`` are the program's arrays by value id (what earlier segments and
-the caller made), then the inputs as they are on the host; ``slots`` are ints, ``hosts`` the host tensors that symbols
-cannot express. It checks what inference could not, and raises `OpError` at the node concerned.
+``shape_function(arrays) -> (slots, hosts)``: ``arrays`` holds the program's arrays by value id (from the caller and
+from earlier segments), then the inputs on the host. ``slots`` are ints; ``hosts`` are the host tensors that symbols
+cannot express. The function also makes the checks that shape inference left open; one that fails raises `OpError`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, ExpressionCodegen
 
 
 def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
-                 on_host: Mapping[int, int]) -> None:
-    """Generates ``segment.shape_function``. ``source`` says what an outside atom is: ("shape", value id, axis),
+                           on_host: Mapping[int, int]) -> None:
+    """Generate ``segment.shape_function``. ``source`` locates the number of an atom: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
-    ``on_host`` says where, among the arrays, the numbers of a value that is an input are."""
+    ``on_host`` maps the value id of an input to the index of its host array in ``arrays``."""
     names: dict[str, Any] = {"fetch": fetch, "integer": integer, "evaluate_host": evaluate_host,
                              "host_array": host_array, "fail": fail, "checks": checks, **HELPERS}
     done: set[int] = set()
@@ -81,21 +81,23 @@ def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Ca
 
 
 def fetch(array: Any) -> np.ndarray[Any, Any]:
-    """A computed value on the host; this is where a segment waits for the device."""
+    """Return an array on the host. The host waits here for the device."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
 def integer(array: np.ndarray[Any, Any], element: int) -> int:
-    """An element of an array; arrays of types that share bytes have codes."""
+    """Return one element as an int; an array of a type that NumPy lacks holds codes, which are decoded."""
     flat = array.reshape(-1)
     return int(flat[element] if flat.dtype.kind != "V" else decode(flat[element : element + 1])[0])
 
 
 def host_array(given: HostInput, values: list[int]) -> np.ndarray[Any, Any]:
+    """Return the values as an array of the host input's type and shape."""
     return np.array(values, given.type.storage).reshape(given.shape)
 
 
 def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Evaluate a host node with NumPy. Any failure raises `OpError` with the node's source location."""
     try:
         return evaluate(node.op, NUMPY, inputs, node.outputs)
     except OpError as e:
@@ -105,5 +107,6 @@ def evaluate_host(node: HostNode, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def fail(check: Check, a: int, b: int) -> None:
+    """Raise the `OpError` of a check that failed for the numbers ``a`` and ``b``."""
     error = OpError(check.message.format(a, b))
     raise error if check.where is None else error.at(*check.where)

@@ -1,4 +1,4 @@
-"""The graph: nodes with an op each, ports between them, and the model that holds them."""
+"""Graph of a model: nodes with one op each, ports that connect them, and the model that holds them."""
 
 from __future__ import annotations
 

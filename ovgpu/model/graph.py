@@ -1,6 +1,6 @@
-"""The model: a graph of nodes. It answers to openvino's names; ovgpu's own passes use the plain attributes.
+"""Model: a graph of nodes. It has the methods of OpenVINO's Python API; ovgpu's own passes use the plain attributes.
 
-A port's `Spec` (element type, shape) is what the last `Model.validate_nodes_and_infer_types` found.
+A port's `Spec` (element type, shape) is the result of the last `Model.validate_nodes_and_infer_types`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rt_info import OVAny, RTMap
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that ReadValue reads, and its own description: openvino has the names on VariableInfo."""
+    """State variable that ReadValue reads. `info` is the variable itself; OpenVINO has a VariableInfo there."""
 
     variable_id: str
     data_shape: PartialShape
@@ -36,7 +36,7 @@ class Variable:
 
 
 class Model(Ports):
-    """A graph with parameters (inputs), results (outputs) and sinks (Assign)."""
+    """Graph with parameters (inputs), results (outputs) and sinks (Assign)."""
 
     def __init__(self, results: Sequence[Node], sinks: Sequence[Node] | None = None,
                  parameters: Sequence[Node] = (), name: str = "Model", *, source: str = "") -> None:
@@ -51,49 +51,49 @@ class Model(Ports):
 
     @property
     def ops(self) -> list[Node]:
-        """Every node that a result, a sink or nothing else (a parameter) needs, inputs before users."""
+        """All parameters, and all nodes that results and sinks depend on, in topological order."""
         if self._order is None:
             self._order = _topological([*self.parameters, *self.results, *self.sinks], self.source)
         return self._order
 
     def changed(self) -> None:
-        """Call after rewiring: the order is found anew and nodes learn where they belong."""
+        """Recompute the topological order and set `model` of every node. Call it after the graph was rewired."""
         self._order = None
         for node in self.ops:
             node.model = self
 
     def infer(self, inputs: Sequence[Spec], table: Table,
               refine: Callable[[Output, Spec], Spec] = lambda port, spec: spec) -> list[Spec]:
-        """Infers every port from specs of the parameters, and returns those of the results.
+        """Infer the specs of all ports from ``inputs``, the specs of the parameters. Return those of the results.
 
-        ``refine`` may replace the spec of a port before its users see it.
+        ``refine`` may replace the spec of a port before its users see it. Raises: OpError for a node that fails.
         """
         for parameter, spec in zip(self.parameters, inputs, strict=True):
             parameter.outputs[0].spec = refine(parameter.outputs[0], spec)
-        outside, given = table.layer, set(map(id, self.parameters))
+        previous_layer, parameter_ids = table.layer, set(map(id, self.parameters))
         with table:
             try:
                 for node in self.ops:
-                    if id(node) not in given:
+                    if id(node) not in parameter_ids:
                         table.layer = node
                         specs = node.infer([None if s is None else s.spec for s in node.inputs])
                         for port, spec in zip(node.outputs, specs):
                             port.spec = refine(port, spec)
             finally:
-                table.layer = outside
+                table.layer = previous_layer
         return [r.outputs[0].spec for r in self.results]
 
     def validate_nodes_and_infer_types(self) -> None:
-        """Infers element types and shapes of all ports from the parameters' declarations."""
+        """Infer the element types and shapes of all ports from those that the parameters declare."""
         table = Table()
         self.infer([_declared(p, table, i) for i, p in enumerate(self.parameters)], table)
 
     @property
     def states(self) -> list[str]:
-        """The ids of the variables that ReadValue reads, in order of appearance."""
+        """Ids of the variables that ReadValue reads, in topological order."""
         return list(dict.fromkeys(n.op.variable_id for n in self.ops if n.op.name == "ReadValue"))  # type: ignore[attr-defined]
 
-    # ---- openvino's names
+    # ---- OpenVINO's API
 
     def get_ops(self) -> list[Node]:
         return list(self.ops)
@@ -144,12 +144,12 @@ class Model(Ports):
         return self.output(index).get_shape()
 
     def get_result_index(self, port: Output | Node) -> int:
-        """The number of the output that a Result, its port or the tensor it takes is; -1 if it is none."""
+        """Return the index of the output for ``port``: a Result, its port, or the port it reads. -1 if none."""
         found = [i for i, r in enumerate(self.results) if port in (r, r.outputs[0], r.outputs[0].tensor_port)]
         return found[0] if found else -1
 
     def get_parameter_index(self, parameter: Node) -> int:
-        """The number of the input that a Parameter is; -1 if it is none."""
+        """Return the index of the input that a Parameter defines; -1 if the model does not have it."""
         return self.parameters.index(parameter) if parameter in self.parameters else -1
 
     def get_variables(self) -> list[Variable]:
@@ -162,7 +162,7 @@ class Model(Ports):
         return next((v for v in self.get_variables() if v.variable_id == variable_id), None)
 
     def get_rt_info(self, path: str | Sequence[str] | None = None) -> Any:
-        """All runtime information as an `RTMap`, or what the keys lead to as an `OVAny`."""
+        """Return all runtime information as `RTMap`, or the value at ``path`` as `OVAny` (RuntimeError if absent)."""
         if path is None:
             return self.rt_info
         value: Any = self.rt_info.plain()
@@ -180,7 +180,7 @@ class Model(Ports):
         return True
 
     def set_rt_info(self, value: Any, path: str | Sequence[str]) -> None:
-        """Sets the value that the keys lead to; dicts on the way are made."""
+        """Set the value at ``path`` and create the dicts on the way. Raises RuntimeError if one of them is no dict."""
         *parents, last = [path] if isinstance(path, str) else path
         target: Any = self.rt_info
         for key in parents:
@@ -192,9 +192,9 @@ class Model(Ports):
     # ---- changing the model
 
     def reshape(self, shapes: Any, variables_shapes: Mapping[str, Any] | None = None) -> None:
-        """Gives inputs new shapes: one shape for the only input, or a dict by port, name or number.
+        """Set new shapes of inputs: one shape for the only input, or a dict by port, name or index.
 
-        ``variables_shapes`` gives variables new ones by id. The model stays as it was if that is impossible.
+        ``variables_shapes`` has new shapes of variables by id. The model is left unchanged if inference fails.
         """
         if not isinstance(shapes, Mapping):
             if len(self.parameters) != 1:
@@ -249,24 +249,24 @@ class Model(Ports):
         self.changed()
 
     def clone(self) -> Model:
-        """A copy of the graph and of the bodies in it; other attributes and the constants are shared."""
-        twins: dict[int, Output] = {}
+        """Return a copy of the graph and of the bodies in it. Constants and other attributes are shared."""
+        copied_ports: dict[int, Output] = {}
         nodes: dict[int, Node] = {}
         for node in self.ops:
-            inputs = [None if s is None else twins[id(s)] for s in node.inputs]
-            twin = Node(_clone_bodies(node.op), inputs, len(node.outputs),
-                        name=node.friendly_name, layer_id=node.layer_id)
-            twin.extra = dict(node.extra)
+            inputs = [None if s is None else copied_ports[id(s)] for s in node.inputs]
+            copied = Node(_clone_bodies(node.op), inputs, len(node.outputs),
+                          name=node.friendly_name, layer_id=node.layer_id)
+            copied.extra = dict(node.extra)
             if node.rt_info:
-                twin.rt_info = node.rt_info.copy()
-            twin.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
-            for port, other in zip(node.outputs, twin.outputs):
+                copied.rt_info = node.rt_info.copy()
+            copied.input_rt_info = {i: info.copy() for i, info in node.input_rt_info.items()}
+            for port, other in zip(node.outputs, copied.outputs):
                 other.set_names(port.own_names)
                 other.spec = port.spec
                 if port.tensor_port is port and port.rt_info:
                     other.rt_info = port.rt_info.copy()
-                twins[id(port)] = other
-            nodes[id(node)] = twin
+                copied_ports[id(port)] = other
+            nodes[id(node)] = copied
         model = Model([nodes[id(n)] for n in self.results], [nodes[id(n)] for n in self.sinks],
                       [nodes[id(n)] for n in self.parameters], self.friendly_name, source=self.source)
         model.rt_info = self.rt_info.copy()
@@ -305,7 +305,7 @@ def _declared(parameter: Node, table: Table, index: int) -> Spec:
 
 
 def _topological(roots: Sequence[Node], source: str) -> list[Node]:
-    """Inputs before users, without recursion. ModelError if there is a cycle."""
+    """Return ``roots`` and the nodes they depend on in topological order. Raises ModelError for a cycle."""
     order: list[Node] = []
     state: dict[Node, bool] = {}  # False: being visited, True: done
     for root in roots:
@@ -318,18 +318,18 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
             for port in sources:
                 if port is None:
                     continue
-                feeder = port.node
-                done = state.get(feeder)
+                producer = port.node
+                done = state.get(producer)
                 if done is None:
-                    if not feeder.inputs:  # constants, half of all
-                        state[feeder] = True
-                        order.append(feeder)
+                    if not producer.inputs:  # constants are half of all nodes: keep them off the stack
+                        state[producer] = True
+                        order.append(producer)
                         continue
-                    state[feeder] = False
-                    stack.append((feeder, iter(feeder.inputs)))
+                    state[producer] = False
+                    stack.append((producer, iter(producer.inputs)))
                     break
                 if done is False:
-                    raise ModelError(f"the graph has a cycle through '{feeder.friendly_name}'"
+                    raise ModelError(f"the graph has a cycle through '{producer.friendly_name}'"
                                      + (f" ({source})" if source else ""))
             else:
                 state[node] = True
@@ -341,7 +341,7 @@ def _topological(roots: Sequence[Node], source: str) -> list[Node]:
 # ---- the batch
 
 def get_batch(model: Model) -> Dimension:
-    """The batch: the dimension that layouts of inputs call N. RuntimeError if none does, or they differ."""
+    """Return the batch: the dimension N of the inputs' layouts. Raises RuntimeError if none has it or they differ."""
     batch: Dimension | None = None
     for parameter, axis in _batch_axes(model).items():
         dimension = parameter.get_partial_shape()[axis]
@@ -355,9 +355,9 @@ def get_batch(model: Model) -> Dimension:
 
 
 def set_batch(model: Model, batch_size: int | Dimension = -1) -> None:
-    """Reshapes the inputs so that the dimension their layouts call N is ``batch_size``.
+    """Reshape the inputs so that the dimension N of their layouts is ``batch_size``.
 
-    Raises: RuntimeError if no layout has an N, or the model cannot have that batch; it then stays as it was.
+    Raises: RuntimeError if no layout has an N or the model cannot have that batch; it is then left unchanged.
     """
     get_batch(model)
     shapes: dict[Output, PartialShape] = {}

@@ -1,4 +1,4 @@
-"""Nodes and their ports. They answer to openvino's names; ovgpu's own passes use the plain attributes."""
+"""Nodes and their ports. They have the methods of OpenVINO's Python API; ovgpu's passes use the plain attributes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
 
 
 class Operation(Protocol):
-    """What the graph needs to know of an op; see `ovgpu.ops.Op`."""
+    """Interface of an op that the graph relies on; see `ovgpu.ops.Op`."""
 
     @property
     def name(self) -> str: ...
@@ -31,10 +31,10 @@ class Operation(Protocol):
 
 
 class Output:
-    """An output port of a node: a tensor of the graph. Hashes by identity, so it keys results.
+    """Output port of a node: a tensor of the graph. It hashes by identity, so that results can be keyed by it.
 
-    A Result's port stands for the tensor that the Result takes: it shares its runtime information, and its
-    names as long as it has none of its own, while its own names count among those of the tensor.
+    A Result's port stands for the tensor that the Result reads. It shares the tensor's runtime information, and
+    the tensor's names as long as it has none of its own. Its own names count as names of the tensor as well.
     """
 
     __slots__ = ("_names", "_rt_info", "index", "node", "spec")
@@ -47,15 +47,15 @@ class Output:
 
     @property
     def tensor_port(self) -> Output:
-        """The port itself; for a Result, the one whose tensor it takes."""
+        """The port itself; for a Result, the port that it reads."""
         inputs = self.node.inputs
         return inputs[0] if self.node.op.name == "Result" and inputs and inputs[0] is not None else self
 
-    # ---- openvino's names
+    # ---- OpenVINO's API
 
     @property
     def own_names(self) -> set[str]:
-        """The names given to this very port."""
+        """The names set on this port itself."""
         return self._names
 
     def get_names(self) -> set[str]:
@@ -73,7 +73,7 @@ class Output:
         self._names |= set(names)
 
     def get_any_name(self) -> str:
-        """The first of the names in alphabetical order. RuntimeError if there is none."""
+        """Return the alphabetically first name. Raises RuntimeError if there is none."""
         names = self.get_names()
         if not names:
             raise RuntimeError("Attempt to get a name for a Tensor without names")
@@ -92,7 +92,7 @@ class Output:
     partial_shape = property(get_partial_shape)
 
     def get_shape(self) -> Shape:
-        """The shape. RuntimeError if it is not static."""
+        """Return the shape. Raises RuntimeError if it is not static."""
         return self.spec.partial_shape.to_shape()
 
     shape = property(get_shape)
@@ -118,14 +118,14 @@ class Output:
         self.rt_info[key] = value
 
     def get_target_inputs(self) -> set[Input]:
-        """The inputs that take this tensor."""
+        """Return the input ports that read this tensor."""
         users = self.node.model.ops if self.node.model is not None else []
         return {Input(n, i) for n in users for i, source in enumerate(n.inputs) if source is self}
 
     target_inputs = property(get_target_inputs)
 
     def replace(self, other: Output) -> None:
-        """Lets every user of this tensor take ``other`` instead, which gets its names as well."""
+        """Connect every user of this tensor to ``other``, and add the names of this port to it."""
         for target in self.get_target_inputs():
             target.node.inputs[target.index] = other
         other._names |= self._names
@@ -136,13 +136,13 @@ class Output:
         return f"<Output: {self.describe()}>"
 
     def describe(self) -> str:
-        """Names, shape and type, as openvino prints them."""
+        """Return names, shape and type in OpenVINO's print format."""
         names = ", ".join(sorted(self.get_names()))
         return f"names[{names}] shape{self.partial_shape} type: {self.element_type.get_type_name()}"
 
 
 class Input:
-    """An input port: node and position. Two of the same place are equal."""
+    """Input port: a node and the index of one of its inputs. Equal if both are."""
 
     __slots__ = ("index", "node")
 
@@ -198,7 +198,7 @@ class Input:
 
 @dataclass(frozen=True)
 class DiscreteTypeInfo:
-    """Name and version of an op, as openvino gives them."""
+    """Name and opset of an op, as in OpenVINO's API."""
 
     name: str
     version_id: str
@@ -208,9 +208,9 @@ class DiscreteTypeInfo:
 
 
 class Node:
-    """A layer: an op, where its inputs come from, and its output ports.
+    """Layer of a model: an op, the ports that feed its inputs, and its output ports.
 
-    ``inputs`` holds the `Output` that feeds each input; an optional input that is absent is None.
+    ``inputs`` holds the `Output` that feeds each input, or None for an optional input that is absent.
     """
 
     __slots__ = ("extra", "friendly_name", "input_rt_info", "inputs", "layer_id", "model", "op", "outputs",
@@ -223,14 +223,14 @@ class Node:
         self.outputs = [Output(self, i) for i in range(outputs)]
         self.friendly_name = name
         self.layer_id = layer_id
-        self.extra: dict[str, str] = {}  # attributes of the file that the op does not know
+        self.extra: dict[str, str] = {}  # attributes in the file that the op does not know
         self.rt_info = RTMap()
         self.input_rt_info: dict[int, RTMap] = {}
         self.model: Model | None = None
 
     @property
     def source_location(self) -> str:
-        """Where the node is, for messages: ``layer 'attn/sm', id 17, model.xml``."""
+        """Location of the node for messages: ``layer 'attn/sm', id 17, model.xml``."""
         parts = [f"layer '{self.friendly_name}'"]
         if self.layer_id:
             parts.append(f"id {self.layer_id}")
@@ -239,7 +239,7 @@ class Node:
         return ", ".join(parts)
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
-        """The specs of the outputs, with values where they are known; errors are located at this node."""
+        """Return the specs of the outputs, with values where they are known. Raises OpError that names the node."""
         try:
             inferred = self.op.infer(*inputs)
             self.op.check_types(inputs)
@@ -247,7 +247,7 @@ class Node:
         except OpError as e:
             raise e.at(self.op.name, self.source_location) from None
         except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as e:
-            # An op that does not expect what the file says: an error of the model all the same.
+            # The op did not expect the contents of the file: report it as an error of the model.
             text = f"inference failed: {type(e).__name__}: {e}"
             if "positional argument" in str(e):
                 text = f"{len(inputs)} inputs are not what the operation takes"
@@ -259,11 +259,11 @@ class Node:
         if len(self.outputs) > len(specs):
             text = f"the layer declares {len(self.outputs)} outputs, the operation has {len(specs)}"
             raise OpError(text).at(self.op.name, self.source_location)
-        while len(self.outputs) < len(specs):  # outputs that nobody uses need not be declared
+        while len(self.outputs) < len(specs):  # a file may omit outputs without users
             self.outputs.append(Output(self, len(self.outputs)))
         return specs
 
-    # ---- openvino's names
+    # ---- OpenVINO's API
 
     def get_type_name(self) -> str:
         return self.op.name
@@ -335,14 +335,14 @@ class Node:
         return self.output(index).get_shape()
 
     def get_element_type(self) -> Type:
-        """The element type of output 0; of a Parameter, what it declares."""
+        """Return the element type of output 0; for a Parameter, the declared one."""
         op: Any = self.op
         return op.element_type if op.name == "Parameter" else self.outputs[0].get_element_type()
 
     element_type = property(get_element_type)
 
     def get_partial_shape(self) -> PartialShape:
-        """The shape of output 0; of a Parameter, what it declares."""
+        """Return the shape of output 0; for a Parameter, the declared one."""
         op: Any = self.op
         return PartialShape(op.shape) if op.name == "Parameter" else self.outputs[0].get_partial_shape()
 
@@ -353,18 +353,18 @@ class Node:
 
     shape = property(get_shape)
 
-    # ---- of a Parameter or Result
+    # ---- Parameter and Result
 
     def set_partial_shape(self, shape: Any) -> None:
-        """Declares another shape of a Parameter; `Model.validate_nodes_and_infer_types` makes it known."""
+        """Declare another shape of a Parameter. `Model.validate_nodes_and_infer_types` then updates the ports."""
         self.op = replace(self.op, shape=PartialShape(shape))  # type: ignore[type-var]
 
     def set_element_type(self, element_type: Type) -> None:
-        """Declares another element type of a Parameter."""
+        """Declare another element type of a Parameter. The ports are updated as for `set_partial_shape`."""
         self.op = replace(self.op, element_type=Type(element_type))  # type: ignore[type-var]
 
     def get_layout(self) -> Layout:
-        """What the axes of the tensor of a Parameter or Result mean."""
+        """Return the layout (meaning of the axes) of a Parameter or Result; an empty `Layout` if none is set."""
         info = self.outputs[0].rt_info.plain()
         return Layout(info["layout_0"]["layout"]) if "layout_0" in info else Layout()
 
@@ -374,10 +374,10 @@ class Node:
 
     layout = property(get_layout, set_layout)
 
-    # ---- of a Constant
+    # ---- Constant
 
     def get_data(self) -> Any:
-        """The values of a Constant, one element per item. AttributeError for other nodes."""
+        """Return the values of a Constant, unpacked to one element per item. Raises AttributeError for other nodes."""
         op: Any = self.op
         return op.value
 

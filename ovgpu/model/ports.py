@@ -1,4 +1,4 @@
-"""Finding a port by number, by tensor name, or by being the only one."""
+"""Lookup of a model's port by index, by tensor name, or without a key if there is only one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PortKey = int | str | Output
 
 
 class Ports:
-    """What a model and a compiled model share: inputs (parameters) and outputs (results)."""
+    """Base class of `Model` and `CompiledModel`: inputs (parameters) and outputs (results)."""
 
     parameters: list[Node]
     results: list[Node]
@@ -26,21 +26,21 @@ class Ports:
         return [r.outputs[0] for r in self.results]
 
     def input(self, key: PortKey | None = None) -> Output:
-        """The input of that number or tensor name; without one, the only input."""
+        """Return the input that ``key`` names; without a key, the only input. Raises as `find_port`."""
         return find_port(self.inputs, key, "input")
 
     def output(self, key: PortKey | None = None) -> Output:
-        """The output of that number or tensor name; without one, the only output."""
+        """Return the output that ``key`` names; without a key, the only output. Raises as `find_port`."""
         return find_port(self.outputs, key, "output")
 
 
 def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
-    """The port that a number, a tensor name or a port means.
+    """Return the port that ``key`` names: an index, a tensor name, a port, or None for the only port.
 
-    A tensor that is an output is also known by its names inside the model, and a port of the graph stands for
-    the input or output it leads from or to.
+    An output also has the names of the tensor that it reads inside the model. A port of the graph stands for the
+    input or output that is connected to it. ``kind`` is "input" or "output", for messages.
 
-    Raises: RuntimeError naming what there is, IndexError for a number out of range, TypeError for other keys.
+    Raises: RuntimeError with the existing names, IndexError for an index out of range, TypeError for other keys.
     """
     if key is None:
         if len(ports) != 1:
@@ -59,8 +59,8 @@ def find_port(ports: Sequence[Output], key: Any, kind: str) -> Output:
             raise IndexError(f"there is no {kind} {number}: the model has {len(ports)}")
         return ports[number]
     if not found:
-        there = ", ".join(min(p.get_names(), default=f"#{i}") for i, p in enumerate(ports)) or "none"
+        available = ", ".join(min(p.get_names(), default=f"#{i}") for i, p in enumerate(ports)) or "none"
         title = kind.capitalize()
-        what = f"tensor name '{key}'" if isinstance(key, str) else f"port {key}"
-        raise RuntimeError(f"{title} for {what} is not found. The model has: {there}")
+        description = f"tensor name '{key}'" if isinstance(key, str) else f"port {key}"
+        raise RuntimeError(f"{title} for {description} is not found. The model has: {available}")
     return found[0]

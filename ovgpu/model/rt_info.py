@@ -1,4 +1,4 @@
-"""Runtime information: named values that a model, its nodes and ports carry along, nested as dicts."""
+"""Runtime information: named values, nested as dicts, that a model, its nodes and its ports carry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BOOLEANS = {"YES": True, "TRUE": True, "1": True, "NO": False, "FALSE": False, 
 
 
 class OVAny:
-    """A value of runtime information, as openvino wraps it; equal to the value itself."""
+    """Value of runtime information in a wrapper, as in OpenVINO. It equals the bare value."""
 
     __slots__ = ("value",)
 
@@ -25,7 +25,7 @@ class OVAny:
         self.value = value
 
     def astype(self, kind: type) -> Any:
-        """The value as bool, int, float, str or dict. RuntimeError if it is no such thing."""
+        """Return the value as bool, int, float, str or dict. Raises RuntimeError if it cannot be converted."""
         if kind is dict and isinstance(self.value, dict):
             return self.value
         if kind is str:
@@ -42,7 +42,7 @@ class OVAny:
         raise RuntimeError(f"could not convert {self.value!r} to {kind.__name__}")
 
     def aslist(self, kind: type = str) -> list[Any]:
-        """The value as a list of bool, int, float or str; a text is split at spaces."""
+        """Return the value as a list of bool, int, float or str; a string is split at spaces."""
         values = self.value.split() if isinstance(self.value, str) else self.value
         values = values if isinstance(values, (list, tuple)) else [values]
         return [OVAny(value).astype(kind) for value in values]
@@ -70,7 +70,7 @@ class OVAny:
 
 
 class RTMap(MutableMapping[str, Any]):
-    """Names and values. Items come as `OVAny`, or as an `RTMap` where they nest; `plain` unwraps all."""
+    """Mapping from names to values. Items are returned as `OVAny`, nested ones as `RTMap`; `plain` unwraps all."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
@@ -100,7 +100,7 @@ class RTMap(MutableMapping[str, Any]):
         return self[key]
 
     def plain(self) -> dict[str, Any]:
-        """A copy without wrappers."""
+        """Return a copy as nested dicts without wrappers."""
         items = self._values.items()
         return {key: value.plain() if isinstance(value, RTMap) else value for key, value in items}
 
@@ -118,7 +118,7 @@ class RTMap(MutableMapping[str, Any]):
 
 
 def text(value: Any) -> str:
-    """A value as files spell it: YES and NO, lists with spaces between the elements."""
+    """Return a value as IR files write it: YES and NO, lists with spaces between the elements."""
     if isinstance(value, bool):
         return "YES" if value else "NO"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The operations, by family. Importing this package imports and so registers all of them; there is no list to keep."""
+"""The operations, by family. Importing this package imports all modules in it, which registers their operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bitwise operations and shifts of integers; on booleans, the logical ones."""
+"""Bitwise operations and shifts of integers; on booleans, the bitwise operations are the logical ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from ovgpu.ops.base.op import op
 from ovgpu.types import Type
 
 
-@op("BitwiseNot", "opset13")
+@op("BitwiseNot", "opset13", "bitwise/bitwise-not-13")
 class BitwiseNot(Unary):
+    """The bitwise complement of x."""
+
     types = "bits"
 
     def fn(self, xp: Any, x: Any) -> Any:
@@ -20,8 +22,10 @@ class BitwiseNot(Unary):
         return "!x" if kind == Type.boolean else "~x"
 
 
-@op("BitwiseAnd", "opset13")
+@op("BitwiseAnd", "opset13", "bitwise/bitwise-and-13")
 class BitwiseAnd(Binary):
+    """The bitwise and of a and b."""
+
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a & b"
@@ -30,8 +34,10 @@ class BitwiseAnd(Binary):
         return a & b
 
 
-@op("BitwiseOr", "opset13")
+@op("BitwiseOr", "opset13", "bitwise/bitwise-or-13")
 class BitwiseOr(Binary):
+    """The bitwise or of a and b."""
+
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a | b"
@@ -40,8 +46,10 @@ class BitwiseOr(Binary):
         return a | b
 
 
-@op("BitwiseXor", "opset13")
+@op("BitwiseXor", "opset13", "bitwise/bitwise-xor-13")
 class BitwiseXor(Binary):
+    """The bitwise exclusive or of a and b."""
+
     types = "bits"
     supports_symbolic = False
     cuda_expr = "a ^ b"
@@ -51,24 +59,26 @@ class BitwiseXor(Binary):
 
 
 class Shift(Binary):
-    """A shift by ``b`` bits. Where ``b`` is negative or not below the width, undefined in the specification:
-    all bits are shifted out."""
+    """Base of shifts of ``a`` by ``b`` bits. If ``b`` is negative or not below the width, which the specification
+    leaves undefined, all bits are shifted out."""
 
     types = "integer"
     supports_symbolic = False
 
 
-@op("BitwiseLeftShift", "opset15")
+@op("BitwiseLeftShift", "opset15", "bitwise/bitwise-left-shift-15")
 class BitwiseLeftShift(Shift):
+    """A left shift, which fills with zeros."""
+
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a << b : T(0)"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.left_shift(a, b)
 
 
-@op("BitwiseRightShift", "opset15")
+@op("BitwiseRightShift", "opset15", "bitwise/bitwise-right-shift-15")
 class BitwiseRightShift(Shift):
-    """Arithmetic for signed types."""
+    """A right shift; it is arithmetic for signed types."""
 
     cuda_expr = "b >= 0 && b < T(8 * sizeof(T)) ? a >> b : a < 0 ? T(-1) : T(0)"
 

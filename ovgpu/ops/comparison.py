@@ -26,14 +26,16 @@ from ovgpu.types import Type
 
 
 class Comparison(Binary):
-    """A relation of two tensors of any one type, by IEEE: all but NotEqual are false where there is a NaN."""
+    """Base of relations of two tensors of any one type. As in IEEE 754, all but NotEqual are false if one is NaN."""
 
     def result_type(self, kind: Type) -> Type:
         return Type.boolean
 
 
-@op("Equal", "opset1")
+@op("Equal", "opset1", "comparison/equal-1")
 class Equal(Comparison):
+    """The relation a == b."""
+
     cuda_expr = "a == b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -43,8 +45,10 @@ class Equal(Comparison):
         return decide("eq", operator.eq, a, b)
 
 
-@op("NotEqual", "opset1")
+@op("NotEqual", "opset1", "comparison/notequal-1")
 class NotEqual(Comparison):
+    """The relation a != b."""
+
     cuda_expr = "a != b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -54,8 +58,10 @@ class NotEqual(Comparison):
         return decide("ne", operator.ne, a, b)
 
 
-@op("Less", "opset1")
+@op("Less", "opset1", "comparison/less-1")
 class Less(Comparison):
+    """The relation a < b."""
+
     cuda_expr = "a < b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -65,8 +71,10 @@ class Less(Comparison):
         return decide("lt", operator.lt, a, b)
 
 
-@op("LessEqual", "opset1")
+@op("LessEqual", "opset1", "comparison/lessequal-1")
 class LessEqual(Comparison):
+    """The relation a <= b."""
+
     cuda_expr = "a <= b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -76,8 +84,10 @@ class LessEqual(Comparison):
         return decide("le", operator.le, a, b)
 
 
-@op("Greater", "opset1")
+@op("Greater", "opset1", "comparison/greater-1")
 class Greater(Comparison):
+    """The relation a > b."""
+
     cuda_expr = "a > b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -87,8 +97,10 @@ class Greater(Comparison):
         return decide("lt", operator.lt, b, a)
 
 
-@op("GreaterEqual", "opset1")
+@op("GreaterEqual", "opset1", "comparison/greater-equal-1")
 class GreaterEqual(Comparison):
+    """The relation a >= b."""
+
     cuda_expr = "a >= b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -101,30 +113,38 @@ class GreaterEqual(Comparison):
 # ---- tests of floats
 
 class FloatTest(Unary):
+    """Base of tests of floating-point numbers; the result is boolean."""
+
     types = "real"
 
     def result_type(self, kind: Type) -> Type:
         return Type.boolean
 
 
-@op("IsNaN", "opset10")
+@op("IsNaN", "opset10", "comparison/isnan-10")
 class IsNaN(FloatTest):
+    """Test for NaN."""
+
     cuda_expr = "isnan(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.isnan(x)
 
 
-@op("IsFinite", "opset10")
+@op("IsFinite", "opset10", "comparison/isfinite-10")
 class IsFinite(FloatTest):
+    """Test for numbers that are neither infinite nor NaN."""
+
     cuda_expr = "isfinite(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.isfinite(x)
 
 
-@op("IsInf", "opset10")
+@op("IsInf", "opset10", "comparison/isinf-10")
 class IsInf(FloatTest):
+    """Test for infinity, of the signs that the attributes select."""
+
     detect_negative: bool = True
     detect_positive: bool = True
 
@@ -133,21 +153,25 @@ class IsInf(FloatTest):
             return xp.isinf(x)
         if self.detect_positive:
             return x == float("inf")
-        return x == float("-inf") if self.detect_negative else x < float("-inf")  # the latter never
+        return x == float("-inf") if self.detect_negative else x < float("-inf")  # the latter is always false
 
     def cuda_expression(self, kind: Type) -> str:
-        wanted = ["x > 0"] * self.detect_positive + ["x < 0"] * self.detect_negative
-        return f"isinf(x) && ({' || '.join(wanted) or 'false'})"
+        signs = ["x > 0"] * self.detect_positive + ["x < 0"] * self.detect_negative
+        return f"isinf(x) && ({' || '.join(signs) or 'false'})"
 
 
 # ---- logic
 
 class Logical(Binary):
+    """Base of logical operations of two booleans."""
+
     types = "boolean"
 
 
-@op("LogicalAnd", "opset1")
+@op("LogicalAnd", "opset1", "logical/logical-and-1")
 class LogicalAnd(Logical):
+    """The logical and of a and b."""
+
     cuda_expr = "a && b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -157,8 +181,10 @@ class LogicalAnd(Logical):
         return decide("and", lambda a, b: bool(a and b), a, b)
 
 
-@op("LogicalOr", "opset1")
+@op("LogicalOr", "opset1", "logical/logical-or-1")
 class LogicalOr(Logical):
+    """The logical or of a and b."""
+
     cuda_expr = "a || b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
@@ -168,9 +194,9 @@ class LogicalOr(Logical):
         return decide("or", lambda a, b: bool(a or b), a, b)
 
 
-@op("LogicalXor", "opset1")
+@op("LogicalXor", "opset1", "logical/logical-xor-1")
 class LogicalXor(Logical):
-    """OpenVINO writes its version as opset2; it is in opset1 as well."""
+    """The logical exclusive or of a and b. OpenVINO writes its version as opset2; it is in opset1 as well."""
 
     cuda_expr = "a != b"
 
@@ -181,14 +207,15 @@ class LogicalXor(Logical):
         return decide("ne", lambda a, b: bool(a) != bool(b), a, b)
 
 
-@op("Xor", "opset1")
+@op("Xor", "opset1", "logical/logical-xor-1")
 class Xor(LogicalXor):
-    """Xor-1 is the name of LogicalXor-1 in some files."""
+    """The name that LogicalXor has in some IR files."""
 
 
-@op("LogicalNot", "opset1")
+@op("LogicalNot", "opset1", "logical/logical-not-1")
 class LogicalNot(Unary):
-    """The specification has booleans alone; numbers, which OpenVINO takes too, give 0 or 1 of their type."""
+    """The logical not of x. Beyond the specification, which allows booleans alone, numbers give 0 or 1 of their type,
+    as in OpenVINO."""
 
     supports_symbolic = True
     cuda_expr = "!x"
@@ -202,10 +229,10 @@ class LogicalNot(Unary):
 
 # ---- selection
 
-@op("Select", "opset1")
+@op("Select", "opset1", "condition/select-1")
 class Select(Elementwise):
-    """``then`` where ``cond``, else ``otherwise``. With pdpd broadcasting ``cond`` and ``otherwise`` are
-    aligned at axis 0 of ``then`` and grow to it."""
+    """Elements of ``then`` where ``cond`` is true, else of ``otherwise``. With pdpd broadcasting, ``cond`` and
+    ``otherwise`` are aligned at axis 0 of ``then`` and broadcast to it."""
 
     auto_broadcast: Broadcast = "numpy"
 
@@ -237,12 +264,12 @@ class Select(Elementwise):
         if self.auto_broadcast == "none":
             shape = equal_shape(then, otherwise)
             return shape if cond is None else equal_shape(shape, cond)
-        # The specification broadcasts cond one way; models (masks of two scalars) and OpenVINO use both ways.
+        # The specification only broadcasts cond to the others. Models (masks of two scalars) and OpenVINO do both ways.
         return None if cond is None else broadcast_shapes(then, otherwise, cond)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         cond, *rest = inputs
-        if not is_plain(outputs[0].dtype) and outputs[0].dtype.itemsize == 1:  # moved as bytes
+        if not is_plain(outputs[0].dtype) and outputs[0].dtype.itemsize == 1:  # f8 moves as bytes
             *rest, out = (x.view(np.uint8) for x in (*rest, outputs[0]))
             outputs = [out]
         return super().cuda(k, [cond, *rest], outputs, workspace)

@@ -1,4 +1,4 @@
-"""Conversions of element types, and Identity. What becomes of the values is said in `_storage`."""
+"""Conversions of element types, and Identity. `ops.base.storage` defines the converted values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Unary, decide
 from ovgpu.ops.base.op import Op, internal_op, op
-from ovgpu.ops.base.storage import HALVED, decode, encode, is_float, is_plain
+from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import NUMPY
@@ -20,7 +20,7 @@ from ovgpu.types import Type
 
 
 def converted(xp: Any, x: Any, target: Type) -> Any:
-    """A fresh array of the values of ``x`` in the storage of ``target``. Strings stay strings."""
+    """Return a fresh array of the values of ``x`` in the storage dtype of ``target``. Strings stay strings."""
     result = x if x.dtype == target.storage else encode(decode(x, xp), target, xp)
     return result.copy() if xp.may_share_memory(result, x) else result
 
@@ -31,9 +31,9 @@ def _convertible(x: Spec, target: Type) -> Spec:
     return Spec(target, x.shape)
 
 
-@op("Convert", "opset1")
+@op("Convert", "opset1", "type/convert-1")
 class Convert(Unary):
-    """To the element type `destination_type`."""
+    """Conversion to the element type `destination_type`."""
 
     destination_type: Type
 
@@ -46,7 +46,7 @@ class Convert(Unary):
         return (_convertible(x, self.destination_type),)
 
     def fn(self, xp: Any, x: Any) -> Any:
-        if self.destination_type in HALVED and x.dtype != np.float16:
+        if self.destination_type in ROUNDED_VIA_F16 and x.dtype != np.float16:
             x = x.astype(np.float16)
         return x.astype(self.destination_type.storage)
 
@@ -57,7 +57,7 @@ class Convert(Unary):
         target = self.destination_type
         if target == Type.boolean:
             return "x != 0"
-        if kind.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits; 0 of what no int holds
+        if kind.is_real() and target.is_integral() and target.bitwidth < 32:  # the low bits; 0 if it is no int
             return "x >= T(-2147483648.0) && x < T(2147483648.0) ? int(x) : 0"
         return "x"
 
@@ -93,46 +93,47 @@ class Convert(Unary):
 
 @internal_op
 class Narrow(Convert):
-    """To a type of 16 bits; what is finite stays so: numbers beyond its range become the largest of it."""
+    """Downcast to a 16-bit type that keeps finite numbers finite: those beyond its range become its largest ones."""
 
     name: ClassVar[str] = "Convert"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
     def fn(self, xp: Any, x: Any) -> Any:
-        most = LARGEST[self.destination_type]
+        largest = LARGEST[self.destination_type]
         finite = abs(x) < np.inf
-        return xp.where(finite, xp.clip(x, -most, most), x).astype(self.destination_type.storage)
+        return xp.where(finite, xp.clip(x, -largest, largest), x).astype(self.destination_type.storage)
 
     def cuda_expression(self, kind: Type) -> str:
-        most = f"{LARGEST[self.destination_type]!r}f"
-        return f"x - x != 0 ? x : x > {most} ? {most} : x < -{most} ? -{most} : x"
+        largest = f"{LARGEST[self.destination_type]!r}f"
+        return f"x - x != 0 ? x : x > {largest} ? {largest} : x < -{largest} ? -{largest} : x"
 
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         return (xp.asarray(self.fn(xp, x)),)
 
 
 LARGEST = {Type.f16: 65504.0, Type.bf16: 2.0**128 - 2.0**120}
-"""The largest numbers of the types of 16 bits."""
+"""The largest finite numbers of the 16-bit types."""
 
 
 @cache
 def _values(source: Type, target: Type) -> np.ndarray[Any, Any]:
-    """What each of the 256 bytes of ``source`` becomes in ``target``, as bits."""
+    """Return the bits in ``target`` of each of the 256 codes of ``source``."""
     every = np.arange(256, dtype=np.uint8).view(source.storage)
     with np.errstate(all="ignore"):
-        found: np.ndarray[Any, Any] = converted(NUMPY, every, target).view(f"u{target.storage.itemsize}")
-    return found
+        target_bits: np.ndarray[Any, Any] = converted(NUMPY, every, target).view(f"u{target.storage.itemsize}")
+    return target_bits
 
 
 @cache
 def _steps(target: Type) -> np.ndarray[Any, Any]:
-    """The struct Steps of ``cuda_kernels/convert.cu``: how floats are rounded to ``target``, found by bisection."""
+    """Return the struct Steps of ``cuda_kernels/convert.cu``: the floats at which the rounded code of ``target``
+    changes (found by bisection), the codes, and the code of NaN."""
     def codes(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         floats = (keys ^ (keys >> 31 & 0x7FFFFFFF)).astype(np.int32).view(np.float32)
         with np.errstate(all="ignore"):
-            found: np.ndarray[Any, Any] = encode(floats, target).view(np.uint8)
-        return found
+            target_bits: np.ndarray[Any, Any] = encode(floats, target).view(np.uint8)
+        return target_bits
 
     infinity = 0x7F800000
     low, high = np.array([~infinity]), np.array([infinity])
@@ -150,9 +151,9 @@ def _steps(target: Type) -> np.ndarray[Any, Any]:
     return np.concatenate([keys.view(np.uint8), values, nan, np.zeros(3, np.uint8)])
 
 
-@op("ConvertLike", "opset1")
+@op("ConvertLike", "opset1", "type/convert-like-1")
 class ConvertLike(Op):
-    """To the element type of the second input, whose values do not matter. A pass makes Converts of them."""
+    """Conversion to the element type of the second input, whose values do not matter. A pass turns it into Convert."""
 
     exact = True
 
@@ -163,9 +164,9 @@ class ConvertLike(Op):
         return (converted(xp, x, _type_of(like)),)
 
 
-@op("ConvertPromoteTypes", "opset14")
+@op("ConvertPromoteTypes", "opset14", "type/convert-promote-types-14")
 class ConvertPromoteTypes(Op):
-    """Two tensors to the element type that holds the values of both, by the rules of `promoted`."""
+    """Conversion of two tensors to a common element type that holds the values of both, by the rules of `promoted`."""
 
     promote_unsafe: bool = False
     pytorch_scalar_promotion: bool = False
@@ -214,12 +215,15 @@ def _type_of(x: Any) -> Type:
 
 
 def _rank_of_class(kind: Type) -> int:
-    """Booleans give way to integers, and these to floats."""
+    """Return the rank of a type's class, the higher of which wins: 0 for booleans, 1 for integers, 2 for floats."""
     return 2 if is_float(kind) else 1 if kind.is_integral_number() else 0
 
 
 def promoted(a: Type, b: Type, u64_target: Type) -> Type:
-    """The common type: of the higher class; within a class the narrowest that holds the values of both."""
+    """Return the common type: the type of the higher class, or the narrowest one of the class that holds both types.
+
+    ``u64_target`` is the common type of u64 and a signed integer.
+    """
     if _rank_of_class(a) != _rank_of_class(b):
         return max(a, b, key=_rank_of_class)
     larger, smaller = (a, b) if a.bitwidth >= b.bitwidth else (b, a)
@@ -246,9 +250,9 @@ def _check_safe(a: Type, b: Type, kind: Type) -> None:
         raise OpError(f"{pair}: the integer may lose its precision, and promote_unsafe is false")
 
 
-@op("Identity", "opset16")
+@op("Identity", "opset16", "activation/identity-16")
 class Identity(Op):
-    """Its input, unchanged."""
+    """A copy of the input, unchanged."""
 
     exact = True
     supports_symbolic = True

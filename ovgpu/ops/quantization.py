@@ -1,4 +1,4 @@
-"""Quantisation that stays in floating point: FakeQuantize, FakeConvert."""
+"""Simulated quantisation, whose results stay in floating point: FakeQuantize, FakeConvert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ovgpu.types import Type
 
 
 class _Fake(Elementwise):
-    """Base: a tensor whose shape the other inputs broadcast to; the result has its shape and type."""
+    """Base of both ops: the other inputs broadcast to the first one, whose shape and type the result has."""
 
     types = "real"
 
@@ -34,7 +34,7 @@ class _Fake(Elementwise):
 
 
 def _check_onto(shape: Sequence[Int], x: Sequence[Int]) -> None:
-    """OpError unless ``shape`` broadcasts to that of ``x``; it may have more axes of extent 1 in front."""
+    """Raise OpError unless ``shape`` broadcasts to the shape ``x``; it may have more axes of extent 1 in front."""
     extra = max(len(shape) - len(x), 0)
     for dim in shape[:extra]:
         onto(dim, 1)
@@ -42,13 +42,13 @@ def _check_onto(shape: Sequence[Int], x: Sequence[Int]) -> None:
         onto(a, b)
 
 
-@op("FakeQuantize", "opset1")
+@op("FakeQuantize", "opset1", "quantization/fake-quantize-1")
 class FakeQuantize(_Fake):
-    """``x``, cut off to the input range, at the nearest of ``levels`` values there, which are mapped to the output
-    range. Ranges broadcast to ``x``; a half goes to the even level.
+    """Quantisation and dequantisation: ``x`` is clamped to the input range, rounded to the nearest of ``levels`` values
+    there (ties to the even level), and mapped to the output range. The ranges broadcast to ``x``.
 
-    The steps of the specification's formula and their order, as OpenVINO's reference takes them; its CPU plugin
-    multiplies by reciprocals, which differs in the last bits, and cuts NaN off to the range.
+    The steps and their order are those of the specification's formula, as in OpenVINO's reference. Its CPU plugin
+    multiplies by reciprocals, which differs in the last bits, and clamps NaN to the range.
     """
 
     levels: int
@@ -90,26 +90,26 @@ class FakeQuantize(_Fake):
 
 
 _F8 = {"f8e4m3": (ml_dtypes.float8_e4m3fn, 448, 3, -6), "f8e5m2": (ml_dtypes.float8_e5m2, 57344, 2, -14)}
-"""The type, its largest number, the bits after the point, and the exponent of its least normal number."""
+"""The dtype, its largest number, its mantissa bits, and the exponent of its least normal number."""
 
 
-@op("FakeConvert", "opset13")
+@op("FakeConvert", "opset13", "quantization/fake-convert-13")
 class FakeConvert(_Fake):
-    """``(f8(data * scale - shift) + shift) / scale``, for the nearest number of an 8-bit float type.
+    """Rounding to an 8-bit float type: ``(f8(data * scale - shift) + shift) / scale``.
 
-    As in OpenVINO's CPU plugin, numbers are rounded to f16 on the way, and those beyond the type's largest become
-    that. NaN stays NaN, of which the plugin makes a number.
+    As in OpenVINO's CPU plugin, numbers are rounded to f16 first, and those beyond the type's largest number become
+    it. NaN stays NaN; the plugin turns it into a number.
     """
 
     destination_type: Literal["f8e4m3", "f8e5m2"]
 
     def infer(self, data: Spec, scale: Spec, shift: Spec | None = None) -> tuple[Spec, ...]:
-        given = [s for s in (data, scale, shift) if s is not None]
-        if merge_types(given) not in (Type.f32, Type.f16, Type.bf16, Type.dynamic):
+        present = [s for s in (data, scale, shift) if s is not None]
+        if merge_types(present) not in (Type.f32, Type.f16, Type.bf16, Type.dynamic):
             raise OpError(f"element type {data.type.get_type_name()} is not f32, f16 or bf16")
         if shift is not None and scale.shape is not None and shift.shape is not None:
             equal_shape(scale.shape, shift.shape)
-        return super().infer(*given)
+        return super().infer(*present)
 
     def fn(self, xp: Any, data: Any, scale: Any, shift: Any = 0) -> Any:
         dtype, largest, *_ = _F8[self.destination_type]

@@ -1,4 +1,4 @@
-"""Reductions over axes: sums, means, extremes, products, norms, logical and / or."""
+"""Reductions over axes: sum, mean, maximum, minimum, product, L1 and L2 norm, logical and / or."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ovgpu.types import Type
 
 
 def reduced_shape(shape: Shape, axes: Spec, keep_dims: bool) -> Shape:
-    """The shape after a reduction over ``axes``, of which perhaps only the number is known."""
+    """Return the shape after a reduction over ``axes``; its rank may be known even if only their number is known."""
     if shape is None:
         return None
     known = constants(axes)
     if known is not None:
-        gone = normalize_axes(known, len(shape))
-        return tuple(1 if i in gone else d for i, d in enumerate(shape) if keep_dims or i not in gone)
+        reduced = normalize_axes(known, len(shape))
+        return tuple(1 if i in reduced else d for i, d in enumerate(shape) if keep_dims or i not in reduced)
     if keep_dims:
         return tuple(_maybe_one(d) for d in shape)
     count = length(axes)
@@ -41,14 +41,14 @@ def _maybe_one(dim: Int) -> Int:
 
 @lru_cache(maxsize=64)
 def ones(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A read-only column ``[count, 1]``; multiplying by it sums rows several times faster than `np.sum`."""
+    """Return a read-only column of ones, [count, 1]. Multiplying by it sums rows several times faster than `np.sum`."""
     column = np.ones((count, 1), dtype)
     column.flags.writeable = False
     return column
 
 
 def as_rows(x: np.ndarray[Any, Any], axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
-    """``x`` as a matrix whose rows are what a reduction over ``axes`` folds; None where that is no view."""
+    """Return ``x`` as a matrix [results, n] whose rows a reduction over ``axes`` folds, None if that takes a copy."""
     first = x.ndim - len(axes)
     if not x.flags.c_contiguous or list(axes) != list(range(first, x.ndim)):
         return None
@@ -56,15 +56,15 @@ def as_rows(x: np.ndarray[Any, Any], axes: Sequence[int]) -> np.ndarray[Any, Any
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy computes in this dtype itself (f32, f64), without decoding it first."""
+    """Return whether NumPy computes in this dtype itself (f32, f64), without decoding it first."""
     return dtype.kind == "f" and dtype.itemsize >= 4
 
 
 class Reduction(Op):
-    """``x [...], axes [n] or [] -> [...]`` without the axes, or with extent 1 there if ``keep_dims``.
+    """Base of reductions: ``x [...], axes [n] or [] -> [...]`` without the axes, or with extent 1 if ``keep_dims``.
 
-    Axes count from the end when negative; none at all leave the shape as it is. What the axes hold no
-    elements of becomes `identity`. 8-bit integers saturate, wider ones wrap.
+    Negative axes count from the end. Without axes, the shape stays as it is. A reduction over no elements gives
+    `identity`. 8-bit integers saturate, wider ones wrap.
     """
 
     keep_dims: bool = False
@@ -73,9 +73,9 @@ class Reduction(Op):
     strided_outputs = True
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
-    """`fold` over axes, as the array libraries call it."""
+    """The array libraries' function that applies `fold` over axes."""
     kernel: ClassVar[str]
-    """The reduction in reduction.cu."""
+    """The name of the reduction in reduction.cu."""
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         self.check_type(x.type)
@@ -87,32 +87,33 @@ class Reduction(Op):
             raise OpError(f"element type {kind.get_type_name()} is not numeric")
 
     def identity(self, dtype: np.dtype[Any]) -> Any:
-        """The result over no elements."""
+        """Return the result over no elements."""
         return self.fold.identity
 
     def before(self, xp: Any, x: Any) -> Any:
-        """What is folded, from the input."""
+        """Return the values to fold, computed from the input."""
         return x
 
     def after(self, xp: Any, total: Any, count: int) -> Any:
-        """The output, from the fold over ``count`` elements each."""
+        """Return the output, computed from the folds over ``count`` elements each."""
         return total
 
     def evaluate(self, xp: Any, x: Any, axes: Any) -> tuple[Any, ...]:
-        gone = tuple(normalize_axes(integers(axes), x.ndim))
-        count = prod(x.shape[i] for i in gone)
+        reduced = tuple(normalize_axes(integers(axes), x.ndim))
+        count = prod(x.shape[i] for i in reduced)
         kind = x.dtype
         saturates = kind.kind in "iu" and kind.itemsize == 1
         folded = self.before(xp, x.astype(np.int32) if saturates else x)
         if count == 0:
-            shape = [1 if i in gone else d for i, d in enumerate(x.shape) if self.keep_dims or i not in gone]
+            shape = [1 if i in reduced else d for i, d in enumerate(x.shape) if self.keep_dims or i not in reduced]
             total = xp.full(shape, self.identity(kind), kind)
-        elif not gone:
+        elif not reduced:
             total = folded.copy()
         elif kind.kind == "O":
-            total = np.asarray(SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, gone, keepdims=self.keep_dims))
+            total = np.asarray(
+                SYMBOLIC_FOLDS.get(self.fold, self.fold).reduce(folded, reduced, keepdims=self.keep_dims))
         else:
-            total = getattr(xp, self.fold_name)(folded, axis=gone, keepdims=self.keep_dims)
+            total = getattr(xp, self.fold_name)(folded, axis=reduced, keepdims=self.keep_dims)
         result = self.after(xp, total, count)
         if saturates:
             limits = np.iinfo(kind)
@@ -121,79 +122,82 @@ class Reduction(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        gone = tuple(self.gone(x, inputs[1], out))
-        count = prod(x.shape[i] for i in gone)
-        if not self.takes(x.dtype) or not gone:
+        reduced = tuple(self.reduced(x, inputs[1], out))
+        count = prod(x.shape[i] for i in reduced)
+        if not self.supports(x.dtype) or not reduced:
             return NotImplemented
         if count == 0:
             k(out.fill, self.identity(x.dtype))
             return None
-        return self.record(k, x, gone, count, out)
+        return self.record(k, x, reduced, count, out)
 
-    def gone(self, x: Any, axes: Any, out: Any) -> list[int]:
-        """Return the axes that are reduced. OpError if the output was expected to have fewer axes."""
+    def reduced(self, x: Any, axes: Any, out: Any) -> list[int]:
+        """Return the axes that are reduced. Raises OpError if the output was inferred to have fewer axes."""
         found = normalize_axes(integers(axes), x.ndim)
         if not self.keep_dims and x.ndim - len(found) != out.ndim:
             raise OpError(f"axes {integers(axes)} name an axis twice")
         return found
 
-    def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Whether the fast form computes in this dtype."""
+    def supports(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether the `numpy` form computes in this dtype."""
         return is_float(dtype) or (dtype.kind in "iu" and dtype.itemsize >= 4)
 
     def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
+        """Record the `numpy` form, or return NotImplemented; ``axes`` is not empty, and ``count`` is not 0."""
         k(self.fold.reduce, x, axes, out.dtype, out, self.keep_dims)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        gone = self.gone(x, inputs[1], out)
+        reduced = self.reduced(x, inputs[1], out)
         if not launch.is_plain(x):
             return NotImplemented
-        written = iter(strides_of(out))
-        kept, folded = [], []
+        out_stride = iter(strides_of(out))
+        retained, folded = [], []
         for i, (extent, step) in enumerate(zip(x.shape, strides_of(x))):
-            if i in gone:
+            if i in reduced:
                 folded.append((extent, step, 0))
                 if self.keep_dims:
-                    next(written)
+                    next(out_stride)
             else:
-                kept.append((extent, step, next(written)))
-        kept, folded = (launch.merged(launch.by_stride(axes)) for axes in (kept, folded))
-        if not launch.fit(kept, folded):
+                retained.append((extent, step, next(out_stride)))
+        retained, folded = (launch.merged(launch.by_stride(axes)) for axes in (retained, folded))
+        if not launch.fit(retained, folded):
             return NotImplemented
         if out.size:
-            reduce(k, f"{self.kernel}<{k.c_type(x.dtype)}>", x, out, kept, folded)
+            reduce(k, f"{self.kernel}<{k.c_type(x.dtype)}>", x, out, retained, folded)
         return None
 
 
-PART = (2048, 16384)  # the least number of elements that a block is given, along columns and along rows
+MIN_PART_ELEMENTS = (2048, 16384)  # the least elements per block if a reduction is split: along columns, along rows
 
 
-def reduce(k: Any, function: str, x: Any, out: Any, kept: Sequence[launch.Axis], folded: Sequence[launch.Axis]) -> None:
-    """Launches a reduction of reduction.cu; in two halves if the results are too few to occupy the device."""
-    rows, n = launch.size(kept), launch.size(folded)
-    along_rows = folded[-1][1] == 1 or kept[-1][1] != 1
-    block = launch.row_block(rows, n) if along_rows else launch.column_block(rows, n)
+def reduce(k: Any, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
+           folded: Sequence[launch.Axis]) -> None:
+    """Record a reduction of reduction.cu over the axes ``folded``; in two launches, of parts and of their results, if
+    there are too few results to occupy the device."""
+    rows, n = launch.size(retained), launch.size(folded)
+    along_rows = folded[-1][1] == 1 or retained[-1][1] != 1
+    block = (launch.row_block if along_rows else launch.column_block)(k.multiprocessors, rows, n)
     per_block = block[along_rows]
-    parts = min(2 * launch.PROCESSORS * per_block // rows, n // PART[along_rows])
+    parts = min(2 * k.multiprocessors * per_block // rows, n // MIN_PART_ELEMENTS[along_rows])
     if parts < 2:
-        _launch(k, along_rows, function, x, out, kept, folded, n, n)
+        _launch(k, along_rows, function, x, out, retained, folded, n, n)
         return
     chunk = launch.ceildiv(n, parts)
     parts = launch.ceildiv(n, chunk)
     partial = k.scratch((rows, parts), _total(x.dtype, function))
-    beside, written = [], parts
-    for extent, read, _ in reversed(kept):
-        beside.append((extent, read, written))
-        written *= extent
-    _launch(k, along_rows, f"Partial<{function}>", x, partial, beside[::-1], folded, chunk, n)
-    results = [(extent, step, to) for (extent, _, step), (_, _, to) in zip(beside[::-1], kept)]
+    partial_axes, out_stride = [], parts
+    for extent, read, _ in reversed(retained):
+        partial_axes.append((extent, read, out_stride))
+        out_stride *= extent
+    _launch(k, along_rows, f"Partial<{function}>", x, partial, partial_axes[::-1], folded, chunk, n)
+    results = [(extent, step, to) for (extent, _, step), (_, _, to) in zip(partial_axes[::-1], retained)]
     _launch(k, True, f"Final<{function}>", partial, out, launch.merged(results), [(parts, 1, 0)], parts, n)
 
 
 def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
-    """What a reduction computes in."""
+    """Return the dtype of a reduction's accumulator."""
     if dtype.kind == "b":
         return np.dtype(np.int32)
     if dtype.kind in "iu" and function.startswith("L2<"):
@@ -203,28 +207,30 @@ def _total(dtype: np.dtype[Any], function: str) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
 
 
-def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, kept: Sequence[launch.Axis],
+def _launch(k: Any, along_rows: bool, function: str, x: Any, out: Any, retained: Sequence[launch.Axis],
             folded: Sequence[launch.Axis], chunk: int, count: int) -> None:
-    """Reduces ``count`` elements each, in parts of ``chunk``."""
-    rows, n = launch.size(kept), launch.size(folded)
-    block = launch.row_block(rows, chunk) if along_rows else launch.column_block(rows, chunk)
+    """Record one launch that reduces ``count`` elements per result, in parts of ``chunk``."""
+    rows, n = launch.size(retained), launch.size(folded)
+    block = (launch.row_block if along_rows else launch.column_block)(k.multiprocessors, rows, chunk)
     grid = (launch.ceildiv(rows, block[along_rows]), max(launch.ceildiv(n, max(chunk, 1)), 1))
     shared = 0 if along_rows else block[0] * block[1] * 8
-    # the axes of a reduction over nothing at all have no elements: one row of threads, none of which finds any
+    # A reduction over no elements still needs one row of blocks, whose threads find none.
     k.kernel("reduction.cu", f"reduce_{'rows' if along_rows else 'columns'}<{function}>", grid, block,
-             (x, out, launch.packed(kept), launch.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
+             (x, out, launch.packed(retained), launch.packed(folded), np.uint32(rows), np.uint32(n), np.uint32(chunk),
               np.int64(count)), shared)
 
 
-# What folds of symbolic integers use in place of ufuncs that compare.
+# Substitutes for ufuncs that compare, for folds of symbolic integers.
 SYMBOLIC_FOLDS: dict[np.ufunc, np.ufunc] = {
     np.maximum: np.frompyfunc(maximum, 2, 1),
     np.minimum: np.frompyfunc(minimum, 2, 1),
 }
 
 
-@op("ReduceSum", "opset1")
+@op("ReduceSum", "opset1", "reduction/reduce-sum-1")
 class ReduceSum(Reduction):
+    """The sum; over no elements, zero."""
+
     fold = np.add
     fold_name = "sum"
     kernel = "Sum"
@@ -238,9 +244,9 @@ class ReduceSum(Reduction):
         return None
 
 
-@op("ReduceMean", "opset1")
+@op("ReduceMean", "opset1", "reduction/reduce-mean-1")
 class ReduceMean(ReduceSum):
-    """The mean; of integers, truncated towards zero; over no elements, zero."""
+    """The mean; for integers truncated towards zero; over no elements, zero."""
 
     kernel = "Mean"
     supports_symbolic = False
@@ -252,7 +258,7 @@ class ReduceMean(ReduceSum):
             return xp.sign(total) * (abs(total) // count)
         return total // count if total.dtype.kind == "u" else total / count
 
-    def takes(self, dtype: np.dtype[Any]) -> bool:
+    def supports(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype)
 
     def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
@@ -262,13 +268,15 @@ class ReduceMean(ReduceSum):
 
 
 class _Extreme(Reduction):
+    """Base of maximum and minimum."""
+
     supports_symbolic = True
 
-    def takes(self, dtype: np.dtype[Any]) -> bool:
+    def supports(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype) or dtype.kind in "iu"
 
 
-@op("ReduceMax", "opset1")
+@op("ReduceMax", "opset1", "reduction/reduce-max-1")
 class ReduceMax(_Extreme):
     """The greatest element; over no elements, the least finite value."""
 
@@ -280,12 +288,12 @@ class ReduceMax(_Extreme):
         return np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-@op("ReduceMin", "opset1")
+@op("ReduceMin", "opset1", "reduction/reduce-min-1")
 class ReduceMin(_Extreme):
-    """The least element; over no elements infinity, or of integers the greatest.
+    """The least element; over no elements, infinity, or for integers the greatest value.
 
-    Infinity is what ONNX asks for, and what OpenVINO's reference gives, and its CPU plugin where the axes are no
-    constants, else the greatest finite value.
+    ONNX requires infinity, and OpenVINO's reference gives it. So does its CPU plugin if the axes are not constants;
+    else it gives the greatest finite value.
     """
 
     fold = np.minimum
@@ -296,15 +304,17 @@ class ReduceMin(_Extreme):
         return dtype.type(np.inf) if dtype.kind == "f" else np.iinfo(dtype).max
 
 
-@op("ReduceProd", "opset1")
+@op("ReduceProd", "opset1", "reduction/reduce-prod-1")
 class ReduceProd(Reduction):
+    """The product; over no elements, one."""
+
     fold = np.multiply
     fold_name = "prod"
     kernel = "Prod"
     supports_symbolic = True
 
 
-@op("ReduceL1", "opset4")
+@op("ReduceL1", "opset4", "reduction/reduce-l1-4")
 class ReduceL1(Reduction):
     """The sum of absolute values."""
 
@@ -319,9 +329,9 @@ class ReduceL1(Reduction):
         return NotImplemented
 
 
-@op("ReduceL2", "opset4")
+@op("ReduceL2", "opset4", "reduction/reduce-l2-4")
 class ReduceL2(Reduction):
-    """The square root of the sum of squares; of integers, truncated."""
+    """The square root of the sum of squares; for integers truncated."""
 
     fold = np.add
     fold_name = "sum"
@@ -344,23 +354,29 @@ class ReduceL2(Reduction):
 
 
 class _Logical(Reduction):
+    """Base of reductions of booleans."""
+
     def check_type(self, kind: Type) -> None:
         if kind not in (Type.boolean, Type.dynamic):
             raise OpError(f"element type {kind.get_type_name()} is not boolean")
 
-    def takes(self, dtype: np.dtype[Any]) -> bool:
+    def supports(self, dtype: np.dtype[Any]) -> bool:
         return dtype.kind == "b"
 
 
-@op("ReduceLogicalAnd", "opset1")
+@op("ReduceLogicalAnd", "opset1", "reduction/reduce-logical-and-1")
 class ReduceLogicalAnd(_Logical):
+    """The logical and; over no elements, true."""
+
     fold = np.logical_and
     fold_name = "all"
     kernel = "All"
 
 
-@op("ReduceLogicalOr", "opset1")
+@op("ReduceLogicalOr", "opset1", "reduction/reduce-logical-or-1")
 class ReduceLogicalOr(_Logical):
+    """The logical or; over no elements, false."""
+
     fold = np.logical_or
     fold_name = "any"
     kernel = "Any"

@@ -1,6 +1,6 @@
-"""Strings from their bytes and back: StringTensorPack, StringTensorUnpack.
+"""Conversion of strings from and to bytes: StringTensorPack, StringTensorUnpack.
 
-Strings are Python's `bytes` on the host, whatever the device; both ops run there.
+Strings are Python `bytes` objects on the host for every device, and both ops run there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ovgpu.symbolic import Spec, same, unknown
 from ovgpu.types import Type
 
 
-@op("StringTensorPack", "opset15")
+@op("StringTensorPack", "opset15", "type/string-tensor-pack-15")
 class StringTensorPack(Op):
-    """``begins, ends, symbols [N] -> strings``, all but the symbols of one shape: string i is the symbols from
-    begins[i] up to ends[i], bytes of UTF-8. What does not lie within the symbols is an error."""
+    """Strings from bytes: ``begins [...], ends [...], symbols [N] -> strings [...]``. String i has the symbols, bytes
+    of UTF-8, from begins[i] up to ends[i]. A range outside the symbols raises OpError."""
 
     exact = True
 
@@ -48,21 +48,21 @@ class StringTensorPack(Op):
         return (np.array(strings, object).reshape(begins.shape),)
 
 
-@op("StringTensorUnpack", "opset15")
+@op("StringTensorUnpack", "opset15", "type/string-tensor-unpack-15")
 class StringTensorUnpack(Op):
-    """``strings -> begins, ends, symbols [N]``: the bytes of all strings, one after the other, and where in them each
-    string begins and ends."""
+    """Bytes of strings: ``strings [...] -> begins [...], ends [...], symbols [N]``. The symbols are the bytes of all
+    strings, one after the other; begins and ends are each string's offsets in them."""
 
     exact = True
 
     def infer(self, strings: Spec) -> tuple[Spec, ...]:
         if strings.type not in (Type.dynamic, Type.string):
             raise OpError(f"strings are expected, not {strings.type.get_type_name()}")
-        place = Spec(Type.i32, strings.shape)
-        return place, place, Spec(Type.u8, (unknown(),))
+        offset = Spec(Type.i32, strings.shape)
+        return offset, offset, Spec(Type.u8, (unknown(),))
 
     def evaluate(self, xp: Any, strings: Any) -> tuple[Any, ...]:
         words = strings.ravel().tolist()
-        places = np.cumsum([0, *map(len, words)], dtype=np.int32)
-        begins, ends = (part.reshape(strings.shape) for part in (places[:-1], places[1:]))
+        offsets = np.cumsum([0, *map(len, words)], dtype=np.int32)
+        begins, ends = (part.reshape(strings.shape) for part in (offsets[:-1], offsets[1:]))
         return begins, ends, np.frombuffer(b"".join(words), np.uint8)

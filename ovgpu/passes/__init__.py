@@ -1,4 +1,4 @@
-"""Rewrites of a Model before it becomes a program; one file each."""
+"""Graph rewrites of a Model before it is lowered to a program, one file each. `prepare` runs them in order."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ from ovgpu.types import Type
 
 def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
             cache: Type = Type.dynamic) -> Model:
-    """A rewritten copy of the model, ready to be built; with ``fuse``, for a backend that runs elementwise chains as
-    one step, or along with convolutions in one kernel, with ``epilogues`` for the host, which does that from cache. It
-    computes in the types that it has, or in ``precision``, and keeps keys and values likewise, or in ``cache``."""
+    """Return a rewritten copy of the model, ready to be built: `simplified`, then `combine`.
+
+    ``fuse`` is for a backend that runs elementwise chains as one step, or in the kernel of a convolution; ``epilogues``
+    is for the host, which runs them on results in cache. ``precision``: the type that the model computes in, and
+    ``cache``: the type of its KV cache; `Type.dynamic` leaves them as they are.
+    """
     model = simplified(model, fuse, precision, cache)
     combine(model, fuse, epilogues)
     return model
 
 
 def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
-    """A copy of the model in which few kinds of layers tell what it computes, with all the constants that it will have:
-    `prepare` without its last part."""
+    """Return a copy of the model in a form of few kinds of layers, with its final constants: `prepare` without
+    `combine`."""
     model = model.clone()
-    half, kept = (kind if kind in HALVES else None for kind in (precision, cache))
+    half, cache_half = (kind if kind in HALVES else None for kind in (precision, cache))
     infer_state_rank(model)
     if precision == Type.f32:
         upcast_to_f32(model)
@@ -67,14 +70,14 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     scale_norms(model)
     scale_channels(model)
     merge_masks(model)
-    downcast(model, half, kept)
+    downcast(model, half, cache_half)
     if fuse:
         merge_products(model)
     return model
 
 
 def combine(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
-    """Has layers that follow each other computed by one, in place: the last part of `prepare`."""
+    """Fuse layers that follow each other, in place: the last part of `prepare`."""
     if epilogues or fuse:
         fuse_convolution_epilogues(model, device=fuse)
     if epilogues:

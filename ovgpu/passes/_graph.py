@@ -1,4 +1,4 @@
-"""What rewrites ask of a graph."""
+"""Helpers of the rewrites: queries about nodes and ports, a traversal, and a builder of nodes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ovgpu.symbolic import Int, Sym, product
 from ovgpu.types import Type
 
 HALVES = (Type.f16, Type.bf16)
-DEVICE_TYPES = (*HALVES, Type.f32, Type.f64)  # that products and convolutions on a device compute in
-_TYPES = frozenset(getattr(Type, name) for name in "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
+DEVICE_TYPES = (*HALVES, Type.f32, Type.f64)  # of products and convolutions on a device
+_KERNEL_TYPES = frozenset(getattr(Type, name) for name in
+                          "boolean f16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64".split())
 
 
 def users_of(model: Model) -> dict[int, list[Node]]:
-    """The nodes that take a tensor, by the id of its port; who asks for its shape does not count."""
+    """Return the nodes that take each tensor, by the id of its port, without those that read its shape (ShapeOf)."""
     users: dict[int, list[Node]] = {}
     for node in model.ops:
         if node.op.name != "ShapeOf":
@@ -35,9 +36,9 @@ def users_of(model: Model) -> dict[int, list[Node]]:
 
 
 def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
-    """Whether a kernel can be generated for the node, and its result is a tensor on the device.
+    """Return whether a kernel can be generated for the node, and its result is a tensor on the device.
 
-    The kernel is what `cuda_expression` says: `Elementwise.cuda` is overridden for types that have no arithmetic only.
+    The kernel is generated from `cuda_expression`; ops override `Elementwise.cuda` only for types without arithmetic.
     """
     op, spec = op_of(node), node.outputs[0].spec
     if not isinstance(op, Elementwise) or not is_own(type(op)) or None in node.inputs or not _is_right_aligned(node):
@@ -47,12 +48,12 @@ def is_fusable(node: Node, shape_tensors: set[int]) -> bool:
     static = not any(isinstance(d, Sym) for d in spec.shape)
     if id(node.outputs[0]) in shape_tensors and static and product(spec.shape) <= SMALL_ELEMENTS:
         return False
-    return all(port is not None and port.spec.shape is not None and port.spec.type in _TYPES
+    return all(port is not None and port.spec.shape is not None and port.spec.type in _KERNEL_TYPES
                for port in (*node.inputs, *node.outputs))
 
 
 def _is_right_aligned(node: Node) -> bool:
-    """Whether the inputs broadcast from the last axis on: by the op's rules, or because they are numbers."""
+    """Return whether inputs broadcast from the last axis on: by the op's rules, or because they are numbers."""
     op: Any = node.op
     if type(op).align is Elementwise.align or getattr(op, "auto_broadcast", "pdpd") != "pdpd":
         return True
@@ -60,19 +61,19 @@ def _is_right_aligned(node: Node) -> bool:
 
 
 def is_number(port: Output | None) -> bool:
-    """Whether the port is a constant of one element, which becomes a literal."""
+    """Return whether the port is a constant of one element, which becomes a literal."""
     op: Any = None if port is None else port.node.op
-    return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _TYPES  # type: ignore[union-attr]
+    return op is not None and op.name == "Constant" and op.value.size == 1 and port.spec.type in _KERNEL_TYPES  # type: ignore[union-attr]
 
 
 def alike(a: Output, b: Output) -> bool:
-    """Whether two tensors provably have the same extents."""
+    """Return whether two tensors provably have the same extents."""
     x, y = a.spec.shape, b.spec.shape
     return x is not None and y is not None and alike_shapes(x, y)
 
 
 def alike_shapes(a: Sequence[Int], b: Sequence[Int]) -> bool:
-    """Whether two shapes are provably the same."""
+    """Return whether two shapes are provably the same."""
     return len(a) == len(b) and all(map(equal, a, b))
 
 
@@ -82,7 +83,7 @@ def broadcasts(node: Node) -> bool:
 
 
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
-    """The two operands of a node of that op, in either order unless they are ``ordered``; none of a node that does not
+    """Yield both operands of a node of that op, in either order unless ``ordered``; nothing if the node does not
     broadcast as NumPy does."""
     if isinstance(node.op, op) and len(node.inputs) == 2 and broadcasts(node):
         a, b = node.inputs
@@ -93,7 +94,7 @@ def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Outp
 
 
 def constant_of(port: Output | None) -> Any:
-    """The value of a constant, None for anything else."""
+    """Return the value of a constant, None for anything else."""
     op: Any = None if port is None else port.node.op
     return op.value if isinstance(op, Constant) else None
 
@@ -105,20 +106,23 @@ def constant_integers(port: Output | None) -> list[int] | None:
 
 
 def number_of(port: Output | None) -> float | None:
-    """The value of a constant of one element, None for anything else."""
+    """Return the value of a constant of one element, None for anything else."""
     value = constant_of(port)
     return float(value.reshape(())) if value is not None and value.size == 1 else None
 
 
 def negated(node: Node) -> Output | None:
-    """What the node gives the negative of, None if it computes anything else."""
+    """Return the tensor that the node negates, None if it computes anything else."""
     if isinstance(node.op, Negative):
         return node.inputs[0]
     return next((a for a, b in operands(node, Multiply) if number_of(b) == -1), None)
 
 
 def rewrite(model: Model, change: Callable[[Node], bool], backwards: bool = False) -> None:
-    """Has every node changed, or left as it is, in the model and the bodies in it; specs are inferred again after."""
+    """Call ``change`` on every node of the model and its bodies, in reverse order if ``backwards``.
+
+    ``change`` returns whether it changed the node. If it changed any, specs are inferred again.
+    """
     if _rewritten(model, change, backwards):
         model.validate_nodes_and_infer_types()
 
@@ -136,13 +140,13 @@ def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) ->
 
 
 class Graph:
-    """Makes nodes around a node, under its name. Their specs are to be inferred later."""
+    """Builder of nodes around a node, which get its name. Their specs must be inferred later."""
 
     def __init__(self, around: Node) -> None:
         self.around = around
 
     def add(self, op: Op, *inputs: Output | None, outputs: int = 1) -> Any:
-        """An op's output, or a tuple of them if it has several."""
+        """Add a node and return its output, or a tuple of them if it has several."""
         node = Node(op, inputs, outputs, name=self.around.friendly_name, layer_id=self.around.layer_id)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 
@@ -152,6 +156,6 @@ class Graph:
         return port
 
     def cut(self, source: Output, axis: int, start: int, stop: int, step: int = 1) -> Output:
-        """``source[start:stop:step]`` along an axis."""
+        """Return ``source[start:stop:step]`` along an axis."""
         port: Output = self.add(Slice(), source, *(self.constant([v]) for v in (start, stop, step, axis)))
         return port

@@ -1,7 +1,8 @@
-"""Activation functions that are spelled out become one layer: Gelu, Swish, HSwish, HSigmoid, Mish, Sigmoid, SoftPlus,
-and Softmax.
+"""Decomposed activation functions -> Gelu, Swish, HSwish, HSigmoid, Mish, Sigmoid, SoftPlus and Softmax.
 
-Numbers may stand at any factor, and on either side of it; they count as equal within the precision of their type.
+    x * Sigmoid(x) -> Swish(x)      Exp(x) / ReduceSum(Exp(x)) -> Softmax(x)      ...
+
+Numbers may be multiplied by any factor, from either side; they are compared within the precision of their type.
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ from ovgpu.ops.reduction import ReduceMax, ReduceSum
 from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite
 from ovgpu.types import Type
 
-STEP = {Type.f32: 1e-5, Type.f64: 1e-5, Type.f16: 4e-3, Type.bf16: 3e-2}  # of products of a few numbers
+RELATIVE_TOLERANCE = {Type.f32: 1e-5, Type.f64: 1e-5, Type.f16: 4e-3, Type.bf16: 3e-2}  # of products of a few numbers
 
-Found = tuple[Op, Sequence[Output]]
+Replacement = tuple[Op, Sequence[Output]]
 
 
 def fuse_activations(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     rewrite(model, _fuse)
 
 
 def _fuse(node: Node) -> bool:
-    if not node.outputs or node.outputs[0].spec.type not in STEP:
+    if not node.outputs or node.outputs[0].spec.type not in RELATIVE_TOLERANCE:
         return False
-    found = next(_found(node), None)
+    found = next(_replacements(node), None)
     if found is None or found[1][0].spec.rank != node.outputs[0].spec.rank:
         return False
     node.op, node.inputs = found[0], [*found[1]]
     return True
 
 
-def _found(node: Node) -> Iterator[Found]:
-    """What the node computes."""
+def _replacements(node: Node) -> Iterator[Replacement]:
+    """Yield ops with their inputs that compute the node's value."""
     port = node.outputs[0]
-    near = _Near(STEP[port.spec.type])
+    near = _Matcher(RELATIVE_TOLERANCE[port.spec.type])
     if isinstance(node.op, Log):
-        yield from ((SoftPlus(), [x]) for x in _one_more(node.inputs[0]))
+        yield from ((SoftPlus(), [x]) for x in _exp_plus_one(node.inputs[0]))
     if isinstance(node.op, Divide):
         yield from _quotient(node)
     if isinstance(node.op, (Multiply, Divide)):
@@ -67,26 +68,26 @@ def _found(node: Node) -> Iterator[Found]:
             yield from near.product(node, number, x, other)
 
 
-class _Near:
-    """Numbers as they are known in an element type."""
+class _Matcher:
+    """Patterns with numbers, which are compared within the relative tolerance of an element type."""
 
-    def __init__(self, step: float) -> None:
-        self.step = step
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
 
     def __call__(self, a: float, b: float) -> bool:
-        return isclose(a, b, rel_tol=self.step)
+        return isclose(a, b, rel_tol=self.tolerance)
 
-    def product(self, node: Node, number: float, x: Output, other: Output) -> Iterator[Found]:
-        """What ``number * x * other`` is."""
+    def product(self, node: Node, number: float, x: Output, other: Output) -> Iterator[Replacement]:
+        """Yield activations that are equal to ``number * x * other``."""
         op = other.node.op
         source = other.node.inputs[0] if other.node.inputs else None
         if isinstance(op, Add):
             yield from ((Gelu7(approximation_mode=mode), [x]) for mode in self.gelu(number, x, other))
         elif isinstance(op, Sigmoid) and source is not None and self(number, 1):
-            for angle, beta in _scaled(source):
-                if angle is x:
-                    given = [] if self(beta, 1) else [Graph(node).constant(beta, x.spec.type)]
-                    yield Swish(), [x, *given]
+            for argument, beta in _scaled(source):
+                if argument is x:
+                    betas = [] if self(beta, 1) else [Graph(node).constant(beta, x.spec.type)]
+                    yield Swish(), [x, *betas]
         elif isinstance(op, HSigmoid) and source is x and self(number, 1):
             yield HSwish(), [x]
         elif isinstance(op, Tanh) and source is not None and isinstance(source.node.op, SoftPlus):
@@ -96,36 +97,36 @@ class _Near:
             yield from ((HSwish(), [x]) for clipped in _clipped(other) if clipped is x)
 
     def gelu(self, number: float, x: Output, other: Output) -> Iterator[Any]:
-        """The modes in which ``number * x * other`` is a Gelu: ``other`` is a number more than an Erf or Tanh."""
+        """Yield modes in which ``number * x * other`` is a Gelu: ``other`` is an Erf or Tanh plus a number."""
         for function, one in operands(other.node, Add):
             half = number_of(one)
             for value, factor in _scaled(function) if half is not None and self(half * number, 0.5) else ():
-                angle = value.node.inputs[0] if isinstance(value.node.op, (Erf, Tanh)) else None
-                if angle is None or not self(factor * number, 0.5):
+                argument = value.node.inputs[0] if isinstance(value.node.op, (Erf, Tanh)) else None
+                if argument is None or not self(factor * number, 0.5):
                     continue
                 if isinstance(value.node.op, Erf):
-                    yield from ("erf" for a, slope in _scaled(angle) if a is x and self(slope, sqrt(0.5)))
+                    yield from ("erf" for a, slope in _scaled(argument) if a is x and self(slope, sqrt(0.5)))
                 else:
-                    slopes = [n for a, n in _scaled(angle) if self.cubic(a, x)]
-                    slopes += [n for n, a, b in _products(angle) if a is x and self.bent(b, x)]
+                    slopes = [n for a, n in _scaled(argument) if self.is_cubic(a, x)]
+                    slopes += [n for n, a, b in _products(argument) if a is x and self.is_quadratic(b, x)]
                     yield from ("tanh" for slope in slopes if self(slope, sqrt(2 / pi)))
 
-    def cubic(self, port: Output, x: Output) -> bool:
-        """Whether the port is x + 0.044715 x ** 3."""
+    def is_cubic(self, port: Output, x: Output) -> bool:
+        """Return whether the port is x + 0.044715 x ** 3."""
         return any(a is x and self.is_term(b, x, 3) for a, b in operands(port.node, Add))
 
-    def bent(self, port: Output, x: Output) -> bool:
-        """Whether the port is 1 + 0.044715 x ** 2."""
+    def is_quadratic(self, port: Output, x: Output) -> bool:
+        """Return whether the port is 1 + 0.044715 x ** 2."""
         return any(number_of(a) == 1 and self.is_term(b, x, 2) for a, b in operands(port.node, Add))
 
     def is_term(self, port: Output, x: Output, power: int) -> bool:
-        """Whether the port is 0.044715 x ** power."""
+        """Return whether the port is 0.044715 x ** power."""
         found = _term(port, x)
         return found is not None and found[1] == power and self(found[0], 0.044715)
 
 
 def _scaled(port: Output) -> Iterator[tuple[Output, float]]:
-    """(x, n) where the port is x times a number n, itself first."""
+    """Yield (x, n) where the port is x times a number n, the port itself first."""
     number = 1.0
     while True:
         yield port, number
@@ -138,7 +139,7 @@ def _scaled(port: Output) -> Iterator[tuple[Output, float]]:
 
 
 def _products(port: Output) -> Iterator[tuple[float, Output, Output]]:
-    """(n, a, b) where the port is n * a * b with a number n."""
+    """Yield (n, a, b) where the port is n * a * b with a number n."""
     for whole, number in _scaled(port):
         for left, right in operands(whole.node, Multiply):
             for a, n in _scaled(left):
@@ -147,7 +148,7 @@ def _products(port: Output) -> Iterator[tuple[float, Output, Output]]:
 
 
 def _term(port: Output, x: Output) -> tuple[float, float] | None:
-    """(n, p) where the port is n * x ** p."""
+    """Return (n, p) where the port is n * x ** p, else None."""
     number = number_of(port)
     if port is x or number is not None:
         return (1, 1) if number is None else (number, 0)
@@ -161,7 +162,7 @@ def _term(port: Output, x: Output) -> tuple[float, float] | None:
 
 
 def _clipped(port: Output) -> Iterator[Output]:
-    """x where the port is x + 3 between 0 and 6."""
+    """Yield x where the port is x + 3 clipped to 0 and 6."""
     op, below = port.node.op, None
     if isinstance(op, Clamp) and (op.min, op.max) == (0, 6):
         below = port.node.inputs[0]
@@ -173,19 +174,19 @@ def _clipped(port: Output) -> Iterator[Output]:
         yield from (x for x, three in operands(below.node, Add) if number_of(three) == 3)
 
 
-def _one_more(port: Output | None) -> Iterator[Output]:
-    """x where the port is 1 + exp(x)."""
+def _exp_plus_one(port: Output | None) -> Iterator[Output]:
+    """Yield x where the port is 1 + exp(x)."""
     for a, one in operands(port.node, Add) if port is not None else ():
         source = a.node.inputs[0] if isinstance(a.node.op, Exp) else None
         if source is not None and number_of(one) == 1:
             yield source
 
 
-def _quotient(node: Node) -> Iterator[Found]:
-    """Sigmoid, Swish and Softmax as quotients."""
+def _quotient(node: Node) -> Iterator[Replacement]:
+    """Yield Sigmoid, Swish and Softmax that are written as quotients."""
     for above, below in operands(node, Divide, ordered=True):
-        for angle in _one_more(below):
-            x = next((x for x, number in _scaled(angle) if number == -1), None)
+        for argument in _exp_plus_one(below):
+            x = next((x for x, number in _scaled(argument) if number == -1), None)
             if x is not None and number_of(above) == 1:
                 yield Sigmoid(), [x]
             if x is not None and above is x:
@@ -193,15 +194,15 @@ def _quotient(node: Node) -> Iterator[Found]:
         power = above.node.inputs[0] if isinstance(above.node.op, Exp) else None
         axis = _reduced(below, ReduceSum, above)
         if power is not None and axis is not None:
-            shifted = (x for x, most in operands(power.node, Subtract, ordered=True)
-                       if _reduced(most, ReduceMax, x) == axis)
+            shifted = (x for x, maximum in operands(power.node, Subtract, ordered=True)
+                       if _reduced(maximum, ReduceMax, x) == axis)
             yield Softmax8(axis=axis), [next(shifted, power)]
 
 
-def _reduced(port: Output, kind: type, of: Output) -> int | None:
-    """The axis along which the port is a tensor reduced, and kept."""
+def _reduced(port: Output, kind: type, data: Output) -> int | None:
+    """Return the axis along which the port reduces ``data`` with ``keep_dims``, else None."""
     op: Any = port.node.op
-    if type(port.node.op) is not kind or not op.keep_dims or port.node.inputs[0] is not of or of.spec.rank is None:
+    if type(port.node.op) is not kind or not op.keep_dims or port.node.inputs[0] is not data or data.spec.rank is None:
         return None
     axes = constant_integers(port.node.inputs[1])
-    return None if axes is None or len(axes) != 1 else axes[0] % of.spec.rank
+    return None if axes is None or len(axes) != 1 else axes[0] % data.spec.rank

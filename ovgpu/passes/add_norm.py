@@ -1,5 +1,7 @@
-"""On the device, a layer norm or RMS norm computes the sum that it normalises: that of a product, its bias and what
-went past the layers before, which often goes on past those behind as well."""
+"""Add -> layer norm or RMS norm becomes one AddNorm on the device, which gives the sum as well if other layers take it.
+
+The sum is that of a product, its bias and the residual stream, which often continues past the next layers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ovgpu.passes.fuse_elementwise import alone, layer_of
 
 
 def add_norms(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
+    """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
     users, shape_tensors, moved = users_of(model), shape_tensor_ports(model), dict[int, Output]()
     for node in model.ops:
         for body in vars(node.op).values():
@@ -25,7 +27,7 @@ def add_norms(model: Model) -> None:
         if port is None or id(port) in moved:
             continue
         added, others = _sum(port.node, shape_tensors), [user for user in users[id(port)] if user is not node]
-        if added is not None and all(user.op.name != "Concat" for user in others):  # whose parts sums write in place
+        if added is not None and all(user.op.name != "Concat" for user in others):  # sums write parts of a Concat
             moved[id(port)] = _rewrite(node, port, added, keep=bool(others))
     for node in model.ops if moved else ():
         node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
@@ -33,7 +35,7 @@ def add_norms(model: Model) -> None:
 
 
 def _sum(node: Node, shape_tensors: set[int]) -> Fused | None:
-    """The chain that the node is, if that is a sum of a few tensors."""
+    """Return the chain that the node is if it is a sum of at most ``TERMS`` tensors, else None."""
     op = op_of(node)
     if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         op = alone(node)
@@ -45,8 +47,8 @@ def _sum(node: Node, shape_tensors: set[int]) -> Fused | None:
 
 
 def _rewrite(node: Node, port: Output, added: Fused, keep: bool) -> Output:
-    """Makes the norm compute the sum as well, and gives what stands for that; without ``keep``, only its shape is asked
-    for, which the norm has as well."""
+    """Make the norm compute the sum as well, and return the port that replaces the sum. Without ``keep`` only the
+    shape of the sum is read, which is that of the norm."""
     op, (_, scale, shift) = op_of(node), node.inputs
     assert isinstance(op, ScaledMVN)
     node.op = AddNorm(added=added, norm=op, layer=layer_of(node), keep=keep)

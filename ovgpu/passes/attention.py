@@ -1,8 +1,8 @@
-"""Attention that is spelled out becomes one layer: ``softmax(q k^T * scale + mask) v``.
+"""Decomposed attention, ``softmax(q k^T * scale + mask) v`` -> one ScaledDotProductAttention.
 
-The scale may be a product or a quotient, of the scores, of q or of k; masks are added, or select a number that is as
-good as minus infinity. Where others take scores or probabilities as well, everything stays as it is. In 16 bits the
-scores are no longer rounded on their way.
+The scale may multiply or divide the scores, q or k. Masks are added, or replace scores by a number that is as good as
+minus infinity. If other layers take scores or probabilities as well, attention stays decomposed. In 16 bits, the
+layer no longer rounds the scores before the softmax.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, r
 from ovgpu.symbolic import Int, Spec, Sym
 from ovgpu.types import Type
 
-STEP = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # of numbers of the types that attend
-HIDDEN = {Type.f32: -1e30, Type.bf16: -1e30}  # below, what is added to a score leaves nothing of it
+RELATIVE_TOLERANCE = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # by type of the attention
+MASKED_SCORE = {Type.f32: -1e30, Type.bf16: -1e30}  # added to a score, this or less leaves nothing of it
 
 Users = dict[int, list[Node]]
-Kept = tuple[Output, float, bool]  # a condition, the number elsewhere, and whether scores are kept where it holds
+SelectMask = tuple[Output, float, bool]  # a condition, the masking number, and whether true selects the scores
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A product of matrices, what it is multiplied by, and masks: what is added, or which scores are kept."""
+    """Attention scores: a matrix product, its scale, and masks that are added or select scores."""
 
     product: Node
     scale: float = 1.0
-    masks: tuple[Output | Kept, ...] = ()
+    masks: tuple[Output | SelectMask, ...] = ()
 
 
 def fuse_attention(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     users = _users(model)
     rewrite(model, lambda node: type(node.op) is MatMul and _attend(node, users))
 
@@ -59,13 +59,13 @@ def _users(model: Model) -> Users:
 
 
 def _attend(node: Node, users: Users) -> bool:
-    """Makes the product of probabilities and values the whole attention, if it is the end of one."""
+    """Make a product of probabilities and values the whole attention; return whether it is the end of one."""
     op: Any = node.op
     weights, v = node.inputs
-    if weights is None or v is None or op.transpose_a or node.outputs[0].spec.type not in STEP:
+    if weights is None or v is None or op.transpose_a or node.outputs[0].spec.type not in RELATIVE_TOLERANCE:
         return False
     for scores in _scores(_logits(weights, users), users):
-        inputs = _inputs(node, scores, v)
+        inputs = _attention_inputs(node, scores, v)
         if inputs is not None:
             node.op, node.inputs = ScaledDotProductAttention(), inputs
             return True
@@ -73,7 +73,7 @@ def _attend(node: Node, users: Users) -> bool:
 
 
 def _logits(port: Output | None, users: Users) -> Output | None:
-    """What the port is the softmax of, along the last axis; the softmax of 16 bits may be one of f32."""
+    """Return the logits whose softmax along the last axis the port is; for 16 bits, the softmax may be one of f32."""
     while port is not None and len(users.get(id(port), ())) == 1:
         op, source = port.node.op, port.node.inputs[0] if port.node.inputs else None
         if isinstance(op, (Softmax, Softmax8)):
@@ -85,7 +85,7 @@ def _logits(port: Output | None, users: Users) -> Output | None:
 
 
 def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
-    """The products that the port may be the scores of."""
+    """Yield the products whose scaled and masked scores the port may be."""
     if port is None or len(users.get(id(port), ())) != 1:
         return
     node = port.node
@@ -98,15 +98,15 @@ def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
             yield from (replace(s, masks=(*s.masks, b)) for s in _scores(a, users))
     elif isinstance(node.op, Select) and node.op.auto_broadcast == "numpy":
         condition, *values = node.inputs
-        for kept, number, where in ((values[0], number_of(values[1]), True), (values[1], number_of(values[0]), False)):
-            if condition is not None and number is not None and number <= HIDDEN.get(port.spec.type, -inf):
-                yield from (replace(s, masks=(*s.masks, (condition, number, where))) for s in _scores(kept, users))
+        for score, number, where in ((values[0], number_of(values[1]), True), (values[1], number_of(values[0]), False)):
+            if condition is not None and number is not None and number <= MASKED_SCORE.get(port.spec.type, -inf):
+                yield from (replace(s, masks=(*s.masks, (condition, number, where))) for s in _scores(score, users))
     elif (found := _factor(port)) is not None:
         yield from (replace(s, scale=s.scale * found[1]) for s in _scores(found[0], users) if not s.masks)
 
 
 def _factor(port: Output) -> tuple[Output, float] | None:
-    """(x, n) where the port is x times the number n."""
+    """Return (x, n) where the port is x times the number n, else None."""
     for a, b in operands(port.node, Multiply):
         if (number := number_of(b)) is not None and a.spec.rank == port.spec.rank:
             return a, number
@@ -117,7 +117,7 @@ def _factor(port: Output) -> tuple[Output, float] | None:
 
 
 def _unscaled(port: Output) -> tuple[Output, float]:
-    """(x, n) where the port is x times the number n, 1 if there is none."""
+    """Return (x, n) where the port is x times the number n, which is 1 if there is none."""
     scale = 1.0
     while (found := _factor(port)) is not None:
         port, scale = found[0], scale * found[1]
@@ -125,7 +125,7 @@ def _unscaled(port: Output) -> tuple[Output, float]:
 
 
 def _transposed(graph: Graph, port: Output) -> Output | None:
-    """The port with its last two axes swapped, if it comes from a Transpose, which is as good the other way."""
+    """Return the port with its last two axes swapped, if it comes from a Transpose, whose order then changes."""
     source, order = (*port.node.inputs, None, None)[:2]
     axes = constant_integers(order) if isinstance(port.node.op, Transpose) else None
     if source is None or axes is None or len(axes) < 2:
@@ -138,8 +138,8 @@ def _transposed(graph: Graph, port: Output) -> Output | None:
     return transposed
 
 
-def _inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
-    """What the attention that ends with this node takes, if there is one for it."""
+def _attention_inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None:
+    """Return the inputs of the attention that ends with this node, None if there is none."""
     graph, kind = Graph(node), node.outputs[0].spec.type
     first: Any = scores.product.op
     last: Any = node.op
@@ -152,12 +152,12 @@ def _inputs(node: Node, scores: Scores, v: Output) -> list[Output | None] | None
         return None
     scale = scores.scale * by_q * by_k
     width: Any = _shape(q.spec)[-1]
-    given = [] if abs(scale * sqrt(width) - 1) < STEP[kind] else [graph.constant(scale, kind)]
+    given = [] if abs(scale * sqrt(width) - 1) < RELATIVE_TOLERANCE[kind] else [graph.constant(scale, kind)]
     return [q, keys, values, _mask(graph, scores.masks, kind), *given]
 
 
 def _fits(node: Node, scores: Scores, v: Output) -> bool:
-    """Whether shapes and types are those of an attention."""
+    """Return whether shapes and types are those of an attention."""
     first: Any = scores.product.op
     last: Any = node.op
     q, k = (port.spec for port in scores.product.inputs if port is not None)
@@ -180,7 +180,7 @@ def _fits(node: Node, scores: Scores, v: Output) -> bool:
 
 
 def _in_rows(spec: Spec, are_columns: bool) -> Spec:
-    """The spec of keys or values, [.., s, e], that may be given as [.., e, s]."""
+    """Return the spec of keys or values as [.., s, e]; if they ``are_columns`` it is [.., e, s]."""
     shape = _shape(spec)
     return replace(spec, shape=(*shape[:-2], *shape[:-3:-1])) if are_columns else spec
 
@@ -193,8 +193,8 @@ def _shape(spec: Spec) -> tuple[Int, ...]:
     return spec.shape or ()
 
 
-def _mask(graph: Graph, masks: Sequence[Output | Kept], kind: Type) -> Output | None:
-    """One mask for all of these."""
+def _mask(graph: Graph, masks: Sequence[Output | SelectMask], kind: Type) -> Output | None:
+    """Return one mask for all of these: a boolean condition if that suffices, else a sum."""
     total: Output | None = None
     for mask in masks:
         condition, number, where = (mask, 0, True) if isinstance(mask, Output) else mask

@@ -1,4 +1,4 @@
-"""A batch norm of constants is a product and a sum, which join the layers before and after it."""
+"""BatchNormInference of constants -> Multiply and Add, which fuse with the layers before and after them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ovgpu.types import Type
 
 
 def scale_channels(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    Those of 16-bit types stay as they are: a scale or a shift of 16 bits would be rounded on its way.
+    Batch norms of 16-bit types stay as they are, since their scale and shift would be rounded to 16 bits.
     """
     for node in model.ops:
         for body in vars(node.op).values():

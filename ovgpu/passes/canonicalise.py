@@ -1,4 +1,4 @@
-"""Canonicalisation: of several ways to say the same, the one that later passes and backends know."""
+"""Canonicalisation: equivalent forms of a layer -> the one form that later passes and backends know."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ovgpu.types.packing import pack, unpack
 
 
 def canonicalise(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred.
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    - ConvertLike is Convert where the type is known: the second tensor itself is needed no longer.
-    - Convert to the type that the tensor has is Identity.
-    - Pooling whose indices nobody takes gives the values alone.
-    - The bits of a constant kernel of BinaryConvolution are in the order of other constants.
+    - ConvertLike -> Convert where the type is known; the second tensor is no longer needed.
+    - Convert to the type that the tensor has -> Identity.
+    - Max pooling whose indices nobody takes -> pooling that gives the values alone.
+    - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
     taken = {id(s) for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}
     for node in model.ops:
@@ -31,12 +31,12 @@ def canonicalise(model: Model) -> None:
         if isinstance(node.op, (MaxPool8, AdaptiveMaxPool)) and id(node.outputs[1]) not in taken:
             node.op, node.outputs = node.op.values(), node.outputs[:1]
         if isinstance(node.op, BinaryConvolution):
-            _turn_bits(node)
+            _reverse_bits(node)
     model.changed()
 
 
-def _turn_bits(node: Node) -> None:
-    """The first bit of a byte of the kernel is the lowest; of other constants, the highest."""
+def _reverse_bits(node: Node) -> None:
+    """Reverse the bits of each byte of the kernel: its first bit is the lowest, that of other constants the highest."""
     value = constant_of(node.inputs[1])
     if value is not None:
         raw = getattr(node.inputs[1].node.op, "packed", None)  # type: ignore[union-attr]

@@ -1,5 +1,7 @@
-"""A convolution does the elementwise layers after it: on the host while its results are in cache, on a device in the
-kernel that computes them."""
+"""Convolution -> elementwise layers becomes one ConvolutionWithEpilogue.
+
+The host computes the epilogue on results that are still in cache, a device in the kernel of the convolution.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropDa
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
 from ovgpu.passes._graph import DEVICE_TYPES, alike, is_fusable, is_number, users_of
-from ovgpu.passes.fuse_elementwise import PARTS, fused, layer_of
+from ovgpu.passes.fuse_elementwise import MAX_PARTS, fused, layer_of
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 
@@ -24,10 +26,10 @@ Users = dict[int, list[Node]]
 
 
 def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     shape_tensors = shape_tensor_ports(model) if device else set[int]()
-    place = {id(node): i for i, node in enumerate(model.ops)}
+    order = {id(node): i for i, node in enumerate(model.ops)}
     taken = set[int]()
     for node in model.ops:
         for body in vars(node.op).values():
@@ -35,7 +37,7 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
                 fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
-        layers = region(node, users, shape_tensors | taken, place, OPERANDS) if device else _chain(node, users, taken)
+        layers = region(node, users, shape_tensors | taken, order, OPERANDS) if device else _chain(node, users, taken)
         if layers:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]
@@ -51,18 +53,21 @@ def _is_convolution(node: Node, device: bool) -> bool:
     return device and isinstance(node.op, CompressedConvolution) and len(node.inputs) == 4
 
 
-def region(node: Node, users: Users, others: set[int], place: dict[int, int], operands: int,
+def region(node: Node, users: Users, others: set[int], order: dict[int, int], operands: int,
            takes: Callable[[Node, Output], bool] = lambda layer, operand: True) -> list[Node]:
-    """The layers on a device, in order: the most of those that follow from the result, have its extents, and leave one
-    result of its type. Numbers become literals, and there are so many ``operands`` at most. ``others``: results that
-    are of no such layers; ``takes``: whether a layer may be one, and take another tensor."""
+    """Return the largest epilogue that a device can compute with the node: its layers, in order.
+
+    They follow from the node's result, have its extents, and leave one result of its type. Besides literals they take
+    at most ``operands`` other tensors. ``others``: ids of ports that the layers must not have as results; ``order``:
+    position of each node by id; ``takes``: whether a layer may take a tensor as an operand.
+    """
     port = node.outputs[0]
     if port.spec.type not in DEVICE_TYPES:
         return []
     inside, found, best = {id(port)}, list[Node](), 0
     waiting = {id(user): user for user in users.get(id(port), ())}
-    while waiting and len(found) < PARTS:
-        layer = waiting.pop(min(waiting, key=place.__getitem__))
+    while waiting and len(found) < MAX_PARTS:
+        layer = waiting.pop(min(waiting, key=order.__getitem__))
         result = layer.outputs[0] if layer.outputs else None
         if result is None or id(result) in others or not is_fusable(layer, others) or not alike(result, port):
             continue
@@ -73,8 +78,8 @@ def region(node: Node, users: Users, others: set[int], place: dict[int, int], op
         inside.add(id(result))
         waiting |= {id(user): user for user in users.get(id(result), ())}
         members = set(map(id, found))
-        given = {id(s) for each in found for s in each.inputs if id(s) not in inside and not is_literal(s)}
-        if len(given) > operands:
+        operand_ids = {id(s) for each in found for s in each.inputs if id(s) not in inside and not is_literal(s)}
+        if len(operand_ids) > operands:
             break
         if result.spec.type == port.spec.type and all(
                 all(id(user) in members for user in users.get(i, ())) for i in inside - {id(result)}):
@@ -83,12 +88,12 @@ def region(node: Node, users: Users, others: set[int], place: dict[int, int], op
 
 
 def is_literal(port: Output | None) -> bool:
-    """Whether the port is a number; what has an axis may be the bias of a single channel, and another one elsewhere."""
+    """Return whether the port is a scalar constant. With axes it may be the bias of a single channel, which varies."""
     return is_number(port) and port is not None and not port.spec.shape
 
 
 def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:
-    """The layers on the host: each alone takes what the one before has made, and can be computed in its place."""
+    """Return the epilogue for the host: each layer is the only user of the one before, and can be computed in place."""
     found = list[Node]()
     last = node
     while (user := _next(last.outputs[0], users)) is not None and id(user.outputs[0]) not in taken:
@@ -98,8 +103,8 @@ def _chain(node: Node, users: Users, taken: set[int]) -> list[Node]:
 
 
 def _next(port: Output, users: Users) -> Node | None:
-    """The layer that alone takes a result and can be computed in its place, from tensors of its shape, from numbers
-    and from what there is one of per channel."""
+    """Return the only user of a result if it can be computed in place, with other operands that have the result's
+    layout or a static shape; else None."""
     found, spec = users.get(id(port), []), port.spec
     if len(found) != 1 or not is_fusable(found[0], set()) or spec.type not in (Type.f32, Type.f64):
         return None
@@ -115,6 +120,6 @@ def _next(port: Output, users: Users) -> Node | None:
 
 
 def _is_static_or_alike(port: Output | None, spec: Any) -> bool:
-    """Whether it is known how the tensor broadcasts to the result."""
+    """Return whether it is known how the tensor broadcasts to the result."""
     assert port is not None
     return same_layout(port.spec, spec) or not any(isinstance(d, Sym) for d in port.spec.shape or ())

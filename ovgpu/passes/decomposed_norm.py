@@ -1,12 +1,12 @@
-"""Norms that models spell out become one layer: an MVN over any axes, an RMS norm over the last ones, or NormalizeL2.
+"""Decomposed norms -> one layer: an MVN over any axes, an RMS norm over the last ones, or NormalizeL2.
 
-Of the maths there are these forms, with squares, roots and quotients written in any way::
+These forms are matched, with squares, roots and quotients written in any way::
 
     (x - ReduceMean(x)) / Sqrt(ReduceMean(Power(x - ReduceMean(x), 2)) + eps)      x / Sqrt(ReduceMean(x * x) + eps)
     x / Sqrt(ReduceSum(x * x) + eps)      x / ReduceL2(x)
     x * r + (b - ReduceMean(x) * r), where r = s * Power(ReduceMean(SquaredDifference(x, ReduceMean(x))) + eps, -0.5)
 
-``eps`` may be added to the root instead. The last form, for which TensorFlow has functions, becomes ``MVN(x) * s + b``.
+``eps`` may be added to the root instead. The last form, written by functions of TensorFlow, becomes ``MVN(x) * s + b``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ovgpu.symbolic import Sym
 
 
 class Over(NamedTuple):
-    """A tensor, and some of its axes in ascending order."""
+    """Tensor and some of its axes, in ascending order."""
 
     x: Output
     axes: tuple[int, ...]
 
 
 class Root(NamedTuple):
-    """The root of ``square + eps``, or that of ``square``, plus ``eps``."""
+    """Root of ``square + eps`` if ``inside``, else the root of ``square``, plus ``eps``."""
 
     square: Output
     eps: float
@@ -39,32 +39,32 @@ class Root(NamedTuple):
 
 
 def join_norms(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
-    rewrite(model, _join)
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
+    rewrite(model, _fuse)
 
 
-def _join(node: Node) -> bool:
+def _fuse(node: Node) -> bool:
     if not node.outputs or not node.outputs[0].spec.type.is_real():
         return False
     return _quotient(node) or _moments(node) or _euclidean(node)
 
 
 def _quotient(node: Node) -> bool:
-    """Makes a node that divides by a root one norm, if it is one."""
+    """Replace a node that divides by a root by a norm; return whether it is one."""
     for value, root in _quotients(node):
         over = _variance(root.square)
         if over is not None and over == _centred(value):
-            _become(node, over, root)
+            _make_norm(node, over, root)
             return True
         over = _mean_square(root.square)
         if over is not None and over.x is value and last_extents(*over):
-            _become(node, over, root, ScaledRMS)
+            _make_norm(node, over, root, ScaledRMS)
             return True
     return False
 
 
 def _moments(node: Node) -> bool:
-    """Makes ``x * r + (b - ReduceMean(x) * r)`` the norm of x times a scale and plus b, if that is what the node is."""
+    """Replace ``x * r + (b - ReduceMean(x) * r)`` by the norm of x times a scale plus b; return whether it is one."""
     for product, rest in (*operands(node, Add), *operands(node, Subtract, ordered=True)):
         for x, factor in operands(product.node, Multiply):
             for root, scale in _scaled_reciprocals(factor):
@@ -78,7 +78,7 @@ def _moments(node: Node) -> bool:
 
 
 def _euclidean(node: Node) -> bool:
-    """Makes a node that divides by a length the layer for that, if it is one."""
+    """Replace x over its Euclidean length by NormalizeL2; return whether the node is such a quotient."""
     for x, length in operands(node, Divide, ordered=True):
         square = _power(length, 0.5)
         found = [(_reduced(length, ReduceL2), 0.0)]
@@ -92,7 +92,7 @@ def _euclidean(node: Node) -> bool:
     return False
 
 
-def _become(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = ScaledMVN) -> None:
+def _make_norm(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = ScaledMVN) -> None:
     if last_extents(*over):
         node.op = cls(rank=len(over.axes), eps=root.eps, inside=root.inside)
         node.inputs = [over.x, None, None]
@@ -104,23 +104,23 @@ def _become(node: Node, over: Over, root: Root, cls: type[ScaledMVN] = ScaledMVN
 
 
 def _scale(node: Node, over: Over, root: Root, scale: Output | None, shift: Output | None) -> None:
-    """Makes the node the last of the layers that compute the norm, multiply it, and add to it."""
+    """Make the node the last of the layers that compute the norm, multiply it by the scale, and add the shift."""
     graph = Graph(node)
     steps = [(op, other) for op, other in ((Multiply(), scale), (Add(), shift)) if other is not None]
     if not steps:
-        return _become(node, over, root)
+        return _make_norm(node, over, root)
     port: Output = graph.add(op_of(node))
-    _become(port.node, over, root)
+    _make_norm(port.node, over, root)
     for op, other in steps[:-1]:
         port = graph.add(op, port, other)
     node.op, node.inputs = steps[-1][0], [port, steps[-1][1]]
     return None
 
 
-# ---- what the parts of a norm are
+# ---- parts of a norm
 
 def _quotients(node: Node) -> Iterator[tuple[Output, Root]]:
-    """(a, b) where the node computes a / b with a root b."""
+    """Yield (a, b) where the node computes a / b with a root b."""
     for a, b in operands(node, Divide, ordered=True):
         yield from ((a, root) for root in _roots(b))
     for a, b in operands(node, Multiply):
@@ -128,7 +128,7 @@ def _quotients(node: Node) -> Iterator[tuple[Output, Root]]:
 
 
 def _roots(port: Output) -> Iterator[Root]:
-    """The root that the port is."""
+    """Yield the port as a `Root`, if it is one."""
     square = _power(port, 0.5)
     for a, eps in () if square is None else _sums(square):
         yield Root(a, eps, inside=True)
@@ -139,7 +139,7 @@ def _roots(port: Output) -> Iterator[Root]:
 
 
 def _reciprocals(port: Output) -> Iterator[Root]:
-    """The root that the port is the reciprocal of."""
+    """Yield the root whose reciprocal the port is."""
     square, root = _power(port, -0.5), _power(port, -1)
     for a, eps in () if square is None else _sums(square):
         yield Root(a, eps, inside=True)
@@ -148,21 +148,21 @@ def _reciprocals(port: Output) -> Iterator[Root]:
 
 
 def _scaled_reciprocals(port: Output) -> Iterator[tuple[Root, Output | None]]:
-    """(b, s) where the port is s / b with a root b, or 1 / b, for which s is None."""
+    """Yield (b, s) where the port is s / b with a root b; s is None for 1 / b."""
     yield from ((root, None) for root in _reciprocals(port))
     for a, b in operands(port.node, Multiply):
         yield from ((root, b) for root in _reciprocals(a))
 
 
 def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Output | None]:
-    """b where the node adds ``b - mean * factor`` to its other operand than ``rest``; None for 0."""
+    """Yield b where the node adds ``b - mean * factor`` by means of its operand ``rest``; None stands for 0."""
     def is_product(port: Output) -> bool:
         return any(b is factor and _mean(a) == mean for a, b in operands(port.node, Multiply))
 
     def is_negative(port: Output) -> bool:
-        of = negated(port.node)
+        source = negated(port.node)
         products = operands(port.node, Multiply)
-        return (of is not None and is_product(of)) or any(
+        return (source is not None and is_product(source)) or any(
             b is factor and (m := negated(a.node)) is not None and _mean(m) == mean for a, b in products)
 
     if isinstance(node.op, Subtract):
@@ -174,7 +174,7 @@ def _shifts(node: Node, rest: Output, mean: Over, factor: Output) -> Iterator[Ou
 
 
 def _variance(port: Output) -> Over | None:
-    """What the port is the mean squared distance of from its mean, over which axes."""
+    """Return x and the axes if the port is the variance of x over them, else None."""
     mean = _mean(port)
     if mean is not None:
         distance = _power(mean.x, 2)
@@ -192,7 +192,7 @@ def _variance(port: Output) -> Over | None:
 
 
 def _centred(port: Output) -> Over | None:
-    """x and the axes, if the port is x less its mean over them."""
+    """Return x and the axes if the port is x less its mean over them, else None."""
     for x, other in operands(port.node, Subtract, ordered=True):
         mean = _mean(other)
         if mean is not None and mean.x is x:
@@ -201,14 +201,14 @@ def _centred(port: Output) -> Over | None:
 
 
 def _mean_square(port: Output) -> Over | None:
-    """x and the axes, if the port is the mean of its squares over them."""
+    """Return x and the axes if the port is the mean of x's squares over them, else None."""
     mean = _mean(port)
     x = None if mean is None else _power(mean.x, 2)
     return None if mean is None or x is None else Over(x, mean.axes)
 
 
 def _sum_of_squares(port: Output) -> Over | None:
-    """x and the axes, if the port is the sum of its squares over them."""
+    """Return x and the axes if the port is the sum of x's squares over them, else None."""
     total = _reduced(port, ReduceSum)
     x = None if total is None else _power(total.x, 2)
     return None if total is None or x is None else Over(x, total.axes)
@@ -219,7 +219,7 @@ def _mean(port: Output) -> Over | None:
 
 
 def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
-    """What the port is the mean, or another reduction, of, with the axes kept."""
+    """Return x and the axes if the port reduces x by ``kind`` with ``keep_dims``, else None."""
     op: Any = port.node.op
     if type(port.node.op) is not kind or not op.keep_dims:
         return None
@@ -230,7 +230,7 @@ def _reduced(port: Output, kind: type[Reduction]) -> Over | None:
 
 
 def _power(port: Output, exponent: float) -> Output | None:
-    """x, where the port is x to that power."""
+    """Return x where the port is x to that power, else None."""
     if exponent == 0.5 and isinstance(port.node.op, Sqrt):
         return port.node.inputs[0]
     if exponent == 2:
@@ -244,7 +244,7 @@ def _power(port: Output, exponent: float) -> Output | None:
 
 
 def _sums(port: Output) -> Iterator[tuple[Output, float]]:
-    """(x, n) where the port is x plus a number n, which does not give it more axes."""
+    """Yield (x, n) where the port is x plus a number n that adds no axes."""
     for a, b in operands(port.node, Add):
         number = number_of(b)
         if number is not None and a.spec.rank == port.spec.rank:
@@ -252,7 +252,7 @@ def _sums(port: Output) -> Iterator[tuple[Output, float]]:
 
 
 def last_extents(x: Output, axes: Sequence[int]) -> list[int]:
-    """The extents of these axes, if they are the last ones and known; else nothing."""
+    """Return the extents of these axes if they are the last ones and known, else an empty list."""
     shape = x.spec.shape or ()
     if list(axes) != list(range(len(shape) - len(axes), len(shape))):
         return []

@@ -1,4 +1,4 @@
-"""Einsum becomes matrix products, sums, and what brings tensors into shape for them."""
+"""Einsum -> MatMul, Multiply and ReduceSum, with Transpose and Reshape around them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ovgpu.symbolic import Int, ceildiv
 
 
 class Unknown:
-    """An extent of which nothing is known: it is equal to no other."""
+    """Unknown extent, which is equal to no other."""
 
 
 def expand_einsum(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     rewrite(model, lambda node: isinstance(node.op, Einsum) and _expand(node))
 
 
 def _expand(node: Node) -> bool:
-    """Makes the node the last one of those that compute it, if that can be told ahead."""
+    """Make the node the last of the layers that compute it; return False if these depend on values at run time."""
     op: Any = node.op
     inputs = [source for source in node.inputs if source is not None]
     if any(source.spec.shape is None for source in inputs):
@@ -53,7 +53,7 @@ def _expand(node: Node) -> bool:
 
 
 class Tensors:
-    """`ovgpu.ops.matrix.einsum.Algebra` of tensors in the graph around an Einsum."""
+    """Implementation of `ovgpu.ops.matrix.einsum.Algebra` that adds nodes to the graph around an Einsum."""
 
     def __init__(self, node: Node) -> None:
         self.graph = Graph(node)
@@ -82,7 +82,7 @@ class Tensors:
         return prod(extents) if all(isinstance(d, int) for d in extents) else Unknown()
 
     def _extent(self, extent: Int, source: Output, axes: Sequence[int]) -> Output:
-        """The extent [1] of one axis that is to hold these of another tensor."""
+        """Return the extent [1] of one axis that merges these axes of another tensor."""
         g = self.graph
         if isinstance(extent, int):
             return g.constant([extent])
@@ -102,7 +102,7 @@ class Tensors:
         extents[axis] = Unknown()
         source, axes = by
         ones: list[Part] = [(source, axes if i == axis else []) for i in range(len(extents))]
-        target = self.graph.add(Concat(axis=0), *(self._extent(Unknown() if of else 1, s, of) for s, of in ones))
+        target = self.graph.add(Concat(axis=0), *(self._extent(Unknown() if dims else 1, s, dims) for s, dims in ones))
         return self._add(extents, Broadcast3(mode="bidirectional"), x, target)
 
     def sum(self, x: Output, axes: Sequence[int]) -> Output:
@@ -124,7 +124,7 @@ class Tensors:
 
 
 def _broadcast(a: Int, b: Int) -> Int:
-    """The extent of two dims that broadcast, as far as it is known."""
+    """Return the extent that two dims broadcast to, as far as it is known."""
     if equal(a, b) or equal(b, 1):
         return a
     if equal(a, 1):

@@ -1,5 +1,5 @@
-"""Constant folding: what depends on constants alone is computed once, and so are integers that follow from shapes,
-as the rank of a tensor does."""
+"""Constant folding: layers of constants alone -> Constant, and so are integers that follow from shapes, such as the
+rank of a tensor."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ovgpu.passes._graph import HALVES, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-MAX_SIZE_RATIO = 8  # a result may have this many times the bytes of what it is made from ...
+MAX_SIZE_RATIO = 8  # a result may have this many times the bytes of its inputs ...
 SMALL_BYTES = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
 
 
 def fold_constants(model: Model, halves: bool = True) -> None:
-    """Replaces nodes fed by constants alone with constants, in place; ports' specs must be inferred.
+    """Replace nodes fed by constants alone with constants, in place. Port specs must be inferred beforehand.
 
-    Without ``halves``, large weights of 16 bits that are converted for a layer are left for it to take as they are.
+    Without ``halves``, the conversions of large weights of 16 bits are left to the layers that take them.
     """
     constants: dict[int, Output] = {}
-    left = set() if halves else _weights(model)
+    skipped = set() if halves else _weight_conversions(model)
     for node in model.ops:
-        if id(node) in left:
+        if id(node) in skipped:
             continue
         node.inputs = [None if s is None else constants.get(id(s), s) for s in node.inputs]
         for old, value in zip(node.outputs, _values(node)):
@@ -42,8 +42,8 @@ def fold_constants(model: Model, halves: bool = True) -> None:
         model.changed()
 
 
-def _weights(model: Model) -> set[int]:
-    """Ids of the conversions of such weights."""
+def _weight_conversions(model: Model) -> set[int]:
+    """Return ids of the conversions of large weights of 16 bits."""
     users = users_of(model)
     found = set()
     for node in model.ops:
@@ -57,7 +57,7 @@ def _weights(model: Model) -> set[int]:
 
 
 def _values(node: Node) -> list[np.ndarray[Any, Any]]:
-    """The node's results, if it is to be folded; else nothing."""
+    """Return the node's results if it is to be folded, else an empty list."""
     op: Any = node.op
     if not op.effect and op.name not in ("Constant", "Result"):
         known = [value.astype(port.spec.type.storage) for port in node.outputs

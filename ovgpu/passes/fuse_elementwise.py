@@ -1,9 +1,9 @@
-"""Elementwise layers that feed each other become one: values on the way stay in registers.
+"""Elementwise layers that feed each other -> one Fused layer, whose intermediate values stay in registers.
 
 A layer joins its users when all of them are in the chain, so that nothing is computed twice and the chain still has
-one result. What is broadcast on the way may join too, unless computing it for every element of the result costs more
-than writing it down once. Numbers become literals of the code; of shape arithmetic, which the shape function does,
-everything stays as it is.
+one result. A value that is broadcast in the chain may join too, unless computing it for every element of the result
+costs more than writing it once. Numbers become literals of the code. Shape arithmetic, which the shape function
+computes, stays as it is.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ovgpu.ops.fused._elementwise import Chain, Fused, Layer, Part
 from ovgpu.passes._graph import is_fusable, is_number, users_of
 from ovgpu.symbolic import Sym, product
 
-INPUTS = 12  # of a chain: every one of them takes registers and kernel arguments
-PARTS = 32
-MAX_RECOMPUTE_RATIO = 4  # elements of the result per element of a value that is dear to compute
+MAX_INPUTS = 12  # of a chain: each takes registers and kernel arguments
+MAX_PARTS = 32  # layers of a chain
+MAX_RECOMPUTE_RATIO = 4  # elements of the result per element of a value that is costly to compute
 
 _FUNCTION = re.compile(r"\b[a-z]\w*\(")
 
 
 def fuse_elementwise(model: Model) -> None:
-    """Fuses chains in the model and in its bodies, in place; ports' specs must be inferred."""
+    """Fuse chains in the model and its bodies, in place. Port specs must be inferred beforehand."""
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
@@ -39,19 +39,19 @@ def fuse_elementwise(model: Model) -> None:
     _skip_identities(model)
     users = users_of(model)
     shape_tensors = shape_tensor_ports(model)
-    place = {id(node): i for i, node in enumerate(model.ops)}
+    order = {id(node): i for i, node in enumerate(model.ops)}
     taken: set[int] = set()
     for root in reversed(model.ops):
         if id(root) not in taken and is_fusable(root, shape_tensors):
             group = _group(root, users, shape_tensors, taken)
             taken |= set(map(id, group))
             if len(group) > 1:
-                root.op, root.inputs = fused(sorted(group, key=lambda node: place[id(node)]))
+                root.op, root.inputs = fused(sorted(group, key=lambda node: order[id(node)]))
     model.changed()
 
 
 def _skip_identities(model: Model) -> None:
-    """Has layers take what an Identity takes; a Result has the name of the tensor that it takes."""
+    """Make layers take the input of an Identity; a Result does not, since it has the name of the tensor it takes."""
     for node in model.ops:
         if node.op.name != "Result":
             node.inputs = [s.node.inputs[0] if s is not None and isinstance(s.node.op, Identity) else s
@@ -60,25 +60,25 @@ def _skip_identities(model: Model) -> None:
 
 
 def _group(root: Node, users: dict[int, list[Node]], shape_tensors: set[int], taken: set[int]) -> list[Node]:
-    """The nodes that are computed along with ``root``, which is the first."""
+    """Return the nodes that are computed in one chain with ``root``, which comes first."""
     group = [root]
     members = {id(root)}
-    for member in group:  # grows on the way
+    for member in group:  # the loop appends to it
         for source in member.inputs:
             node = None if source is None else source.node
             if node is None or id(node) in members or id(node) in taken or not is_fusable(node, shape_tensors):
                 continue
             if not all(id(user) in members for user in users.get(id(source), ())):
-                continue  # looked at again from the last of them
-            if len(group) < PARTS and _pays(node, root) and _inputs([*group, node]) <= INPUTS:
+                continue  # the last of its users looks at it again
+            if len(group) < MAX_PARTS and _pays(node, root) and _input_count([*group, node]) <= MAX_INPUTS:
                 group.append(node)
                 members.add(id(node))
     return group
 
 
 def _pays(node: Node, root: Node) -> bool:
-    """Whether computing the node's value for every element of the result is no loss. An extent that only running
-    tells is taken for one that does not grow."""
+    """Return whether computing the node's value for every element of the result is no loss. An extent that is known
+    only at run time is assumed not to grow."""
     mine, result = node.outputs[0].spec.shape or (), root.outputs[0].spec.shape or ()
     if len(mine) == len(result) and all(isinstance(m, Sym) or equal(m, r) for m, r in zip(mine, result)):
         return True
@@ -88,25 +88,25 @@ def _pays(node: Node, root: Node) -> bool:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether a value costs about as much to compute as to load."""
+    """Return whether a value costs about as much to compute as to load."""
     op: Any = node.op
     return isinstance(op, Convert) or not _FUNCTION.search(op.cuda_expression(node.inputs[-1].spec.type))  # type: ignore[union-attr]
 
 
-def _inputs(group: Sequence[Node]) -> int:
-    made = {id(node.outputs[0]) for node in group}
-    return len({id(s) for node in group for s in node.inputs if id(s) not in made and not is_number(s)})
+def _input_count(group: Sequence[Node]) -> int:
+    computed = {id(node.outputs[0]) for node in group}
+    return len({id(s) for node in group for s in node.inputs if id(s) not in computed and not is_number(s)})
 
 
 def fused(nodes: Sequence[Node], first: Output | None = None,
           literal: Callable[[Output | None], bool] = is_number) -> tuple[Fused, list[Output | None]]:
-    """The op that computes all of the nodes, which are in order, and its inputs; ``first`` is one of them, if given.
-    ``literal`` tells which constants become literals."""
+    """Return the op that computes all of the nodes, which are in order, and its inputs. ``first`` is the first input,
+    if given; ``literal`` returns whether a constant becomes a literal."""
     numbers: dict[int, int] = {}
     sources = {id(s): s for s in (first, *(s for node in nodes for s in node.inputs)) if s is not None}
-    made = {id(node.outputs[0]) for node in nodes}
+    computed = {id(node.outputs[0]) for node in nodes}
     literals = [s for s in sources.values() if literal(s)]
-    inputs: list[Output | None] = [s for s in sources.values() if id(s) not in made and not literal(s)]
+    inputs: list[Output | None] = [s for s in sources.values() if id(s) not in computed and not literal(s)]
     for port in (*inputs, *literals, *(node.outputs[0] for node in nodes)):
         numbers[id(port)] = len(numbers)
     parts = tuple(Part(op_of(node), tuple(numbers[id(s)] for s in node.inputs)) for node in nodes)  # type: ignore[arg-type]
@@ -116,11 +116,11 @@ def fused(nodes: Sequence[Node], first: Output | None = None,
 
 
 def alone(node: Node) -> Fused:
-    """The op that computes an elementwise node, whose inputs it takes as they are."""
+    """Return the op that computes one elementwise node from the same inputs."""
     op: Any = op_of(node)
     return Fused(chain=Chain.of(op, len(node.inputs)), ranks=(), layers=(layer_of(node),))
 
 
 def layer_of(node: Node) -> Layer:
-    """Where the op of a node comes from that becomes part of another one."""
+    """Return the layer of a node whose op becomes part of another op."""
     return Layer(op_of(node), node.friendly_name, node.source_location)

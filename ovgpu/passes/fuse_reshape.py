@@ -1,8 +1,8 @@
-"""Reshapes and Transposes between elementwise layers move before them, so that the layers meet and fuse.
+"""Elementwise -> Reshape or Transpose becomes Reshape or Transpose -> elementwise, so that elementwise layers fuse.
 
-``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``: the Reshape of a tensor that lies
-dense costs nothing, and an operand that is broadcast along all but the last axis does not notice it. Nor does a
-Transpose cost anything before a layer that reads its operands by their strides, as it was read behind it.
+``Reshape(MatMul + bias) + residual`` becomes ``Reshape(MatMul) + bias + residual``: the Reshape of a dense tensor costs
+nothing, and an operand that is broadcast along all but the last axis needs none. A Transpose costs nothing either in
+front of a layer that reads its operands by their strides.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 def reshape_early(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 reshape_early(body)
     users, shape_tensors = users_of(model), shape_tensor_ports(model)
-    for node in model.ops:  # as they were: of two Reshapes in a row, the first moves first
+    for node in model.ops:  # in the original order: of two Reshapes in a row, the first moves first
         pending = [node]
         while pending:
             reshape = pending.pop()
@@ -40,8 +40,8 @@ def reshape_early(model: Model) -> None:
 
 
 def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) -> list[Node]:
-    """Makes a Reshape of an elementwise layer that layer, of operands that are reshaped by the nodes returned; or a
-    Transpose."""
+    """Swap a Reshape or Transpose with the elementwise layer before it, if that is possible. Return the nodes that
+    reshape the layer's operands."""
     source = reshape.inputs[0] if reshape.op.name in (*RESHAPES, "Transpose") else None
     if source is None or not is_fusable(source.node, shape_tensors) or users[id(source)] != [reshape]:
         return []
@@ -64,14 +64,14 @@ def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) 
 
 
 def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
-    """The node that gives an operand of the reshaped layer; None if there is none that costs nothing."""
+    """Return the node that gives the reshaped operand, None if none does so at no cost."""
     shape, old, new = port.spec.shape or (), before.shape or (), after.shape or ()
     op: Any = port.node.op
     if isinstance(reshape.op, Transpose):
         return _transposed(port, reshape)
     if isinstance(op, Constant):
-        kept = _kept(shape, old, new)
-        return None if kept is None else _constant(port, op.value.reshape(shape[len(shape) - kept :]))
+        axis_count = _axis_count(shape, old, new)
+        return None if axis_count is None else _constant(port, op.value.reshape(shape[len(shape) - axis_count :]))
     if not alike_shapes(shape, old) or not _is_dense(port):
         return None
     node = Node(reshape.op, [port, *reshape.inputs[1:]], name=reshape.friendly_name, layer_id=reshape.layer_id)
@@ -81,15 +81,15 @@ def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | 
 
 
 def _transposed(port: Output, transpose: Node) -> Node | None:
-    """The same for a Transpose."""
+    """Return the node that gives the transposed operand, None if there is none."""
     order = constant_integers(transpose.inputs[1])
     shape, rank = port.spec.shape or (), transpose.outputs[0].spec.rank or 0
     if order is None:
         return None
     axes, value = permutation(order, rank), constant_of(port)
     if value is not None:
-        wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
-        return _constant(port, value if value.size == 1 else np.ascontiguousarray(wide.transpose(axes)))
+        padded = value.reshape((1,) * (rank - value.ndim) + value.shape)
+        return _constant(port, value if value.size == 1 else np.ascontiguousarray(padded.transpose(axes)))
     if len(shape) != rank:
         return None
     node = Node(transpose.op, [port, transpose.inputs[1]], name=transpose.friendly_name, layer_id=transpose.layer_id)
@@ -99,24 +99,24 @@ def _transposed(port: Output, transpose: Node) -> Node | None:
 
 
 def _constant(port: Output, value: Any) -> Node:
-    """The constant with another value."""
+    """Return a copy of the constant with another value."""
     constant = Constant(element_type=port.spec.type, value=value)
     node = Node(constant, [], name=port.node.friendly_name, layer_id=port.node.layer_id)
     node.outputs[0].spec = constant.infer()[0]
     return node
 
 
-def _kept(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) -> int | None:
-    """How many of a constant's axes count: none if it is a number, or the last one, if that is the last one of the
-    tensor before and after. None if there are others."""
+def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) -> int | None:
+    """Return how many last axes of a constant matter: 0 of a number, 1 if its last axis is the last one of the tensor
+    before and after. None if others matter."""
     if all(d == 1 for d in shape):
         return 0
-    alike = all(tuple(s[-1:]) == tuple(shape[-1:]) for s in (old, new))  # of symbols, those that are the same
+    alike = all(tuple(s[-1:]) == tuple(shape[-1:]) for s in (old, new))  # symbols must be the same ones
     return 1 if alike and all(d == 1 for d in shape[:-1]) else None
 
 
 def _is_dense(port: Output) -> bool:
-    """Whether the tensor lies in memory of its own, behind reshapes."""
+    """Return whether the tensor, reshapes aside, has memory of its own, in which it is dense."""
     while port.node.op.name in (*RESHAPES, "Identity") and port.node.inputs[0] is not None:
         port = port.node.inputs[0]
     return type(op_of(port.node)).view is Op.view

@@ -1,12 +1,12 @@
-"""Group norms and instance norms become one layer, with the numbers that each channel is multiplied by and added.
+"""Group norms and instance norms -> one GroupNorm with a scale and a shift per channel.
 
-Of a tensor ``[N, C, ...]``, a norm over all that a group of channels has in an image::
+These norms of a tensor ``[N, C, ...]`` are over all elements of a group of channels of an image::
 
     Reshape [N, G, ...] -> MVN over the axes after G -> Reshape [N, C, ...] -> Multiply [C, 1, ...] -> Add [C, 1, ...]
                            MVN over the axes after C                        -> Multiply [C, 1, ...] -> Add [C, 1, ...]
 
-Groups may have more axes or share one with the images, and what scales and shifts them may stand before the second
-Reshape as well, per channel or per group, and several times. An MVN may be spelled out: see `spelled_norm`.
+Groups may have more axes or share one with the images. Layers that scale and shift them may stand before the second
+Reshape as well, per channel or per group, and several times. An MVN may be decomposed: see `decomposed_norm`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def group_norms(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     for node in model.ops:
         for body in vars(node.op).values():
@@ -47,7 +47,7 @@ def group_norms(model: Model) -> None:
 
 
 def _rewrite(node: Node, over: Over, data: Output | None, users: dict[int, list[Node]]) -> bool:
-    """Has the last of the layers after a norm do it all, if the norm is one of groups of channels of the data."""
+    """Make the last layer after a norm the whole GroupNorm, if it is over groups of channels; return whether it is."""
     groups = None if data is None else _groups(over, data)
     found = None if data is None or groups is None else _affine(node, data, users)
     if data is None or groups is None or found is None:
@@ -64,24 +64,24 @@ def _rewrite(node: Node, over: Over, data: Output | None, users: dict[int, list[
 
 
 def _groups(over: Over, data: Output) -> int | None:
-    """How many groups the channels of each image are in, if the rows that the norm is of are those."""
+    """Return the number of channel groups of each image, None if the norm is not over groups of channels."""
     shape, rows = data.spec.shape, over.x.spec.shape
     if shape is None or rows is None or len(shape) < 2 or isinstance(shape[1], Sym):
         return None
-    kept = len(rows) - len(over.axes)
-    if not over.axes or list(over.axes) != list(range(kept, len(rows))) or equal(shape[0], 0):
+    outer_rank = len(rows) - len(over.axes)
+    if not over.axes or list(over.axes) != list(range(outer_rank, len(rows))) or equal(shape[0], 0):
         return None
-    groups = product(rows[:kept]) // shape[0]
+    groups = product(rows[:outer_rank]) // shape[0]
     if isinstance(groups, Sym) or groups < 1 or shape[1] % groups or not shape[1]:
         return None
     if groups == 1 and len(shape) == 2:  # a layer norm
         return None
-    return int(groups) if equal(groups * shape[0], product(rows[:kept])) else None
+    return int(groups) if equal(groups * shape[0], product(rows[:outer_rank])) else None
 
 
 def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
-    """The last of the layers that scale and shift a norm's result, which has the shape of the data, and the numbers of
-    each channel: what it is multiplied by and added to."""
+    """Return the last of the layers that scale and shift a norm's result, which has the shape of the data, with the
+    scale and the shift of each channel; None if there is none."""
     assert data.spec.shape is not None
     images, channels = data.spec.shape[:2]
     port, found = node.outputs[0], None
@@ -93,7 +93,7 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
         if shape is None or result is None:
             break
         if user.op.name not in RESHAPES:
-            position = int(user.inputs[0] is port)  # of the other operand
+            position = int(user.inputs[0] is port)  # index of the other operand
             same = len(user.inputs) == 2 and broadcasts(user) and alike_shapes(shape, result)
             value = constant_of(user.inputs[position]) if same else None
             numbers = None if value is None else _per_channel(value, shape, images, channels)
@@ -117,16 +117,16 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
 
 
 def _per_channel(value: Any, shape: Sequence[Int], images: Int, channels: int) -> Numbers | None:
-    """What a constant, as it broadcasts to a tensor of this shape, has for each channel, if that is one number. The
-    tensor's elements are those of [images, channels, ...] in the same order."""
+    """Return the number that a constant, broadcast to a tensor of this shape, has for each channel, None if it has
+    several. The tensor's elements are those of [images, channels, ...] in the same order."""
     value = np.asarray(value, np.float64).reshape((1,) * (len(shape) - value.ndim) + value.shape)
-    wide = [i for i, extent in enumerate(value.shape) if extent != 1]
-    if not wide:
+    varying = [i for i, extent in enumerate(value.shape) if extent != 1]
+    if not varying:
         return np.full(channels, value.reshape(()))
     first = next((i for i in range(len(shape) + 1) if equal(product(shape[:i]), images)), None)
-    if first is None or wide[0] < first:
+    if first is None or varying[0] < first:
         return None
-    axes = slice(first, wide[-1] + 1)
+    axes = slice(first, varying[-1] + 1)
     count = product(shape[axes])
     if isinstance(count, Sym) or not count or channels % count:
         return None

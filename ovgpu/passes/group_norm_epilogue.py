@@ -1,5 +1,7 @@
-"""On a device a group norm does the elementwise layers after it, in the kernel that writes its results: an activation,
-the sum with a tensor, or what an image scales and shifts each channel by."""
+"""GroupNormalization -> elementwise layers becomes one GroupNormWithEpilogue on a device.
+
+The norm's kernel computes them: an activation, the sum with a tensor, or a scale and shift per channel of an image.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from ovgpu.passes.fuse_elementwise import fused, layer_of
 
 
 def fuse_group_norm_epilogues(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users, others = users_of(model), shape_tensor_ports(model)
-    place = {id(node): i for i, node in enumerate(model.ops)}
+    order = {id(node): i for i, node in enumerate(model.ops)}
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
@@ -26,7 +28,7 @@ def fuse_group_norm_epilogues(model: Model) -> None:
         if not isinstance(node.op, GroupNormalization):
             continue
         result = node.outputs[0]
-        layers = region(node, users, others, place, OTHERS, partial(_takes, result))
+        layers = region(node, users, others, order, OTHERS, partial(_takes, result))
         if layers:
             others |= {id(layer.outputs[0]) for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)
@@ -36,11 +38,11 @@ def fuse_group_norm_epilogues(model: Model) -> None:
 
 
 def _takes(result: Output, layer: Node, operand: Output) -> bool:
-    """Whether the norm's kernel reads another tensor, as the layer broadcasts it to the result."""
-    shape, of = operand.spec.shape, result.spec.shape
-    if isinstance(layer.op, FakeConvert) or shape is None or of is None or len(shape) > len(of):
+    """Return whether the norm's kernel can read another tensor, as the layer broadcasts it to the result."""
+    shape, out = operand.spec.shape, result.spec.shape
+    if isinstance(layer.op, FakeConvert) or shape is None or out is None or len(shape) > len(out):
         return False
-    images, channels, *spatial = (1,) * (len(of) - len(shape)) + tuple(shape)
+    images, channels, *spatial = (1,) * (len(out) - len(shape)) + tuple(shape)
     if alike(operand, result) or is_number(operand):
         return True
-    return (equal(images, 1) or equal(images, of[0])) and equal(channels, of[1]) and all(equal(d, 1) for d in spatial)
+    return (equal(images, 1) or equal(images, out[0])) and equal(channels, out[1]) and all(equal(d, 1) for d in spatial)

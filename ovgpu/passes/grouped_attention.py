@@ -1,7 +1,7 @@
-"""Attention whose query heads share keys and values reads these as they are.
+"""Grouped-query attention: Unsqueeze, Broadcast and Reshape of keys and values -> groups of query heads.
 
-Models are exported with keys and values repeated for every query head: Unsqueeze, Broadcast and Reshape in front of
-the attention. Instead, the query heads become groups, [b, h, g, ..], and the keys [b, h, 1, ..] broadcast to them.
+Models are exported with keys and values repeated for every query head. Instead, the query heads become groups,
+[b, h, g, ..], to which the keys and values [b, h, 1, ..] broadcast, so that attention reads these as they are.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from ovgpu.symbolic import Int, Sym, atoms
 
 
 def group_heads(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     rewrite(model, lambda node: isinstance(node.op, ScaledDotProductAttention) and _group(node))
 
 
 def _group(node: Node) -> bool:
-    """Makes the node the last one of those that attend in groups, if its keys and values are repeated."""
+    """Make the node the last layer of a grouped attention; return whether its keys and values are repeated."""
     q, k, v, mask, *others = (*node.inputs, None)[: max(len(node.inputs), 4)]
     keys, values = _repeated(k), _repeated(v)
-    if q is None or k is None or v is None or keys is None or values is None or len(others) > 1:  # one is a sink
+    if q is None or k is None or v is None or keys is None or values is None or len(others) > 1:  # the second is a sink
         return False
-    shape, heads, given = q.spec.shape, _heads(keys), None if mask is None else mask.spec.shape
+    shape, heads, mask_shape = q.spec.shape, _heads(keys), None if mask is None else mask.spec.shape
     if shape is None or len(shape) != 4 or isinstance(shape[-1], Sym) or heads != _heads(values):
         return False
-    if mask is not None and (given is None or (len(given) > 2 and given[-3] != 1)):
+    if mask is not None and (mask_shape is None or (len(mask_shape) > 2 and mask_shape[-3] != 1)):
         return False
     graph, repeats = Graph(node), _heads(k) // heads
     single = graph.constant([2])
     q = graph.add(Reshape(special_zero=True), q, graph.constant([0, heads, repeats, -1, shape[-1]]))
-    if mask is not None and given is not None and len(given) == 4:
+    if mask is not None and mask_shape is not None and len(mask_shape) == 4:
         mask = graph.add(Unsqueeze(), mask, single)
     grouped = graph.add(node.op, q, graph.add(Unsqueeze(), keys, single), graph.add(Unsqueeze(), values, single),  # type: ignore[arg-type]
                         mask, *others)
@@ -52,10 +52,10 @@ def _shape(port: Output) -> tuple[Int, ...]:
 
 
 def _repeated(port: Output | None) -> Output | None:
-    """[b, h, s, e] that the port repeats as [b, h * g, s, e].
+    """Return the tensor [b, h, s, e] that the port repeats as [b, h * g, s, e], else None.
 
-    The lengths that models repeat to are those of one cache for all layers. Were it longer than another one, of one
-    element, that would be repeated as well: then the attention tells that keys, values and mask do not fit.
+    Models broadcast keys and values of all layers to the length of one layer's cache. They would repeat the only row
+    of a shorter cache; the rewritten attention raises an error instead, since keys, values and mask do not fit.
     """
     shapes: list[tuple[Int, ...]] = []
     for op in (Reshape, Broadcast3, Unsqueeze):
@@ -73,5 +73,5 @@ def _repeated(port: Output | None) -> Output | None:
 
 
 def _broadcasts(extent: Int, result: Int) -> bool:
-    """Whether the result is what an extent and another one broadcast to."""
+    """Return whether the result is the extent that ``extent`` and another one broadcast to."""
     return any(a.op == "broadcast" and extent in a.args and result.terms == (((a,), 1),) for a in atoms(result))

@@ -1,6 +1,7 @@
-"""Variables that are declared without a rank, and keep their initial values, have the rank of these.
+"""Variables without a declared rank that keep their initial values -> variables of the rank of these values.
 
-The state of cross-attention is exported so. What follows a variable of unknown rank is a program of its own.
+The state of cross-attention is exported like this. Without the rank, layers after the variable would become a program
+of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ovgpu.types import PartialShape
 
 
 def infer_state_rank(model: Model) -> None:
-    """Declares the ranks in place; ports' specs must be inferred."""
+    """Declare the ranks in place. Port specs must be inferred beforehand; they are inferred again."""
     while found := [(node, rank) for node in model.ops if (rank := _initial_rank(model, node)) is not None]:
         for node, rank in found:
             op: Any = node.op
@@ -22,7 +23,7 @@ def infer_state_rank(model: Model) -> None:
 
 
 def _initial_rank(model: Model, node: Node) -> int | None:
-    """The rank that a node reads, if it does not say so."""
+    """Return the rank of the value that a ReadValue without a declared rank reads, None if unknown."""
     op: Any = node.op
     if op.name != "ReadValue" or node.outputs[0].spec.shape is not None or not node.inputs or node.inputs[0] is None:
         return None

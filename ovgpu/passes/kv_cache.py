@@ -1,7 +1,7 @@
-"""Variables that grow: ReadValue -> [Gather of beams ->] Concat -> Assign, as caches of attention are exported.
+"""KV caches: in ReadValue -> [Gather of beams ->] Concat -> Assign, Gather -> Reorder and Concat -> CacheAppend.
 
-The Concat becomes an `CacheAppend`, whose result the program keeps in memory with room for more; the Gather becomes a
-`Reorder`, which does nothing while the beams are in order.
+The program keeps the result of `CacheAppend` in memory with spare capacity. `Reorder` does nothing while the beams are
+identity.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ovgpu.types import Type
 
 
 def growing_variables(model: Model) -> None:
-    """Rewrites the model in place; ports' specs must be inferred."""
-    flags: dict[int, Output] = {}  # id(beams) -> whether they are in order
+    """Rewrite the model in place. Port specs must be inferred beforehand."""
+    flags: dict[int, Output] = {}  # by id(beams): whether they are identity
     for sink in model.sinks:
         node = None if sink.inputs[0] is None else sink.inputs[0].node
         if node is None or type(node.op) is not Concat or len(node.inputs) < 2 or node.outputs[0].spec.shape is None:
             continue
         rank, past = len(node.outputs[0].spec.shape), node.inputs[0]
         axis = node.op.axis + (rank if node.op.axis < 0 else 0)
-        picks = _picked(past) if axis else None
-        if not _reads(past if picks is None else picks[0], sink):
+        gathered = _gathered(past) if axis else None
+        if not _reads(past if gathered is None else gathered[0], sink):
             continue
         node.op = CacheAppend(axis=axis)
-        if picks is not None and past is not None:
-            variable, beams = picks
+        if gathered is not None and past is not None:
+            variable, beams = gathered
             if id(beams) not in flags:
                 flag = flags[id(beams)] = Graph(past.node).add(BeamsAreIdentity(), beams)
                 (flag.spec,) = op_of(flag.node).infer(beams.spec)
@@ -41,14 +41,14 @@ def growing_variables(model: Model) -> None:
 
 
 def _reads(port: Output | None, sink: Node) -> bool:
-    """Whether the port is the variable that the Assign sets."""
+    """Return whether the port reads the variable that the Assign sets."""
     op: Any = None if port is None else port.node.op
-    wanted: Any = sink.op
-    return op is not None and op.name == "ReadValue" and op.variable_id == wanted.variable_id
+    assign: Any = sink.op
+    return op is not None and op.name == "ReadValue" and op.variable_id == assign.variable_id
 
 
-def _picked(port: Output | None) -> tuple[Output, Output] | None:
-    """(what, beams) of a Gather of parts along the first axis, beams being an input."""
+def _gathered(port: Output | None) -> tuple[Output, Output] | None:
+    """Return (tensor, beams) of a Gather along the first axis whose beams are an input of the model, else None."""
     node = None if port is None else port.node
     if node is None or not isinstance(node.op, Gather) or node.outputs[0].spec.shape is None:
         return None

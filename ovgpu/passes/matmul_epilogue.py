@@ -1,9 +1,8 @@
-"""On the device a matrix product adds a bias and another tensor to its result and applies an activation, all in one
-kernel: the elementwise layers after it become part of it if they are no more than that.
+"""MatMul -> [add a bias] -> [add a residual] -> [activation] becomes one MatMulWithEpilogue on the device.
 
-Sums of which a norm is taken are mostly left to it (see `add_norm`): product, bias, sum and norm are two kernels either
-way, and for few rows cuBLAS has better ones of a product alone. But a sum that goes on to other layers as well is one
-tensor less to write, of five that are read and written, if the product makes it: so it does where rows are many.
+Sums that a norm takes are mostly left to it (see `add_norm`): product, bias, sum and norm are two kernels either way,
+and for few rows cuBLAS has better kernels for a product alone. If other layers take the sum as well, the product's
+epilogue saves writing one of five tensors that are read and written: it computes the sum where rows are many.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from ovgpu.passes.fuse_elementwise import alone, layer_of
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym, product
 
-MANY = 64  # rows: a tile of cuBLAS's kernels
+MANY_ROWS = 64  # a tile of cuBLAS's kernels
 
 Users = dict[int, list[Node]]
 
 
 def fuse_matmul_epilogues(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; elementwise layers are fused, and ports' specs inferred."""
+    """Rewrite the model and its bodies in place. Elementwise layers must be fused and specs inferred before."""
     users, shape_tensors = users_of(model), shape_tensor_ports(model)
     for node in model.ops:
         for body in vars(node.op).values():
@@ -44,13 +43,13 @@ def fuse_matmul_epilogues(model: Model) -> None:
         for i, port in enumerate(node.inputs):
             assert port is not None
             matmul, reshape = _product(port, node, users, shape_tensors)
-            if matmul is not None and _fuse(matmul, reshape, node, _first(fused, i), i):
+            if matmul is not None and _fuse(matmul, reshape, node, _swap_inputs(fused, i), i):
                 break
     model.changed()
 
 
 def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
-    """The chain that the node is, if it may follow a product."""
+    """Return the chain that the node is if it may be an epilogue, else None."""
     op = op_of(node)
     if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         return alone(node)
@@ -58,26 +57,26 @@ def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
 
 
 def _is_of_norm(fused: Fused, port: Output, users: Users) -> bool:
-    """Whether the layers are a sum that is better computed by the norm that takes it."""
+    """Return whether the layers are a sum that is better computed by the norm that takes it."""
     taken = users.get(id(port), [])
     if any(type(part.op) is not Add for part in fused.chain.parts) or any(user.op.name == "Concat" for user in taken):
         return False
     norms = [user for user in taken if isinstance(user.op, ScaledMVN) and user.inputs[0] is port]
     shape = port.spec.shape or ()
-    many = not any(isinstance(d, Sym) for d in shape) and product(shape[:-1]) >= MANY
+    many = not any(isinstance(d, Sym) for d in shape) and product(shape[:-1]) >= MANY_ROWS
     return bool(norms) and (len(taken) == 1 or not many)
 
 
-def _first(fused: Fused, number: int) -> Fused:
-    """The same chain with its input of that number as its first one, and that in its place."""
-    places = {number: 0, 0: number}
-    parts = [replace(part, operands=tuple(places.get(i, i) for i in part.operands)) for part in fused.chain.parts]
+def _swap_inputs(fused: Fused, number: int) -> Fused:
+    """Return the same chain with its first input and the one of that number swapped."""
+    swapped = {number: 0, 0: number}
+    parts = [replace(part, operands=tuple(swapped.get(i, i) for i in part.operands)) for part in fused.chain.parts]
     return replace(fused, chain=replace(fused.chain, parts=tuple(parts)))
 
 
 def _product(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> tuple[Node | None, Node | None]:
-    """The product by one matrix that gives the tensor to that user alone, and the Reshape in between, if there is
-    one."""
+    """Return the product by one matrix whose result only this user takes, and the Reshape in between; each is None if
+    there is none."""
     reshape = None
     if port.node.op.name in RESHAPES and port.node.inputs[0] is not None and _only(port, user, users, shape_tensors):
         reshape, user, port = port.node, port.node, port.node.inputs[0]
@@ -93,10 +92,10 @@ def _only(port: Output, user: Node, users: Users, shape_tensors: set[int]) -> bo
     return users[id(port)] == [user] and id(port) not in shape_tensors
 
 
-def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: int) -> bool:
-    """Makes the node the product and its layers, if they are such; or the Reshape that came before them."""
+def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, index: int) -> bool:
+    """Make the node the product with its epilogue, or the Reshape behind that; return whether the layers allow it."""
     inputs = list(node.inputs)
-    inputs[0], inputs[place] = inputs[place], inputs[0]
+    inputs[0], inputs[index] = inputs[index], inputs[0]
     result = matmul.outputs[0]
     epilogue = _epilogue_of(fused, inputs[1:], result)
     if epilogue is None or node.outputs[0].spec.type != result.spec.type:
@@ -104,7 +103,7 @@ def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: i
     bias, residual, activation = epilogue
     product: Any = op_of(matmul)
     op = MatMulWithEpilogue(layer=layer_of(matmul), product=product, fused=fused, bias=bias, residual=residual,
-                        activation=activation)
+                            activation=activation)
     given = [*matmul.inputs, *inputs[1:]]
     if reshape is None:
         if not alike(node.outputs[0], result):
@@ -121,7 +120,7 @@ def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, place: i
 
 
 def _epilogue_of(fused: Fused, others: list[Output | None], result: Output) -> tuple[int, int, Activation] | None:
-    """Which inputs of the layers are the bias and the residual, and the activation; None if there is more to them."""
+    """Return the inputs of the layers that are bias and residual, and the activation; None if the layers do more."""
     chain, bias, residual, last = fused.chain, 0, 0, 0
     activation: Activation = ""
     for number, part in enumerate(chain.parts, chain.inputs):
@@ -149,6 +148,6 @@ def _epilogue_of(fused: Fused, others: list[Output | None], result: Output) -> t
 
 
 def _is_bias(port: Output, result: Output) -> bool:
-    """Whether there is one element for each column."""
-    shape, of = port.spec.shape or (), result.spec.shape or ()
-    return 0 < len(shape) <= len(of) and equal(shape[-1], of[-1]) and all(equal(d, 1) for d in shape[:-1])
+    """Return whether the tensor has one element for each column of the result."""
+    shape, target = port.spec.shape or (), result.spec.shape or ()
+    return 0 < len(shape) <= len(target) and equal(shape[-1], target[-1]) and all(equal(d, 1) for d in shape[:-1])

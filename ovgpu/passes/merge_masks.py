@@ -1,7 +1,7 @@
-"""Attentions whose masks are computed alike share one mask.
+"""Equal layers that compute the masks of several attentions -> one set of layers, whose mask all of them share.
 
-Models repeat for every attention what turns the one mask into what it takes, and so do the passes that rewrite
-attentions. A decoder's step would compute, convert and upload each of them.
+Models repeat the layers that prepare a mask for every attention, and so do the passes that rewrite attention. A decode
+step would compute, convert and upload each copy.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NEVER_MERGED = frozenset({"Parameter", "Result", "Constant", "ReadValue", "Assig
 
 
 def merge_masks(model: Model) -> None:
-    """Keeps one of the layers that compute the same for masks from the same tensors, in place; ports' specs stay as
-    they are. Bodies are left alone."""
-    kept: dict[Any, Node] = {}
+    """Merge layers that compute the same from the same tensors for masks, in place. Port specs stay valid. Bodies are
+    left alone."""
+    unique: dict[Any, Node] = {}
     moved: dict[int, Output] = {}
     masks = _masks(model)
     for node in model.ops if masks else ():
         node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
-        first = kept.setdefault(_key(node), node) if id(node) in masks else node
+        first = unique.setdefault(_key(node), node) if id(node) in masks else node
         if first is not node:
             for old, new in zip(node.outputs, first.outputs):
                 moved[id(old)] = new
@@ -33,7 +33,7 @@ def merge_masks(model: Model) -> None:
 
 
 def _masks(model: Model) -> set[int]:
-    """Ids of the nodes that masks of attentions are made of, and that may be merged."""
+    """Return ids of the nodes that attention masks are computed from, and that may be merged."""
     stack = [node.inputs[3] for node in model.ops
              if isinstance(node.op, ScaledDotProductAttention) and len(node.inputs) > 3]
     seen: set[int] = set()
@@ -49,7 +49,7 @@ def _masks(model: Model) -> set[int]:
 
 
 def _key(node: Node) -> Any:
-    """Equal for nodes that compute the same; None for a node that is kept in any case."""
+    """Return a key that is equal for nodes that compute the same, None for a node that is never merged."""
     op = op_of(node)
     if op.name in NEVER_MERGED or op.effect or op.updates or not node.inputs or not is_own(type(op)):
         return None
@@ -64,7 +64,7 @@ def _key(node: Node) -> Any:
 
 
 def _source(port: Output | None) -> Any:
-    """Equal for one port, and for small constants that are alike."""
+    """Return a key that is equal for the same port, and for small constants of equal values."""
     op: Any = None if port is None else port.node.op
     if op is not None and op.name == "Constant" and op.value.size <= SMALL_ELEMENTS and op.value.dtype != object:
         return op.element_type, op.value.shape, op.value.tobytes()

@@ -1,9 +1,9 @@
-"""Products of one tensor and several constant matrices become one product, of which each user takes a part.
+"""MatMuls of one tensor and several constant matrices -> one MatMul and a VariadicSplit, whose parts are views.
 
-Such are the projections to queries, keys and values, and the two of a gated layer. Their biases become one as well, if
-that saves layers: it is part of the product (see `fuse_matmul_epilogues`), or if that is of compressed weights, each
-has one then. The parts lie side by side, and are views; products stay apart if the layers that take them would have
-more of them copied than there are products saved, or if what they give is needed at different times.
+Examples are the projections to queries, keys and values, and the two of a gated layer. Biases are merged as well if
+that saves layers: a MatMul computes the merged bias in its epilogue (see `fuse_matmul_epilogues`); for compressed
+weights it stays a layer, so all products must have a bias. Products stay apart if the layers that take the parts would
+copy at least as many parts as products are saved, or if the results are needed at different times.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.passes._graph import Graph, is_fusable, users_of
 
 PRODUCTS = ("MatMul", "ScaledDotProductAttention")
-LATER = 1  # products that the first user of a result may come after the first user of another
+MAX_DISTANCE = 1  # of the first users of two merged results, in products
 
 Users = dict[int, list[Node]]
 
 
 def merge_products(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     if _merged(model):
         model.validate_nodes_and_infer_types()
 
@@ -63,10 +63,10 @@ def _merged(model: Model) -> bool:
     return changed or bool(moved)
 
 
-# ---- which products
+# ---- candidates
 
 def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
-    """What products have in common that may become one; None for others."""
+    """Return a key that is equal for products that may be merged, None for other nodes."""
     op: Any = node.op
     if not isinstance(op, (MatMul, CompressedMatMul)):
         return None
@@ -90,12 +90,12 @@ def _kind(node: Node, users: Users) -> tuple[Any, ...] | None:
 
 
 def _axis(op: Any) -> int:
-    """The axis of the weights along which the result's columns lie."""
+    """Return the axis of the weights along which the result's columns lie."""
     return 0 if (op.transpose_b if isinstance(op, MatMul) else op.transpose) else 1
 
 
 def _needed(model: Model) -> dict[int, int]:
-    """How many products, one behind the other, the first one that takes a node's result is the last of; by id."""
+    """Return by node id the depth, in products, of the first product that depends on the node's result."""
     depth: dict[int, int] = {}
     for node in model.ops:
         depth[id(node)] = max((depth[id(s.node)] for s in node.inputs if s is not None), default=0) + (
@@ -110,26 +110,26 @@ def _needed(model: Model) -> dict[int, int]:
 
 
 def _at_once(nodes: Sequence[Node], needed: dict[int, int]) -> Iterator[list[Node]]:
-    """The nodes in groups of which the results are needed at about the same time."""
+    """Yield groups of the nodes whose results are needed at about the same time."""
     rest = list(nodes)
     while rest:
         first = min(needed.get(id(node), 0) for node in rest)
-        yield [node for node in rest if needed.get(id(node), 0) <= first + LATER]
-        rest = [node for node in rest if needed.get(id(node), 0) > first + LATER]
+        yield [node for node in rest if needed.get(id(node), 0) <= first + MAX_DISTANCE]
+        rest = [node for node in rest if needed.get(id(node), 0) > first + MAX_DISTANCE]
 
 
 def _biases(group: Sequence[Node], users: Users, shape_tensors: set[int]) -> list[Node | None]:
-    """The Adds of the products' biases, if fewer layers remain when these are merged."""
+    """Return the Adds of the products' biases if merging these leaves fewer layers, else None for each product."""
     found = [_bias(node.outputs[0], users) for node in group]
-    alone = [node for node in found if node is not None
+    unfused = [node for node in found if node is not None
              and [is_fusable(u, shape_tensors) for u in users.get(id(node.outputs[0]), ())] != [True]]
     if isinstance(group[0].op, MatMul):
-        return found if alone else [None] * len(group)
-    return found if None not in found and len(alone) > 1 else [None] * len(group)
+        return found if unfused else [None] * len(group)
+    return found if None not in found and len(unfused) > 1 else [None] * len(group)
 
 
 def _bias(port: Output, users: Users) -> Node | None:
-    """The only user of a product, if that adds a constant with an element per column."""
+    """Return the only user of a product if it adds a constant with one element per column, else None."""
     node, *others = users.get(id(port), [None])
     shape = port.spec.shape
     if node is None or others or type(node.op) is not Add or not shape or None in node.inputs:
@@ -142,14 +142,14 @@ def _bias(port: Output, users: Users) -> Node | None:
 
 
 def _other(node: Node, port: Output) -> Any:
-    """The other one of two operands."""
+    """Return the other one of two operands."""
     return node.inputs[int(node.inputs[0] is port)]
 
 
-# ---- whether it pays
+# ---- cost of copies
 
 def _parts(group: Sequence[Node]) -> list[View]:
-    """How the results lie side by side."""
+    """Return the results as views that lie side by side in the merged result."""
     shapes: list[Any] = [node.outputs[0].spec.shape for node in group]
     widths = [shape[-1] for shape in shapes]
     strides = dense_strides((*shapes[0][:-1], sum(widths)))
@@ -157,13 +157,13 @@ def _parts(group: Sequence[Node]) -> list[View]:
 
 
 def _copied(port: Output, view: View, users: Users) -> int:
-    """How many more steps copy a tensor if it lies like ``view`` instead of dense."""
+    """Return how many more steps copy a tensor if it is laid out as ``view`` instead of dense."""
     return _copies(port, view, users) - _copies(port, View.dense(view.shape), users)
 
 
 def _copies(port: Output, view: View, users: Users, transposed: bool = False) -> int:
-    """How many steps copy a tensor that lies so. In a Concat, result or variable, products write by themselves what is
-    not ``transposed``."""
+    """Return how many steps copy a tensor that is laid out as ``view``. A dense tensor costs no copy in a Concat,
+    result or variable unless it is ``transposed``: the product writes into their memory."""
     count, dense = 0, False
     for user in users.get(id(port), ()):
         op = op_of(user)
@@ -177,7 +177,7 @@ def _copies(port: Output, view: View, users: Users, transposed: bool = False) ->
 
 
 def _copies_behind(user: Node, port: Output, view: View, users: Users, transposed: bool) -> int:
-    """`_copies` behind a layer whose results are views of a tensor that lies dense."""
+    """Return the `_copies` of the results of a layer that are views of a dense tensor."""
     outs = [out.spec for out in user.outputs]
     if any(out.shape is None for out in outs):
         return 1
@@ -186,7 +186,7 @@ def _copies_behind(user: Node, port: Output, view: View, users: Users, transpose
     return sum(1 if v is None else _copies(out, v, users, transposed) for out, v in zip(user.outputs, views))
 
 
-# ---- the merge
+# ---- merge
 
 def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[int, Output]) -> None:
     first, *_ = group
@@ -216,7 +216,7 @@ def _merge(group: Sequence[Node], biases: Sequence[Node | None], moved: dict[int
 
 
 def _joined(graph: Graph, ports: Sequence[Any], axis: int, shape: tuple[int, ...] | None) -> Output | None:
-    """The constants, in these shapes, as one."""
+    """Return the constants, reshaped to ``shape`` if given, joined along the axis."""
     if ports[0] is None:
         return None
     values = [port.node.op.value for port in ports]

@@ -1,6 +1,6 @@
-"""Layer norms and RMS norms become one layer, with the constants that they are multiplied by and added to.
+"""Layer norm or RMS norm -> Multiply -> Add becomes one ScaledMVN or ScaledRMS with a constant scale and shift.
 
-A norm is an MVN over the last axes, or an RMS norm; `spelled_norm` makes them of smaller layers.
+A norm is an MVN over the last axes, or an RMS norm; `decomposed_norm` makes them of smaller layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ovgpu.passes.decomposed_norm import Over, last_extents
 
 
 def scale_norms(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
     users = users_of(model)
     for node in model.ops:
         for body in vars(node.op).values():
@@ -33,7 +33,7 @@ def scale_norms(model: Model) -> None:
 
 
 def normalised(node: Node) -> Over | None:
-    """What a norm is of, and over which axes, if the node is one."""
+    """Return the tensor that a node normalises, and the axes, if it is a norm without scale and shift; else None."""
     op: Any = node.op
     x, rank = (node.inputs or [None])[0], node.outputs[0].spec.rank if node.outputs else None
     if x is None or rank is None or not isinstance(op, (MVN, MVN6, ScaledMVN)) or not op.normalize_variance:
@@ -45,7 +45,7 @@ def normalised(node: Node) -> Over | None:
 
 
 def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[int, list[Node]]) -> None:
-    """Has the last of the layers that scale and shift a norm's result do it all."""
+    """Make the last of the layers that scale and shift a norm's result the whole norm."""
     last, terms = node, list[Output | None]()
     for ops in ((Multiply,), (Add, Subtract)):
         found = _term(last, users, ops, extents)
@@ -60,13 +60,13 @@ def _rewrite(node: Node, x: Output, extents: Sequence[int], users: dict[int, lis
 
 def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
           extents: Sequence[int]) -> tuple[Node, Output] | None:
-    """The only user of a norm's result, if it is one of these ops with a constant per normalised element; and that
-    constant."""
+    """Return the only user of a norm's result if it is one of these ops with a constant, and that constant with one
+    number per normalised element; else None."""
     found = users.get(id(node.outputs[0]), [])
     if len(found) != 1 or not isinstance(found[0].op, ops) or not broadcasts(found[0]):
         return None
     user = found[0]
-    position = int(user.inputs[0] is node.outputs[0])  # of the other operand
+    position = int(user.inputs[0] is node.outputs[0])  # index of the other operand
     source = user.inputs[position]
     shape = user.outputs[0].spec.shape
     value = constant_of(source)
@@ -74,10 +74,10 @@ def _term(node: Node, users: dict[int, list[Node]], ops: tuple[type, ...],
         return None
     if isinstance(user.op, Subtract) and not position:
         return None
-    padded, kept = (1,) * (len(shape) - value.ndim) + value.shape, len(shape) - len(extents)
-    if any(d != 1 for d in padded[:kept]) or any(d not in (1, e) for d, e in zip(padded[kept:], extents)):
+    padded, outer_rank = (1,) * (len(shape) - value.ndim) + value.shape, len(shape) - len(extents)
+    if any(d != 1 for d in padded[:outer_rank]) or any(d not in (1, e) for d, e in zip(padded[outer_rank:], extents)):
         return None
-    value = np.ascontiguousarray(np.broadcast_to(value.reshape(padded[kept:]), extents)).reshape(-1)
+    value = np.ascontiguousarray(np.broadcast_to(value.reshape(padded[outer_rank:]), extents)).reshape(-1)
     value = -value if isinstance(user.op, Subtract) else value
     term = Constant(element_type=source.spec.type, value=value)
     port = Node(term, [], name=source.node.friendly_name, layer_id=source.node.layer_id).outputs[0]

@@ -1,15 +1,15 @@
-"""Models of f32 that run in f16 or bf16: products, convolutions and attention, and what lies between them.
+"""f32 models -> f16 or bf16: products, convolutions and attention are downcast, with the layers between them.
 
-Inputs and results keep their types. What loses its meaning in 16 bits stays f32, and so does what is made of it, up to
-the next product:
+Inputs and results keep their types. Tensors that lose their meaning in 16 bits stay f32, and so do the tensors that are
+computed from them, up to the next product:
 
-- numbers made of integers alone: positions, masks, angles and frequencies;
+- numbers computed from integers alone: positions, masks, angles and frequencies;
 - sums, powers, exponentials, quotients, quantisation, boxes, random numbers: every layer that is not listed here;
-- layers with a number that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
-- what only results or such layers take, as the layers after the last product;
+- layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
+- layers whose results only such layers or the model's results take, as those after the last product;
 - bodies of loops and branches, as a whole.
 
-Finite values become finite ones: beyond the range of f16 they are the largest of it. Compressed weights stay as they
+Finite values stay finite: those beyond the range of f16 become its largest number. Compressed weights stay as they
 are. Residual streams are of 16 bits up to the last product; OpenVINO's plugin keeps those in f32 that reach a result
 through sums and norms alone.
 """
@@ -36,82 +36,82 @@ from ovgpu.passes._graph import HALVES, Graph, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-SMALLEST = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}  # of the numbers with all their bits
+SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
 PRODUCTS = frozenset("""MatMul Convolution GroupConvolution ConvolutionBackpropData GroupConvolutionBackpropData
     ScaledDotProductAttention Softmax LSTMSequence GRUSequence RNNSequence LSTMCell GRUCell RNNCell""".split())
-"""Always in 16 bits, but for products of positions."""
+"""Ops that always run in 16 bits, except for products of positions."""
 
 BOUNDED = frozenset("""MVN RMS GroupNormalization NormalizeL2 Sigmoid Tanh HSigmoid HardSigmoid SoftSign Erf Sin Cos
     """.split())
-"""In f32 where an input is; their results may be rounded whatever they are made of."""
+"""Ops that run in f32 where an input is f32; their bounded results may be rounded whatever the inputs are."""
 
-LIGHT = frozenset("""Add Subtract Multiply Abs Negative Maximum Minimum Clamp Relu PRelu Elu Selu Gelu Swish Mish
+PROMOTED = frozenset("""Add Subtract Multiply Abs Negative Maximum Minimum Clamp Relu PRelu Elu Selu Gelu Swish Mish
     HSwish SoftPlus Select Identity ReduceMean ReduceMax ReduceMin MaxPool AvgPool AdaptiveAvgPool Interpolate
     Reshape Squeeze Unsqueeze Transpose SwapAxes Concat Split VariadicSplit Slice StridedSlice Gather GatherElements
     GatherND Rotary Broadcast Tile Pad Reverse Roll DepthToSpace SpaceToDepth ShuffleChannels BatchToSpace
     SpaceToBatch ScatterUpdate ScatterNDUpdate Divide""".split())
-"""In f32 where an input is."""
+"""Ops that run in f32 where an input is f32."""
 
-LIGHT_AT_ENDS = frozenset({"Softmax", *BOUNDED, *LIGHT})
+F32_AT_END = frozenset({"Softmax", *BOUNDED, *PROMOTED})
 
 
 class Level(Enum):
-    """What is known of a tensor."""
+    """Precision that a tensor has or needs."""
 
     CONSTANT = 0
-    PLAIN = 1  # f32, and may be rounded: inputs, results of bounded functions
-    NARROW = 2
-    WIDE = 3  # f32 that must stay so
-    COUNTED = 4  # likewise, made of integers and constants alone
+    ROUNDABLE = 1  # f32 that may be rounded: inputs, results of bounded functions
+    HALF = 2  # f16 or bf16
+    F32 = 3  # f32 that must stay f32
+    INTEGRAL = 4  # likewise, computed from integers and constants alone
 
 
 def downcast(model: Model, kind: Type | None, cache: Type | None) -> None:
-    """Rewrites the model in place; ports' specs must be inferred, and are again.
+    """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again.
 
-    ``kind``: f16, bf16, or None if all stays f32; ``cache``: likewise of the variables that hold keys and values.
+    ``kind``: f16, bf16, or None if all stays f32; ``cache``: likewise for the variables that hold keys and values.
     """
     types = {port.spec.type for node in model.ops for port in node.outputs}
     if (kind or cache) and Type.f32 in types and Type.dynamic not in types:
-        _Narrowing(model, kind, cache).run()
+        _Downcast(model, kind, cache).run()
 
 
-class _Narrowing:
+class _Downcast:
     def __init__(self, model: Model, kind: Type | None, cache: Type | None) -> None:
         self.model, self.kind, self.cache = model, kind, cache
         self.variables = _caches(model) if cache else set[str]()
         self.users = users_of(model)
         self.levels: dict[int, Level] = {}  # by id of the port
-        self.types: dict[int, Type] = {}  # likewise, of those that are f32 no longer
+        self.types: dict[int, Type] = {}  # likewise, of ports that are no longer f32
         self.casts: dict[tuple[int, Type], Output] = {}
-        self.light: dict[int, bool] = {}  # by id of the node
-        self.ends: set[int] = set()  # ids of light nodes that only layers in f32 take
+        self.half_capable: dict[int, bool] = {}  # by id of the node
+        self.ends: set[int] = set()  # ids of nodes that stay f32 because only layers in f32 take them
 
     def run(self) -> None:
         for node in reversed(self.model.ops):
-            if self._runs(node, LIGHT_AT_ENDS) and self._ends(node):
+            if self._may_be_half(node, F32_AT_END) and self._is_end(node):
                 self.ends.add(id(node))
         for node in self.model.ops:
-            self._place(node)
+            self._assign(node)
         self.model.changed()
         self.model.validate_nodes_and_infer_types()
 
-    # ---- what a node may do
+    # ---- types that a node allows
 
-    def _runs(self, node: Node, names: frozenset[str]) -> bool:
-        """Whether it is one of ovgpu's own layers of that name that compute on the device, with numbers that the type
-        has."""
+    def _may_be_half(self, node: Node, names: frozenset[str]) -> bool:
+        """Return whether the node is one of ovgpu's own layers of these names, computes on the device, and has
+        constants that the type holds."""
         if node.op.name not in names or not is_own(type(op_of(node))) or node.outputs[0].spec.value is not None:
             return False
-        if id(node) not in self.light:
-            self.light[id(node)] = self._is_light(node)
-        return self.light[id(node)]
+        if id(node) not in self.half_capable:
+            self.half_capable[id(node)] = self._is_half_capable(node)
+        return self.half_capable[id(node)]
 
-    def _is_light(self, node: Node) -> bool:
+    def _is_half_capable(self, node: Node) -> bool:
         name, data = node.op.name, self._data(node)
         if isinstance(node.op, CompressedConvolution):
             return node.op.device
-        if isinstance(node.op, CacheAppend):  # a variable that is of another type would have to be converted as a whole
+        if isinstance(node.op, CacheAppend):  # a variable of another type would be converted as a whole
             return self.cache == self.kind and self._caches(node)
         if name in PRODUCTS or name in BOUNDED or self.kind is None:
             return True
@@ -119,57 +119,57 @@ class _Narrowing:
             return False  # a square
         if name == "Divide" and not _is_constant(node.inputs[1]):
             return False
-        return all(self._holds(_value(s)) for i in data if (s := node.inputs[i]) is not None and _is_constant(s))
+        return all(self._is_in_range(_value(s)) for i in data if (s := node.inputs[i]) is not None and _is_constant(s))
 
-    def _holds(self, value: Any) -> bool:
+    def _is_in_range(self, value: Any) -> bool:
         assert self.kind is not None
-        most = np.abs(value, where=np.isfinite(value), out=np.zeros(value.shape, np.float32)).max(initial=0)
-        return bool(most == 0 or SMALLEST[self.kind] <= most <= LARGEST[self.kind])
+        largest = np.abs(value, where=np.isfinite(value), out=np.zeros(value.shape, np.float32)).max(initial=0)
+        return bool(largest == 0 or SMALLEST_NORMAL[self.kind] <= largest <= LARGEST[self.kind])
 
     def _data(self, node: Node) -> list[int]:
-        """The inputs of f32 that are of the result's type."""
+        """Return the indices of f32 inputs that have the result's type."""
         count = 1 if node.op.name == "Interpolate" or hasattr(node.op, "weights") else None
         return [i for i, s in enumerate(node.inputs[:count]) if s is not None and s.spec.type == Type.f32]
 
-    def _ends(self, node: Node) -> bool:
+    def _is_end(self, node: Node) -> bool:
         users = [user for port in node.outputs for user in self.users.get(id(port), ())]
-        return bool(users) and all(id(u) in self.ends or not self._runs(u, LIGHT_AT_ENDS | PRODUCTS) for u in users)
+        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u, F32_AT_END | PRODUCTS) for u in users)
 
-    # ---- what it does
+    # ---- types that are assigned
 
-    def _place(self, node: Node) -> None:
-        """Decides the type of a node, converts its inputs to it, and notes its results."""
+    def _assign(self, node: Node) -> None:
+        """Decide the type of a node, convert its inputs to it, and record its results."""
         op: Any = node.op
-        if self._of_cache(node):
+        if self._assign_cache(node):
             return
         levels = [self._level(node.inputs[i]) for i in self._data(node)]
-        wide = Level.WIDE in levels or Level.COUNTED in levels
-        given = [level for level in levels if level is not Level.CONSTANT]
-        counted = bool(given) and all(level is Level.COUNTED for level in given)
-        target, level = Type.f32, Level.COUNTED if counted else Level.WIDE
+        needs_f32 = Level.F32 in levels or Level.INTEGRAL in levels
+        computed = [level for level in levels if level is not Level.CONSTANT]
+        integral = bool(computed) and all(level is Level.INTEGRAL for level in computed)
+        target, level = Type.f32, Level.INTEGRAL if integral else Level.F32
         if self.kind is None:
             pass
         elif isinstance(op, CompressedGather):
             target = self.kind
-        elif self._runs(node, PRODUCTS) and id(node) not in self.ends:
-            target = Type.f32 if counted and op.name == "MatMul" else self.kind
-        elif self._runs(node, BOUNDED | LIGHT) and id(node) not in self.ends:
-            table = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
-            if not wide and (Level.NARROW in levels or table):
+        elif self._may_be_half(node, PRODUCTS) and id(node) not in self.ends:
+            target = Type.f32 if integral and op.name == "MatMul" else self.kind
+        elif self._may_be_half(node, BOUNDED | PROMOTED) and id(node) not in self.ends:
+            is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
+            if not needs_f32 and (Level.HALF in levels or is_lookup):
                 target = self.kind
-            elif not wide or op.name in BOUNDED:
-                level = Level.PLAIN
+            elif not needs_f32 or op.name in BOUNDED:
+                level = Level.ROUNDABLE
         elif isinstance(op, Convert) and not self._data(node):
             level = _converted(node)
         elif isinstance(op, Constant):
             level = Level.CONSTANT
         elif op.name in ("Parameter", "ReadValue", "RandomUniform", "RandomPoisson", "OneHot"):
-            level = Level.PLAIN
+            level = Level.ROUNDABLE
         elif isinstance(op, CompressedConvolution):
-            level = Level.PLAIN
-        elif not given and op.name == "Range":
-            level = Level.COUNTED
-        self._set(node, target, Level.NARROW if target == self.kind else level)
+            level = Level.ROUNDABLE
+        elif not computed and op.name == "Range":
+            level = Level.INTEGRAL
+        self._set(node, target, Level.HALF if target == self.kind else level)
 
     def _set(self, node: Node, target: Type, level: Level) -> None:
         op: Any = node.op
@@ -181,9 +181,9 @@ class _Narrowing:
             node.op = replace(op, kind=target)
         for port in node.outputs:
             if port.spec.type == Type.f32:
-                self._note(port, target, level)
+                self._record(port, target, level)
 
-    def _note(self, port: Output, kind: Type, level: Level) -> None:
+    def _record(self, port: Output, kind: Type, level: Level) -> None:
         self.levels[id(port)] = level
         if kind != Type.f32:
             self.types[id(port)] = kind
@@ -192,23 +192,23 @@ class _Narrowing:
         assert port is not None
         return Level.CONSTANT if _is_constant(port) else self.levels[id(port)]
 
-    def _cast(self, port: Output, wanted: Type, around: Node) -> Output:
-        """The tensor of f32, as it was, in a type."""
-        if self.types.get(id(port), Type.f32) == wanted:
+    def _cast(self, port: Output, target_type: Type, around: Node) -> Output:
+        """Return a tensor, f32 in the original model, in a type."""
+        if self.types.get(id(port), Type.f32) == target_type:
             return port
-        key = id(port), wanted
+        key = id(port), target_type
         if key not in self.casts:
-            self.casts[key] = self._converted(port, wanted, around)
+            self.casts[key] = self._converted(port, target_type, around)
         return self.casts[key]
 
-    def _converted(self, port: Output, wanted: Type, around: Node) -> Output:
+    def _converted(self, port: Output, target_type: Type, around: Node) -> Output:
         source = port.node.inputs[0] if port.node.inputs else None
-        if isinstance(port.node.op, Convert) and source is not None and source.spec.type == wanted:
+        if isinstance(port.node.op, Convert) and source is not None and source.spec.type == target_type:
             return source
-        op = Convert(destination_type=wanted) if wanted == Type.f32 else Narrow(destination_type=wanted)
+        op = Convert(destination_type=target_type) if target_type == Type.f32 else Narrow(destination_type=target_type)
         if _is_constant(port):
             value = _value(port)
-            constant = Graph(port.node).constant(op.evaluate(NUMPY, value)[0], wanted)
+            constant = Graph(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)
             let_go(value)
             return constant
         found: Output = Graph(around).add(op, port)
@@ -216,8 +216,8 @@ class _Narrowing:
 
     # ---- variables that hold keys and values
 
-    def _of_cache(self, node: Node) -> bool:
-        """Has what such a variable is made of the type of the cache."""
+    def _assign_cache(self, node: Node) -> bool:
+        """Give a layer of such a variable the type of the cache; return whether it is one."""
         op: Any = node.op
         if op.name == "ReadValue" and op.variable_id in self.variables:
             if hasattr(op, "variable_type"):
@@ -225,11 +225,11 @@ class _Narrowing:
         elif not ((op.name == "Assign" and op.variable_id in self.variables) or self._caches(node)):
             return False
         assert self.cache is not None
-        self._set(node, self.cache, Level.NARROW if self.cache == self.kind else Level.PLAIN)
+        self._set(node, self.cache, Level.HALF if self.cache == self.kind else Level.ROUNDABLE)
         return True
 
     def _caches(self, node: Node) -> bool:
-        """Whether the layer makes the new value of a cache from its old one."""
+        """Return whether the layer computes the new value of a cache from its old one."""
         if not isinstance(node.op, (CacheAppend, Reorder)):
             return False
         source = node.inputs[0]
@@ -240,8 +240,8 @@ class _Narrowing:
 
 
 def _caches(model: Model) -> set[str]:
-    """The variables of f32 that grow, or that have three axes or more and keep what they are first."""
-    changed = {sink.op.variable_id for sink in model.sinks if not _keeps(sink)} - set(growing(model))  # type: ignore[attr-defined]
+    """Return the f32 variables of three axes or more that grow or keep their initial values."""
+    changed = {sink.op.variable_id for sink in model.sinks if not _is_unchanged(sink)} - set(growing(model))  # type: ignore[attr-defined]
     ranks: dict[str, int] = {}
     for node in model.ops:
         op: Any = node.op
@@ -252,15 +252,15 @@ def _caches(model: Model) -> set[str]:
     return {name for name, rank in ranks.items() if rank > 2}
 
 
-def _keeps(sink: Node) -> bool:
-    """Whether an Assign sets what was read."""
+def _is_unchanged(sink: Node) -> bool:
+    """Return whether an Assign sets the value that was read."""
     op: Any = sink.op
     source: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op
     return source is not None and source.name == "ReadValue" and source.variable_id == op.variable_id
 
 
 def _is_constant(port: Output | None) -> bool:
-    """Whether the port is a constant, or one of 16 bits that is converted."""
+    """Return whether the port is a constant, or a conversion of a constant of 16 bits."""
     node = None if port is None else port.node
     if node is None or not isinstance(node.op, Convert):
         return node is not None and isinstance(node.op, Constant)
@@ -269,14 +269,14 @@ def _is_constant(port: Output | None) -> bool:
 
 
 def _value(port: Output) -> Any:
-    """The values of such a constant, in f32."""
+    """Return the values of such a constant, in f32."""
     source: Any = port if isinstance(port.node.op, Constant) else port.node.inputs[0]
     return decode(source.node.op.value)
 
 
 def _converted(node: Node) -> Level:
-    """What a conversion to f32 gives. Pictures are bytes; what has more bits counts."""
+    """Return the level of a conversion to f32: images are bytes and may be rounded, wider integers are exact."""
     source = node.inputs[0]
     assert source is not None
     kind = source.spec.type
-    return Level.COUNTED if kind.is_integral_number() and kind.bitwidth > 8 else Level.PLAIN
+    return Level.INTEGRAL if kind.is_integral_number() and kind.bitwidth > 8 else Level.ROUNDABLE

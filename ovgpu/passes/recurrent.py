@@ -1,6 +1,6 @@
-"""Recurrent layers: a TensorIterator or Loop whose body is one step of an LSTM, GRU or RNN becomes a sequence op.
+"""TensorIterator or Loop whose body is one step of an LSTM, GRU or RNN -> LSTMSequence, GRUSequence or RNNSequence.
 
-The projections of all steps are then one product, and nothing is done step by step but the recurrence itself.
+The projections of all steps are then one product, and only the recurrence itself runs step by step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ovgpu.symbolic import Int
 
 
 def recurrent_layers(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
     if _rewrite(model):
         model.validate_nodes_and_infer_types()
 
@@ -42,7 +42,7 @@ def _rewrite(model: Model) -> bool:
 
 
 def _layer(node: Node, used: set[Output]) -> dict[Output, Output]:
-    """What stands for the outputs of a loop that is a recurrent layer; nothing if it is none."""
+    """Return the replacements of a loop's outputs if it is a recurrent layer, else an empty dict."""
     body = Body(node)
     step = find_step(body)
     if step is None:
@@ -66,7 +66,7 @@ def _layer(node: Node, used: set[Output]) -> dict[Output, Output]:
 
 
 def _is_state(body: Body, step: Step, m: OutputMap) -> bool:
-    """Whether an output is a last state, or h of every step."""
+    """Return whether an output is a last state, or h of every step."""
     value = body.result(m.result)
     shape = _shape(body, m)
     if value not in step.new or _order(shape, step, m) is None:
@@ -75,13 +75,13 @@ def _is_state(body: Body, step: Step, m: OutputMap) -> bool:
 
 
 def _shape(body: Body, m: OutputMap) -> Sequence[Int]:
-    """That of what one iteration gives to an output."""
+    """Return the shape of the value that one iteration gives to an output."""
     source = body.model.results[m.result].inputs[0]
     return () if source is None or source.spec.shape is None else source.spec.shape
 
 
 def _sequence(body: Body, step: Step, frames: Output) -> tuple[Output, ...]:
-    """y [N, 1, T, H] and the last states [N, 1, H] of frames [N, T, D]."""
+    """Return y [N, 1, T, H] and the last states [N, 1, H] of frames [N, T, D]."""
     g = body.graph
     initial = [body.initial(s) for s in step.states]
     states = [g.add(Unsqueeze(), s, g.constant([1])) if s is not None and s.spec.rank == 2
@@ -93,7 +93,7 @@ def _sequence(body: Body, step: Step, frames: Output) -> tuple[Output, ...]:
 
 
 def _frames(body: Body, step: Step) -> Output | None:
-    """All slices as x [N, T, D], if D is known where that matters."""
+    """Return all slices as x [N, T, D], None if D is not known where it matters."""
     g, source, shape, axis = body.graph, step.x.source, step.x.shape, step.x.axis
     if len(shape) == 3 and axis < 2 and equal(shape[2], step.features):
         return source if axis else g.add(Transpose(), source, g.constant([1, 0, 2]))
@@ -108,37 +108,37 @@ def _frames(body: Body, step: Step) -> Output | None:
 
 
 def _last(body: Body, step: Step, m: OutputMap, final: Output) -> Output:
-    """A last state [N, 1, H] in the shape that the loop gives it."""
+    """Return a last state [N, 1, H] in the shape that the loop gives it."""
     return _reshaped(body, step, m, final, ["batch", None, "hidden"])
 
 
 def _every(body: Body, step: Step, m: OutputMap, y: Output) -> Output:
-    """y [N, 1, T, H] in the shape that the loop gives it; against the order of the slices if the loop does."""
+    """Return y [N, 1, T, H] in the shape that the loop gives it, reversed if the loop reverses the slices' order."""
     if (m.stride < 0) != step.x.reverse:
         y = body.graph.cut(y, 2, END, -END - 1, -1)
     return _reshaped(body, step, m, y, ["batch", None, "steps", "hidden"])
 
 
 def _reshaped(body: Body, step: Step, m: OutputMap, port: Output, axes: list[str | None]) -> Output:
-    """A tensor of these axes (None: of extent 1) with those that the output has, in its order."""
+    """Return a tensor of these axes (None: of extent 1) with the axes that the output has, in its order."""
     g = body.graph
-    wanted = _order(_shape(body, m), step, m)
-    assert wanted is not None
-    named = [a for a in wanted if a is not None]
-    gone = [i for i, a in enumerate(axes) if a not in named]
-    port = g.add(Squeeze(), port, g.constant(gone))
-    left = [a for a in axes if a in named]
-    if left != named:
-        port = g.add(Transpose(), port, g.constant([left.index(a) for a in named]))
-    if None in wanted:
-        port = g.add(Unsqueeze(), port, g.constant([i for i, a in enumerate(wanted) if a is None]))
+    output_axes = _order(_shape(body, m), step, m)
+    assert output_axes is not None
+    named = [a for a in output_axes if a is not None]
+    removed = [i for i, a in enumerate(axes) if a not in named]
+    port = g.add(Squeeze(), port, g.constant(removed))
+    remaining = [a for a in axes if a in named]
+    if remaining != named:
+        port = g.add(Transpose(), port, g.constant([remaining.index(a) for a in named]))
+    if None in output_axes:
+        port = g.add(Unsqueeze(), port, g.constant([i for i, a in enumerate(output_axes) if a is None]))
     return port
 
 
 def _order(shape: Sequence[Int], step: Step, m: OutputMap) -> list[str | None] | None:
-    """What the axes of an output are, None those of extent 1; None if they are something else.
+    """Return the names of an output's axes, None for those of extent 1; None if they are something else.
 
-    Axes of extent 1 are not named, except that along which steps are concatenated.
+    Axes of extent 1 are not named, except the one along which steps are concatenated.
     """
     batch = batch_of(step.new[0].spec.shape)
     if batch is None:

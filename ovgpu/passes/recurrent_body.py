@@ -1,4 +1,4 @@
-"""The body of a TensorIterator or Loop, seen from the outside: what enters it, and what goes round in it."""
+"""Analysis of the body of a TensorIterator or Loop for `recurrent`: its inputs and the states that it carries."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
 
 @dataclass(frozen=True)
 class Slices:
-    """A tensor around the loop, of a shape but for the extent of ``axis``, whose ``trips`` slices of extent 1 along
-    that axis enter one by one."""
+    """Slices of extent 1 along ``axis`` of a tensor outside the loop, one for each of ``trips`` iterations. ``shape``
+    is that of the tensor, except for the extent of ``axis``."""
 
     source: Output
     shape: tuple[Int, ...]
@@ -29,7 +29,7 @@ class Slices:
 
 
 class Body:
-    """A loop's body whose iterations are counted before it runs."""
+    """Body of a loop whose number of iterations is known before it runs."""
 
     def __init__(self, loop: Node) -> None:
         op: Any = loop.op
@@ -47,18 +47,18 @@ class Body:
         return self.model.parameters[number].outputs[0]
 
     def result(self, number: int) -> Output:
-        """The tensor that a result of the body takes, before reshapes."""
+        """Return the tensor that a result of the body takes, before reshapes."""
         source = self.model.results[number].inputs[0]
         assert source is not None
         return unwrapped(source)
 
     def initial(self, parameter: Output) -> Output | None:
-        """What a parameter is at the first iteration, if that is the whole of a tensor."""
+        """Return the tensor that a parameter is at the first iteration, None if it is a slice."""
         m = self.entering.get(parameter)
         return None if m is None or m.axis is not None else self.loop.inputs[m.port]
 
     def slices(self, port: Output) -> Slices | None:
-        """What a port, reshapes apart, is the slice of: of a sliced input, or picked by the iteration's number."""
+        """Return the slices that a port, reshapes aside, is one of: of a sliced input, or gathered by the iteration."""
         port = unwrapped(port)
         m = self.entering.get(port)
         if m is not None and m.axis is not None and port not in self.carried:
@@ -66,8 +66,8 @@ class Body:
         node = port.node
         if node.op.name != "Gather" or self.counter is None or unwrapped(node.inputs[1]) is not self.counter:
             return None
-        table, where = node.inputs[0], node.inputs[2]
-        axis = None if where is None else where.spec.constant
+        table, axis_port = node.inputs[0], node.inputs[2]
+        axis = None if axis_port is None else axis_port.spec.constant
         source = None if table is None or table in self.carried else self.initial(table)
         if source is None or source.spec.shape is None or axis is None or getattr(node.op, "batch_dims", False):
             return None
@@ -93,7 +93,7 @@ class Body:
         return Slices(source, shape, axis, m.stride < 0, self.trips)
 
     def hoisted(self, port: Output) -> Output | None:
-        """A port computed from constants and invariant inputs alone, computed around the loop instead."""
+        """Return the port computed outside the loop; None unless it depends on constants and invariant inputs alone."""
         if port not in self._hoisted:
             self._hoisted[port] = self._hoist(port)
         return self._hoisted[port]
@@ -114,7 +114,7 @@ class Body:
 
 
 def is_counted(node: Node) -> bool:
-    """Whether the node is a loop, without state or effects inside, whose number of iterations the shapes tell."""
+    """Return whether the node is a loop without state inside whose number of iterations follows from shapes."""
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)) or op.body.sinks:
         return False
@@ -122,7 +122,7 @@ def is_counted(node: Node) -> bool:
 
 
 def unwrapped(port: Output | None) -> Output:
-    """The tensor with the same elements in the same order, before reshapes."""
+    """Return the tensor with the same elements in the same order, before reshapes."""
     assert port is not None
     while port.node.inputs and port.node.inputs[0] is not None and (
             port.node.op.name in RESHAPES or _keeps_order(port.node)):
@@ -131,7 +131,7 @@ def unwrapped(port: Output | None) -> Output:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether the node is a Transpose that only moves axes of extent 1."""
+    """Return whether the node is a Transpose that only moves axes of extent 1."""
     if node.op.name != "Transpose" or node.inputs[0] is None or node.inputs[1] is None:
         return False
     shape, order = node.inputs[0].spec.shape, node.inputs[1].spec.constant
@@ -142,7 +142,7 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_rows(shape: Shape, batch: Int, width: int) -> bool:
-    """Whether a tensor is ``[batch, width]`` but for axes of extent 1."""
+    """Return whether a tensor is ``[batch, width]`` except for axes of extent 1."""
     if not shape or not equal(shape[-1], width):
         return False
     others = [d for d in shape[:-1] if not equal(d, 1)]
@@ -150,6 +150,6 @@ def is_rows(shape: Shape, batch: Int, width: int) -> bool:
 
 
 def batch_of(shape: Shape) -> Int | None:
-    """The batch of a tensor that is ``[batch, width]`` but for axes of extent 1."""
+    """Return the batch of a tensor that is ``[batch, width]`` except for axes of extent 1; None if it is not."""
     others = [d for d in (shape or ())[:-1] if not equal(d, 1)]
     return None if not shape or len(others) > 1 else others[0] if others else 1

@@ -1,7 +1,7 @@
-"""One step of a recurrent layer, found in the body of a loop: as a cell op, or spelled out in its maths.
+"""Matching of one step of a recurrent layer in the body of a loop: a cell op, or decomposed maths (see `recurrent`).
 
-What is found around the maths of a gate decides which gate it is, so that their order in the weights does not
-matter, and neither does whether they come from one product or from several.
+The maths around a gate decides which gate it is, so that neither the order of the gates in the weights matters, nor
+whether they come from one product or from several.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Gates = tuple[type[Recurrent], dict[str, Any], Sequence["Linear"], Sequence["Lin
 
 @dataclass(frozen=True)
 class Step:
-    """What a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
-    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop. ``features`` is D as the
-    frames have it, ``columns`` as w has it."""
+    """One step that a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
+    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop. ``features`` is D of the
+    frames, ``columns`` is D of w."""
 
     sequence: Any
     attributes: dict[str, Any]
@@ -49,7 +49,7 @@ class Step:
 
 
 def find_step(body: Body) -> Step | None:
-    """The step whose states go round in the body, if it is one."""
+    """Return the recurrent step that the body computes from the states it carries, else None."""
     for h, new in body.carried.items():
         if body.initial(h) is not None:
             step = _cell(body, h, new) if isinstance(new.node.op, Cell) else _Maths(body, h, new).step()
@@ -65,7 +65,7 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
     results = tuple(node.outputs[: op.states])
     if states[0] is not h or any(body.carried.get(s) is not r for s, r in zip(states, results)):
         return None
-    x, frame, hidden = body.slices(_given(node.inputs[0])), _given(node.inputs[0]).spec.shape, _width(new)
+    x, frame, hidden = body.slices(_required(node.inputs[0])), _required(node.inputs[0]).spec.shape, _width(new)
     weights = [None if s is None else body.hoisted(s) for s in node.inputs[1 + op.states :]]
     if x is None or not frame or hidden is None or len(weights) < 2 or None in weights:
         return None
@@ -89,8 +89,8 @@ def _cell(body: Body, h: Output, new: Output) -> Step | None:
 
 @dataclass(frozen=True)
 class Linear:
-    """``sum of v @ m^T, + biases``: products of v and m [rows, n], where v is "x", "h" or a tensor of the body.
-    Biases are [rows], or of one element, and lie outside of the loop, as m does."""
+    """Sum of products ``v @ m^T`` and biases. m is [rows, n], and v is "x", "h" or a tensor of the body. Biases are
+    [rows], or of one element, and lie outside of the loop, as m does."""
 
     body: Body
     rows: int
@@ -101,7 +101,7 @@ class Linear:
         return Linear(self.body, self.rows, self.products + other.products, self.biases + other.biases)
 
     def cut(self, start: int, stop: int) -> Linear:
-        """Some of the rows."""
+        """Return rows ``start`` to ``stop``."""
         cut = self.body.graph.cut
         return Linear(self.body, stop - start, tuple((v, cut(m, 0, start, stop)) for v, m in self.products),
                       tuple((cut(b, 0, start, stop) if full else b, full) for b, full in self.biases))
@@ -110,7 +110,7 @@ class Linear:
         return {v for v, _ in self.products}
 
     def matrix(self, v: Any) -> Output:
-        """All that v is multiplied by."""
+        """Return the sum of the matrices that v is multiplied by."""
         first, *rest = (m for u, m in self.products if u is v)
         for m in rest:
             first = self.body.graph.add(Add(), first, m)
@@ -119,7 +119,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Gate:
-    """An activation of a `Linear`."""
+    """Activation of a `Linear`."""
 
     kind: Kind
     linear: Linear
@@ -129,7 +129,7 @@ class Gate:
 
 
 class _Maths:
-    """Reads a step that is written out; ``h`` is the parameter that the back edge from ``new`` leads to."""
+    """Matcher of a decomposed step; ``h`` is the parameter that the back edge from ``new`` leads to."""
 
     def __init__(self, body: Body, h: Output, new: Output) -> None:
         self.body, self.h, self.new = body, h, new
@@ -151,14 +151,14 @@ class _Maths:
     # ---- kinds of cells
 
     def _lstm(self, states: list[tuple[Output, Output]]) -> Gates | None:
-        """``c' = f c + i g, h' = o act(c')``"""
+        """Match ``c' = f c + i g, h' = o act(c')``."""
         for left, right in _operands(self.new, "Multiply"):
             out, act = self._gate(left), _activation(right)
             new = None if act is None else unwrapped(right.node.inputs[0])
             if out is None or act is None or new is None or not self._is_rows(new, self.hidden):
                 continue
-            for kept, added in _operands(new, "Add"):
-                for c, f in _operands(kept, "Multiply"):
+            for retained, added in _operands(new, "Add"):
+                for c, f in _operands(retained, "Multiply"):
                     if self.body.carried.get(c) is not new or self.body.initial(c) is None:
                         continue
                     forget = self._gate(f)
@@ -172,7 +172,7 @@ class _Maths:
         return None
 
     def _gru(self, states: list[tuple[Output, Output]]) -> Gates | None:
-        """``h' = (1 - z) n + z h``, where n sees h after a reset, or a reset product with h."""
+        """Match ``h' = (1 - z) n + z h``, where n depends on h after a reset, or on a reset product with h."""
         for z, n in self._blends():
             update, act = self._gate(z), _activation(n)
             if update is None or act is None:
@@ -187,11 +187,11 @@ class _Maths:
                     gates = [update.linear, reset.linear, inner]
                     return GRUSequence, _attributes(update.kind, act), gates, gates
                 continue
-            for given, reset, recurrent in self._resets(n.node.inputs[0]):
+            for input_side, reset, recurrent in self._resets(n.node.inputs[0]):
                 if reset.kind == update.kind:
                     attributes = {**_attributes(update.kind, act), "linear_before_reset": True}
                     both = [update.linear, reset.linear]
-                    return GRUSequence, attributes, [*both, given], [*both, recurrent]
+                    return GRUSequence, attributes, [*both, input_side], [*both, recurrent]
         return None
 
     def _rnn(self, states: list[tuple[Output, Output]]) -> Gates | None:
@@ -199,7 +199,7 @@ class _Maths:
         return None if gate is None else (RNNSequence, _attributes(gate.kind), [gate.linear], [gate.linear])
 
     def _blends(self) -> Iterator[tuple[Output, Output]]:
-        """(z, n) of what the new h may be a blend of."""
+        """Yield (z, n) such that the new h is ``(1 - z) n + z h``."""
         for a, b in _operands(self.new, "Add"):
             for z, h in _operands(a, "Multiply"):
                 if h is self.h:  # z h + (1 - z) n
@@ -216,7 +216,7 @@ class _Maths:
                      and (gate := self._gate(a)) is not None), None)
 
     def _resets(self, port: Output | None) -> Iterator[tuple[Linear, Gate, Linear]]:
-        """(x W^T + b, r, h R^T + b) of ``x W^T + r (h R^T + b) + b``."""
+        """Yield (x W^T + b, r, h R^T + b) of ``x W^T + r (h R^T + b) + b``."""
         terms = list(_terms(unwrapped(port)))
         for number, term in enumerate(terms):
             for a, b in _operands(term, "Multiply"):
@@ -226,7 +226,7 @@ class _Maths:
                         and recurrent.factors() == {"h"} and rest.factors() == {"x"}):
                     yield rest, reset, recurrent
 
-    # ---- their parts
+    # ---- parts of cells
 
     def _gate(self, port: Output) -> Gate | None:
         port = unwrapped(port)
@@ -249,7 +249,7 @@ class _Maths:
         if rows is None or not self._is_rows(port, rows):
             return None
         if port.node.op.name == "Add":
-            return self._sum([_given(s) for s in port.node.inputs], port)
+            return self._sum([_required(s) for s in port.node.inputs], port)
         if port.node.op.name == "MatMul":
             return self._product(port, rows)
         part = _part(port)
@@ -280,7 +280,7 @@ class _Maths:
 
     def _product(self, port: Output, rows: int) -> Linear | None:
         op: Any = port.node.op
-        left, right = (_given(s) for s in port.node.inputs)
+        left, right = (_required(s) for s in port.node.inputs)
         matrix, width = self.body.hoisted(right), _width(left)
         if matrix is None or width is None or op.transpose_a or _rank(right) != 2 or not self._is_rows(left, width):
             return None
@@ -298,14 +298,14 @@ class _Maths:
         return Linear(self.body, rows, tuple((v, m) for (v, _), m in zip(found, parts)))
 
     def _factors(self, port: Output, width: int) -> list[tuple[Any, int]] | None:
-        """What a matrix multiplies: x, h, a product with h, or some of them joined; with their widths."""
+        """Return the factors of a matrix and their widths: x, h, a product with h, or several of them; else None."""
         node = port.node
         if node.op.name == "Concat":
             rank = _rank(port) or 0
             if node.op.axis % rank != rank - 1:  # type: ignore[attr-defined]
                 return None
             found: list[tuple[Any, int]] = []
-            for source in map(_given, node.inputs):
+            for source in map(_required, node.inputs):
                 n = _width(source)
                 factors = None if n is None or not self._is_rows(source, n) else self._factors(unwrapped(source), n)
                 if factors is None:
@@ -325,15 +325,15 @@ class _Maths:
     def _is_rows(self, port: Output, width: int | None) -> bool:
         return width is not None and self.batch is not None and is_rows(port.spec.shape, self.batch, width)
 
-    # ---- the weights
+    # ---- weights
 
     def _assembled(self, found: Gates, states: Sequence[tuple[Output, Output]]) -> Step | None:
-        sequence, attributes, given, recurrent = found
+        sequence, attributes, input_side, recurrent = found
         x, features, hidden, kind = self.x, self.features, self.hidden, self.new.spec.type
-        if x is None or features is None or hidden is None or any(g.rows != hidden for g in (*given, *recurrent)):
+        if x is None or features is None or hidden is None or any(g.rows != hidden for g in (*input_side, *recurrent)):
             return None
-        wanted = [{"x", "h"} if a is b else {"x"} for a, b in zip(given, recurrent)]
-        if any(g.factors() != w for g, w in zip(given, wanted)):
+        expected = [{"x", "h"} if a is b else {"x"} for a, b in zip(input_side, recurrent)]
+        if any(g.factors() != w for g, w in zip(input_side, expected)):
             return None
         g = self.body.graph
 
@@ -341,7 +341,7 @@ class _Maths:
             port: Output = parts[0] if len(parts) == 1 else g.add(Concat(axis=0), *parts)
             return port
 
-        biased = [*given, *(b for a, b in zip(given, recurrent) if a is not b)]
+        biased = [*input_side, *(b for a, b in zip(input_side, recurrent) if a is not b)]
         bias = None
         if any(linear.biases for linear in biased):
             totals = []
@@ -351,7 +351,7 @@ class _Maths:
                     total = g.add(Add(), total, b)
                 totals.append(total)
             bias = joined(totals)
-        w, r = joined([gate.matrix("x") for gate in given]), joined([gate.matrix("h") for gate in recurrent])
+        w, r = joined([gate.matrix("x") for gate in input_side]), joined([gate.matrix("h") for gate in recurrent])
         before, after = zip(*states)
         attributes = {**attributes, "hidden_size": hidden}
         return Step(sequence, attributes, x, features, features, hidden, before, after, w, r, bias)
@@ -363,12 +363,12 @@ def _attributes(*kinds: Kind) -> dict[str, Any]:
 
 
 def _activation(port: Output) -> Kind | None:
-    """The activation that a port is the result of."""
+    """Return the activation whose result the port is, else None."""
     name = port.node.op.name
     if name in ("Sigmoid", "Tanh", "Relu"):
         return name.lower(), 0.0, 0.0
     if name == "HardSigmoid":
-        values = [_given(s).spec.constant for s in port.node.inputs[1:]]
+        values = [_required(s).spec.constant for s in port.node.inputs[1:]]
         if all(v is not None and v.size == 1 for v in values):
             alpha, beta = (float(v.reshape(-1)[0]) for v in values if v is not None)
             return "hardsigmoid", alpha, beta
@@ -376,7 +376,7 @@ def _activation(port: Output) -> Kind | None:
 
 
 def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
-    """Both operands of a binary op, reshapes apart; either way round if that is the same. Empty for other ops."""
+    """Return both operands of a binary op, reshapes aside, in both orders if it commutes; nothing for other ops."""
     port = unwrapped(port)
     if port.node.op.name != name or not broadcasts(port.node):
         return []
@@ -385,7 +385,7 @@ def _operands(port: Output, name: str) -> list[tuple[Output, Output]]:
 
 
 def _terms(port: Output) -> Iterator[Output]:
-    """What is added up."""
+    """Yield the terms of a sum."""
     if port.node.op.name != "Add":
         yield port
         return
@@ -394,11 +394,11 @@ def _terms(port: Output) -> Iterator[Output]:
 
 
 def _part(port: Output) -> tuple[Output, int, int] | None:
-    """(tensor, start, stop) if the port is a part of a tensor along its last axis."""
+    """Return (tensor, start, stop) if the port is a part of a tensor along its last axis, else None."""
     node = port.node
     if node.op.name not in ("Split", "VariadicSplit", "Slice", "StridedSlice"):
         return None
-    source = _given(node.inputs[0])
+    source = _required(node.inputs[0])
     shape, values = source.spec.shape, [None if s is None else s.spec.ints() for s in node.inputs[1:]]
     if not shape or not isinstance(shape[-1], int) or None in values:
         return None
@@ -425,7 +425,7 @@ def _is_one(port: Output) -> bool:
     return value is not None and value.size > 0 and bool((value == 1).all())
 
 
-def _given(port: Output | None) -> Output:
+def _required(port: Output | None) -> Output:
     assert port is not None
     return port
 
@@ -435,8 +435,6 @@ def _rank(port: Output | None) -> int | None:
 
 
 def _width(port: Output | None) -> int | None:
-    """The last extent, if it is known."""
+    """Return the last extent if it is known, else None."""
     shape = None if port is None else port.spec.shape
     return shape[-1] if shape and isinstance(shape[-1], int) else None
-
-

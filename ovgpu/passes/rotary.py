@@ -1,9 +1,8 @@
-"""Rotary embeddings become one layer, however exporters write them.
+"""Rotary position embeddings (Su et al. 2021): ``x * cos + Concat(-x[h:], x[:h]) * sin`` -> one Rotary.
 
-Llama's turn halves, ``x * cos + Concat(-x[h:], x[:h]) * sin``; GPT-J's and ChatGLM's turn neighbours. What counts is
-which elements of a row every element of the result is made of, so that all ways to cut and join rows are followed:
-slices, splits, gathers, reshapes to pairs and back. Where only the first elements of a row are turned, the layer does
-what joins them with the others.
+Llama rotates halves, as above; GPT-J and ChatGLM rotate neighbours. The match is made on which elements of a row each
+element of the result is computed from, so that it follows all ways to cut and join rows: slices, splits, gathers,
+reshapes to pairs and back. Where only the first elements of a row are rotated, the layer also joins the others.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite
 from ovgpu.symbolic import Int, Sym, product
 
-WIDEST = 1024  # elements of a row
-STEPS = 8  # layers between a product and the row that it takes elements of, at most
-LAYERS = 64  # of an embedding, at most
+MAX_ROW_ELEMENTS = 1024  # longer rows are left alone
+MAX_DISTANCE = 8  # layers between a product and the row that it takes elements of
+MAX_LAYERS = 64  # of an embedding
 
 Array = np.ndarray[Any, Any]
-Factor = tuple[Output, tuple[int, ...]]  # a tensor, and which element of its last axes
-Terms = tuple[tuple[int, Factor | None], ...]  # elements of a row, from 1 on, negative where negated, and factors
-Cut = tuple[Output, int, int, int]  # a tensor, and what is taken of its rows: start, stop, step
+Factor = tuple[Output, tuple[int, ...]]  # a tensor, and the index of an element in its last axes
+Terms = tuple[tuple[int, Factor | None], ...]  # elements of a row (from 1 on, negative if negated), factors
+Cut = tuple[Output, int, int, int]  # a tensor, and a slice of its rows: start, stop, step
 
 
 def rotary_embeddings(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again."""
-    rewrite(model, _rotate, backwards=True)  # what joins turned elements and others comes before what turns them
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again."""
+    rewrite(model, _rotate, backwards=True)  # layers that join rotated and other elements come first
 
 
 def _rotate(node: Node) -> bool:
-    """Makes the node a rotary embedding if it computes one."""
+    """Make the node a rotary embedding if it computes one; return whether it does."""
     port = node.outputs[0]
     for row in _rows(node) if _may_be_last(node) else ():
         terms = _Row(row).terms(port)
@@ -57,7 +56,7 @@ def _rotate(node: Node) -> bool:
 
 
 def _rotary_of(row: Output, terms: Sequence[Terms]) -> tuple[Rotary, list[Cut]] | None:
-    """The op whose result has these terms, and what it takes of x, cos and sin."""
+    """Return the op whose result has these terms, and its slices of x, cos and sin; None if there is none."""
     size = sum(len(t) == 2 for t in terms)
     start = min(abs(i) for t in terms for i, _ in t) - 1
     if size < 2 or size % 2 or any(t != ((start + n + 1, None),) for n, t in enumerate(terms[size:], size)):
@@ -71,13 +70,13 @@ def _rotary_of(row: Output, terms: Sequence[Terms]) -> tuple[Rotary, list[Cut]] 
 
 
 def _factors(terms: Sequence[Sequence[tuple[int, bool, Factor | None]]], pairs: bool) -> list[list[Factor]] | None:
-    """The elements of cos and of sin that the two terms have: (element of the row, whether positive, factor)."""
+    """Return the elements of cos and of sin; each term is (element of the row, whether positive, factor)."""
     found: list[list[Factor]] = [[], []]
     for n, given in enumerate(terms):
         other = n ^ 1 if pairs else (n + len(terms) // 2) % len(terms)
         chosen = {i: (positive, factor) for i, positive, factor in given if factor is not None}
-        for wanted, factors, expected in ((n, found[0], True), (other, found[1], other < n)):
-            positive, factor = chosen.get(wanted, (None, None))
+        for element, factors, expected in ((n, found[0], True), (other, found[1], other < n)):
+            positive, factor = chosen.get(element, (None, None))
             if factor is None or positive is not expected:
                 return None
             factors.append(factor)
@@ -85,32 +84,32 @@ def _factors(terms: Sequence[Sequence[tuple[int, bool, Factor | None]]], pairs: 
 
 
 def _cut(factors: Sequence[Factor], pairs: bool) -> Cut | None:
-    """The tensor that has these elements in its rows, per element or per pair, and which of them."""
+    """Return the slice of a tensor's rows that has these elements, one per element or one per pair, else None."""
     size = len(factors)
     per_pair = [i // 2 if pairs else i % (size // 2) for i in range(size)]
     for source in _sources(factors[0][0]):
         row = _Row(source)
         held = [row.elements(port) for port, _ in factors]
-        if any(h is None or h.ndim != len(place) for h, (_, place) in zip(held, factors)):
+        if any(h is None or h.ndim != len(position) for h, (_, position) in zip(held, factors)):
             continue
-        found = [int(h[place]) - 1 for h, (_, place) in zip(held, factors)]  # type: ignore[index]
+        found = [int(h[position]) - 1 for h, (_, position) in zip(held, factors)]  # type: ignore[index]
         start, shifts = found[0], [i - found[0] for i in found]
         if start >= 0 and shifts == per_pair:
             return source, start, start + size // 2, 1
-        # neighbours are complex numbers on the host, which have one of each
+        # the host rotates neighbours as complex numbers, with one cos and one sin each
         if start >= 0 and shifts == list(range(size)) and (not pairs or _are_twins(source, start, size)):
             return source, start, start + size, 2 if pairs else 1
     return None
 
 
 def _are_twins(port: Output, start: int, size: int) -> bool:
-    """Whether every second one of these elements of the rows is equal to the one before."""
+    """Return whether every second one of these elements of the rows is equal to the one before."""
     origins = _origins(port)[start : start + size]
     return bool((origins[0::2] == origins[1::2]).all())
 
 
 def _origins(port: Output) -> Array:
-    """Numbers for the elements of the rows, the same one only for what is the same."""
+    """Return a number for each element of the rows; equal numbers mean equal elements."""
     node, extent = port.node, _extent(port.spec.shape or (0,))
     source = node.inputs[0] if node.inputs else None
     shape = None if source is None else source.spec.shape
@@ -118,14 +117,14 @@ def _origins(port: Output) -> Array:
         taken = _gathered(node)
         if taken is not None and taken[0] == len(shape) - 1 and taken[1].ndim == 1:
             return _origins(source)[taken[1]]
-        kept = equal(shape[-1], extent) and isinstance(node.op, (Unary, Reshape, Unsqueeze))
-        if kept or any(a is source and number_of(b) is not None for a, b in operands(node, Multiply)):
+        unmoved = equal(shape[-1], extent) and isinstance(node.op, (Unary, Reshape, Unsqueeze))
+        if unmoved or any(a is source and number_of(b) is not None for a, b in operands(node, Multiply)):
             return _origins(source)
     return np.arange(extent)
 
 
 def _gathered(node: Node) -> tuple[int, Array] | None:
-    """The axis of a Gather, and what it takes of it, where that is known."""
+    """Return the axis and the indices of a Gather, None if they are not known."""
     op: Any = node.op
     if not isinstance(op, Gather):
         return None
@@ -140,7 +139,7 @@ def _gathered(node: Node) -> tuple[int, Array] | None:
 
 
 def _may_be_last(node: Node) -> bool:
-    """Whether the node may be the last one of a rotary embedding."""
+    """Return whether the node may be the last one of a rotary embedding."""
     spec, op = node.outputs[0].spec, node.op
     if not spec.shape or not spec.type.is_real() or not _extent(spec.shape):
         return False
@@ -153,14 +152,14 @@ def _may_be_last(node: Node) -> bool:
 
 
 def _extent(shape: Sequence[Any]) -> int:
-    """The length of the rows, 0 if it is not known, or too large."""
-    return 0 if isinstance(shape[-1], Sym) or shape[-1] > WIDEST else int(shape[-1])
+    """Return the length of the rows, 0 if it is not known or too large."""
+    return 0 if isinstance(shape[-1], Sym) or shape[-1] > MAX_ROW_ELEMENTS else int(shape[-1])
 
 
 def _rows(node: Node) -> Iterator[Output]:
-    """What the first product that the node is made of may take elements of, the nearest first."""
+    """Yield tensors from whose rows the first product before the node may take elements, the nearest first."""
     port: Output | None = node.outputs[0]
-    for _ in range(STEPS):
+    for _ in range(MAX_DISTANCE):
         factors = None if port is None else _product(port.node)
         if factors is not None:
             for factor in factors:
@@ -170,14 +169,14 @@ def _rows(node: Node) -> Iterator[Output]:
 
 
 def _product(node: Node) -> tuple[Output, Output] | None:
-    """The factors, if there are two of them that are no numbers."""
+    """Return the two factors of a product if neither is a number, else None."""
     a, b = next(operands(node, Multiply), (None, None))
     return None if a is None or b is None or number_of(a) is not None or number_of(b) is not None else (a, b)
 
 
 def _sources(port: Output) -> Iterator[Output]:
-    """What the port may hold elements of the rows of, itself first."""
-    for _ in range(STEPS):
+    """Yield tensors whose row elements the port may hold, itself first."""
+    for _ in range(MAX_DISTANCE):
         if port.spec.shape and _extent(port.spec.shape):
             yield port
         opposite = negated(port.node)
@@ -188,18 +187,19 @@ def _sources(port: Output) -> Iterator[Output]:
 
 
 class _Row:
-    """A tensor's rows, along its last axis, and tensors that are made of their elements.
+    """Rows of a tensor, along its last axis, and the tensors that are made of their elements.
 
-    These have the axes before the last one, and others behind: arrays of the latter's shape tell what they hold.
+    Such a tensor has the axes before the last one of ``row``, and then inner axes. An array of the shape of these inner
+    axes records which elements the tensor holds.
     """
 
     def __init__(self, row: Output) -> None:
         self.row, self.before = row, (row.spec.rank or 1) - 1
         self.known: dict[int, Array | None] = {}
-        self.seen = 0  # layers
+        self.visited = 0  # number of layers
 
     def elements(self, port: Output) -> Array | None:
-        """The numbers of the elements that the port holds, from 1 on, negative where negated; None if it holds
+        """Return the numbers of the elements that the port holds, from 1 on, negative if negated; None if it holds
         anything else."""
         if id(port) not in self.known:
             self.known[id(port)] = self._elements(port)
@@ -208,7 +208,7 @@ class _Row:
     def _elements(self, port: Output) -> Array | None:
         if port is self.row:
             return np.arange(1, 1 + _extent(port.spec.shape or (0,)))
-        self.seen += 1
+        self.visited += 1
         opposite = negated(port.node)
         if opposite is None:
             return self._moved(port, self.elements)
@@ -216,12 +216,12 @@ class _Row:
         return None if found is None else -found
 
     def terms(self, port: Output) -> Array | None:
-        """Tuples of the terms whose sums the port holds: (element, factor), or (element, None)."""
+        """Return tuples of the terms whose sums the port holds: (element, factor or None); None if it holds others."""
         found = self.elements(port)
         if found is not None:
             return _terms(found)
         sums = (*operands(port.node, Add, ordered=True), *operands(port.node, Subtract, ordered=True))
-        for a, b in sums if self.seen < LAYERS else ():
+        for a, b in sums if self.visited < MAX_LAYERS else ():
             left, right = self.terms(a), self.terms(b)
             if left is None or right is None or left.shape != right.shape:
                 return None
@@ -232,12 +232,12 @@ class _Row:
                 return _terms(found, factor)
         return self._moved(port, self.terms)
 
-    def _moved(self, port: Output, of: Callable[[Output], Array | None]) -> Array | None:
-        """What the port holds, if its layer only moves, within the rows, what is ``of`` its inputs."""
+    def _moved(self, port: Output, read: Callable[[Output], Array | None]) -> Array | None:
+        """Return the array of a port whose layer only moves elements within rows; ``read`` gives its inputs' arrays."""
         op, shape = op_of(port.node), port.spec.shape
         source = port.node.inputs[0] if port.node.inputs else None
         given = None if source is None else source.spec.shape
-        if source is None or shape is None or given is None or self.seen > LAYERS:
+        if source is None or shape is None or given is None or self.visited > MAX_LAYERS:
             return None
         if not is_own(type(op)) or (type(op).view is Op.view and not isinstance(op, (Concat, Gather))):
             return None
@@ -245,14 +245,14 @@ class _Row:
             return None
         if isinstance(op, Concat):
             axis = op.axis % len(shape) - self.before
-            parts = [None if s is None or axis < 0 else of(s) for s in port.node.inputs]
+            parts = [None if s is None or axis < 0 else read(s) for s in port.node.inputs]
             return None if any(p is None for p in parts) else np.concatenate(parts, axis)  # type: ignore[arg-type]
-        held = of(source)
-        places = None if held is None else self._places(port, given, held.shape)
-        return None if held is None or places is None else held.reshape(-1)[places]
+        held = read(source)
+        positions = None if held is None else self._positions(port, given, held.shape)
+        return None if held is None or positions is None else held.reshape(-1)[positions]
 
-    def _places(self, port: Output, given: Sequence[Int], inner: tuple[int, ...]) -> Array | None:
-        """Where in the ``inner`` axes of the first input of its layer what the port holds lies."""
+    def _positions(self, port: Output, given: Sequence[Int], inner: tuple[int, ...]) -> Array | None:
+        """Return the positions of the port's elements in the ``inner`` axes of its layer's first input, else None."""
         node = port.node
         specs = [None if s is None else s.spec for s in node.inputs]
         if isinstance(node.op, Gather) and (taken := _gathered(node)) is not None and taken[0] >= self.before:
@@ -262,27 +262,27 @@ class _Row:
         if view is None or not all(map(equal, view.strides[: self.before], dense_strides(given))):
             return None
         shape, strides = view.shape[self.before :], view.strides[self.before :]
-        if any(isinstance(n, Sym) for n in (*shape, *strides, view.offset)) or product(shape) > WIDEST:
+        if any(isinstance(n, Sym) for n in (*shape, *strides, view.offset)) or product(shape) > MAX_ROW_ELEMENTS:
             return None
         return sum((i * s for i, s in zip(np.indices(shape), strides)), np.full(shape, view.offset))
 
 
 def _terms(elements: Array, factor: Output | None = None) -> Array:
-    """Each element as the only term, times that of the factor at its place."""
+    """Return each element as the only term, times the element of the factor at its position."""
     found = np.empty(elements.shape, object)
-    for place in np.ndindex(elements.shape):
-        found[place] = ((elements.item(place), None if factor is None else (factor, place)),)
+    for position in np.ndindex(elements.shape):
+        found[position] = ((elements.item(position), None if factor is None else (factor, position)),)
     return found
 
 
 def _negative(terms: Array) -> Array:
     found = np.empty(terms.shape, object)
-    for place in np.ndindex(terms.shape):
-        found[place] = tuple((-i, factor) for i, factor in terms[place])
+    for position in np.ndindex(terms.shape):
+        found[position] = tuple((-i, factor) for i, factor in terms[position])
     return found
 
 
 def _ends_with(port: Output, extents: Sequence[int]) -> bool:
-    """Whether these are the extents of the tensor's last axes."""
+    """Return whether these are the extents of the tensor's last axes."""
     last = (port.spec.shape or ())[-len(extents) :]
     return not any(isinstance(d, Sym) for d in last) and tuple(last) == tuple(extents)

@@ -1,4 +1,4 @@
-"""In a decoder's step, queries and keys are turned, and keys and values written to their caches, by one layer."""
+"""Rotary of queries and keys, and CacheWrite of keys and values -> one RotaryCacheWrite in a decode step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ovgpu.passes._graph import Graph, users_of
 
 
 def append_rotated(model: Model) -> None:
-    """Rewrites the model in place; ports' specs must be inferred, and are again."""
+    """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again."""
     users, moved = users_of(model), dict[int, Output]()
     for node in model.ops:
         if isinstance(node.op, CachedAttention):
@@ -25,27 +25,27 @@ def append_rotated(model: Model) -> None:
 
 
 def _join(attention: Node, users: dict[int, list[Node]], moved: dict[int, Output]) -> None:
-    """Notes what one layer does instead of those that give an attention its queries, keys and values."""
-    query, *places = (_behind_views(source) for source in attention.inputs[:3])
+    """Add one layer that computes queries, keys and values of an attention, and record the ports that it replaces."""
+    query, *writes = (_behind_views(source) for source in attention.inputs[:3])
     if not isinstance(query.op, Rotary) or not all(isinstance(p.op, CacheWrite) and id(p.outputs[0]) not in moved
-                                                   for p in places):
+                                                   for p in writes):
         return
-    (keys, new, lengths), (values, v, _) = (p.inputs for p in places)
+    (keys, new, lengths), (values, v, _) = (p.inputs for p in writes)
     assert keys is not None and new is not None and v is not None
     key, op, first = new.node, query.op, query.inputs[0]
     if len(users[id(new)]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
         return
-    axes = {p.op.axis for p in places}  # type: ignore[attr-defined]
+    axes = {p.op.axis for p in writes}  # type: ignore[attr-defined]
     if (key.inputs[1:] != query.inputs[1:] or axes != {len(new.spec.shape or ()) - 2}
             or any(s.spec.type != new.spec.type for s in (v, first, keys))):
         return
     ports = Graph(query).add(RotaryCacheWrite(size=op.size, pairs=op.pairs), first, key.inputs[0], v,
                              *query.inputs[1:], keys, values, lengths, outputs=3)
-    moved.update({id(old): port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in places)], ports)})
+    moved.update({id(old): port for old, port in zip([query.outputs[0], *(p.outputs[0] for p in writes)], ports)})
 
 
 def _behind_views(port: Output | None) -> Node:
-    """The node that computes what a port is another view of."""
+    """Return the node that computes the tensor of which a port is a view."""
     assert port is not None
     while isinstance(port.node.op, (Reshape, Transpose, Unsqueeze)) and port.node.inputs[0] is not None:
         port = port.node.inputs[0]

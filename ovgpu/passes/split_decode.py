@@ -1,9 +1,9 @@
-"""Steps of decoders that append to their caches where these lie.
+"""CacheAppend -> CacheWrite in place: a decoder is split into a device part and a host part of its decode steps.
 
-The model is split in two. The device's part takes the caches as inputs, whole, with the room in them, and two numbers:
-how many rows they had, and have now. Nothing in it has a shape that depends on those, so that what is bound, and
-captured, once serves all lengths up to the capacity. What has such a shape, masks above all, and what is computed from
-lengths, the host's part computes from the inputs and the lengths alone.
+The device part takes the caches as inputs, whole, with their spare capacity, and two numbers: how many rows they had,
+and have now. No shape in it depends on these numbers, so that it is bound, and captured, once for all lengths up to the
+capacity. Tensors with such shapes, masks above all, and values that are computed from lengths are computed by the host
+part from the inputs and the lengths alone.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
 
-CHEAP = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat Split
-    VariadicSplit Broadcast Range CumSum Tile Pad OneHot ReduceMax ReduceMin ReduceSum ReduceProd ReduceLogicalAnd
+HOST_OPS = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat
+    Split VariadicSplit Broadcast Range CumSum Tile Pad OneHot ReduceMax ReduceMin ReduceSum ReduceProd ReduceLogicalAnd
     ReduceLogicalOr ScatterUpdate ScatterNDUpdate ScatterElementsUpdate BeamsAreIdentity Identity Bucketize
     Eye""".split())
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A variable that grows along ``axis``. ``shape`` is that of its new value, in the extents of the model's inputs,
+    """Variable that grows along ``axis``. ``shape`` is that of its new value, in the extents of the model's inputs,
     with the number of new rows at the axis."""
 
     name: str
@@ -44,7 +44,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Feed:
-    """What the host computes for the device; ``grows`` if its last axis is that of the keys."""
+    """Tensor that the host computes for the device; ``grows`` if its last axis is that of the keys."""
 
     port: Output
     grows: bool
@@ -52,9 +52,9 @@ class Feed:
 
 @dataclass(frozen=True)
 class DecodeSplit:
-    """``device`` takes the model's inputs, the feeds, the lengths [2] and the caches; ``host`` takes the model's inputs
-    and those caches, by number, that it ``asks`` for their shapes. The host's results are the feeds, then for each way
-    of reordering caches whether that leaves them as they are: only then is the device's part what the model does."""
+    """Two parts of a model. ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host``
+    takes the model's inputs and the caches, numbered ``asks``, whose shapes it reads. Its results are the feeds, then a
+    flag for each way of reordering caches: the device part does what the model does only if all beams are identity."""
 
     device: Model
     host: Model
@@ -63,8 +63,8 @@ class DecodeSplit:
     asks: tuple[int, ...]
 
     def specs(self, table: Table) -> list[Spec]:
-        """Of the device's parameters: what is known of extents that are alike stays so. All caches have room for the
-        same number of rows."""
+        """Return the specs of the device's parameters; extents known to be equal stay so. All caches have capacity for
+        the same number of rows."""
         shared = _Shared(table)
         inputs = len(self.device.parameters) - len(self.feeds) - len(self.caches) - 1
         specs = [shared.declared(p, i) for i, p in enumerate(self.device.parameters[:inputs])]
@@ -81,7 +81,7 @@ class DecodeSplit:
 
 
 class _Shared:
-    """Extents of one table in another one, as far as they are made of the inputs' extents."""
+    """Translation of extents to another table, as far as they are computed from the inputs' extents."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -108,29 +108,29 @@ class _Shared:
 
 
 def is_of_inputs(value: Int) -> bool:
-    """Whether an extent is computed from the inputs' extents."""
+    """Return whether an extent is computed from the inputs' extents alone."""
     return all(a.op not in OPAQUE or (a.op == "dim" and isinstance(a.args[0], int)) for a in atoms(value))
 
 
 def split_decode(model: Model) -> DecodeSplit | None:
-    """The two parts of a model whose caches grow; None if there are none, or it does not split. Ports' specs must be
-    inferred."""
+    """Return the two parts of a model whose caches grow, None if it has no such caches or does not split. Port specs
+    must be inferred beforehand."""
     model = model.clone()
     found = _Caches(model)
     return _Split(model, found).run() if found.names and found.splits else None
 
 
 class _Caches:
-    """The caches of a model and the attention to them. ``splits`` is whether nothing else takes them."""
+    """KV caches of a model and the attention to them. ``splits``: whether nothing else takes the caches."""
 
     def __init__(self, model: Model) -> None:
         self.users = users_of(model)
         self.appends: list[Node] = []
         self.names: list[str] = []
         self.reads: list[Output] = []
-        self.flags: dict[int, Output] = {}  # by id: whether beams are in order
-        self.attention: dict[int, tuple[Node, set[int]]] = {}  # by id: the node, and which inputs are caches
-        self.path: set[int] = set()  # ids of the nodes that a cache goes through
+        self.flags: dict[int, Output] = {}  # by id: whether beams are identity
+        self.attention: dict[int, tuple[Node, set[int]]] = {}  # by id: the node, and its inputs that are caches
+        self.path: set[int] = set()  # ids of the nodes that a cache passes through
         self.splits = all(self._add(sink) for sink in model.sinks if isinstance(_source(sink), CacheAppend))
         self.splits &= all(inputs == {1, 2} for _, inputs in self.attention.values())
 
@@ -157,7 +157,7 @@ class _Caches:
         return self._follow(node.outputs[0], op.axis % len(node.outputs[0].spec.shape or ()), sink)
 
     def _follow(self, port: Output, axis: int, sink: Node | None) -> bool:
-        """Finds the attention to a cache that grows along ``axis``; False if something else takes it."""
+        """Find the attention to a cache that grows along ``axis``; return False if anything else takes it."""
         users = [user for user in self.users.get(id(port), ()) if user is not sink]
         return bool(users) and all(self._takes(user, port, axis) for user in users)
 
@@ -185,7 +185,7 @@ class _Caches:
 
 
 class _Split:
-    """Cuts a model, which it changes, in two; `run` once."""
+    """Split of a model, which it changes, into two parts; `run` may be called once."""
 
     def __init__(self, model: Model, found: _Caches) -> None:
         self.model, self.found = model, found
@@ -193,14 +193,14 @@ class _Split:
         self.hostable: set[int] = set()  # ids of ports that the host can compute
         self.length_dependent: set[int] = set()  # ids of ports that depend on lengths
         self.feeds: dict[int, Feed] = {}
-        self.takers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed it takes)
+        self.consumers: list[tuple[Node, int, Output]] = []  # (node, number of its input, the feed)
 
     def run(self) -> DecodeSplit | None:
-        caches = self._described()
+        caches = self._describe_caches()
         if caches is None:
             return None
         for node in self.model.ops:
-            self._look(node)
+            self._classify(node)
         if not self._cut():
             return None
         feeds = tuple(self.feeds.values())
@@ -210,7 +210,7 @@ class _Split:
         host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in asks)], results)
         return DecodeSplit(self._device(feeds, caches), host, caches, feeds, asks)
 
-    def _described(self) -> tuple[Cache, ...] | None:
+    def _describe_caches(self) -> tuple[Cache, ...] | None:
         found = []
         for node, name in zip(self.found.appends, self.found.names):
             op: Any = node.op
@@ -225,7 +225,7 @@ class _Split:
         return tuple(found)
 
     def _lengths(self) -> set[Atom]:
-        """The extents that change from step to step: those of caches, and of what is as long as the keys are."""
+        """Return the extents that change from step to step: those of caches, and of masks along the keys."""
         changing: set[Atom] = set()
         fixed: set[Atom] = set()
         for node, read in zip(self.found.appends, self.found.reads):
@@ -239,11 +239,11 @@ class _Split:
             fixed |= _atoms(node.inputs[0].spec.shape or ())  # type: ignore[union-attr]
         return changing - fixed
 
-    def _look(self, node: Node) -> None:
-        """Learns of a node's results, inputs before users, whether lengths tell them and the host can."""
+    def _classify(self, node: Node) -> None:
+        """Record whether a node's results depend on lengths, and whether the host can compute them; inputs first."""
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
-            not op.effect and (isinstance(op, Elementwise) or op.name in CHEAP)
+            not op.effect and (isinstance(op, Elementwise) or op.name in HOST_OPS)
             and all(s is None or id(s) in self.hostable for s in node.inputs))
         for port in node.outputs:
             value = port.spec.value
@@ -261,7 +261,7 @@ class _Split:
         return not self.lengths.isdisjoint(_atoms(numbers))
 
     def _cut(self) -> bool:
-        """Finds what the host has to compute; whether that leaves a part for the device whose shapes stay."""
+        """Find the tensors that the host has to compute; return whether the rest has shapes that do not change."""
         sinks = [s for s in self.model.sinks if not isinstance(_source(s), CacheAppend)]
         stack = [*self.model.results, *sinks, *(node for node, _ in self.found.attention.values())]
         seen: set[int] = set()
@@ -289,9 +289,9 @@ class _Split:
         return True
 
     def _mask(self, node: Node, mask: Output, stack: list[Node]) -> bool:
-        """Looks at an attention's mask; False if it is neither fed nor the same for all keys."""
+        """Feed an attention's mask, unless it is the same for all keys; return False if neither is possible."""
         number = 3
-        while _adds_axes_in_front(mask.node):  # which the device does, for all layers that share the mask
+        while _adds_axes_in_front(mask.node):  # the device adds them, for all layers that share the mask
             node, number, mask = mask.node, 0, mask.node.inputs[0]  # type: ignore[assignment]
         shape = mask.spec.shape
         if shape is None:
@@ -304,13 +304,13 @@ class _Split:
 
     def _feed(self, node: Node, number: int, port: Output, grows: bool) -> None:
         self.feeds.setdefault(id(port), Feed(port, grows))
-        self.takers.append((node, number, port))
+        self.consumers.append((node, number, port))
 
     def _device(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
-        """The model, changed into the device's part."""
+        """Change the model into the device part, and return it."""
         fed = {id(f.port): _parameter(f.port.spec, f.port) for f in feeds}
         lengths = _parameter(Spec(Type.i64, (2,)), self.found.reads[0])
-        for node, number, port in self.takers:
+        for node, number, port in self.consumers:
             node.inputs[number] = fed[id(port)]
         whole = []
         for node, read, cache in zip(self.found.appends, self.found.reads, caches):
@@ -328,7 +328,7 @@ class _Split:
 
 
 def _adds_axes_in_front(node: Node) -> bool:
-    """Whether the node is an Unsqueeze that leaves the last axis where it is."""
+    """Return whether the node is an Unsqueeze that leaves the last axis where it is."""
     axes = node.inputs[1].spec.constant if isinstance(node.op, Unsqueeze) and node.inputs[1] is not None else None
     rank = len(node.outputs[0].spec.shape or ())
     return axes is not None and rank - 1 not in {int(i) % rank for i in axes.reshape(-1)}

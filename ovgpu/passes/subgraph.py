@@ -1,4 +1,4 @@
-"""Part of a model as a model of its own."""
+"""Extraction of a part of a model as a model of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ovgpu.ops.infrastructure.graph import Parameter, Result
 
 
 def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], sinks: Sequence[Node] = ()) -> Model:
-    """The nodes between ``inputs`` (which become parameters) and ``outputs`` and ``sinks``, cloned."""
+    """Return a model of clones of the nodes from ``inputs``, which become parameters, to ``outputs`` and ``sinks``."""
     twins: dict[int, Output] = {}
     parameters = []
     for port in inputs:
@@ -19,9 +19,9 @@ def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], 
         parameter.outputs[0].names, parameter.outputs[0].spec = set(port.names), port.spec
         twins[id(port)] = parameter.outputs[0]
         parameters.append(parameter)
-    wanted = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.inputs if s is not None)])
+    required = needed(inputs, [*outputs, *(s for sink in sinks for s in sink.inputs if s is not None)])
     for node in model.ops:
-        if id(node) in wanted:
+        if id(node) in required:
             clone(node, twins)
     results = [Node(Result(), [twins[id(port)]], name=port.node.friendly_name) for port in outputs]
     return Model(results, [clone(sink, twins) for sink in sinks], parameters, model.friendly_name,
@@ -29,20 +29,20 @@ def subgraph(model: Model, inputs: Sequence[Output], outputs: Sequence[Output], 
 
 
 def needed(inputs: Sequence[Output], outputs: Sequence[Output]) -> set[int]:
-    """Ids of the nodes that ``outputs`` need, as far back as ``inputs``."""
-    given = set(map(id, inputs))
-    wanted: set[int] = set()
-    stack = [port for port in outputs if id(port) not in given]
+    """Return ids of the nodes that ``outputs`` need, as far back as ``inputs``."""
+    input_ids = set(map(id, inputs))
+    required: set[int] = set()
+    stack = [port for port in outputs if id(port) not in input_ids]
     while stack:
         node = stack.pop().node
-        if id(node) not in wanted:
-            wanted.add(id(node))
-            stack += [s for s in node.inputs if s is not None and id(s) not in given]
-    return wanted
+        if id(node) not in required:
+            required.add(id(node))
+            stack += [s for s in node.inputs if s is not None and id(s) not in input_ids]
+    return required
 
 
 def reached(outputs: Iterable[Output], inputs: Collection[int]) -> list[Output]:
-    """The ports among ``inputs``, which are ids, that ``outputs`` are computed from, in that order."""
+    """Return the ports, with ids among ``inputs`` and in that order, that ``outputs`` are computed from."""
     found: dict[int, Output] = {}
     seen: set[int] = set()
     stack = list(outputs)
@@ -57,7 +57,7 @@ def reached(outputs: Iterable[Output], inputs: Collection[int]) -> list[Output]:
 
 
 def clone(node: Node, twins: dict[int, Output]) -> Node:
-    """A copy of ``node`` fed by the twins of its inputs; its outputs' twins are added."""
+    """Return a copy of ``node`` fed by the twins of its inputs, and add those of its outputs to ``twins``."""
     twin = Node(node.op, [None if s is None else twins[id(s)] for s in node.inputs], len(node.outputs),
                 name=node.friendly_name, layer_id=node.layer_id)
     for port, other in zip(node.outputs, twin.outputs):

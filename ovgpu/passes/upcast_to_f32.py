@@ -1,6 +1,6 @@
-"""Models of f16 or bf16 that compute in f32: their inputs and results keep their types, all between them is f32.
+"""f16 or bf16 models -> f32 models: their inputs and results keep their types, all tensors between them become f32.
 
-Variables are f32 as well; what their users see of them has the declared type.
+Variables are f32 as well; requests show them in the declared type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ovgpu.types import Type
 
 
 def upcast_to_f32(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred, and are again.
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand; they are inferred again.
 
-    What is made of constants alone stays as it is, and so do layers that are not ovgpu's own, and random numbers, which
+    Layers of constants alone stay as they are, and so do layers that are not ovgpu's own, and random numbers, which
     depend on their type.
     """
     types = _types(model)
@@ -32,7 +32,7 @@ def upcast_to_f32(model: Model) -> None:
 
 
 def _types(model: Model) -> set[Type]:
-    """The types of what is not made of constants alone."""
+    """Return the types of tensors that are not computed from constants alone."""
     fixed = _fixed(model)
     found = {port.spec.type for node in model.ops if id(node) not in fixed for port in node.outputs}
     return found.union(*(_types(body) for node in model.ops for body in _bodies(node)))
@@ -43,39 +43,39 @@ def _bodies(node: Node) -> list[Model]:
 
 
 def _fixed(model: Model) -> set[int]:
-    """Ids of the constants, and of the layers that take nothing else."""
+    """Return ids of the constants, and of the layers computed from constants alone."""
     found: set[int] = set()
     for node in model.ops:
-        made = bool(node.inputs) and not op_of(node).effect and node.op.name != "Result"
-        if isinstance(node.op, Constant) or (made and all(s is None or id(s.node) in found for s in node.inputs)):
+        computed = bool(node.inputs) and not op_of(node).effect and node.op.name != "Result"
+        if isinstance(node.op, Constant) or (computed and all(s is None or id(s.node) in found for s in node.inputs)):
             found.add(id(node))
     return found
 
 
 def _upcast(model: Model, ports: Sequence[Node] = ()) -> None:
-    """``ports``: Parameters and Results that keep their types; those of a body do not."""
-    kept = _fixed(model) | {id(node) for node in (*ports, *filter(_keeps, model.ops))}
+    """Upcast a model or body in place, except for ``ports``: Parameters and Results that keep their types."""
+    unchanged = _fixed(model) | {id(node) for node in (*ports, *filter(_keeps_types, model.ops))}
     casts: dict[int, Output] = {}
     for node in model.ops:
         for i, source in enumerate(node.inputs):
-            wide = source is None or id(source.node) not in kept
-            if source is None or source.spec.type not in HALVES or wide != (id(node) in kept):
+            is_upcast = source is None or id(source.node) not in unchanged
+            if source is None or source.spec.type not in HALVES or is_upcast != (id(node) in unchanged):
                 continue
-            if wide:
+            if is_upcast:
                 node.inputs[i] = _cast(source, source.spec.type, node)
-            elif not isinstance(node.op, (Convert, ShapeOf)):  # which take any type
+            elif not isinstance(node.op, (Convert, ShapeOf)):  # these take any type
                 if id(source) not in casts:
                     casts[id(source)] = _cast(source, Type.f32, source.node)
                 node.inputs[i] = casts[id(source)]
-        if id(node) not in kept:
+        if id(node) not in unchanged:
             node.op = _upcast_op(node.op)
             for body in _bodies(node):
                 _upcast(body)
     model.changed()
 
 
-def _keeps(node: Node) -> bool:
-    """Whether a layer takes and gives the types that it has."""
+def _keeps_types(node: Node) -> bool:
+    """Return whether a layer keeps the types of its inputs and outputs."""
     return not is_own(type(op_of(node))) or isinstance(node.op, RandomUniform)
 
 
@@ -85,7 +85,7 @@ def _cast(port: Output, kind: Type, around: Node) -> Output:
 
 
 def _upcast_op(op: Any) -> Any:
-    """The op with f32 where it says that it gives one of these types."""
+    """Return the op with f32 for all attributes that are f16 or bf16."""
     types = {f.name: Type.f32 for f in (fields(op) if is_dataclass(op) else ())
              if isinstance(kind := getattr(op, f.name), Type) and kind in HALVES}
     return replace(op, **types) if types else op

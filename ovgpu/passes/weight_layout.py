@@ -1,7 +1,8 @@
-"""On the host, weights lie in memory as BLAS multiplies rows by them fastest.
+"""MatMul by constant weights -> MatMul by transposed weights where BLAS on the host multiplies by these faster.
 
-For one row, along their longer axis: long runs are read up to twice as fast as short ones. For some rows, not
-transposed: then they take less time to pack, which is much of a product of few rows.
+For one row, weights are stored along their longer axis: long runs are read up to twice as fast as short ones. For some
+rows, weights are stored so that ``transpose_b`` is false: they take less time to pack, which is a large part of a
+product of few rows.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-LARGE = 1 << 16  # elements: smaller weights stay in cache
-FEW = 256  # rows; where there are more, packing takes little of the time
-ROWS, COLUMNS = 64, 1024  # of weights that are transposed at a time
-LINE = 16  # elements of a line of cache, or more
+MIN_ELEMENTS = 1 << 16  # smaller weights stay in cache
+FEW_ROWS = 256  # with more rows, packing takes little of the time
+TILE_ROWS, TILE_COLUMNS = 64, 1024  # of a tile of weights that is transposed at a time
+CACHE_LINE = 16  # elements of a cache line, or more
 
 
 def lay_out_weights(model: Model) -> None:
-    """Rewrites the model and the bodies in it, in place; ports' specs must be inferred."""
-    made: dict[int, Output] = {}  # by the id of the weights as they were
+    """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
+    transposed: dict[int, Output] = {}  # by the id of the original weights
     for node in model.ops:
         for body in vars(node.op).values():
             if isinstance(body, Model):
                 lay_out_weights(body)
         weights = _weights(node)
         if weights is not None:
-            if id(weights) not in made:
-                made[id(weights)] = _transposed(node, weights)
+            if id(weights) not in transposed:
+                transposed[id(weights)] = _transposed(node, weights)
             op: Any = node.op
             node.op = replace(op, transpose_b=not op.transpose_b)
-            node.inputs = [node.inputs[0], made[id(weights)]]
-    if made:
+            node.inputs = [node.inputs[0], transposed[id(weights)]]
+    if transposed:
         model.changed()
 
 
 def _weights(node: Node) -> Array | None:
-    """The constant that the node multiplies by, if it had better be transposed."""
+    """Return the constant that the node multiplies by if it should be transposed, else None."""
     op = node.op
     if not isinstance(op, MatMul):
         return None
@@ -53,12 +54,12 @@ def _weights(node: Node) -> Array | None:
     weights = constant.constant
     if x.shape is None or weights is None or constant.type not in (Type.f32, Type.f64):
         return None
-    if weights.ndim != 2 or weights.size < LARGE:
+    if weights.ndim != 2 or weights.size < MIN_ELEMENTS:
         return None
     rows = product((*x.shape[:-2], x.shape[-1]) if op.transpose_a and len(x.shape) > 1 else x.shape[:-1])
     if isinstance(rows, Sym) or rows == 1:
         return weights if weights.shape[0] > weights.shape[1] else None
-    return weights if op.transpose_b and rows <= FEW else None
+    return weights if op.transpose_b and rows <= FEW_ROWS else None
 
 
 def _transposed(node: Node, weights: Array) -> Output:
@@ -74,11 +75,11 @@ def _transposed(node: Node, weights: Array) -> Output:
 
 
 def _transpose(source: Array, target: Array) -> None:
-    """By way of tiles whose rows are not where those of the weights often are: in the same few places of the cache."""
-    space = np.empty((ROWS, COLUMNS + LINE), source.dtype)
-    for row in range(0, source.shape[0], ROWS):
-        for column in range(0, source.shape[1], COLUMNS):
-            part = source[row : row + ROWS, column : column + COLUMNS]
-            tile = space[: part.shape[0], : part.shape[1]]
+    """Copy the transpose by tiles, whose padded rows do not share a few cache sets as those of the weights often do."""
+    buffer = np.empty((TILE_ROWS, TILE_COLUMNS + CACHE_LINE), source.dtype)
+    for row in range(0, source.shape[0], TILE_ROWS):
+        for column in range(0, source.shape[1], TILE_COLUMNS):
+            part = source[row : row + TILE_ROWS, column : column + TILE_COLUMNS]
+            tile = buffer[: part.shape[0], : part.shape[1]]
             np.copyto(tile, part)
-            np.copyto(target[column : column + COLUMNS, row : row + ROWS], tile.T)
+            np.copyto(target[column : column + TILE_COLUMNS, row : row + TILE_ROWS], tile.T)

@@ -1,4 +1,4 @@
-"""Makes nodes with their specs, before they belong to a model."""
+"""Nodes with inferred specs that do not belong to a model yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovgpu.types import PartialShape, Type
 
 
 class Graph:
-    """New nodes. OpError from an op whose inputs are not what it takes."""
+    """Factory of nodes. Raises OpError for an op that does not accept its inputs."""
 
     def __init__(self) -> None:
         self.table = Table()
@@ -29,25 +29,26 @@ class Graph:
 
     def constant(self, value: Any, kind: Type = Type.i64) -> Output:
         array = np.asarray(value, np.float64 if kind.is_real() else np.int64).astype(kind.storage)
-        return self.known(Node(Constant(element_type=kind, value=array), [], 1).outputs[0])
+        return self.with_spec(Node(Constant(element_type=kind, value=array), [], 1).outputs[0])
 
     def add(self, name: str, version: str, *inputs: Output, **attributes: Any) -> Output:
-        """The output of a new node."""
+        """Return the output of a new node of the op ``name`` in an opset, such as "opset1"."""
         cls = lookup(name, version)
         assert cls is not None
-        return self.known(Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").outputs[0])
+        return self.with_spec(
+            Node(cls(**attributes), inputs, 1, name=f"{inputs[0].node.friendly_name}/{name}").outputs[0])
 
     def transpose(self, x: Output, order: Sequence[int]) -> Output:
         return self.add("Transpose", "opset1", x, self.constant(order))
 
-    def known(self, port: Output) -> Output:
-        """The same port with its spec; one that has none yet is inferred, with what it is made of."""
+    def with_spec(self, port: Output) -> Output:
+        """Return the port itself, after inferring its spec if it has none yet, and its producers' specs."""
         node = port.node
         if port.spec.shape is not None or not port.spec.type.is_dynamic() or node.op.name == "Parameter":
             return port
-        specs = [None if source is None else self.known(source).spec for source in node.inputs]
+        specs = [None if source is None else self.with_spec(source).spec for source in node.inputs]
         with self.table:
-            found = node.infer(specs)
-        for output, spec in zip(node.outputs, found):
+            inferred = node.infer(specs)
+        for output, spec in zip(node.outputs, inferred):
             output.spec = spec
         return port

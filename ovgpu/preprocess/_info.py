@@ -1,4 +1,4 @@
-"""What the user says of an input or an output: of his tensor, of the model's, and of the steps between them."""
+"""Descriptions of an input or output by the user: of the user's tensor, the model's tensor, and the steps between."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from ovgpu.tensor import Tensor
 from ovgpu.types import Layout, PartialShape, Type
 
 
-class _Described:
-    """What tensors of both sides have: a layout."""
+class _TensorInfo:
+    """Description of a tensor on either side: its layout."""
 
     layout: Layout | None = None
 
     def set_layout(self, layout: Layout | str) -> Self:
-        """Says what the axes mean."""
+        """Set the layout, which names the axes."""
         self.layout = layout if isinstance(layout, Layout) else Layout(layout)
         return self
 
 
-class InputModelInfo(_Described):
-    """The tensor that the model takes."""
+class InputModelInfo(_TensorInfo):
+    """Description of the tensor that the model takes."""
 
 
-class OutputModelInfo(_Described):
-    """The tensor that the model gives."""
+class OutputModelInfo(_TensorInfo):
+    """Description of the tensor that the model computes."""
 
 
-class OutputTensorInfo(_Described):
-    """The tensor that the user gets."""
+class OutputTensorInfo(_TensorInfo):
+    """Description of the tensor that the user gets."""
 
     element_type: Type | None = None
 
     def set_element_type(self, type: Type) -> Self:
-        """The element type; without it, that of the model."""
+        """Set the element type. The default is the model's."""
         self.element_type = type
         return self
 
 
 class InputTensorInfo(OutputTensorInfo):
-    """The tensor that the user sets. What is not said is as the model has it."""
+    """Description of the tensor that the user sets. Defaults are the model's properties."""
 
     shape: PartialShape | None = None
     spatial: tuple[int, int] | None = None  # height and width, -1 where dynamic
@@ -53,27 +53,30 @@ class InputTensorInfo(OutputTensorInfo):
     memory_type: str | None = None
 
     def set_shape(self, shape: Any) -> Self:
-        """The whole shape."""
+        """Set the shape."""
         self.shape = PartialShape(shape)
         return self
 
     def set_spatial_dynamic_shape(self) -> Self:
-        """Height and width change from one inference to the next."""
+        """Make height and width dynamic: they may differ between inferences."""
         self.spatial = (-1, -1)
         return self
 
     def set_spatial_static_shape(self, height: int, width: int) -> Self:
-        """Height and width."""
+        """Set height and width in pixels."""
         self.spatial = (height, width)
         return self
 
     def set_from(self, tensor: Any) -> Self:
-        """Element type and shape of a Tensor or an array."""
+        """Set element type and shape to those of a Tensor or an array."""
         tensor = tensor if isinstance(tensor, Tensor) else Tensor(np.asarray(tensor))
         return self.set_element_type(tensor.element_type).set_shape(tensor.shape)
 
     def set_color_format(self, format: ColorFormat, sub_names: Sequence[str] = ()) -> Self:
-        """How pixels are stored. Each plane is an input of its own, called "<name>/<sub-name>"."""
+        """Set the colour format. Each of several planes becomes an input of its own, called "<name>/<sub-name>".
+
+        Raises: RuntimeError if the number of names is neither 0 nor the number of planes, or for a single plane.
+        """
         count = planes(format)
         if sub_names and count == 1:
             raise RuntimeError(f"Plane names are not allowed for single plane color format '{format.name}'")
@@ -83,13 +86,13 @@ class InputTensorInfo(OutputTensorInfo):
         return self
 
     def set_memory_type(self, memory_type: str) -> Self:
-        """A hint for other plugins, kept with the input."""
+        """Set a hint for other plugins. It is stored in the input's ``rt_info``."""
         self.memory_type = memory_type
         return self
 
 
 class InputInfo:
-    """An input: the user's tensor, the steps, the model's tensor."""
+    """Description of an input: the user's tensor, the steps, the model's tensor."""
 
     def __init__(self) -> None:
         self._tensor, self._steps, self._model = InputTensorInfo(), PreProcessSteps(), InputModelInfo()
@@ -105,7 +108,7 @@ class InputInfo:
 
 
 class OutputInfo:
-    """An output: the model's tensor, the steps, the user's tensor."""
+    """Description of an output: the model's tensor, the steps, the user's tensor."""
 
     def __init__(self) -> None:
         self._tensor, self._steps, self._model = OutputTensorInfo(), PostProcessSteps(), OutputModelInfo()

@@ -1,4 +1,4 @@
-"""PrePostProcessor: inserts the steps into the model."""
+"""PrePostProcessor, which inserts the steps into a model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ovgpu.preprocess import _color, _layouts
 from ovgpu.preprocess._color import ColorFormat
 from ovgpu.preprocess._graph import Graph
 from ovgpu.preprocess._info import InputInfo, InputTensorInfo, OutputInfo
-from ovgpu.preprocess._steps import Context, Step, converted, relaid
+from ovgpu.preprocess._steps import Context, Step, to_element_type, to_layout
 from ovgpu.types import Layout, PartialShape
 
 Log = list[str]
 
 
 class PrePostProcessor:
-    """Adds pre- and postprocessing to a model, which `build` changes and returns."""
+    """Builder of a model with pre- and postprocessing. `build` changes the given model in place and returns it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -26,22 +26,22 @@ class PrePostProcessor:
         self._outputs = [OutputInfo() for _ in model.results]
 
     def input(self, key: int | str | None = None) -> InputInfo:
-        """The input of that number or tensor name; without one, the only input."""
+        """Return the input of that number or tensor name; without ``key``, the only input."""
         return self._inputs[self._model.inputs.index(find_port(self._model.inputs, key, "input"))]
 
     def output(self, key: int | str | None = None) -> OutputInfo:
-        """The output of that number or tensor name; without one, the only output."""
+        """Return the output of that number or tensor name; without ``key``, the only output."""
         return self._outputs[self._model.outputs.index(find_port(self._model.outputs, key, "output"))]
 
     def build(self) -> Model:
-        """Inserts all steps. Raises: RuntimeError if they do not fit the model, which then stays as it was."""
+        """Insert all steps. Raises: RuntimeError if they do not fit the model, which is then unchanged."""
         model = self._model
         inputs = {node: list(node.inputs) for node in model.ops}
         parameters = model.parameters
         try:
             self._connect_inputs()
             model.validate_nodes_and_infer_types()
-            moved = self._connect_outputs()
+            connected = self._connect_outputs()
             model.validate_nodes_and_infer_types()
         except Exception:
             for node, sources in inputs.items():
@@ -50,7 +50,7 @@ class PrePostProcessor:
             model.changed()
             model.validate_nodes_and_infer_types()
             raise
-        for result, source, layout in moved:
+        for result, source, layout in connected:
             _rename(model, result, source)
             if not layout.empty:
                 result.set_layout(layout)
@@ -59,27 +59,27 @@ class PrePostProcessor:
     def _connect_inputs(self) -> None:
         parameters: list[Node] = []
         for parameter, info in zip(self._model.parameters, self._inputs, strict=True):
-            made, port = new_input(Graph(), parameter, info, [])
-            if made == [port.node] and port.spec.partial_shape == parameter.partial_shape \
+            new_parameters, port = new_input(Graph(), parameter, info, [])
+            if new_parameters == [port.node] and port.spec.partial_shape == parameter.partial_shape \
                     and port.element_type == parameter.element_type:
-                made, port = [parameter], parameter.outputs[0]
+                new_parameters, port = [parameter], parameter.outputs[0]
             for node in self._model.ops:
                 node.inputs = [port if source is parameter.outputs[0] else source for source in node.inputs]
-            parameters += made
+            parameters += new_parameters
         self._model.parameters = parameters
         self._model.changed()
 
     def _connect_outputs(self) -> list[tuple[Node, Output, Layout]]:
-        """The results, what they took before, and their new layouts."""
-        moved = []
+        """Insert the steps before the results. Return each result, its former input and its new layout."""
+        connected = []
         for result, info in zip(self._model.results, self._outputs, strict=True):
             source = result.inputs[0]
             assert source is not None
             port, layout = new_output(Graph(), result, info, [])
             result.inputs = [port]
-            moved.append((result, source, layout))
+            connected.append((result, source, layout))
         self._model.changed()
-        return moved
+        return connected
 
     def __str__(self) -> str:
         log: Log = []
@@ -94,7 +94,7 @@ class PrePostProcessor:
 
 
 def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple[list[Node], Output]:
-    """The parameters that replace one, and the tensor that they become for the model."""
+    """Build an input's steps. Return the new parameters and the tensor that replaces the old one's output."""
     tensor, steps = info.tensor(), info.preprocess()
     kind, shape = parameter.get_element_type(), parameter.get_partial_shape()
     user_layout, model_layout, user_shape = _user_side(parameter, info)
@@ -128,7 +128,7 @@ def new_input(graph: Graph, parameter: Node, info: InputInfo, log: Log) -> tuple
 
 
 def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, PartialShape]:
-    """The layouts of the user's tensor and of the model's, and the former's shape."""
+    """Return the layouts of the user's and of the model's tensor, and the shape of the user's tensor."""
     tensor, steps = info.tensor(), info.preprocess()
     layout = tensor.layout or _color.default_layout(tensor.color)
     model_layout = info.model().layout or parameter.get_layout()
@@ -136,9 +136,9 @@ def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, Partia
         model_layout = steps.forward_layout(layout)
     shape = parameter.get_partial_shape()
     if not layout.empty and not model_layout.empty and layout != model_layout:
-        left, shape = _layouts.squeezed(model_layout, shape, layout)
+        squeezed_layout, shape = _layouts.squeezed(model_layout, shape, layout)
         rank = None if shape.rank.is_dynamic else len(shape)
-        order = _layouts.permutation(left, rank, layout)
+        order = _layouts.permutation(squeezed_layout, rank, layout)
         if order is not None and rank is not None:
             shape = _layouts.transposed(shape, order)
     else:
@@ -148,7 +148,7 @@ def _user_side(parameter: Node, info: InputInfo) -> tuple[Layout, Layout, Partia
 
 
 def _user_shape(tensor: InputTensorInfo, layout: Layout, shape: PartialShape) -> PartialShape:
-    """The shape that the user has set, whole or in part."""
+    """Return ``shape``, replaced by the shape that the user has set, or with the user's height and width."""
     if tensor.shape is not None:
         return tensor.shape
     if tensor.spatial is None:
@@ -160,7 +160,7 @@ def _user_shape(tensor: InputTensorInfo, layout: Layout, shape: PartialShape) ->
 
 
 def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[Output, Layout]:
-    """What a result is to take, and its layout."""
+    """Build an output's steps. Return the new input of the result and its layout."""
     tensor, source = info.tensor(), result.inputs[0]
     assert source is not None
     context = Context(graph, info.model().layout or result.get_layout(), tensor.layout or Layout(),
@@ -175,14 +175,14 @@ def new_output(graph: Graph, result: Node, info: OutputInfo, log: Log) -> tuple[
 
 
 def _implicit(context: Context, x: Output) -> list[Step]:
-    """What is missing between a tensor and its target: the element type and the layout."""
+    """Return the steps that convert a tensor to the target's element type and layout, if they differ."""
     steps = []
     if x.element_type != context.target_type:
         name = f"convert type ({context.target_type.get_type_name()})"
-        steps.append(Step(name, lambda context, planes: [converted(context, planes[0], context.target_type)]))
+        steps.append(Step(name, lambda context, planes: [to_element_type(context, planes[0], context.target_type)]))
     if not context.target_layout.empty and context.target_layout != context.layout:
         name = f"convert layout {context.target_layout}"
-        steps.append(Step(name, lambda context, planes: [relaid(context, planes[0], context.target_layout)]))
+        steps.append(Step(name, lambda context, planes: [to_layout(context, planes[0], context.target_layout)]))
     return steps
 
 
@@ -196,7 +196,7 @@ def _run(steps: Iterable[Step], context: Context, planes: Sequence[Output], log:
 
 
 def _rename(model: Model, result: Node, source: Output) -> None:
-    """Gives the names of an output to the tensor that it takes now."""
+    """Move the names of ``source``, a result's former input, to its current input."""
     port = result.inputs[0]
     if port is None or port is source:
         return

@@ -1,4 +1,4 @@
-"""The steps between the user's tensors and the model's: what they are called, and the operations that they become."""
+"""The steps between the user's tensors and the model's: their names, and the operations that they insert."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Operation = Callable[[Output], Output | Node]
 
 
 class ResizeAlgorithm(Enum):
-    """How an image is resized: the modes of Interpolate."""
+    """Algorithm of a resize: the modes of Interpolate."""
 
     RESIZE_LINEAR = 0
     RESIZE_CUBIC = 1
@@ -28,7 +28,7 @@ class ResizeAlgorithm(Enum):
 
 
 class PaddingMode(Enum):
-    """What an image is padded with: the modes of Pad."""
+    """Mode of padding: the modes of Pad."""
 
     CONSTANT = 0
     REFLECT = 2
@@ -37,7 +37,7 @@ class PaddingMode(Enum):
 
 @dataclass
 class Context:
-    """What is known of the tensor on its way, and where it is to arrive."""
+    """State of a tensor between the steps, and the type, shape and layout at their end."""
 
     graph: Graph
     layout: Layout
@@ -49,45 +49,45 @@ class Context:
 
 @dataclass(frozen=True)
 class Step:
-    """A step: its name, and what it makes of the planes of an image."""
+    """A step: its name, and the function that transforms the planes of an image."""
 
     name: str
     run: Callable[[Context, list[Output]], list[Output]]
 
 
 class Steps:
-    """Steps in the order of their calls, each of which returns the steps themselves."""
+    """Steps in the order in which they run. Each method adds one and returns the object itself."""
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._orders: list[tuple[Layout | None, Order | None]] = []  # of the conversions of layouts, one of the two
+        self._orders: list[tuple[Layout | None, Order | None]] = []  # of each conversion of layouts: one of the two
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._steps)
 
     def _add(self, name: str, run: Callable[[Context, Output], Output]) -> Self:
-        """A step that takes a single plane."""
+        """Add a step that takes a single plane."""
 
-        def only(context: Context, planes: list[Output]) -> list[Output]:
+        def run_single(context: Context, planes: list[Output]) -> list[Output]:
             if len(planes) != 1:
                 raise RuntimeError(f"Can't apply '{name}' to a multi-plane input: convert it with 'convert_color'")
             return [run(context, planes[0])]
 
-        self._steps.append(Step(name, only))
+        self._steps.append(Step(name, run_single))
         return self
 
     def convert_element_type(self, type: Type = Type.dynamic) -> Self:
-        """Converts to ``type``; without one, to the type at the other end."""
+        """Convert to ``type``; without one, to the type at the end of the steps."""
         self._steps.append(Step(f"convert type ({type.get_type_name()})", lambda context, planes: [
-            converted(context, x, context.target_type if type.is_dynamic() else type) for x in planes]))
+            to_element_type(context, x, context.target_type if type.is_dynamic() else type) for x in planes]))
         return self
 
     def convert_layout(self, dst_layout: Layout | str | Order = "") -> Self:
-        """Transposes to a layout (without one, that of the other end), or by the order of axes."""
+        """Transpose to a layout (without one, to that at the end of the steps), or by an order of axes."""
         if isinstance(dst_layout, Layout | str):
             layout = Layout(dst_layout) if isinstance(dst_layout, str) else dst_layout
             self._orders.append((layout, None))
-            return self._add(f"convert layout {layout}", lambda context, x: relaid(context, x, layout))
+            return self._add(f"convert layout {layout}", lambda context, x: to_layout(context, x, layout))
         order = list(dst_layout)
         if not order:
             return self
@@ -95,11 +95,11 @@ class Steps:
         return self._add(f"convert layout {tuple(order)}", lambda context, x: _transposed(context, x, order))
 
     def custom(self, operation: Operation) -> Self:
-        """Applies a function that takes a port of the graph and gives a new one."""
+        """Apply a function that takes an output of the graph, and returns a new one or its node."""
 
         def run(context: Context, x: Output) -> Output:
-            made = operation(x)
-            return context.graph.known(made.output(0) if isinstance(made, Node) else made)
+            result = operation(x)
+            return context.graph.with_spec(result.output(0) if isinstance(result, Node) else result)
 
         return self._add("custom", run)
 
@@ -109,25 +109,25 @@ class PostProcessSteps(Steps):
 
 
 class PreProcessSteps(Steps):
-    """Steps between the user's input tensor and the model. Images need a layout that names their axes."""
+    """Steps between the user's input tensor and the model. Steps for images need a layout that names the axes."""
 
     def mean(self, value: float | Sequence[float]) -> Self:
-        """Subtracts a number, or one per channel, from a tensor of a real type."""
+        """Subtract a number, or one per channel, from a tensor of a real type."""
         return self._add(f"mean {_text(value)}", lambda context, x: _scaled(context, x, "Subtract", value))
 
     def scale(self, value: float | Sequence[float]) -> Self:
-        """Divides a tensor of a real type by a number, or by one per channel."""
+        """Divide a tensor of a real type by a number, or by one per channel."""
         return self._add(f"scale {_text(value)}", lambda context, x: _scaled(context, x, "Divide", value))
 
     def resize(self, alg: ResizeAlgorithm, dst_height: int | None = None, dst_width: int | None = None) -> Self:
-        """Resizes to so many pixels; without them, to the height and width of the model."""
+        """Resize to a height and width in pixels; without them, to those of the model."""
         if (dst_height is None) != (dst_width is None):
             raise TypeError("resize() takes both a height and a width, or neither")
         return self._add("resize to model width/height" if dst_height is None else f"resize to {dst_height, dst_width}",
                          lambda context, x: _resized(context, x, alg, dst_height, dst_width))
 
     def crop(self, begin: Sequence[int], end: Sequence[int]) -> Self:
-        """Keeps ``begin[i] ... end[i] - 1`` of each axis; numbers below 0 count from the end."""
+        """Select ``begin[i] ... end[i] - 1`` of each axis; negative numbers count from the end."""
         if len(begin) != len(end):
             raise RuntimeError(f"crop: begin has {len(begin)} coordinates and end {len(end)}")
         return self._add(f"crop {tuple(begin), tuple(end)}", lambda context, x: context.graph.add(
@@ -135,30 +135,30 @@ class PreProcessSteps(Steps):
 
     def pad(self, pads_begin: Sequence[int], pads_end: Sequence[int], value: float | Sequence[float],
             mode: PaddingMode) -> Self:
-        """Pads each axis; numbers below 0 cut. ``value`` is what `PaddingMode.CONSTANT` pads with."""
+        """Pad each axis; negative numbers crop it. ``value`` is the padding of `PaddingMode.CONSTANT`."""
         number = value if isinstance(value, int | float) else next(iter(value), 0.0)
         return self._add(f"pad {tuple(pads_begin), tuple(pads_end)}", lambda context, x: context.graph.add(
             "Pad", "opset12", x, context.graph.constant(pads_begin), context.graph.constant(pads_end),
             context.graph.constant(number, x.element_type), pad_mode=mode.name.lower()))
 
     def convert_color(self, dst_format: ColorFormat) -> Self:
-        """Converts between colour formats; several planes become one."""
+        """Convert to another colour format. Several planes become one."""
         self._steps.append(Step(f"convert color ({dst_format.name})",
                                 lambda context, planes: _color.convert(context, planes, dst_format)))
         return self
 
     def reverse_channels(self) -> Self:
-        """Turns RGB into BGR and back."""
+        """Reverse the channels: RGB becomes BGR, and the other way round."""
         return self._add("reverse channels", _color.reversed_channels)
 
     def forward_layout(self, layout: Layout) -> Layout:
-        """What the conversions of layouts make of the user's."""
+        """Return the layout after all conversions of layouts, from the user's."""
         for to, order in self._orders:
             layout = _layouts.permuted(layout, order) if order is not None else to or Layout()
         return layout
 
     def backward(self, shape: PartialShape, layout: Layout) -> tuple[PartialShape, Layout]:
-        """The shape and layout before the conversions by order of axes, from those behind them."""
+        """Return the shape and layout before the conversions by an order of axes, from those after them."""
         for order in reversed([order for _, order in self._orders if order is not None]):
             if shape.rank.is_dynamic:
                 break
@@ -167,22 +167,22 @@ class PreProcessSteps(Steps):
         return shape, layout
 
 
-def converted(context: Context, x: Output, kind: Type) -> Output:
-    """The tensor in another element type."""
+def to_element_type(context: Context, x: Output, kind: Type) -> Output:
+    """Convert a tensor to another element type. RuntimeError if one of the two is dynamic."""
     if x.element_type.is_dynamic() or kind.is_dynamic():
         raise RuntimeError("Can't convert from or to the dynamic element type: set_element_type says which it is")
     return x if x.element_type == kind else context.graph.add("Convert", "opset1", x, destination_type=kind)
 
 
-def relaid(context: Context, x: Output, layout: Layout) -> Output:
-    """The tensor transposed to a layout, an empty one being the target's; with axes of 1 in front if it lacks some."""
+def to_layout(context: Context, x: Output, layout: Layout) -> Output:
+    """Transpose a tensor to a layout, to the target's if it is empty. Missing axes are prepended with extent 1."""
     target, rank = context.target_layout if layout.empty else layout, x.partial_shape.rank
-    full, added = _layouts.unsqueezed(context.layout, target)
-    order = _layouts.permutation(full, None if rank.is_dynamic else rank.get_length() + added, target)
-    if added:
-        x = context.graph.add("Unsqueeze", "opset1", x, context.graph.constant(range(added)))
+    full_layout, new_axes = _layouts.unsqueezed(context.layout, target)
+    order = _layouts.permutation(full_layout, None if rank.is_dynamic else rank.get_length() + new_axes, target)
+    if new_axes:
+        x = context.graph.add("Unsqueeze", "opset1", x, context.graph.constant(range(new_axes)))
     if order is None:
-        context.layout = context.layout if layout.empty and not added else target
+        context.layout = context.layout if layout.empty and not new_axes else target
         return x
     context.layout = target
     return context.graph.transpose(x, order)
@@ -202,12 +202,12 @@ def _scaled(context: Context, x: Output, op: str, value: float | Sequence[float]
         shape, count = x.partial_shape, len(value)
         if shape.rank.is_dynamic:
             raise RuntimeError("values per channel need a tensor whose rank is known")
-        where = _layouts.axis(context.layout, "C", shape)
-        if shape[where].is_static and shape[where] != count:
-            raise RuntimeError(f"there are {shape[where]} channels and {count} values (shape {shape}, "
+        channel = _layouts.axis(context.layout, "C", shape)
+        if shape[channel].is_static and shape[channel] != count:
+            raise RuntimeError(f"there are {shape[channel]} channels and {count} values (shape {shape}, "
                                f"layout {context.layout})")
         values = context.graph.constant(value, x.element_type).node.data.reshape(
-            [count if i == where else 1 for i in range(len(shape))])
+            [count if i == channel else 1 for i in range(len(shape))])
     return context.graph.add(op, "opset1", x, context.graph.constant(values, x.element_type))
 
 

@@ -1,9 +1,9 @@
-"""Config keys and values, with the names of `openvino.properties`.
+"""Configuration keys and values, with the names of `openvino.properties`.
 
     core.set_property("NVIDIA", {props.enable_profiling: True})
     core.compile_model(model, "NVIDIA", dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]))
 
-A property is a str whose value is the config key, and can be called to make a (key, value) pair.
+A property is a str, the configuration key. Calling it with a value returns the pair (key, value).
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from ._property import Property, PropertyEnum, boolean, instance, integer, preci
 
 
 class CacheMode(PropertyEnum):
+    """Trade-off of the model cache: its size or the time to load from it."""
+
     OPTIMIZE_SIZE = 0
     OPTIMIZE_SPEED = 1
 
 
 class WorkloadType(PropertyEnum):
+    """Priority of a workload: the default one, or one that saves resources."""
+
     DEFAULT = 0
     EFFICIENT = 1
 
 
 class CompatibilityCheck(PropertyEnum):
+    """Result of a compatibility check."""
+
     NOT_APPLICABLE = 0
     SUPPORTED = 1
     UNSUPPORTED = 2

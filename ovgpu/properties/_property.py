@@ -1,4 +1,4 @@
-"""The two kinds of objects that make up this package: properties and enumerations."""
+"""Base classes of the package's properties and enumerations, and converters of their values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ovgpu.types import Type
 
 
 class Property(str):
-    """A config key that can be called: `enable_profiling(True)` is the pair ("PERF_COUNT", True).
+    """A configuration key that can be called: `enable_profiling(True)` returns the pair ("PERF_COUNT", True).
 
-    Called without a value it is the key.
+    Called without a value, it returns the key.
 
-    Raises: TypeError for a value of another kind, or if the property is read-only.
+    Raises: TypeError for a value of a wrong type or out of range, or if the property is read-only.
     """
 
     _convert: Callable[[Any], Any] | None
@@ -39,7 +39,7 @@ class Property(str):
 
 
 class PropertyEnum(Enum):
-    """An enumeration like openvino's: ordered and convertible to int, but unequal to it."""
+    """An enumeration like openvino's: ordered and convertible to int, but not equal to an int."""
 
     def __int__(self) -> int:
         return int(self.value)
@@ -66,7 +66,7 @@ class PropertyEnum(Enum):
 
 
 def instance(kind: type) -> Callable[[Any], Any]:
-    """A converter that lets only instances of `kind` pass."""
+    """Return a converter that accepts only instances of `kind`, and raises TypeError for others."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -77,13 +77,14 @@ def instance(kind: type) -> Callable[[Any], Any]:
 
 
 def boolean(value: Any) -> bool:
+    """Convert a value with a `__bool__` method to bool. TypeError for others, such as str."""
     if not hasattr(value, "__bool__"):
         raise TypeError(f"expected bool, got {type(value).__name__}")
     return bool(value)
 
 
 def _integer(low: int, high: int) -> Callable[[Any], int]:
-    """A converter to an integer of low..high - 1."""
+    """Return a converter to an integer of low..high - 1, which raises TypeError for other values."""
 
     def convert(value: Any) -> int:
         number = operator.index(value)
@@ -100,6 +101,7 @@ size = _integer(0, 2**64)
 
 
 def real(value: Any) -> float:
+    """Convert a number to float. TypeError for a str."""
     if isinstance(value, str):
         raise TypeError("expected float, got str")
     return float(value)

@@ -8,12 +8,14 @@ from ._property import Property, PropertyEnum, instance, text
 
 
 class Type(PropertyEnum):
+    """Kind of a GPU: integrated or discrete."""
+
     INTEGRATED = 0
     DISCRETE = 1
 
 
 class Capability:
-    """What `capabilities` may list."""
+    """Names that `capabilities` may list."""
 
     FP32 = "FP32"
     BF16 = "BF16"
@@ -26,7 +28,7 @@ class Capability:
 
 
 class _Priorities(Property):
-    """`priorities("A", "B")` is the pair (key, "A,B")."""
+    """A property that takes several values: `priorities("A", "B")` returns the pair (key, "A,B")."""
 
     def __call__(self, *values: Any) -> Any:
         return super().__call__(*([",".join(map(text, values))] if values else []))

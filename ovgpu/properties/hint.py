@@ -1,4 +1,4 @@
-"""Hints: what to optimise for, rather than how."""
+"""Hints: properties that state a goal of optimisation rather than its means."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from ._property import Property, PropertyEnum, boolean, instance, precision, rea
 
 
 class PerformanceMode(PropertyEnum):
+    """Goal of the performance: latency, throughput, or throughput of several devices together."""
+
     LATENCY = 1
     THROUGHPUT = 2
     CUMULATIVE_THROUGHPUT = 3
 
 
 class ExecutionMode(PropertyEnum):
+    """Goal of the execution: performance or accuracy."""
+
     PERFORMANCE = 1
     ACCURACY = 2
 
 
 class Priority(PropertyEnum):
+    """Priority of a model."""
+
     LOW = 0
     MEDIUM = 1
     HIGH = 2
@@ -26,12 +32,16 @@ class Priority(PropertyEnum):
 
 
 class SchedulingCoreType(PropertyEnum):
+    """Type of the CPU cores to run on: any, performance or efficiency cores."""
+
     ANY_CORE = 0
     PCORE_ONLY = 1
     ECORE_ONLY = 2
 
 
 class ModelDistributionPolicy(PropertyEnum):
+    """Distribution of a model over devices: tensor or pipeline parallelism."""
+
     TENSOR_PARALLEL = 0
     PIPELINE_PARALLEL = 1
 

@@ -6,6 +6,8 @@ from ._property import Property, PropertyEnum, instance
 
 
 class Level(PropertyEnum):
+    """Level of the log."""
+
     NO = -1
     ERR = 0
     WARNING = 1

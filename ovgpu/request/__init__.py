@@ -1,1 +1,1 @@
-"""The parts of one inference request: inputs, outputs, their transfers, variables, decoding with a KV cache."""
+"""The parts of an inference request: inputs, outputs, their transfers, variables, decoding with a KV cache."""

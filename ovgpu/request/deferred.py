@@ -1,4 +1,4 @@
-"""Large results of a CUDA device: they stay there until they are read."""
+"""Large results of a CUDA device, which stay on the device until they are read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ovgpu.tensor import Tensor
 from ovgpu.types import Shape, Type
 
 LARGE_BYTES = 1 << 20
-"""Size of a result above which it is downloaded when it is read. A smaller one is downloaded by each inference: that
-takes less time than the launch and the wait of a copy of its own."""
+"""Size above which a result is downloaded when it is read. Smaller results are downloaded by each inference, which
+takes less time than launching a separate copy and waiting for it."""
 
 
 class Downloads:
-    """Copies results of one output from the device. Raises OpError, located at the output, for what goes wrong."""
+    """Download of the results of one output from the device. Errors are raised as OpError located at the output."""
 
-    def __init__(self, backend: CudaBackend, place: str) -> None:
-        self._backend, self._place = backend, place
+    def __init__(self, backend: CudaBackend, location: str) -> None:
+        self._backend, self._location = backend, location
 
     def into(self, target: Array, source: Array) -> None:
         """Copy a contiguous device array into a contiguous host array of its shape and type."""
@@ -34,7 +34,7 @@ class Downloads:
             self._backend.fetch(source, target)
 
     def copy(self, source: Array, kind: Type) -> Array:
-        """Return a contiguous device array as an array on the host, as `Tensor.data` shows it."""
+        """Return a host copy of a contiguous device array, in the dtype of `Tensor.data`."""
         with self.located():
             target = host_memory.empty(source.shape, source.dtype)
         self.into(target, source)
@@ -42,58 +42,60 @@ class Downloads:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Raise errors in the block as OpError that names the output."""
+        """Raise errors of the block as OpError that names the output."""
         try:
             yield
         except (Error, MemoryError) as e:
             text = explain(e) if isinstance(e, MemoryError) else str(e)
-            raise OpError(text).at("Result", self._place) from e
+            raise OpError(text).at("Result", self._location) from e
 
 
 def fits_pinned(kind: Type, shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor is small enough to lie in pinned memory."""
+    """Return whether a tensor is small enough for pinned memory."""
     return prod(shape) * kind.storage.itemsize <= transfer.POOLED
 
 
 class ResultTensor(StagedTensor):
-    """The request's own tensor of an output.
+    """Output tensor that belongs to the request.
 
-    A large result stays on the device until somebody asks for the tensor's memory, which is pinned unless it is too
-    large for that. From then on inferences write to that memory: views of it, which the caller may have kept, show the
-    new results. Small results are there after every inference.
+    A large result stays on the device until the tensor's memory is first accessed. That memory is pinned unless it is
+    too large. From the first access on, every inference writes to it, because the caller may hold views of it, which
+    must show the new results. Small results are downloaded by every inference.
     """
 
-    __slots__ = ("_downloads", "_shown", "_unread")
+    __slots__ = ("_downloads", "_exposed", "_unread")
     _downloads: Downloads
-    _shown: bool
-    """True once somebody has asked for the tensor's memory."""
+    _exposed: bool
+    """True once the tensor's memory has been accessed."""
     _unread: Array | None
 
     @classmethod
     def create(cls, staging: StagingBuffer, downloads: Downloads, kind: Type, shape: tuple[int, ...]) -> ResultTensor:
-        """A tensor of zeros."""
+        """Return a tensor of zeros of this type and shape."""
         tensor = cls.__new__(cls)
-        tensor._staging, tensor._downloads, tensor._shown, tensor._unread = staging, downloads, False, None
+        tensor._staging, tensor._downloads, tensor._exposed, tensor._unread = staging, downloads, False, None
         tensor._hold(tensor._new(kind, Shape(shape)), kind, shape, owned=True)
         return tensor
 
-    def settle(self) -> bool:
-        """Take the kind of memory that suits the shape, without the elements. Return whether it is pinned, so that an
-        inference downloads the result into it."""
-        if self.pinned != self._to_pin(self._element_type, self._shape):
+    def choose_memory(self) -> bool:
+        """Switch to pinned or pageable memory as the shape requires, without copying the elements.
+
+        Return whether the memory is pinned, so that an inference downloads the result into it.
+        """
+        if self.pinned != self._should_pin(self._element_type, self._shape):
             memory = self._new(self._element_type, Shape(self._shape))
             self._hold(memory, self._element_type, self._shape, owned=True)
         return self.pinned
 
-    def _to_pin(self, kind: Type, shape: tuple[int, ...]) -> bool:
+    def _should_pin(self, kind: Type, shape: tuple[int, ...]) -> bool:
         small = prod(shape) * kind.storage.itemsize <= LARGE_BYTES
-        return small or (self._shown and fits_pinned(kind, shape))
+        return small or (self._exposed and fits_pinned(kind, shape))
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
-        if self._to_pin(element_type, tuple(shape)):
+        if self._should_pin(element_type, tuple(shape)):
             return super()._new(element_type, shape)
         self.pinned = False
-        return np.zeros(tuple(shape), element_type.storage)  # pages that nobody writes to take no memory
+        return np.zeros(tuple(shape), element_type.storage)  # unwritten pages take no memory
 
     @property
     def _buffer(self) -> Any:
@@ -101,8 +103,8 @@ class ResultTensor(StagedTensor):
 
     @property
     def _array(self) -> Any:
-        if not self._shown:
-            self._show()
+        if not self._exposed:
+            self._expose()
         self._download()
         return self._buffer
 
@@ -110,14 +112,14 @@ class ResultTensor(StagedTensor):
     def _array(self, array: Array) -> None:
         _ARRAY.__set__(self, array)
 
-    def _show(self) -> None:
-        """Move to the memory that inferences write to from now on."""
-        self._shown, elements = True, self._buffer
+    def _expose(self) -> None:
+        """Move the elements to the memory that inferences write to from now on."""
+        self._exposed, elements = True, self._buffer
         try:
             with self._downloads.located():
-                self.settle()
+                self.choose_memory()
         except OpError:
-            self._shown = False
+            self._exposed = False
             raise
         if elements is not self._buffer:
             np.copyto(self._buffer, elements)
@@ -128,13 +130,13 @@ class ResultTensor(StagedTensor):
         return self._unread
 
     def set_shape(self, shape: Any) -> None:
-        self._download()  # the elements are those of the shape before
+        self._download()  # the unread elements have the old shape
         super().set_shape(shape)
 
-    def expect(self, device: Array | None) -> None:
-        """Take a new result, which is in ``device``; None: in the tensor's memory."""
+    def set_result(self, device: Array | None) -> None:
+        """Set a new result, which is in the array ``device``, or in the tensor's memory if that is None."""
         self._unread = device
-        if self._shown:
+        if self._exposed:
             self._download()
 
     def _download(self) -> None:
@@ -143,4 +145,4 @@ class ResultTensor(StagedTensor):
             self._unread = None
 
 
-_ARRAY: Any = Tensor.__dict__["_array"]  # the attribute under the property
+_ARRAY: Any = Tensor.__dict__["_array"]  # the slot of the base class, which the property overrides

@@ -1,7 +1,7 @@
-"""Inputs and outputs of a request on a device whose memory is not the host's.
+"""Inputs and outputs of a request on a device that has its own memory.
 
-The request's own tensors lie in pinned memory: an inference uploads and downloads by itself, as steps of its plan.
-What the caller lends is copied into pinned memory first, unless it is on the device: then it is used where it is.
+The request's own tensors lie in pinned memory, and an inference uploads and downloads them as steps of its plan. Host
+arrays that the caller lends are first copied into pinned memory. Arrays on the device are used in place if possible.
 """
 
 from __future__ import annotations
@@ -30,46 +30,52 @@ from ovgpu.runtime.blocks import Block
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Shape, Type
 
-ADDRESSES = 8  # of device arrays that are not the request's own, per input or output
+MAX_BORROWED_ARRAYS = 8  # cached per input or output
 
 
-class Addresses:
-    """Arrays in memory of others, which they do not keep: the same one each time for the same place."""
+class BorrowedArrays:
+    """Cache of arrays in the caller's device memory, which they do not keep alive: one array per address, shape, dtype.
+
+    Steps and CUDA graphs are bound to array objects, so the same memory must give the same object.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Any, Array | None] = OrderedDict()
+        self._cached: OrderedDict[Any, Array | None] = OrderedDict()
 
-    def array(self, given: Array, at_once: bool) -> Array | None:
-        """The array for the place of a contiguous one. Unless ``at_once``, None when the place is new: what is bound
-        to a place, a graph among it, is made for those that come again."""
-        key = given.data.ptr, given.shape, given.dtype
-        found = self._known.get(key)
+    def array(self, source: Array, at_once: bool) -> Array | None:
+        """Return the cached array in the memory of a contiguous array.
+
+        Unless ``at_once``, return None when the address is new: bindings and graphs are worth making only for addresses
+        that come again.
+        """
+        key = source.data.ptr, source.shape, source.dtype
+        found = self._cached.get(key)
         if found is None:
-            if at_once or key in self._known:
-                found = interop.borrowed(given)
-            self._known[key] = found
-            if len(self._known) > ADDRESSES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            if at_once or key in self._cached:
+                found = interop.borrowed(source)
+            self._cached[key] = found
+            if len(self._cached) > MAX_BORROWED_ARRAYS:
+                self._cached.popitem(last=False)
+        self._cached.move_to_end(key)
         return found
 
 
-def slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
-          backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
-    """The inputs and outputs of a request."""
+def make_slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
+               backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
+    """Return the input and output slots of a request on this backend."""
     if isinstance(backend, CudaBackend):
         return [RemoteInput(port, backend) for port in inputs], [RemoteOutput(port, backend) for port in outputs]
     return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
 
 
-def addresses(pairs: Sequence[HostDevicePair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
-    """What bindings differ by: where inputs are read, and where results are written that the caller has a place for."""
+def binding_addresses(pairs: Sequence[HostDevicePair], outputs: Sequence[OutputSlot]) -> tuple[int, ...]:
+    """Return the device addresses that a binding depends on: those of inputs, and of outputs that the caller bound."""
     found = [0 if pair.device.dtype == object else pair.device.data.ptr for pair in pairs]
     return (*found, *(address for output in outputs for address in output.address))
 
 
-def snapshot(array: Array, kind: Type, backend: Backend) -> Tensor:
-    """A copy of an array of the backend's as a tensor; on a device it stays there until its data are asked for."""
+def tensor_copy(array: Array, kind: Type, backend: Backend) -> Tensor:
+    """Return a copy of a backend array as a tensor. On a device it stays there until its data are read."""
     if not backend.remote or kind.packed or array.dtype == object:
         return Tensor.from_array(np.array(backend.to_host(array)), kind)
     copy = backend.xp.empty(array.shape, array.dtype)
@@ -79,8 +85,8 @@ def snapshot(array: Array, kind: Type, backend: Backend) -> Tensor:
     return RemoteTensor.of(copy, kind, moves=True)
 
 
-def arrived(tensor: Tensor, backend: Backend) -> Array:
-    """A tensor's elements where the backend can copy them: its own memory if that is there."""
+def backend_array(tensor: Tensor, backend: Backend) -> Array:
+    """Return a tensor's elements as an array of the backend: the tensor's own memory if it is on the same device."""
     if (isinstance(tensor, RemoteTensor) and tensor.remote and isinstance(backend, CudaBackend)
             and tensor._array.data.device_id == backend.number):
         interop.order(tensor.producer, backend.stream)
@@ -90,37 +96,41 @@ def arrived(tensor: Tensor, backend: Backend) -> Array:
 
 
 class InputTensor(StagedTensor):
-    """The request's own tensor of an input: in pinned memory, unless it is large."""
+    """Input tensor that belongs to the request: in pinned memory, unless it is large."""
 
     __slots__ = ()
 
     def _new(self, element_type: Type, shape: Shape) -> Array:
         if fits_pinned(element_type, tuple(shape)):
             return super()._new(element_type, shape)
-        self.pinned = False  # also when it shrinks
+        self.pinned = False  # stays false if the tensor shrinks
         return host_memory.zeros(tuple(shape), element_type.storage)
 
 
 class RemoteInput(InputSlot):
-    """One input of a request."""
+    """One input of a request on a CUDA device."""
 
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
         super().__init__(port)
         self._backend = backend
         dynamic = port.partial_shape.is_dynamic
-        self._lending = StagingBuffer(backend, dynamic)  # for arrays on the host
-        self._inbox: Block[Array] = Block(backend.allocate, backend.dense, dynamic)  # for copies of those on the device
-        self._received: Array | None = None  # what was last copied there
-        self._producer: Any = None  # of an array on the device
-        self._addresses = Addresses()
+        self._lent_staging = StagingBuffer(backend, dynamic)  # for lent host arrays
+        self._copies: Block[Array] = Block(backend.allocate, backend.dense, dynamic)  # on the device
+        self._last_copy: Array | None = None  # the array in `_copies` that was filled last
+        self._producer: Any = None  # owner of a lent device array
+        self._borrowed_arrays = BorrowedArrays()
 
     def set(self, value: Any, share: bool) -> None:
-        """Takes a value, see `InputSlot.set`. An array on the device is used where it is if it is shared, contiguous
-        and of the right type, else copied. Error for an array on another device, or if there is no memory for it."""
+        """Set the input's value; see `InputSlot.set`.
+
+        An array on the device is used in place if it is shared, contiguous and of the right type, else copied.
+
+        Raises: Error for an array on another device, OpError if there is no memory for it.
+        """
         try:
             self._set(value, share)
         except MemoryError as e:
-            raise self._exhausted(e) from e
+            raise self._out_of_memory(e) from e
 
     def _set(self, value: Any, share: bool) -> None:
         if isinstance(value, (np.ndarray, Tensor)) or not on_device(value):
@@ -137,7 +147,7 @@ class RemoteInput(InputSlot):
         if not share or array.dtype != (self._dtype or array.dtype):
             interop.order(value, self._backend.stream)
             array, value = self.staged(array), None
-            self._backend.synchronize()  # its owner may write to it from now on
+            self._backend.synchronize()  # the owner may write to the array from now on
         self._tensor, self._lent, self._producer = None, array, value
 
     def bind(self, tensor: Tensor) -> None:
@@ -161,7 +171,7 @@ class RemoteInput(InputSlot):
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that is read."""
+        """The tensor that the next inference reads."""
         if self._tensor is None and self._lent is not None and not isinstance(self._lent, np.ndarray):
             self._tensor = RemoteTensor.of(self._lent, Type.of(self._lent.dtype), producer=self._producer)
         return super().tensor
@@ -171,7 +181,7 @@ class RemoteInput(InputSlot):
         return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else self._producer
 
     def read(self) -> Array:
-        """The input as an array, on the host or on the device. Raises as `InputSlot.read`."""
+        """Return the input as an array on the host or on the device. Raises the errors of `InputSlot.read`."""
         if self._lent is not None:
             return self._lent
         if self._tensor is not None and self._tensor.remote:
@@ -181,51 +191,58 @@ class RemoteInput(InputSlot):
         return self._bound()
 
     def pair(self, array: Array) -> HostDevicePair:
-        """Return what `read` gave as an array in pinned memory, and the array on the device that steps read. A large
-        array is uploaded at once by chunks; both are then the one on the device. OpError if memory is short."""
+        """Return the array of `read` in pinned memory, paired with the device array that steps read.
+
+        A large array is uploaded at once, in chunks; both members of the pair are then the device array.
+
+        Raises: OpError if there is not enough memory.
+        """
         try:
             return self._pair(array)
         except MemoryError as e:
-            raise self._exhausted(e) from e
+            raise self._out_of_memory(e) from e
 
-    def _exhausted(self, error: MemoryError) -> OpError:
+    def _out_of_memory(self, error: MemoryError) -> OpError:
         return OpError(explain(error)).at("Parameter", self.port.node.source_location)
 
     def _pair(self, array: Array) -> HostDevicePair:
         if not isinstance(array, np.ndarray):
-            device = array if array is self._received else self._placed(array)
+            device = array if array is self._last_copy else self._device_array(array)
             return HostDevicePair(device, device)
         if array.dtype == object:
             return HostDevicePair(array, array)
         kind = self._kind or Type.of(array.dtype)
         if array.nbytes > transfer.POOLED:
-            device = self._received = self._inbox.array(array.shape, kind)
+            device = self._last_copy = self._copies.array(array.shape, kind)
             self._backend.send(array, device)
             return HostDevicePair(device, device)
         tensor = self._tensor
         if self._lent is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
             return tensor.pair()
-        pair = self._lending.pair(array.shape, kind)
+        pair = self._lent_staging.pair(array.shape, kind)
         np.copyto(pair.host, array)
         return pair
 
-    def _placed(self, array: Array) -> Array:
+    def _device_array(self, array: Array) -> Array:
         found = None
         if array.flags.c_contiguous:
-            found = self._addresses.array(array, at_once=self._lent is None)
+            found = self._borrowed_arrays.array(array, at_once=self._lent is None)
         return self.staged(array) if found is None else found
 
     def staged(self, array: Array) -> Array:
-        """A copy, in the input's type, of an array on the device in memory of the slot's own."""
+        """Copy a device array, converted to the input's type, to device memory of the slot. Return the copy."""
         kind = self._kind or Type.of(array.dtype)
-        received = self._received = self._inbox.array(tuple(array.shape), kind)
-        self._backend.convert(array, received)
-        return received
+        copied = self._last_copy = self._copies.array(tuple(array.shape), kind)
+        self._backend.convert(array, copied)
+        return copied
 
 
 class RemoteOutput(OutputSlot):
-    """One output of a request: computed on the device, and downloaded if its tensor is on the host. Large results stay
-    there until they are read, see `ovgpu.request.deferred`."""
+    """One output of a request on a CUDA device.
+
+    A result is downloaded if the output's tensor is on the host. Large results stay on the device until they are read,
+    see `ovgpu.request.deferred`.
+    """
 
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
         super().__init__(port)
@@ -233,13 +250,13 @@ class RemoteOutput(OutputSlot):
         self._downloads = Downloads(backend, port.node.source_location)
         self._new_memory()
         self._host: Array | None = None
-        self._addresses = Addresses()
-        self._unread: list[ref[Deferred]] = []  # copies of the last result that were handed out
+        self._borrowed_arrays = BorrowedArrays()
+        self._unread: list[ref[Deferred]] = []  # copies of the last result that were returned
 
     def _new_memory(self) -> None:
         dynamic = self.port.partial_shape.is_dynamic
         self._staging = StagingBuffer(self._backend, dynamic)
-        self._large: Block[Array] = Block(self._backend.allocate, self._backend.dense, dynamic)  # not on the host
+        self._large: Block[Array] = Block(self._backend.allocate, self._backend.dense, dynamic)  # device only
 
     def bind(self, tensor: Tensor) -> None:
         if tensor.remote and tensor._array.data.device_id != self._backend.number:
@@ -247,7 +264,7 @@ class RemoteOutput(OutputSlot):
                         f"{self._backend.number} ({self.port.node.source_location})")
         own = self._tensor is not None and not self.bound
         super().bind(tensor)
-        if own:  # which keeps its memory
+        if own:  # the previous tensor keeps its memory
             self._new_memory()
 
     def _check_host(self, tensor: Tensor) -> None:
@@ -269,9 +286,9 @@ class RemoteOutput(OutputSlot):
     def place(self, shape: tuple[int, ...], kind: Type) -> Array:
         self._host = None
         if self._tensor is not None and self._tensor.remote:
-            array = self._shaped(shape, kind)._array
+            array = self._resized_tensor(shape, kind)._array
             if array.flags.c_contiguous:
-                self._array = self._addresses.array(array, at_once=True)
+                self._array = self._borrowed_arrays.array(array, at_once=True)
             else:
                 self._array = self._staging.pair(shape, kind).device
             return self._array
@@ -279,9 +296,9 @@ class RemoteOutput(OutputSlot):
         if not (kind.packed or self.bound):
             tensor = self._tensor
             if isinstance(tensor, ResultTensor) and tensor._shape != shape:
-                tensor.expect(None)
-            tensor = self._shaped(shape, kind)
-            pinned = isinstance(tensor, ResultTensor) and tensor.settle()
+                tensor.set_result(None)
+            tensor = self._resized_tensor(shape, kind)
+            pinned = isinstance(tensor, ResultTensor) and tensor.choose_memory()
         if pinned:
             self._host, self._array = self._staging.pair(shape, kind)
         else:
@@ -291,29 +308,29 @@ class RemoteOutput(OutputSlot):
     def host(self) -> Array | None:
         return self._host
 
-    def keep(self, result: Array) -> None:
-        placed = result is self._array
+    def store(self, result: Array) -> None:
+        in_place = result is self._array
         tensor = self._tensor
         if tensor is not None and tensor.remote:
-            if not placed or not tensor.is_continuous():
-                self._shaped(tuple(result.shape), self._kind_of(result))
+            if not in_place or not tensor.is_continuous():
+                self._resized_tensor(tuple(result.shape), self._kind_of(result))
                 self._backend.convert(result, tensor._array)
                 self._backend.synchronize()
-        elif not placed:
+        elif not in_place:
             if isinstance(tensor, ResultTensor):
-                tensor.expect(None)
+                tensor.set_result(None)
             self._fill(self._backend.to_host(result))
         elif isinstance(tensor, ResultTensor) and not self.bound:
-            tensor.expect(result if self._host is None else None)
+            tensor.set_result(result if self._host is None else None)
         elif self._host is not None:
             self._fill(self._host)
         else:
             self._download(result)
 
     def _download(self, result: Array) -> None:
-        """Copy a large result into a tensor of the caller's, or of a packed type."""
+        """Download a large result into the caller's tensor, or into a tensor of a packed type."""
         kind = self._kind_of(result)
-        tensor = None if kind.packed else self._shaped(tuple(result.shape), kind)
+        tensor = None if kind.packed else self._resized_tensor(tuple(result.shape), kind)
         if tensor is not None and tensor.is_continuous():
             self._downloads.into(tensor.array, result)
             return
@@ -328,8 +345,8 @@ class RemoteOutput(OutputSlot):
         return interop.overlap(tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool) -> Any:
-        """As `OutputSlot.value`; a tensor on the device is a CuPy array, a large result that was not read yet is
-        `Deferred`."""
+        """Return the output as `OutputSlot.value` does; a CuPy array for a tensor on the device, `Deferred` for a large
+        result that was not read yet."""
         tensor = self.tensor
         if tensor.remote:
             return tensor._array

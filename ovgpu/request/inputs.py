@@ -1,8 +1,8 @@
-"""What a caller gives as inputs, and the inputs of a request.
+"""Inputs of a request, and the conversion of the values that a caller passes.
 
-Inputs are a dict by port, number or tensor name, a list or tuple in order, or the one value of a model with one
-input. A value is a Tensor (its type must be the model's), or anything else that becomes an array: it is converted
-to the model's type without a word, as OpenVINO's Python API does.
+Inputs are a dict by port, number or tensor name, a list or tuple in order, or the single value of a model with one
+input. A value is a Tensor, whose type must be the model's, or anything else that NumPy makes an array of. An array is
+silently converted to the model's type, as in OpenVINO's Python API.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor, on_device
 from ovgpu.types import Type, pack, unpack
 
-COPIED_BYTES = 65536  # bytes: copying less than this costs less than binding steps to another array
-SIMPLE = (str, float, int, bytes)
+MAX_COPIED_BYTES = 65536  # copying up to this size costs less than binding steps to another array
+SCALAR_TYPES = (str, float, int, bytes)
 
 
 def numbered(ports: PortList, inputs: Any) -> Iterable[tuple[int, Any]]:
-    """(number of the input, value) of everything that the caller gives.
+    """Return pairs (number of the input, value) for all inputs that the caller passes.
 
-    Raises: RuntimeError for an input that there is not, TypeError for keys of another kind.
+    Raises: RuntimeError for an input that does not exist, TypeError for keys of another kind.
     """
     if inputs is None:
         return ()
@@ -50,36 +50,36 @@ def _number(ports: PortList, key: Any) -> int:
 
 
 def _is_data(values: list[Any]) -> bool:
-    """Whether a list is the data of the only input, rather than a list of inputs: one or two levels of scalars."""
-    return all(isinstance(v, SIMPLE) or (isinstance(v, list) and all(isinstance(x, SIMPLE) for x in v))
+    """Return whether a list is the data of the only input, one or two levels of scalars, and not a list of inputs."""
+    return all(isinstance(v, SCALAR_TYPES) or (isinstance(v, list) and all(isinstance(x, SCALAR_TYPES) for x in v))
                for v in values)
 
 
 class InputSlot:
-    """One input of a request: a tensor of its own, or what the caller lends it."""
+    """One input of a request: its own tensor, or a tensor or array that the caller lends."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         kind = port.element_type
-        self._kind = None if kind.is_dynamic() else kind  # None: that of the tensor given
+        self._kind = None if kind.is_dynamic() else kind  # None: any type
         self._dtype = None if self._kind is None else self._kind.storage
         shape = port.partial_shape
         self._bounds = ([(d.min_length, d.max_length if d.max_length >= 0 else None) for d in shape]
                         if shape.rank.is_static else None)
-        self._accepted: tuple[int, ...] | None = None  # the last shape that fitted
-        self._tensor: Tensor | None = None  # what is read; unless it is a lent array
+        self._accepted: tuple[int, ...] | None = None  # the last shape that passed `_check`
+        self._tensor: Tensor | None = None  # the tensor that is read, unless an array is lent
         self._lent: Array | None = None
         self._own: Tensor | None = None
         self._staged: Array | None = None
-        self.private = True  # whether `read` gave memory that the slot has for itself
+        self.private = True  # True if the array of the last `read` is the slot's own memory
 
     # ---- setting
 
     def set(self, value: Any, share: bool) -> None:
-        """Takes a value; an array is read when the inference runs if it is shared and of the right type.
+        """Set the input's value. With ``share``, an array of the right type is not copied but read by the inference.
 
-        Raises: TypeError for what is no array, ValueError for strings that are no numbers, Error for another shape, a
-        Tensor of another type, or integers that a packed type does not hold.
+        Raises: TypeError for a value that is no array, ValueError for strings that are no numbers, Error for another
+        shape, a Tensor of another type, or integers that a packed type does not hold.
         """
         if isinstance(value, Tensor):
             return self.bind(value)
@@ -99,7 +99,7 @@ class InputSlot:
         return None
 
     def bind(self, tensor: Tensor) -> None:
-        """Reads this tensor from now on."""
+        """Make inferences read this tensor. Error for another type, or a shape that the input cannot have."""
         if self._kind is not None and tensor.element_type is not self._kind:
             raise Error(f"[Parameter] Failed to set tensor for input with precision: "
                         f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
@@ -108,19 +108,19 @@ class InputSlot:
         self._check(tuple(tensor.shape))
         self._tensor, self._lent = tensor, None
 
-    def _check_host(self, given: Any) -> None:
-        if on_device(given):
+    def _check_host(self, source: Any) -> None:
+        if on_device(source):
             raise Error(f"[Parameter] the array is on a CUDA device, the model on the CPU: copy it to the host first "
                         f"({self.port.node.source_location})")
 
     def _converted(self, value: Any) -> Array:
-        """An array with the port's values: its dtype still has to be cast, but bits and strings are done."""
+        """Return the value as an array. Bits and strings are converted; the caller still has to cast the dtype."""
         if not isinstance(value, np.ndarray):
             self._check_host(value)
         if isinstance(value, np.ndarray):
             array = value
-        elif value is None or not (isinstance(value, (*SIMPLE, list, tuple, np.generic)) or hasattr(value, "__array__")
-                                   or hasattr(value, "__dlpack__")):
+        elif value is None or not (isinstance(value, (*SCALAR_TYPES, list, tuple, np.generic))
+                                   or hasattr(value, "__array__") or hasattr(value, "__dlpack__")):
             raise TypeError(f"Incompatible inputs of type: {type(value)}")
         else:
             array = _as_array(value)
@@ -131,7 +131,7 @@ class InputSlot:
         elif self._kind is Type.string:
             array = Tensor(array).array if array.dtype.kind in "US" else _encoded(array)
         elif array.dtype.kind in "US":
-            array = array.astype(self._dtype)  # texts of numbers; ValueError for others
+            array = array.astype(self._dtype)  # strings of numbers; ValueError for others
         elif self._kind.packed:
             array = self._unpacked(array)
         elif array.dtype == self._kind.to_dtype():
@@ -141,7 +141,7 @@ class InputSlot:
         return array
 
     def _unpacked(self, array: Array) -> Array:
-        """Values of a type that shares bytes among them, in its storage. Error for integers out of range."""
+        """Convert an array to the storage dtype of the input's packed type. Error for integers out of range."""
         kind = self._kind
         assert kind is not None
         if not kind.integral_number:
@@ -153,7 +153,7 @@ class InputSlot:
             raise Error(f"[Parameter] {e} ({self.port.node.source_location})") from None
 
     def _own_tensor(self, array: Array) -> Tensor | None:
-        """The slot's own tensor in the array's shape; None for types that are kept as arrays."""
+        """Return the slot's own tensor in the array's shape; None for packed and dynamic types, which use arrays."""
         if self._kind is None or self._kind.packed:
             return None
         if self._own is None:
@@ -179,12 +179,12 @@ class InputSlot:
 
     @property
     def own(self) -> Tensor | None:
-        """The slot's own tensor, if it has one yet."""
+        """The slot's own tensor, or None if it has none yet."""
         return self._own
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that is read. One of the slot's own at first: zeros, and empty where the shape is dynamic."""
+        """The tensor that is read. At first the slot's own: it holds zeros, and dynamic dimensions have extent 0."""
         if self._tensor is None:
             if self._lent is not None:
                 kind = Type.of(self._lent.dtype) if self._kind is None else self._kind
@@ -198,9 +198,9 @@ class InputSlot:
         return self._tensor
 
     def read(self) -> Array:
-        """The input as a contiguous array, the same one as last time unless the caller lends a large other one.
+        """Return the input as a contiguous array: the same one as before, unless the caller lends another large array.
 
-        Raises: Error if it was never set and has a dynamic shape, or no longer has a shape that the model takes.
+        Raises: Error if it was never set and has a dynamic shape, or no longer has a shape that the model accepts.
         """
         array = self._lent
         if array is None:
@@ -208,11 +208,11 @@ class InputSlot:
             if self._tensor is self._own:
                 self.private = True
                 return array
-        self.private = array.nbytes <= COPIED_BYTES or not array.flags.c_contiguous
+        self.private = array.nbytes <= MAX_COPIED_BYTES or not array.flags.c_contiguous
         return self.staged(array) if self.private else array
 
     def _bound(self) -> Array:
-        """The array of the tensor that is read."""
+        """Return the array of the tensor that is read."""
         if self._tensor is None and self.port.partial_shape.is_dynamic:
             raise Error(f"[Parameter] the input tensor is not set, and its shape {self.port.partial_shape} is "
                         f"dynamic ({self.port.node.source_location})")
@@ -221,15 +221,15 @@ class InputSlot:
         return array
 
     def producer(self) -> Any:
-        """The owner of an array on a device, whose enqueued work inferences wait for; None if there is none."""
+        """Return the owner of an array on a device, whose enqueued work inferences wait for; None if there is none."""
         return None
 
     def pair(self, array: Array) -> HostDevicePair:
-        """What `read` gave as the shape function reads it, and as steps read it."""
+        """Return the array of `read` as the shape function (host) and as steps (device) read it."""
         return HostDevicePair(array, array)
 
     def staged(self, array: Array) -> Array:
-        """A copy of the array in memory of the slot's own."""
+        """Copy the array to memory of the slot. Return the copy."""
         staged = self._staged
         if staged is None or staged.shape != array.shape or staged.dtype != array.dtype:
             staged = self._staged = host_memory.empty(array.shape, array.dtype)
@@ -237,7 +237,7 @@ class InputSlot:
         return staged
 
     def zeros(self, shape: Iterable[Any]) -> Array:
-        """An array of this shape and the input's type. Error if the model does not take the shape."""
+        """Return zeros of this shape and the input's type. Error if the model does not accept the shape."""
         extents = tuple(d if isinstance(d, int) else d.get_length() for d in shape)
         self._check(extents)
         return np.zeros(extents, self.port.element_type.storage)
@@ -253,7 +253,7 @@ def _as_array(value: Any) -> Array:
 
 
 def _encoded(array: Array) -> Array:
-    """An object array of bytes. TypeError for items that are no text."""
+    """Return an object array of bytes. TypeError for items that are neither str nor bytes."""
     encoded = np.empty(array.shape, object)
     flat = encoded.reshape(-1)
     for i, item in enumerate(array.reshape(-1)):
@@ -264,7 +264,7 @@ def _encoded(array: Array) -> Array:
 
 
 def _borrowed(tensor: Any) -> Tensor:
-    """A tensor of openvino as one of ours, in the same memory where that is possible."""
+    """Return an openvino.Tensor as an ovgpu Tensor, in the same memory if possible, else as a copy."""
     try:
         return Tensor(tensor, shared_memory=True)
     except (RuntimeError, ValueError):

@@ -1,8 +1,8 @@
-"""Inferences of a decoder that append a few rows to its caches in place: see `ovgpu.passes.split_decode`.
+"""Decode steps: inferences that append a few rows to KV caches in place, see `ovgpu.passes.split_decode`.
 
-Such an inference computes masks on the host, writes them and two numbers where the device reads them, and runs a
-program in which nothing else has changed since the last one. All others, the first one and those that find no room
-among them, run the model's own program.
+A decode step computes masks on the host, writes them and two lengths to memory that the device reads, and runs a
+program in which nothing else has changed since the last step. All other inferences run the model's own program, such as
+the first one and those that exceed the capacity of the caches.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from ovgpu.runtime.state import Variables
 from ovgpu.symbolic import HELPERS, ExpressionCodegen, Int, Table
 from ovgpu.types import Type
 
-MAX_APPENDED_ROWS = 16  # rows that an inference may append: the host computes the masks of many more rows too slowly
+MAX_APPENDED_ROWS = 16  # per decode step; the host computes masks of many more rows too slowly
 
 Shapes = Sequence[tuple[int, ...]]
 
 
 class DecodePrograms:
-    """The programs of the two parts of a model, shared by its requests. ``read`` are the numbers of the inputs that the
-    device reads, ``seen`` of those and the ones whose shapes matter to what it runs."""
+    """Programs of the host part and the device part of a model, shared by its requests.
+
+    ``read`` has the numbers of the inputs that the device part reads, ``used`` also those that only its shape functions
+    read. ``hosts`` has the programs of the host part by ranks and types of its inputs.
+    """
 
     def __init__(self, parts: DecodeSplit, backend: Backend) -> None:
         self.parts = parts
@@ -55,21 +58,21 @@ class DecodePrograms:
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
         self.read = [number for number, value in enumerate(self.device.inputs) if value in roots]
         shape_functions = " ".join(segment.shape_function_source for segment in self.device.segments)
-        self.seen = [number for number, value in enumerate(self.device.inputs)
+        self.used = [number for number, value in enumerate(self.device.inputs)
                      if number in self.read or f"A[{value}]" in shape_functions]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
     def of(model: Any, backend: Backend) -> DecodePrograms | None:
-        """Those of a model; None if it does not split."""
+        """Return the programs of a model, or None if it cannot be split."""
         parts = split_decode(model)
         return None if parts is None else DecodePrograms(parts, backend)
 
 
-def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
-    """A function from the shapes of a model's inputs to shapes that are made of them."""
+def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
+    """Compile symbolic shapes to a function from the shapes of a model's inputs to concrete shapes."""
     codegen = ExpressionCodegen(lambda atom: "S[{}][{}]".format(*atom.args))
-    rows = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in wanted]
+    rows = ["".join(f"{codegen.expression(d)}, " for d in shape) for shape in append_shapes]
     body = "; ".join([*codegen.lines, f"return ({', '.join(f'({row})' for row in rows)},)"])
     names: dict[str, Any] = dict(HELPERS)
     exec(f"def shapes(S): {body}", names)
@@ -77,7 +80,7 @@ def _shapes(wanted: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:
 
 
 class DecodeSteps:
-    """Decode steps of one request, bound once per capacity of the caches."""
+    """Decode steps of one request, bound (and captured) once per capacity of the caches."""
 
     def __init__(self, programs: DecodePrograms, backend: Backend, variables: Variables, constants: Constants,
                  cancellation: Cancellation) -> None:
@@ -85,11 +88,11 @@ class DecodeSteps:
         self._variables = variables
         self.executor = Executor(programs.device, backend, constants, cancellation)
         self._feeds = [_FeedMemory(backend, feed) for feed in programs.parts.feeds]
-        self._host: dict[Any, _HostPart] = {}
-        self._on_host: Constants = {}
+        self._host_parts: dict[Any, _HostPart] = {}
+        self._host_constants: Constants = {}
         self._cached_replay: tuple[list[Array], Replay] | None = None
-        self._last: tuple[Shapes, list[Array], int] | None = None  # what `_rows_left` said last, and for how many rows
-        self._cache_arguments: tuple[list[Array], list[HostDevicePair]] | None = None  # caches, and arguments for them
+        self._last: tuple[Shapes, list[Array], int] | None = None  # see `_inspect_caches`
+        self._cache_arguments: tuple[list[Array], list[HostDevicePair]] | None = None  # whole caches, arguments
 
     @cached_property
     def _lengths(self) -> HostDevicePair:
@@ -98,105 +101,111 @@ class DecodeSteps:
     def take(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
         """Return the executor's arguments after the model's inputs, or None if the inference is no decode step.
 
-        After the inference the caches have `rows` rows. Only inputs among ``programs.seen`` have to be uploaded.
+        ``hosts`` are the model's inputs, of which only those in ``programs.used`` have to be uploaded. After the
+        inference the caches have `rows` rows.
         """
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
                 return None
-        wholes = self._rows_left([x.shape for x in hosts])
-        if wholes is None:
+        whole_caches = self._reserve_rows([x.shape for x in hosts])
+        if whole_caches is None:
             return None
         parts = self.programs.parts
-        had, keys = self._lengths.host.tolist()
-        inputs = [*hosts, *[_shaped(wholes[i].shape, had, parts.caches[i]) for i in parts.asks]]
-        part, capacity = self._part(inputs), wholes[0].shape[parts.caches[0].axis]
+        past_rows, keys = self._lengths.host.tolist()
+        inputs = [*hosts, *[_placeholder(whole_caches[i].shape, past_rows, parts.caches[i]) for i in parts.asks]]
+        part, capacity = self._host_part(inputs), whole_caches[0].shape[parts.caches[0].axis]
         count = len(parts.feeds)
         uniform = part.uniform(inputs)
         if uniform is not None:
             if (not all([value for _, value in uniform[count:]])
                     or any([f.grows and x[0][-1] != keys for f, x in zip(parts.feeds, uniform)])):
                 return None
-            given = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
+            feed_pairs = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
         else:
-            found = part.executor.run(inputs, {}, Fresh(HOST))
+            found = part.executor.run(inputs, {}, Fresh(HOST_BACKEND))
             if not all(map(bool, found[count:])) or any(f.grows and x.shape[-1] != keys
                                                         for f, x in zip(parts.feeds, found)):
-                return None  # a mask of other keys: the model's own program says what is wrong, or broadcasts it
-            given = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
-        if self._cache_arguments is None or self._cache_arguments[0] is not wholes:
-            self._cache_arguments = wholes, [self._lengths, *(HostDevicePair(whole, whole) for whole in wholes)]
-        return [*given, *self._cache_arguments[1]]
+                return None  # a mask for another number of keys: the model's own program broadcasts it or raises
+            feed_pairs = [feed.copy(value, capacity) for feed, value in zip(self._feeds, found)]
+        if self._cache_arguments is None or self._cache_arguments[0] is not whole_caches:
+            self._cache_arguments = (
+                whole_caches, [self._lengths, *(HostDevicePair(whole, whole) for whole in whole_caches)])
+        return [*feed_pairs, *self._cache_arguments[1]]
 
-    def _part(self, inputs: Sequence[Array]) -> _HostPart:
-        """The host's part for inputs of these ranks and types."""
+    def _host_part(self, inputs: Sequence[Array]) -> _HostPart:
+        """Return the host part for inputs of these ranks and types."""
         key = tuple([(x.ndim, x.dtype) for x in inputs])
-        found = self._host.get(key)
+        found = self._host_parts.get(key)
         if found is None:
             program = program_for(self.programs.parts.host, inputs, self.programs.hosts)
-            found = self._host[key] = _HostPart(Executor(program, HOST, self._on_host))
+            found = self._host_parts[key] = _HostPart(Executor(program, HOST_BACKEND, self._host_constants))
         return found
 
-    def _rows_left(self, shapes: Shapes) -> list[Array] | None:
-        """The caches whole, if all have as many rows, and room for as many more; these numbers as lengths."""
-        wanted, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
-        rows, had = wanted[0][first], int(self._lengths.host[1])
-        if self._last is None or self._last[0] != wanted or self._variables.now.rows != had:
-            had = self._rows()
-            self._last = self._look(wanted, had, rows) if had and 0 < rows <= MAX_APPENDED_ROWS else None
-        if self._last is None or had + rows > self._last[2]:
+    def _reserve_rows(self, shapes: Shapes) -> list[Array] | None:
+        """Return the caches with their spare capacity, and set `_lengths`; None if the new rows do not fit."""
+        append_shapes, first = self.programs.shapes(shapes), self.programs.parts.caches[0].axis
+        rows, past_rows = append_shapes[0][first], int(self._lengths.host[1])
+        if self._last is None or self._last[0] != append_shapes or self._variables.now.rows != past_rows:
+            past_rows = self._cached_rows()
+            self._last = (self._inspect_caches(append_shapes, past_rows, rows)
+                          if past_rows and 0 < rows <= MAX_APPENDED_ROWS else None)
+        if self._last is None or past_rows + rows > self._last[2]:
             self._last = None
             return None
-        self._lengths.host[:] = had, had + rows
+        self._lengths.host[:] = past_rows, past_rows + rows
         return self._last[1]
 
-    def _rows(self) -> int:
-        """Of the first cache."""
+    def _cached_rows(self) -> int:
+        """Return the number of rows of the first cache."""
         cache = self.programs.parts.caches[0]
         now = self._variables.value(cache.name).array
         return 0 if now is None else now.shape[cache.axis]
 
-    def _look(self, wanted: Shapes, had: int, rows: int) -> tuple[Shapes, list[Array], int] | None:
-        """At all caches, whether they are alike and can take ``rows`` more: they whole, and how many rows they can
-        have."""
-        wholes, extents, bounds = list[Array](), set[int](), list[int]()
-        for cache, shape in zip(self.programs.parts.caches, wanted):
+    def _inspect_caches(self, append_shapes: Shapes, past_rows: int,
+                        rows: int) -> tuple[Shapes, list[Array], int] | None:
+        """Return (append_shapes, caches with their spare capacity, maximum number of rows).
+
+        None if the caches differ in rows or capacity, or if a variable does not admit ``rows`` more.
+        """
+        whole_caches, extents, bounds = list[Array](), set[int](), list[int]()
+        for cache, shape in zip(self.programs.parts.caches, append_shapes):
             axis, variable = cache.axis, self._variables.all[cache.name]
             now, buffer = self._variables.value(cache.name)
             whole = variable.whole(now, buffer)
             if (now is None or whole is None or shape[axis] != rows
-                    or now.shape != (*shape[:axis], had, *shape[axis + 1 :])
-                    or not variable.admits((*shape[:axis], had + rows, *shape[axis + 1 :]))):
+                    or now.shape != (*shape[:axis], past_rows, *shape[axis + 1 :])
+                    or not variable.admits((*shape[:axis], past_rows + rows, *shape[axis + 1 :]))):
                 return None
-            wholes.append(whole)
+            whole_caches.append(whole)
             extents.add(whole.shape[axis])
             bounds.append(variable.most(axis))
-        return (wanted, wholes, min(*extents, *bounds)) if len(extents) == 1 else None
+        return (append_shapes, whole_caches, min(*extents, *bounds)) if len(extents) == 1 else None
 
     def replay(self, pairs: Sequence[HostDevicePair]) -> Replay | None:
-        """The last step, if the one that `take` has told of is to be run with the same arrays."""
+        """Return the replay of the last step if the step prepared by `take` uses the same arrays, else None."""
         if self._cached_replay is None:
             return None
         arrays, replay = self._cached_replay
-        for number, array in zip(self.programs.seen, arrays):
+        for number, array in zip(self.programs.used, arrays):
             if pairs[number].device is not array:
                 return None
         return replay if replay.matches() else None
 
-    def keep(self, pairs: Sequence[HostDevicePair], replay: Replay | None) -> None:
-        """Remembers the step just run, if it can be run again."""
+    def store(self, pairs: Sequence[HostDevicePair], replay: Replay | None) -> None:
+        """Cache the replay of the step that has just run, if it can be replayed."""
         program = self.executor.program
         self._cached_replay = None
         if replay is not None and not program.states and not program.assigns:
-            self._cached_replay = [pairs[number].device for number in self.programs.seen], replay
+            self._cached_replay = [pairs[number].device for number in self.programs.used], replay
 
     @property
     def rows(self) -> int:
-        """Rows that the caches have after the step that `take` has told of."""
+        """The number of rows that the caches have after the step prepared by `take`."""
         return int(self._lengths.host[1])
 
 
 class _HostPart:
-    """Host values for the device: one number for each result where intervals tell it, else computed in full."""
+    """Host part of decode steps: a result is one number if intervals prove it uniform, else computed in full."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -205,7 +214,7 @@ class _HostPart:
             self._intervals = Intervals(executor.program)
 
     def uniform(self, inputs: Sequence[Array]) -> list[tuple[tuple[int, ...], Any]] | None:
-        """The shape of each result and the number that all its elements are, None if one has several."""
+        """Return each result's shape and the number that fills it, or None unless all results are proven uniform."""
         if self._intervals is None:
             return None
         self.executor.take(inputs, {})
@@ -214,22 +223,22 @@ class _HostPart:
 
 
 class _FeedMemory:
-    """Memory of one feed on either side. Where the last axis grows, it has room for as many columns as the caches have
-    rows, and the device reads those that there are keys for."""
+    """Staging buffer of one feed. If the feed's last axis grows, the buffer has as many columns as the caches have rows
+    of capacity, and the device reads only the columns of existing keys."""
 
     def __init__(self, backend: Backend, feed: Feed) -> None:
         self._staging, self._grows, self._type = StagingBuffer(backend, True), feed.grows, feed.port.spec.type
-        # an array, the number that fills it, and the column up to which it does
+        # the array filled last, the number that fills it, and the end of the filled columns
         self._filled: tuple[HostDevicePair, Any, int] | None = None
 
     def copy(self, value: Array, capacity: int) -> HostDevicePair:
-        """The feed with these elements."""
+        """Return the feed with these elements."""
         pair, self._filled = self._pair(value.shape, capacity), None
         np.copyto(pair.host[..., : value.shape[-1]] if self._grows else pair.host, value)
         return pair
 
     def fill(self, shape: tuple[int, ...], number: Any, capacity: int) -> HostDevicePair:
-        """The feed full of one number; written where it is not already."""
+        """Return the feed filled with one number; only columns that do not have it yet are written."""
         pair, columns = self._pair(shape, capacity), shape[-1] if self._grows else 0
         filled, begin = self._filled, 0
         if filled is not None and filled[0] is pair and filled[1] == number:
@@ -245,11 +254,11 @@ class _FeedMemory:
         return self._staging.pair((*shape[:-1], capacity) if self._grows else shape, self._type)
 
 
-HOST = CpuBackend()
+HOST_BACKEND = CpuBackend()
 
 
-def _shaped(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
-    """An array of the shape of a cache with so many rows, of which nothing else is read."""
+def _placeholder(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
+    """Return an array with type and shape of a cache of ``rows`` rows. Its elements are not meant to be read."""
     dtype = cache.type.storage
     shape = (*whole[: cache.axis], rows, *whole[cache.axis + 1 :])
     return np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))

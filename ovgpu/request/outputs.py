@@ -1,4 +1,4 @@
-"""The outputs of a request: tensors that inferences write, the request's own or the caller's."""
+"""Outputs of a request: tensors that inferences write, which belong to the request or to the caller."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ovgpu.types import PartialShape, Type
 
 
 class OutputSlot:
-    """One output of a request; an inference writes its tensor's memory directly."""
+    """One output of a request. An inference writes to its tensor's memory directly."""
 
-    _lent = None  # as that of an input: an array that is no tensor
+    _lent = None  # outputs have no lent array; `InputSlot` has the same attribute
     address: tuple[int, ...] = ()
-    """Where on a device results are written, if the caller has decided that."""
+    """The device address of the caller's tensor, if the caller has bound one on the device."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         self._tensor: Tensor | None = None
-        self.bound = False  # whether the tensor is the caller's
-        self._array: Array | None = None  # what an inference writes, where that is not the tensor itself
+        self.bound = False  # True if the tensor is the caller's
+        self._array: Array | None = None  # array that an inference writes, if not the tensor's memory
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor. Before the first inference zeros, and empty where the shape is dynamic."""
+        """The output tensor. Before the first inference it holds zeros; dynamic dimensions have extent 0."""
         if self._tensor is None:
             kind, shape = self.port.element_type, self.port.partial_shape
             extents = ([d.get_length() if d.is_static else 0 for d in shape] if shape.rank.is_static else [0])
@@ -41,9 +41,9 @@ class OutputSlot:
         return self._tensor
 
     def bind(self, tensor: Tensor) -> None:
-        """Has inferences write this tensor, which gets the shape of the result if its memory suffices.
+        """Make inferences write to this tensor, which takes the shape of the result if its memory is large enough.
 
-        Raises: Error for another element type, or a shape that the output cannot have (an empty tensor fits).
+        Raises: Error for another element type, or a shape that the output cannot have (an empty tensor is accepted).
         """
         kind, place = self.port.element_type, self.port.node.source_location
         if not kind.is_dynamic() and tensor.element_type is not kind:
@@ -62,9 +62,9 @@ class OutputSlot:
                         f"({self.port.node.source_location})")
 
     def place(self, shape: tuple[int, ...], kind: Type) -> Array:
-        """The array for a result of this shape: the same one as last time if the shape is."""
+        """Return the array to write a result of this shape to: the same array as before if the shape is the same."""
         if not kind.packed:
-            tensor = self._shaped(shape, kind)
+            tensor = self._resized_tensor(shape, kind)
             if tensor.is_continuous():
                 return tensor.array
         if self._array is None or self._array.shape != shape or self._array.dtype != kind.storage:
@@ -72,13 +72,13 @@ class OutputSlot:
         return self._array
 
     def host(self) -> Array | None:
-        """Where the result is to be downloaded to, if it is not computed on the host."""
+        """Return the host array that an inference downloads the result to, or None if it downloads nothing."""
         return None
 
     def _new_tensor(self, kind: Type, shape: tuple[int, ...]) -> Tensor:
         return Tensor(kind, shape)
 
-    def _shaped(self, shape: tuple[int, ...], kind: Type) -> Tensor:
+    def _resized_tensor(self, shape: tuple[int, ...], kind: Type) -> Tensor:
         tensor = self._tensor
         if tensor is None or (tensor.element_type is not kind and not self.bound):
             tensor = self._tensor = self._new_tensor(kind, shape)
@@ -90,16 +90,16 @@ class OutputSlot:
                             f"({self.port.node.source_location})") from None
         return tensor
 
-    def keep(self, result: Array) -> None:
-        """Brings a result, written by `place` or not, into the tensor."""
+    def store(self, result: Array) -> None:
+        """Bring a result into the tensor, unless it was written there, to the array of `place`."""
         tensor = self._tensor
         if tensor is None or result is not tensor._array:
             self._fill(result)
 
     def _fill(self, result: Array) -> None:
-        """Copies a result on the host into the tensor."""
+        """Copy a result on the host into the tensor."""
         kind = self._kind_of(result)
-        tensor = self._shaped(tuple(result.shape), kind)
+        tensor = self._resized_tensor(tuple(result.shape), kind)
         if kind.packed:
             tensor.copy_from(Tensor.from_array(result, kind))
         else:
@@ -111,21 +111,25 @@ class OutputSlot:
 
     @property
     def own(self) -> Tensor | None:
-        """The tensor, if it is the slot's own."""
+        """The tensor if it belongs to the slot, else None."""
         return None if self.bound else self._tensor
 
     def producer(self) -> Any:
-        """The owner of the tensor on a device, for whose readers of the last result inferences wait; None if there is
-        none."""
+        """Return the owner of the bound tensor's device memory, or None if the tensor is on the host.
+
+        Inferences wait for work enqueued on that memory, such as reads of the last result.
+        """
         return None
 
     def overlaps(self, array: Array) -> bool:
-        """Whether an inference that reads the array might write over it."""
+        """Return whether an inference that reads the array might overwrite it."""
         return self._tensor is not None and np.may_share_memory(self._tensor._memory, array)
 
     def value(self, share: bool, decode_strings: bool) -> Any:
-        """The output as an array: openvino's view of the tensor's bits, or a copy of it; texts are always copied.
-        OpError if there is no memory for the copy."""
+        """Return the output as an array as in `Tensor.data`: a view if ``share``, else a copy; strings always a copy.
+
+        Raises: OpError if there is no memory for the copy.
+        """
         tensor = self.tensor
         if tensor.element_type is Type.string:
             return tensor.str_data if decode_strings else tensor.bytes_data
@@ -139,12 +143,12 @@ class OutputSlot:
             raise OpError(explain(e)).at("Result", self.port.node.source_location) from e
 
     def preserve(self) -> None:
-        """Bring copies of the last result that were handed out, and not read yet, to the host: the next inference
-        writes over it."""
+        """Download copies of the last result that were returned and not read yet, before the next inference overwrites
+        the result."""
 
 
 class RequestMemory:
-    """`binding.Memory` of a request: results go to its outputs, new values to the spare buffers of its variables."""
+    """`binding.Memory` of a request: results go to its outputs, new values to the buffers of its variables."""
 
     def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
         self._outputs, self._variables = outputs, variables

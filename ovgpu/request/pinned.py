@@ -1,4 +1,4 @@
-"""Memory of a request's inputs and outputs where the device has memory of its own: pinned, and on the device."""
+"""Staging buffers of a request's inputs and outputs: pinned host memory paired with device memory."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ovgpu.types import Shape, Type
 
 
 class HostDevicePair(NamedTuple):
-    """An array on the host and one of its shape and type on the device; the same one twice if there is no other."""
+    """Array on the host and one of the same shape and type on the device; the same array twice if there is only one."""
 
     host: Array
     device: Array
 
 
 class StagingBuffer:
-    """Memory for one tensor on either side, which grows together: a copy between them is bound to both."""
+    """Pinned memory and device memory for one tensor. They grow together, because a copy step is bound to both."""
 
     def __init__(self, backend: Backend, dynamic: bool) -> None:
-        # Not by methods: they would hold the staging buffer, and all would wait for the collector.
+        # Bound methods would refer to the staging buffer, and only the garbage collector could free the cycle.
         self._block = Block(partial(_allocate, backend), partial(_dense, backend), dynamic)
 
     def pair(self, shape: tuple[int, ...], kind: Type) -> HostDevicePair:
-        """The arrays of this shape and type."""
+        """Return the host and device arrays of this shape and type."""
         return self._block.array(shape, kind)
 
 
@@ -42,7 +42,7 @@ def _dense(backend: Backend, memory: tuple[Any, Any], shape: tuple[int, ...], ki
 
 
 class StagedTensor(Tensor):
-    """A tensor in the pinned memory of a staging buffer, the only one there. Subclasses may take other memory."""
+    """Tensor in the pinned memory of a staging buffer of its own. Subclasses may use other memory."""
 
     __slots__ = ("_staging", "pinned")
     _staging: StagingBuffer
@@ -51,7 +51,7 @@ class StagedTensor(Tensor):
 
     @classmethod
     def of(cls, staging: StagingBuffer, kind: Type, shape: tuple[int, ...]) -> StagedTensor:
-        """Zeros of a type that is neither packed nor string."""
+        """Return a tensor of zeros; its type must be neither packed nor string."""
         tensor = cls.__new__(cls)
         tensor._staging = staging
         tensor._hold(tensor._new(kind, Shape(shape)), kind, shape, owned=True)
@@ -63,5 +63,5 @@ class StagedTensor(Tensor):
         return host
 
     def pair(self) -> HostDevicePair:
-        """The tensor's pinned memory, and that on the device, in its shape."""
+        """Return the tensor's pinned memory and the device memory paired with it, in the tensor's shape."""
         return self._staging.pair(self._shape, self._element_type)

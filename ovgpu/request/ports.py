@@ -1,4 +1,4 @@
-"""The ports of a compiled model, and finding one by number, tensor name or port."""
+"""Ports of a compiled model, and the look-up of a port by number, tensor name or port."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ovgpu.model import Output
 
 
 class ConstOutput(Output):
-    """An input or output of a compiled model: as it was when the model was compiled.
+    """Input or output of a compiled model, as it was when the model was compiled.
 
-    It is equal to, and hashes like, the port of the model that was compiled, so either finds a result.
+    It is equal to the port of the model that was compiled, and has the same hash, so results are found by either.
     """
 
     __slots__ = ("_hash", "source")
@@ -43,7 +43,7 @@ class ConstOutput(Output):
 
 
 class PortList(list[ConstOutput]):
-    """The inputs, or the outputs, of a compiled model."""
+    """List of the inputs or of the outputs of a compiled model."""
 
     def __init__(self, ports: Sequence[Output], kind: str) -> None:
         super().__init__(map(ConstOutput, ports))
@@ -52,17 +52,17 @@ class PortList(list[ConstOutput]):
         for number, port in enumerate(self):
             self._numbers[port] = number
             self._numbers.update(dict.fromkeys(port.get_names(), number))
-        for number, port in enumerate(self):  # an output is also known by what the graph calls its tensor
+        for number, port in enumerate(self):  # an output is also found by the tensor that it returns
             tensor = port.tensor_port
             for key in (tensor, *tensor.get_names()):
                 self._numbers.setdefault(key, number)
 
     def find(self, key: Any) -> int | None:
-        """The number of the port that a tensor name or a port means, or None."""
+        """Return the number of the port with a tensor name, or equal to a port; None if there is no such port."""
         return self._numbers.get(key)
 
     def number(self, key: Any = None) -> int:
-        """The number of the port that a number, a tensor name or a port means; of the only one without a key.
+        """Return the number of the port for a number, a tensor name or a port; 0 without a key if there is only one.
 
         Raises: RuntimeError if there is no such port, TypeError for a key of another kind.
         """
@@ -88,13 +88,13 @@ class PortList(list[ConstOutput]):
         return number
 
     def index_number(self, index: Any) -> int:
-        """`number` of what must be a number, or None for the only port."""
+        """Return `number` of an index; None stands for the only port. TypeError for a name or a port."""
         if isinstance(index, (str, Output)):
             raise TypeError(f"an {self.kind} is meant by its number here, got {index!r}")
         return self.number(index)
 
     def port(self, key: Any = None) -> ConstOutput:
-        """The port itself; see `number`."""
+        """Return the port for a key; see `number`."""
         return self[self.number(key)]
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class PortList(list[ConstOutput]):
         return f"{self.kind}s {', '.join(names)}" if names else f"no {self.kind}s"
 
     def listing(self) -> str:
-        """The ports as `repr` of models and requests lists them."""
+        """Return the list of ports in the `repr` of models and requests."""
         return f"{self.kind}s[\n" + ",\n".join(map(repr, self)) + "\n]"
 
 

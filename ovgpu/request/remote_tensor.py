@@ -1,4 +1,4 @@
-"""Tensors in device memory, and where they come from: openvino's RemoteTensor and RemoteContext."""
+"""Tensors in device memory and the contexts that create them: OpenVINO's RemoteTensor and RemoteContext."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu import tensor as host
+from ovgpu import tensor as tensor_module
 from ovgpu.backends.cuda import CudaBackend, interop
 from ovgpu.errors import Error
 from ovgpu.request.pinned import StagedTensor, StagingBuffer
@@ -15,24 +15,24 @@ from ovgpu.types import Array, Shape, Type
 
 
 class RemoteTensor(Tensor):
-    """A tensor in the memory of a CUDA device. `Tensor` makes one of whatever is in such memory:
+    """Tensor in the memory of a CUDA device. `Tensor` creates one from any array in such memory:
 
-    - `Tensor(array)`: a copy of a CuPy array, a torch tensor, anything with `__dlpack__` or
-      `__cuda_array_interface__`; with ``shared_memory=True`` its own memory
-    - `Tensor(remote)`, `Tensor(remote, begin, end)`: another tensor's memory, or a region of it
+    - `Tensor(array)`: copies a CuPy array, a torch tensor, or any object with `__dlpack__` or
+      `__cuda_array_interface__`; with ``shared_memory=True`` it shares the array's memory
+    - `Tensor(remote)`, `Tensor(remote, begin, end)`: shares another tensor's memory, or a region of it
 
-    `RemoteContext.create_tensor` gives new memory. ``data`` is a read-only copy on the host; CuPy and torch take the
-    tensor itself by DLPack, in place. Bind it to a request with `set_tensor`: inferences then read or write it
-    where it is.
+    `RemoteContext.create_tensor` allocates new memory. ``data`` is a read-only copy on the host. CuPy and torch use the
+    tensor itself through DLPack, without a copy. Bind it to a request with `set_tensor`, and inferences read or write
+    it in place.
 
-    Raises: RuntimeError for memory to share that is not C-contiguous, or a type that is none here.
+    Raises: RuntimeError for memory to share that is not C-contiguous, or a dtype that is not an element type.
     """
 
     __slots__ = ("_moves", "_producer")
     _producer: Any
-    """The object that the memory came from: it knows what has been enqueued on it."""
+    """The object that the memory came from; it knows the work that has been enqueued on it."""
     _moves: bool
-    """Whether the first to ask for the data on the host brings the tensor there."""
+    """True if the first access to the data on the host moves the tensor to the host."""
 
     def __init__(self, array: Any = None, shape: Any = None, type: Any = None, *, shared_memory: bool = False) -> None:
         if isinstance(shape, bool):
@@ -55,7 +55,7 @@ class RemoteTensor(Tensor):
     @classmethod
     def of(cls, array: Any, kind: Type, *, producer: Any = None, owned: bool = False,
            moves: bool = False) -> RemoteTensor:
-        """A tensor of a CuPy array of ``kind.storage``; one that is ``owned`` may get more memory."""
+        """Return a tensor that shares a CuPy array of ``kind.storage``; `set_shape` may replace ``owned`` memory."""
         tensor = cls.__new__(cls)
         tensor._producer, tensor._moves = producer, moves
         tensor._hold(array, kind, tuple(array.shape), owned=owned)
@@ -76,12 +76,12 @@ class RemoteTensor(Tensor):
 
     @property
     def producer(self) -> Any:
-        """The object that knows what has been enqueued on the memory."""
+        """The object that knows the work enqueued on the memory."""
         return self._array if self._producer is None else self._producer
 
     @property
     def array(self) -> Any:
-        """The elements on the host, in their storage type."""
+        """The elements on the host, in their storage dtype."""
         if not self.remote:
             return self._array
         found = interop.to_host(self._array, self.producer)
@@ -93,14 +93,14 @@ class RemoteTensor(Tensor):
 
     @property
     def data(self) -> Array:
-        """A copy on the host, as `Tensor.data` shows it; read-only, unless the tensor is itself a copy of a state."""
+        """A host copy in the dtype of `Tensor.data`; read-only, unless the tensor is itself a copy of a state."""
         view: Array = self.array.view(self._element_type.to_dtype())
         return view
 
     def copy_from(self, source: Any) -> None:
-        """Take over the elements and the shape of a tensor, array or list of the same element type, on either side.
+        """Copy elements and shape of a tensor, array or list of the same element type, on the host or a device.
 
-        Raises: RuntimeError if the types differ or the memory does not suffice, TypeError otherwise.
+        Raises: RuntimeError if the types differ or the memory is too small, TypeError for another kind of source.
         """
         if not isinstance(source, Tensor):
             source = Tensor(source)
@@ -120,11 +120,11 @@ class RemoteTensor(Tensor):
         return found
 
     def get_device_name(self) -> str:
-        """The device that the memory belongs to."""
+        """Return the name of the device that the memory belongs to."""
         return f"NVIDIA.{self._array.device.id}"
 
     def get_params(self) -> dict[str, Any]:
-        """The address of the memory, as ``MEM_HANDLE``."""
+        """Return the address of the memory, as ``MEM_HANDLE``."""
         return {"MEM_HANDLE": self._array.data.ptr}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
@@ -134,11 +134,11 @@ class RemoteTensor(Tensor):
         return f"<RemoteTensor: shape{self.shape} type: {self._element_type.type_name}>"
 
 
-host.of_device = RemoteTensor
+tensor_module.remote_tensor_class = RemoteTensor
 
 
 class RemoteContext:
-    """Memory of a CUDA device; see `Core.get_default_context`."""
+    """Allocator of tensors for a CUDA device; see `Core.get_default_context`."""
 
     def __init__(self, device: str, backend: CudaBackend) -> None:
         self._device, self._backend = device, backend
@@ -147,12 +147,14 @@ class RemoteContext:
         return self._device
 
     def get_params(self) -> dict[str, Any]:
-        """Nothing that a program needs: memory is handed over by DLPack."""
+        """Return an empty dict: programs share memory by DLPack instead of handles."""
         return {}
 
     def create_tensor(self, type: Any, shape: Any, properties: Any = None) -> RemoteTensor:
-        """A tensor of zeros on the device, which grows when an inference's result needs more. RuntimeError for packed
-        types and strings."""
+        """Return a tensor of zeros on the device, which grows if an inference's result needs more memory.
+
+        Raises: RuntimeError for packed types, strings, and any ``properties``.
+        """
         kind = Type(type)
         if kind.packed or kind is Type.string:
             raise Error(f"a tensor of {kind.type_name} cannot be on a device")
@@ -162,7 +164,7 @@ class RemoteContext:
         return RemoteTensor.of(array, kind, owned=True)
 
     def create_host_tensor(self, type: Any, shape: Any) -> Tensor:
-        """A tensor of zeros on the host, in pinned memory."""
+        """Return a tensor of zeros on the host, in pinned memory unless the type is packed or string."""
         kind = Type(type)
         if kind.packed or kind is Type.string:
             return Tensor(kind, shape)

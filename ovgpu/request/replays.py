@@ -1,8 +1,7 @@
-"""Inferences that are run again as they are: by the graph of the last one like them.
+"""Replays: inferences that launch the CUDA graph of an earlier inference unchanged.
 
-An inference depends on where its tensors and states lie, and on nothing else, if no shape and no value is computed on
-the host. Comparing those places takes a few microseconds; finding the binding for them, and all that it needs, takes
-ten times as long.
+If no shape and no value is computed on the host, an inference depends only on the locations of its tensors and states.
+Comparing the locations takes a few microseconds; finding their binding and preparing the run takes ten times as long.
 """
 
 from __future__ import annotations
@@ -21,47 +20,47 @@ from ovgpu.request.pinned import HostDevicePair, StagedTensor
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.state import Snapshot, Value, Variable, Variables
 
-CACHED_REPLAYS = 4  # per request: the states of two are in the other buffers
+CACHED_REPLAYS = 4  # per request; states alternate between two buffers, so one kind of inference needs two
 
-Place = tuple[Any, Any, int, Any, Any]
-"""Location of a tensor: its slot, the request's own array or None, and address, shape and strides of another one."""
+TensorLocation = tuple[Any, Any, int, Any, Any]
+"""Location of a tensor: its slot, the array if it is the request's, else None and address, shape, strides."""
 Change = tuple[Variable, Array, int, Value]
-"""A variable, its value before an inference and the number of its buffer, and what it is after it."""
+"""A variable, its value before an inference, the number of that value's buffer, and the value after the inference."""
 
 
 class Replay:
-    """An inference that succeeded, of which only states and the contents of tensors may change."""
+    """Inference that succeeded and can be run again if only states and the contents of tensors have changed."""
 
-    def __init__(self, executor: Executor, places: Sequence[Place], results: Sequence[tuple[ResultTensor, Array]],
-                 transition: Transition | None) -> None:
+    def __init__(self, executor: Executor, locations: Sequence[TensorLocation],
+                 results: Sequence[tuple[ResultTensor, Array]], transition: Transition | None) -> None:
         assert executor.bound is not None
         self.executor = executor
         self._key, binding = executor.bound
-        self._binding = ref(binding)  # which holds memory, and goes when the executor drops it
-        self._places, self._results, self._transition = places, results, transition
+        self._binding = ref(binding)  # weak, because the binding holds memory until the executor drops it
+        self._locations, self._results, self._transition = locations, results, transition
 
     @staticmethod
     def of(executor: Executor, pairs: Sequence[HostDevicePair], inputs: Sequence[InputSlot],
            outputs: Sequence[OutputSlot], results: Sequence[Array],
            transition: Transition | None = None) -> Replay | None:
-        """The inference just run; None if it depends on more than `matches` compares, or is not captured yet."""
+        """Return the replay of the last inference; None if it is not captured, or depends on more than locations."""
         if not executor.fixed or not executor.captured:
             return None
-        places = [_place(slot) for slot in (*inputs, *outputs)]
-        if None in places:
+        locations = [_location_of(slot) for slot in (*inputs, *outputs)]
+        if None in locations:
             return None
         for slot, pair in zip(inputs, pairs):
-            if pair.device is getattr(slot, "_received", None):
-                return None  # a copy
+            if pair.device is getattr(slot, "_last_copy", None):
+                return None  # the device array is a copy of the input
         if any(result is not slot._array for slot, result in zip(outputs, results)):
             return None
         large = [(slot._tensor, result) for slot, result in zip(outputs, results)
                  if isinstance(slot._tensor, ResultTensor) and slot.host() is None]
-        return Replay(executor, places, large, transition)  # type: ignore[arg-type]
+        return Replay(executor, locations, large, transition)  # type: ignore[arg-type]
 
     def matches(self) -> bool:
-        """Return whether the next inference is the same: the tensors and states lie where they did."""
-        for slot, own, address, shape, strides in self._places:
+        """Return whether the replay is valid for the next inference: tensors and states are at the same locations."""
+        for slot, own, address, shape, strides in self._locations:
             tensor = slot._tensor
             if tensor is None or slot._lent is not None:
                 return False
@@ -77,25 +76,25 @@ class Replay:
         return self.executor.holds(self._key, self._binding())
 
     def run(self) -> None:
-        """Enqueues the inference."""
+        """Enqueue the inference."""
         with np.errstate(all="ignore"):
             binding = self._binding()
-            assert binding is not None  # it was there when it matched
+            assert binding is not None  # it was alive when `matches` returned True
             self.executor.replay(self.executor.program.segments[0].steps, binding)
 
     def publish(self) -> None:
-        """Has the outputs' tensors show the results, once the inference has succeeded."""
+        """Set the results of the output tensors, after the inference has succeeded."""
         for tensor, result in self._results:
-            tensor.expect(result)
+            tensor.set_result(result)
 
     @property
     def after(self) -> Snapshot | None:
-        """The variables' values after the inference; None if it leaves them as they are."""
+        """The variables' values after the inference, or None if it does not change them."""
         return None if self._transition is None else self._transition.after
 
 
 class Transition:
-    """The values of a request's variables before an inference, and ``after`` it."""
+    """Change of a request's variables by an inference: their values before it, and ``after`` it."""
 
     def __init__(self, variables: Variables, changes: Sequence[Change], after: Snapshot) -> None:
         self._variables, self._changes, self.after = variables, changes, after
@@ -103,8 +102,10 @@ class Transition:
     @staticmethod
     def of(variables: Variables, read: dict[str, Array], assigned: dict[str, Array],
            after: Snapshot) -> Transition | None:
-        """The transition of the inference just run, which has ``read`` and ``assigned`` values, from `Variables.now` to
-        ``after``; None if another inference like it might find the values elsewhere."""
+        """Return the transition of the last inference, from `Variables.now` to ``after``.
+
+        The inference has ``read`` and ``assigned`` values. None if a replay could find the values at other locations.
+        """
         changes = []
         for (name, variable), now, then in zip(variables.all.items(), variables.now.values, after.values):
             if name not in read or variable.info.axis or then.array is not variable.buffers[then.buffer].last or (
@@ -114,7 +115,7 @@ class Transition:
         return Transition(variables, changes, after)
 
     def match(self) -> bool:
-        """Return whether the variables are now as they were before the inference."""
+        """Return whether the variables' values are now at the locations that they had before the inference."""
         for (variable, before, buffer, then), now in zip(self._changes, self._variables.now.values):
             if (now.array is not before or now.buffer != buffer
                     or variable.buffers[then.buffer].last is not then.array):
@@ -122,12 +123,12 @@ class Transition:
         return True
 
 
-def _place(slot: Any) -> Place | None:
-    """Where the slot's tensor lies; None for one that is copied from or to where it lies."""
+def _location_of(slot: Any) -> TensorLocation | None:
+    """Return the location of the slot's tensor; None if inferences copy it instead of reading or writing it there."""
     tensor = slot._tensor
     if tensor is None or slot._lent is not None:
         return None
-    large = isinstance(tensor, ResultTensor)  # which is downloaded when it is read
+    large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is slot.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
         return slot, tensor._buffer, 0, None, None
     array = tensor._array

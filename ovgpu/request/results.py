@@ -1,4 +1,4 @@
-"""OVDict: the results of an inference, by port, number or name."""
+"""Class OVDict: the results of an inference by port, number or name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ovgpu.model import Output
 
 
 class Deferred:
-    """A result that ``fetch`` brings to the host when it is first read. Threads may read it at the same time."""
+    """Result that ``fetch`` downloads when it is first read. Threads may read it at the same time."""
 
     __slots__ = ("__weakref__", "_fetch", "_lock", "_value")
 
@@ -20,7 +20,7 @@ class Deferred:
         self._lock = threading.Lock()
 
     def get(self) -> Any:
-        """Return the result. Raises what ``fetch`` raises; the next call then tries again."""
+        """Return the result. If ``fetch`` raises, its error is passed on, and the next call tries again."""
         with self._lock:
             if self._fetch is not None:
                 self._value = self._fetch()
@@ -29,10 +29,10 @@ class Deferred:
 
 
 class OVDict(Mapping[Any, Any]):
-    """An immutable mapping of outputs to arrays, in the model's order.
+    """Immutable mapping of outputs to arrays, in the model's order.
 
-    Its keys are ports, of the compiled model or of the model that was compiled; numbers and tensor names are
-    understood as well. KeyError for one that there is not, TypeError for a key of another kind. Large results of a
+    Its keys are ports of the compiled model. Look-ups also accept ports of the model that was compiled, output numbers
+    and tensor names. KeyError for a key that does not exist, TypeError for a key of another kind. Large results of a
     CUDA device are downloaded when they are first read.
     """
 
@@ -53,7 +53,7 @@ class OVDict(Mapping[Any, Any]):
         return True
 
     def _port(self, key: Any) -> Any:
-        """Return the key of ``_dict`` that a port, number or name stands for."""
+        """Return the key of ``_dict`` for a port, number or tensor name."""
         if isinstance(key, Output):
             if key not in self._dict:
                 raise KeyError(key)
@@ -77,13 +77,13 @@ class OVDict(Mapping[Any, Any]):
         return value
 
     def _fetched(self) -> dict[Any, Any]:
-        """Return the dict by ports after all results have been downloaded."""
+        """Download all results and return the dict by ports."""
         for port in self._dict:
             self._value(port)
         return self._dict
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OVDict, (self._fetched(),)  # copies and pickles hold no locks
+        return OVDict, (self._fetched(),)  # locks cannot be copied or pickled
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._dict)
@@ -104,13 +104,13 @@ class OVDict(Mapping[Any, Any]):
         return self._fetched().items()
 
     def names(self) -> tuple[set[str], ...]:
-        """The tensor names of every output, in order; an empty set if it has none."""
+        """Return the set of tensor names of each output, in order; an empty set for an output without names."""
         if self._names is None:
             self._names = tuple(port.get_names() for port in self._dict)
         return self._names
 
     def to_dict(self) -> dict[Any, Any]:
-        """The dict by ports; changes of it are changes here."""
+        """Return the dict by ports, not a copy: changes to it change the OVDict."""
         return self._fetched()
 
     def to_tuple(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The variables of a request as its user sees them, and the values that they begin with."""
+"""Variables of a request as its user sees them, and their initial values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ovgpu.model import Model, Output
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
-from ovgpu.request.device_io import arrived, snapshot
+from ovgpu.request.device_io import backend_array, tensor_copy
 from ovgpu.runtime.backend import Backend, Fresh
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
@@ -25,7 +25,7 @@ from ovgpu.types import Type
 
 @dataclass(frozen=True)
 class Stage:
-    """Variables whose initial values one model computes, from the inputs and the ``reads`` of other variables."""
+    """Variables whose initial values one model computes from the inputs and from the variables ``reads``."""
 
     names: tuple[str, ...]
     reads: tuple[str, ...]
@@ -34,16 +34,17 @@ class Stage:
 
 
 class InitialPrograms:
-    """How the initial values of a model's variables are computed, shared by its requests.
+    """Programs that compute the initial values of a model's variables, shared by its requests.
 
-    The first stage needs nothing, the second one inputs; a variable whose initial value reads other variables comes in
-    a stage after theirs. ``declared``: the model as its user has it, whose order and types of the variables are seen.
+    The first stage needs no inputs, the later ones do. A variable whose initial value reads other variables is in a
+    later stage than they. ``declared`` is the user's model, which determines the order of the variables and the types
+    that users see.
     """
 
     def __init__(self, model: Model, declared: Model) -> None:
         self.infos: dict[str, VariableInfo] = {}
         initial: dict[str, Output] = {}
-        reads: dict[int, str] = {}  # id(port) -> the variable that it reads
+        reads: dict[int, str] = {}  # id(port) -> name of the variable
         axes = growing(model)
         seen = {node.op.variable_id: node.outputs[0].element_type for node in declared.ops  # type: ignore[attr-defined]
                 if node.op.name == "ReadValue"}
@@ -57,7 +58,7 @@ class InitialPrograms:
                     initial[name] = node.inputs[0]
         self.infos = {name: self.infos[name] for name in declared.states if name in self.infos}
         inputs, levels = set(map(id, model.parameters)), dict[str, int]()
-        for name, port in initial.items():  # those that others read come first
+        for name, port in initial.items():  # `initial` lists a variable before its readers
             sources = [levels.get(reads[id(p)], 0) for p in reached([port], reads)]
             fixed = not sources and not inputs & needed([], [port])
             levels[name] = 0 if fixed else 1 + max(sources, default=0)
@@ -65,13 +66,13 @@ class InitialPrograms:
         for level in range(max(levels.values(), default=0) + 1):
             names = tuple(name for name in initial if levels[name] == level)
             ports = reached([initial[name] for name in names], reads)
-            given = [*(model.inputs if level else ()), *ports]
-            part = subgraph(model, given, [initial[name] for name in names])
+            subgraph_inputs = [*(model.inputs if level else ()), *ports]
+            part = subgraph(model, subgraph_inputs, [initial[name] for name in names])
             self.stages.append(Stage(names, tuple(reads[id(port)] for port in ports), part, {}))
 
 
 class InitialValues:
-    """The initial values of the variables of one request."""
+    """Initial values of the variables of one request."""
 
     def __init__(self, programs: InitialPrograms, variables: Variables, backend: Backend, constants: dict[int, Array],
                  lock: Any, cancellation: Cancellation) -> None:
@@ -81,9 +82,12 @@ class InitialValues:
         self._executors: dict[int, tuple[Executor, _Results]] = {}
         self._fixed: dict[str, Array] | None = None
 
-    def find(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
-        """From a variable's id to its value for these inputs, and what they are on the host if they are on a device;
-        what depends on inputs not given, or on other variables then, is zeros."""
+    def compute(self, inputs: Sequence[Array] | None, hosts: Sequence[Array] | None = None) -> Callable[[str], Array]:
+        """Return a function from a variable's id to its initial value for these inputs.
+
+        ``hosts`` are the inputs on the host, if ``inputs`` are on a device. Without inputs, values that depend on
+        inputs or on other variables are zeros.
+        """
         fixed, *others = self._programs.stages
         if self._fixed is None:
             self._fixed = self._run(fixed, (), None)
@@ -95,11 +99,11 @@ class InitialValues:
         return lambda name: found[name] if name in found else self._zeros(name)
 
     def release_memory(self) -> None:
-        """Frees the memory of intermediate results."""
+        """Free the memory of intermediate results."""
         self._executors.clear()
 
     def _value(self, name: str, found: dict[str, Array]) -> Array:
-        """Its value, dense: one that grows has room in it."""
+        """Return a variable's value as a dense array; that of a growing variable is strided over its spare capacity."""
         value = self._variables.value(name).array
         if value is None:
             return found.get(name, self._zeros(name))
@@ -120,8 +124,7 @@ class InitialValues:
             found = self._executors[id(program)] = (
                 Executor(program, self._backend, self._constants, self._cancellation), _Results(self._backend))
         executor, memory = found
-        executor.hosts = hosts
-        return dict(zip(stage.names, executor.run(inputs, {}, memory)))
+        return dict(zip(stage.names, executor.run(inputs, {}, memory, hosts=hosts)))
 
     def _zeros(self, name: str) -> Array:
         info = self._programs.infos[name]
@@ -133,8 +136,8 @@ class InitialValues:
 
 
 class _Results(Fresh):
-    """`binding.Memory` of initial values, which are copied before the next ones are computed: those of the same shapes
-    lie where the last ones did."""
+    """`binding.Memory` of initial values. They are copied before the next ones are computed, so values of the same
+    shape reuse the same array."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -149,7 +152,7 @@ class _Results(Fresh):
 
 
 class VariableState:
-    """A variable of a request: read it, set it, or reset it to its initial value.
+    """Variable of a request, which can be read, set, and reset to its initial value.
 
     Raises RuntimeError while the request is running.
     """
@@ -164,32 +167,34 @@ class VariableState:
 
     @property
     def state(self) -> Tensor:
-        """A copy of the value. Where it is not set: the initial value, or zeros if that depends on inputs.
+        """A copy of the value. If it is not set: the initial value, or zeros if that depends on inputs.
 
-        The copy of a device's variable is on the device until its data are asked for.
+        The copy of a variable on a device stays on the device until its data are read.
         """
         self._check_idle()
         variable = self._variables.all[self._name]
         with variable.backend.active():
             value = self._variables.value(self._name).array
             if value is None:
-                value = self._initial.find(None)(self._name)
-            return snapshot(*variable.seen(value), variable.backend)
+                value = self._initial.compute(None)(self._name)
+            return tensor_copy(*variable.seen(value), variable.backend)
 
     @state.setter
     def state(self, value: Any) -> None:
-        """Sets the value from a Tensor or an array of the variable's type, on the host or the device. Error if type or
-        shape do not fit."""
+        """Set the value from a Tensor or an array of the variable's type, on the host or the device.
+
+        Raises: Error if type or shape do not fit.
+        """
         self._check_idle()
         tensor = value if isinstance(value, Tensor) else Tensor(value)
         backend = self._variables.all[self._name].backend
-        array = arrived(tensor, backend)
+        array = backend_array(tensor, backend)
         with backend.active():
             self._variables.set(self._name, array)
             backend.synchronize()  # the tensor may change from now on
 
     def reset(self) -> None:
-        """Has the variable begin anew with its initial value."""
+        """Reset the variable to its initial value."""
         self._check_idle()
         self._variables.reset(self._name)
 

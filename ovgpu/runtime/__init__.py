@@ -1,1 +1,1 @@
-"""From a Program to calls on a device: binding, memory, state, profiles."""
+"""Execution of a Program as calls on a device: binding, memory, state, profiles."""

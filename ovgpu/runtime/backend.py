@@ -1,4 +1,4 @@
-"""The interface of backends to the runtime. `api.core` hands a backend in; nothing here imports one."""
+"""Interface between the runtime and its backends. `api.core` passes a backend in; nothing here imports one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Eager(partial[Any]):
     """A call that does more than launch work: it allocates, computes on the host, or binds calls of its own."""
 
     def counts(self) -> Counts:
-        """What one run of it starts; of what it does on the way nothing is known."""
+        """Return the launches and kernels of one run, counted as one each: its intermediate work is not tracked."""
         return Counts(1, 1)
 
 
@@ -30,168 +30,176 @@ class Transfer:
         raise NotImplementedError
 
     def counts(self) -> Counts:
+        """Return the launches and kernels of one run."""
         return Counts(1, 0)
 
 
 class Counts(NamedTuple):
-    """What the host starts, a captured graph counting as one, and the kernels that the device runs."""
+    """Numbers of launches by the host, a captured graph counting as one, and of kernels that the device runs."""
 
     launches: int
     kernels: int
 
 
 def counts(calls: Sequence[Call], captured: bool) -> Counts:
-    """Of one run of these calls. Captured, each run of calls between eager ones is a graph."""
+    """Count the launches and kernels of one run of these calls. If captured, calls between eager ones are one graph."""
     launches = kernels = 0
     for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
         run = list(group)
-        its = [call.counts() if isinstance(call, (Eager, Transfer)) else Counts(1, 1) for call in run]
-        kernels += sum(c.kernels for c in its)
-        launches += 1 if captured and not eager else sum(c.launches for c in its)
+        call_counts = [call.counts() if isinstance(call, (Eager, Transfer)) else Counts(1, 1) for call in run]
+        kernels += sum(c.kernels for c in call_counts)
+        launches += 1 if captured and not eager else sum(c.launches for c in call_counts)
     return Counts(launches, kernels)
 
 
 class Uncaptured(Exception):
-    """A recording cannot be made faster, for the reason that is the cause; it runs call by call from now on."""
+    """A recording cannot be captured, for the reason in ``__cause__``. It runs call by call from now on."""
 
 
 class Recording(Protocol):
-    """A list of calls that will run many times; what a backend keeps with it to run them faster."""
+    """A list of calls that runs many times, with the state that a backend keeps to run it faster."""
 
     @property
     def flat(self) -> list[Call]: ...
 
-    runs: int  # how often its calls have run one by one
+    runs: int  # number of times that its calls have run one by one
     graph: Any
-    reason: str  # why it cannot be captured, where that has been tried
-    number: int  # the call in `flat` that is being run, or that stands first in what is being run
+    reason: str  # reason why it cannot be captured; empty if there is none or capture was not tried
+    number: int  # index in `flat` of the call that is running, or of the first one in the graph that is running
 
 
 class Clock(Protocol):
-    """Tells when work is done, which may be long after the call that asked for it."""
+    """Clock of a backend's work, which may run long after the call that launched it."""
 
     def mark(self) -> Any:
-        """A point between the work given so far and what is given next."""
+        """Return a mark between the work enqueued so far and the work enqueued next."""
 
     def seconds(self, start: Any, end: Any) -> float:
-        """The time between two marks; both must have been passed."""
+        """Return the seconds between two marks; the work before both must be done."""
 
     def enter(self, name: str) -> None:
-        """Begins a range that tools show by this name."""
+        """Begin a range that profiling tools show by this name."""
 
     def leave(self) -> None:
-        """Ends the innermost range."""
+        """End the innermost range."""
 
 
 class Slicing(Protocol):
-    """Brings the parts of sliced and concatenated tensors to and from fixed addresses, by the number of the iteration
-    that runs, which is in the device's memory: calls that serve every iteration."""
+    """Copies of the parts of a loop's sliced and concatenated tensors to and from fixed addresses.
+
+    The iteration number lies in device memory, so that the same calls serve every iteration.
+    """
 
     def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
-        """The iteration number as an array; None if there is none of that type."""
+        """Return the iteration number as a device array, or None if the backend has none of that type."""
 
     def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
               parts: Sequence[Array]) -> Sequence[Call] | None:
-        """The calls before the first of ``trips`` iterations. ``first`` and ``second`` are the parts of iterations 0
-        and 1 where they lie in the whole tensors, those that are read before those that are written; ``parts``
-        are where the first iteration finds them. None if they lie too irregularly."""
+        """Return the calls before the first of ``trips`` iterations, or None if the parts lie too irregularly.
+
+        ``first`` and ``second`` are the parts of iterations 0 and 1 as views of the whole tensors, sliced ones before
+        concatenated ones. ``parts`` are the arrays at fixed addresses that the first iteration uses.
+        """
 
     def advance(self, parts: Sequence[Array]) -> Sequence[Call]:
-        """The calls after an iteration, which has read and written ``parts``."""
+        """Return the calls after an iteration that has used ``parts``: they copy parts and count the iteration."""
 
 
 class Backend(Protocol):
-    """Memory, arrays on it, and the calls that run an op on arrays."""
+    """Backend of a device: it allocates memory, makes arrays in it, and binds ops to arrays as calls."""
 
     name: str
     xp: Adapter
     fuses: bool  # whether it runs a chain of elementwise ops as one step
     remote: bool
-    """Whether its memory is not the host's: inputs are uploaded, and results downloaded."""
+    """True if the device has memory of its own: inputs are uploaded, and results downloaded."""
 
     replays: bool
-    """Whether it runs recordings faster than call by call."""
+    """True if the backend runs recordings faster than call by call."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """In it, what this thread asks of the array library itself goes to the backend's device and stream."""
+        """Return a context in which this thread's array library works on the backend's device and stream."""
 
     def for_request(self) -> Backend:
-        """The backend of one request, with a stream of its own where there are streams."""
+        """Return the backend of one request, with its own stream if the device has streams."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Return a block of memory, aligned to 64 bytes. MemoryError, which states the memory left, if it does not
-        fit."""
+        """Return a block of memory, aligned to 64 bytes. Raise MemoryError, which states the free memory, if it does
+        not fit."""
 
     def require(self, nbytes: int) -> None:
-        """Raise MemoryError, which states the memory left, if ``nbytes`` more do not fit."""
+        """Raise MemoryError, which states the free memory, if ``nbytes`` more do not fit."""
 
     def make_array(self, block: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
                    kind: Type) -> Array:
-        """An array in a block; offset and strides in bytes."""
+        """Return an array in a block; offset and strides are in bytes."""
 
     def dense(self, block: Any, shape: tuple[int, ...], kind: Type) -> Array:
-        """A contiguous array at the beginning of a block."""
+        """Return a contiguous array at the beginning of a block."""
 
     def view(self, array: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        """An array in another one's memory; offset (from its first element) and strides in bytes."""
+        """Return a view of another array; offset (from its first element) and strides are in bytes."""
 
     def constant(self, value: Any) -> Array:
-        """A host array as a constant of the device, aligned for its type."""
+        """Return a host array as a constant on the device, aligned for its type."""
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        """Host arrays as constants of the device, in as few blocks of memory as that takes."""
+        """Return host arrays as constants on the device, in as few blocks of memory as possible."""
 
     def to_host(self, array: Array) -> Any:
-        """A device array on the host, once all work given so far is done."""
+        """Return a device array on the host, once all work enqueued so far is done."""
 
     def pinned(self, nbytes: int) -> Any:
-        """Bytes of host memory that the device reads and writes by itself."""
+        """Return ``nbytes`` of pinned host memory, which the device can read and write directly."""
 
     def upload(self, source: Any, target: Array) -> Sequence[Call]:
-        """The calls that copy a contiguous host array to the device. It is in pinned memory if they are captured."""
+        """Return the calls that copy a contiguous host array to the device. Captured calls need it pinned."""
 
     def download(self, source: Array, target: Any) -> Sequence[Call]:
-        """The calls that copy a contiguous device array to one on the host, likewise."""
+        """Return the calls that copy a contiguous device array to a host array. Captured calls need it pinned."""
 
     def bind(self, op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], workspace: Sequence[Array],
              types: Sequence[Type]) -> Sequence[Call]:
-        """The calls that write ``outputs``. Inputs that the op wants on the host are NumPy arrays."""
+        """Return the calls that run an op and write ``outputs``. Inputs that the op reads on the host are NumPy
+        arrays; ``types`` are the types of the outputs."""
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
-        """The calls that copy an array into another of its shape and type."""
+        """Return the calls that copy an array to another of the same shape and type."""
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
-        """The op's results in memory of their own."""
+        """Run an op and return its results, of these types, in newly allocated memory."""
 
     def explain(self, error: Exception) -> str:
-        """What went wrong, when a call raised something that is not ovgpu's own."""
+        """Return the message for an exception that a call raised and that is not ovgpu's own."""
 
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
-        """For so many sliced and concatenated tensors of a loop; None if the device does not move their parts."""
+        """Return the `Slicing` for a loop with these numbers of sliced and concatenated tensors, or None if the device
+        cannot move their parts."""
 
     def replay(self, recording: Recording) -> bool:
-        """Runs all calls of a recording at once; False if they are to be run one by one. Raises Uncaptured, once
-        and before anything has run, if that will always be so."""
+        """Run a recording as a whole. Return whether it ran; if not, the caller runs its calls one by one.
+
+        Raise Uncaptured, once and before anything has run, if the recording can never be captured.
+        """
 
     def memory_held(self) -> int:
-        """Bytes of the device's memory that this process has taken, in use or kept for later; 0 if it is the host's."""
+        """Return the bytes of device memory that this process holds, in use or pooled; 0 if it is the host's memory."""
 
     def clock(self) -> Clock:
-        """What tells when the work given to the backend is done."""
+        """Return a clock of the backend's work."""
 
     def order(self, owners: Sequence[Any]) -> None:
-        """Has the work given from now on wait for what the owners of arrays on the device have enqueued, from this
-        thread."""
+        """Make work enqueued from now on wait for the work on the owners' device arrays that this thread enqueued."""
 
     def abandon(self) -> None:
-        """Waits likewise after an error, and raises no other: then nothing uses the inference's memory any more."""
+        """Wait for all work after an error, and raise none: afterwards nothing uses the inference's memory any more."""
 
     def synchronize(self) -> None:
-        """Waits until all work given so far is done."""
+        """Wait until all work enqueued so far is done."""
 
 
 class Fresh:
-    """`binding.Memory` that allocates: for programs whose results outlive their next run."""
+    """`binding.Memory` that allocates new memory, for programs whose results outlive their next run."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -1,4 +1,4 @@
-"""Binding: a segment's arrays and calls for one set of sizes; and what `executor` needs to make one."""
+"""Bindings: the arrays and calls of a segment for one set of slots, and the host values that steps take."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ Constants = dict[int, tuple[Any, Array]]
 
 
 class Recorded(Recording, Protocol):
-    """A recording that tells the calls of each step."""
+    """A recording that knows the calls of each step."""
 
     @property
     def calls(self) -> Sequence[Sequence[Call]]: ...
 
 
 class Memory(Protocol):
-    """Who gives a program the memory of its outputs and of its variables' new values, and says where on the host an
-    output just given is to be downloaded to, if it is."""
+    """Provider of a program's memory: of its outputs and of its variables' new values.
+
+    `host` returns the host array to download an output to, or None if it is not downloaded.
+    """
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array: ...
     def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...],
@@ -38,7 +40,7 @@ class Memory(Protocol):
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Binding:
-    """A segment for given slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
+    """A segment bound to slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
 
     slots: tuple[int, ...]
     hosts: list[Any]
@@ -51,16 +53,17 @@ class Binding:
     graph: Any = None
     reason: str = ""
     number: int = 0
-    started: bool = False  # whether its calls have run once already, as they were bound
+    started: bool = False  # whether its calls have run once already, while they were bound
 
 
 def host_values(segment: Segment, hosts: Sequence[Any]) -> list[Any]:
-    """Copies of the host values that steps take: some are the caller's inputs, which the next inference overwrites."""
+    """Return copies of the host nodes' results that steps take, None for the others. Copies are needed because some are
+    the caller's inputs, which the next inference overwrites."""
     return [np.array(h) if i in segment.read_host_nodes else None for i, h in enumerate(hosts)]
 
 
 def host_value(segment: Segment, given: HostInput, slots: Sequence[int], hosts: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """A host input's value for these slots."""
+    """Return a host input's value for these slots and results of host nodes."""
     if given.constant is not None:
         return given.constant
     if given.ints is not None:

@@ -1,4 +1,4 @@
-"""Memory of single tensors that is used again and again: an array of the same shape is the same array."""
+"""Reusable memory of single tensors, with one cached array per shape."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.types import Type
 
-CACHED_SHAPES = 16  # shapes
+CACHED_SHAPES = 16  # per block
 
 T = TypeVar("T")
 
 
 class Block(Generic[T]):
-    """Memory for one tensor, which grows as needed. A shape has the same array each time, until it grows: steps are
-    bound to arrays."""
+    """Memory of one tensor, which grows as needed. Until it grows, a shape gets the same array each time, so that
+    steps bound to the array stay valid."""
 
     def __init__(self, allocate: Callable[[int], Any], dense: Callable[[Any, tuple[int, ...], Type], T],
                  dynamic: bool) -> None:
@@ -27,7 +27,7 @@ class Block(Generic[T]):
         self._arrays: OrderedDict[tuple[tuple[int, ...], Type], T] = OrderedDict()
 
     def array(self, shape: tuple[int, ...], kind: Type) -> T:
-        """The array of this shape and type."""
+        """Return the array of this shape and type, and grow the memory if needed."""
         found = self._arrays.get((shape, kind))
         if found is None:
             self._reserve(prod(shape) * kind.storage.itemsize)
@@ -38,6 +38,6 @@ class Block(Generic[T]):
 
     def _reserve(self, nbytes: int) -> None:
         if self._memory is None or nbytes > self._size:
-            size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # what has grown will grow again
+            size = capacity(2 * nbytes if self._size else nbytes, self._dynamic)  # doubled: it will likely grow again
             self._arrays.clear()
             self._memory, self._size = reserve(self._allocate, size, nbytes)

@@ -6,7 +6,7 @@ from ovgpu.errors import Error
 
 
 class Cancellation:
-    """Flag of one request. Any thread may set it; the inference checks it between steps, iterations and graphs."""
+    """Cancellation flag of one request, set by any thread and checked between steps, loop iterations and graphs."""
 
     __slots__ = ("requested",)
 

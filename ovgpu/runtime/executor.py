@@ -1,8 +1,8 @@
-"""Running a program: slots from the shape function, arrays and calls bound to them, calls run.
+"""Execution of a program: the shape function computes slots, arrays and calls are bound to them, and the calls run.
 
-A `Binding` is a segment specialised for one set of slots: its arrays and its calls. Bindings are kept for the
-slots they were made for (LRU); a new one is derived from the last, so that a model that meets a new length at
-every call pays for the steps that depend on the length, and for nothing else.
+A `Binding` is a segment specialised for one set of slots: its arrays and its calls. Bindings are cached by their
+slots (LRU). A new binding is derived from the last one, so that a model that meets a new length at every call only
+rebinds the steps that depend on the length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error, OpError
-from ovgpu.lowering.loops import TRIPS
+from ovgpu.lowering.loops import TRIP_COUNT_KEY
 from ovgpu.lowering.program import Program, Segment, Step
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
@@ -29,7 +29,7 @@ from ovgpu.runtime.binding import Binding, Constants, Memory, Recorded, host_val
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.loops import bind, dynamic
-from ovgpu.runtime.loops.replayed import Known
+from ovgpu.runtime.loops.replayed import LoopCache
 from ovgpu.runtime.loops.unrolled import failing_step
 from ovgpu.runtime.memory import Layout, lay_out, reserve
 from ovgpu.symbolic import Spec, Sym, Table, atoms
@@ -37,23 +37,24 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 
 CACHED_BINDINGS = 8  # bindings per segment
-OVERLAPPED = 16  # steps to bind from which on they run while the next ones are bound
+Observe = Callable[[Step, Sequence[Call]], None]
+MIN_OVERLAPPED_STEPS = 16  # with this many steps to bind, each runs while the host binds the next ones
 
 
 class Executor:
-    """Runs one program for one request; not for use by two threads at once. A cancelled run raises Error."""
+    """Executor of one program for one request; not thread-safe. A cancelled run raises Error."""
 
     def __init__(self, program: Program, backend: Backend, constants: Constants,
                  cancellation: Cancellation | None = None) -> None:
         self.program, self.backend = program, backend
         self.cancellation = cancellation or Cancellation()
-        # by value id, then the inputs as the shape function reads them; -1, an absent input, is None
+        # Indexed by value id, then the inputs on the host for the shape function; index -1, an absent input, is None.
         self.arrays: list[Any] = [None] * (len(program.values) + len(program.inputs) + 1)
-        self.hosts: Sequence[Array] | None = None  # the inputs on the host, where a device has copies of them
+        self.hosts: Sequence[Array] | None = None  # the last inputs on the host, where a device has copies of them
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
-                if id(source) not in constants:  # the source is kept as well, so that its id stays its own
+                if id(source) not in constants:  # the entry also holds the source, so that its id is not reused
                     check_unchanged([source])
                     constants[id(source)] = source, backend.constant(source)
                 self.arrays[value.id] = constants[id(source)][1]
@@ -62,26 +63,30 @@ class Executor:
         self.layouts: list[Layout | None] = [None] * len(program.segments)
         self.bindings: list[OrderedDict[Any, Binding]] = [OrderedDict() for _ in program.segments]
         self.affected: dict[Any, tuple[list[int], list[int]]] = {}
-        self.children: dict[Any, Executor] = {}  # of bodies, and of what follows a result of unknown rank
+        self.children: dict[Any, Executor] = {}  # executors of bodies, and of the rest after a result of unknown rank
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
-        self.loops: dict[int, Known] = {}  # by the id of their steps
-        self.stepwise: dict[int, dynamic.Stepwise] = {}  # likewise
-        self.settled: dict[int, Block[Array]] = {}  # of values that eager steps make and later segments read
-        # Key and binding of the first segment that were run last.
+        self.loops: dict[int, LoopCache] = {}  # by `id` of the step
+        self.stepwise: dict[int, dynamic.Stepwise] = {}  # by `id` of the step
+        self.stable_blocks: dict[int, Block[Array]] = {}  # for values that eager steps compute and later segments read
+        # Key and binding of the first segment in the last run.
         self.bound: tuple[Any, Binding] | None = None
-        self.observe: Callable[[Step, Sequence[Call]], None] | None = None  # runs a step's calls; for profiling
+        self._observe: Observe | None = None
 
-    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None) -> list[Array]:
-        """Runs the program; returns its results. ``key`` tells apart bindings for different state buffers.
+    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None, *,
+            hosts: Sequence[Array] | None = None, observe: Observe | None = None) -> list[Array]:
+        """Run the program and return its results. Afterwards `assigned` returns the variables' new values.
 
-        Afterwards `assigned` gives the variables' new values.
+        Args:
+            key: distinguishes bindings for different state buffers.
+            hosts: the inputs on the host, where ``inputs`` are their copies on a device.
+            observe: runs the calls of each step, to time or print them; steps are then not replayed as graphs.
         """
-        A = self.arrays
-        self.take(inputs, states)
+        A, self._observe = self.arrays, observe
+        self.take(inputs, states, hosts)
         with np.errstate(all="ignore"):
             for number, segment in enumerate(self.program.segments):
-                binding = self._bound(number, segment, memory, key, self.observe is None and self.backend.replays)
+                binding = self._binding_for(number, segment, memory, key, observe is None and self.backend.replays)
                 if binding.started:
                     binding.started = False
                 else:
@@ -92,31 +97,32 @@ class Executor:
             return self._run_rest(states, memory, key)
         return [A[i] for i in self.program.results]
 
-    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory) -> None:
-        """Binds the first segment as `run` would, without running anything."""
-        self.take(inputs, states)
+    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory,
+                hosts: Sequence[Array] | None = None) -> None:
+        """Bind the first segment as `run` would, without running anything."""
+        self.take(inputs, states, hosts)
         if self.program.segments:
-            self._bound(0, self.program.segments[0], memory, None)
+            self._binding_for(0, self.program.segments[0], memory, None)
 
-    def take(self, inputs: Sequence[Array], states: dict[str, Array]) -> None:
-        """Has the shape functions and steps read these inputs and states."""
-        A = self.arrays
+    def take(self, inputs: Sequence[Array], states: dict[str, Array], hosts: Sequence[Array] | None = None) -> None:
+        """Set the inputs and states that shape functions and steps read. See `run` for ``hosts``."""
+        A, self.hosts = self.arrays, hosts
         for i, array in zip(self.program.inputs, inputs, strict=True):
             A[i] = array
         for number in self.program.host_parameters:
-            A[len(self.program.values) + number] = (inputs if self.hosts is None else self.hosts)[number]
+            A[len(self.program.values) + number] = (inputs if hosts is None else hosts)[number]
         for name, i in self.program.states.items():
             A[i] = states[name]
 
     def assigned(self) -> dict[str, Array]:
-        """The new values of the variables, after `run`."""
+        """Return the new values of the variables after `run`."""
         found = {name: self.arrays[i] for name, i in self.program.assigns.items()}
         if self.program.rest is not None:
             found.update(self.children["rest"].assigned())
         return found
 
     def child(self, key: Any, program: Program) -> Executor:
-        """The executor of a body's program, made on first use."""
+        """Return the executor of a body's program, created on first use."""
         found = self.children.get(key)
         if found is None:
             found = self.children[key] = Executor(program, self.backend, self.constants, self.cancellation)
@@ -124,10 +130,11 @@ class Executor:
 
     # ---- bindings
 
-    def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None) -> Binding:
-        """A binding of a program of one segment to given arrays; derived from ``base``, kept by the caller."""
+    def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None,
+             hosts: Sequence[Array] | None = None) -> Binding:
+        """Bind a program of one segment to these inputs, starting from ``base``. The caller holds the binding."""
         A = self.arrays
-        self.take(inputs, {})
+        self.take(inputs, {}, hosts)
         segment = self.program.segments[0]
         for i in segment.given:  # the shape function reads the strides of a part of the caller's tensor
             value = self.program.values[i]
@@ -138,33 +145,33 @@ class Executor:
         self._publish(segment, binding)
         return binding
 
-    def _bound(self, number: int, segment: Segment, memory: Memory, key: Any, start: bool = False) -> Binding:
-        """The segment's binding for what the arrays are now. With ``start`` a new one runs while it is bound."""
+    def _binding_for(self, number: int, segment: Segment, memory: Memory, key: Any, start: bool = False) -> Binding:
+        """Return the segment's binding for the current arrays. With ``start`` a new one runs while it is bound."""
         slots, hosts = segment.shape_function(self.arrays)
-        kept = self.bindings[number]
+        cached = self.bindings[number]
         full_key = (slots, key, *(hosts[i].tobytes() for i in segment.read_host_nodes))
-        base = kept.get(full_key)
+        base = cached.get(full_key)
         if base is None:
-            base = next((b for k, b in reversed(kept.items()) if k[1] == key), None)
+            base = next((b for k, b in reversed(cached.items()) if k[1] == key), None)
         try:
             binding = self._derive(number, segment, slots, hosts, memory, base, start)
         except MemoryError as e:
-            raise self._exhausted(segment, slots, e) from None
+            raise self._out_of_memory(segment, slots, e) from None
         if binding is not base:
-            kept[full_key] = binding
-            if len(kept) > CACHED_BINDINGS:
-                kept.popitem(last=False)
+            cached[full_key] = binding
+            if len(cached) > CACHED_BINDINGS:
+                cached.popitem(last=False)
         else:
-            binding.started = False  # an interrupted inference may have left it
+            binding.started = False  # an interrupted inference may have left it set
             self._publish(segment, binding)
-        kept.move_to_end(full_key)
+        cached.move_to_end(full_key)
         if not number:
             self.bound = full_key, binding
         return binding
 
     @cached_property
     def fixed(self) -> bool:
-        """Return whether the calls depend on shapes alone, and on where inputs, outputs and states lie."""
+        """Return whether the calls depend only on shapes and on the addresses of inputs, outputs and states."""
         program = self.program
         return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
                 and not program.segments[0].read_host_nodes and not program.segments[0].host_nodes
@@ -172,15 +179,15 @@ class Executor:
 
     @property
     def captured(self) -> bool:
-        """Return whether the binding that was run last has a captured graph."""
+        """Return whether the first segment's binding in the last run has a captured graph."""
         return self.bound is not None and bool(self.bound[1].graph)
 
     def holds(self, key: Any, binding: Binding | None) -> bool:
-        """Return whether a binding of the first segment is still kept, and mark it as used."""
-        kept = self.bindings[0]
-        if binding is None or kept.get(key) is not binding:
+        """Return whether a binding of the first segment is still cached, and mark it as used."""
+        cached = self.bindings[0]
+        if binding is None or cached.get(key) is not binding:
             return False
-        kept.move_to_end(key)
+        cached.move_to_end(key)
         self.bound = key, binding
         return True
 
@@ -199,7 +206,7 @@ class Executor:
                 A[i] = (memory.output(value.source, shape, value.type) if value.memory == "output"
                         else memory.variable(value.source, shape, value.type, strides,
                                              self._appends(segment, value.source, slots, hosts)))
-            except (TypeError, ValueError, OverflowError) as e:  # extents that no array can have
+            except (TypeError, ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
         outside = {i: A[i] for i in segment.users}
         layout = self._lay_out(number, segment, slots)
@@ -212,10 +219,10 @@ class Executor:
         else:
             changed = tuple(compress(count(), map(ne, base.slots, slots)))
             moved = tuple([i for i, array in outside.items() if array is not base.outside[i]])
-            told = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.read_host_nodes])
-            if not changed and not moved and not told:
+            reported = any([hosts[i].tobytes() != base.hosts[i].tobytes() for i in segment.read_host_nodes])
+            if not changed and not moved and not reported:
                 return base
-            todo_values, todo_steps = self._affected(number, segment, changed, moved, told)
+            todo_values, todo_steps = self._affected(number, segment, changed, moved, reported)
             binding = Binding(slots, host_values(segment, hosts), outside, layout, list(base.arrays), list(base.calls))
         arrays, arena, offsets = binding.arrays, self.arenas[number], layout.offsets
         make_array, view = self.backend.make_array, self.backend.view
@@ -225,11 +232,11 @@ class Executor:
             try:
                 arrays[position] = (view(A[root], offset, shape, strides) if buffer < 0
                                     else make_array(arena, offsets[buffer] + offset, shape, strides, kind))
-            except (ValueError, OverflowError) as e:  # likewise
+            except (ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
         self._publish(segment, binding)
-        if start and len(todo_steps) >= OVERLAPPED:
-            self._start(segment, binding, set(todo_steps), memory)
+        if start and len(todo_steps) >= MIN_OVERLAPPED_STEPS:
+            self._bind_and_run(segment, binding, set(todo_steps), memory)
         else:
             for position in todo_steps:
                 binding.calls[position] = self._bind_step(segment, segment.steps[position], slots, binding.hosts,
@@ -237,8 +244,8 @@ class Executor:
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
-    def _start(self, segment: Segment, binding: Binding, todo: set[int], memory: Memory) -> None:
-        """Binds steps, and has each run as soon as it is bound: the device works while the host binds the next ones."""
+    def _bind_and_run(self, segment: Segment, binding: Binding, todo: set[int], memory: Memory) -> None:
+        """Bind steps and run each one as soon as it is bound: the device works while the host binds the next ones."""
         for position, step in enumerate(segment.steps):
             if position in todo:
                 binding.calls[position] = self._bind_step(segment, step, binding.slots, binding.hosts, memory)
@@ -246,17 +253,17 @@ class Executor:
                 for call in binding.calls[position]:
                     call()
             except Exception as e:
-                raise self._failed(e, step) from e
+                raise self._step_error(e, step) from e
         binding.runs, binding.started = 1, True
 
     def _appends(self, segment: Segment, variable: str, slots: tuple[int, ...], hosts: list[Any]) -> bool:
-        """Whether a variable's new value begins with the old one."""
+        """Return whether a variable's new value begins with the old one."""
         if variable not in self.program.appended:
             return False
         given = self.program.appended[variable]
         return given is None or bool(host_value(segment, given, slots, hosts))
 
-    def _exhausted(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
+    def _out_of_memory(self, segment: Segment, slots: tuple[int, ...], error: MemoryError) -> Error:
         """Return the error for a segment that does not fit in memory. It names the step with the largest result, and
         the bytes that the segment needs."""
         def shape(i: int) -> list[int]:
@@ -268,21 +275,23 @@ class Executor:
         made = [(i, step) for step in segment.steps if step.kind != "eager" for i in step.outputs]
         for i, step in made:
             if min(shape(i), default=0) < 0:
-                return _located(OpError(f"the result would have the shape {shape(i)}"), step)
+                return _with_location(OpError(f"the result would have the shape {shape(i)}"), step)
         if not made:
             return Error(self.backend.explain(error))
         largest, step = max(made, key=lambda pair: size(pair[0]))
         arena = lay_out(segment.buffers, [segment.resolve(b.nbytes, slots) for b in segment.buffers],
                         [isinstance(b.nbytes, Sym) for b in segment.buffers])
-        told = self.backend.explain(error).removeprefix("out of memory: ")
-        return _located(OpError(f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
-                                f"the plan needs {arena.nbytes + sum(map(size, segment.given)):,}"
-                                + (f"; {told}" if told else "")), step)
+        reported = self.backend.explain(error).removeprefix("out of memory: ")
+        return _with_location(
+            OpError(f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
+                    f"the plan needs {arena.nbytes + sum(map(size, segment.given)):,}"
+                    + (f"; {reported}" if reported else "")), step)
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
-                  told: bool) -> tuple[list[int], list[int]]:
-        """Positions of the values and steps to make anew when these slots and arrays from outside are others."""
-        key = (number, changed, moved, told)
+                  reported: bool) -> tuple[list[int], list[int]]:
+        """Return the positions of the values and steps to make anew: ``changed`` slots and ``moved`` outside arrays
+        differ from the base, and ``reported`` tells whether results of host nodes do."""
+        key = (number, changed, moved, reported)
         found = self.affected.get(key)
         if found is None:
             values: set[int] = set()
@@ -293,7 +302,7 @@ class Executor:
             for i in moved:
                 values.update(segment.users[i][0])
                 steps.update(segment.users[i][1])
-            if told:
+            if reported:
                 steps.update(i for i, s in enumerate(segment.steps) if any(h.host_node >= 0 for h in s.host.values()))
             found = self.affected[key] = (sorted(values), sorted(steps))
             if len(self.affected) > CACHED_BINDINGS * 8:
@@ -302,14 +311,14 @@ class Executor:
 
     def _lay_out(self, number: int, segment: Segment, slots: tuple[int, ...]) -> Layout:
         layout = self.layouts[number]
-        if layout is None or not all([slots[s] <= layout.capacities[i] for i, s in segment.sized]):
+        if layout is None or not all([slots[s] <= layout.capacities[i] for i, s in segment.dynamic_sizes]):
             sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
             wanted = needed = lay_out(segment.buffers, sizes, dynamic)
-            if layout is not None:  # what has grown will grow again: all that may, gets room for half as much more
+            if layout is not None:  # sizes that have grown will likely grow again: dynamic ones get half as much more
                 sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
                 wanted = lay_out(segment.buffers, sizes, dynamic)
-            self.layouts[number] = self.arenas[number] = None  # the old one goes first, also if there is no new one
+            self.layouts[number] = self.arenas[number] = None  # free the old arena first, even if allocation then fails
             self.bindings[number].clear()
             self.bound = None
             self.arenas[number], size = reserve(self.backend.allocate, wanted.nbytes, needed.nbytes)
@@ -330,15 +339,15 @@ class Executor:
         try:
             inputs = self._inputs(segment, step, slots, hosts) if step.host else [A[i] for i in step.inputs]
             if step.kind == "control":
-                return bind.bind(self, step, inputs, outputs, self._host(segment, step, TRIPS, slots, hosts))
+                return bind.bind(self, step, inputs, outputs, self._host(segment, step, TRIP_COUNT_KEY, slots, hosts))
             return self.backend.bind(step.op, inputs, outputs, [A[i] for i in step.workspace], step.types)
         except MemoryError:
             raise
         except Exception as e:
-            raise self._failed(e, step) from (e.__cause__ if isinstance(e, Error) else e)
+            raise self._step_error(e, step) from (e.__cause__ if isinstance(e, Error) else e)
 
     def _transfer(self, step: Step, memory: Memory) -> Sequence[Call]:
-        """The calls that upload an input or download a result, unless it is where it is wanted."""
+        """Return the calls that upload an input or download a result; none if it is already there."""
         number = step.outputs[0] if step.kind == "upload" else step.inputs[0]
         array, source = self.arrays[number], self.program.values[number].source
         if step.kind == "upload":
@@ -361,34 +370,34 @@ class Executor:
     # ---- running
 
     def _run_calls(self, segment: Segment, binding: Binding) -> None:
-        if self.observe is not None:
+        if self._observe is not None:
             for step, calls in zip(segment.steps, binding.calls):
                 if step.kind != "eager":
                     try:
-                        self.observe(step, calls)
+                        self._observe(step, calls)
                     except Exception as e:
-                        raise self._failed(e, step) from e
+                        raise self._step_error(e, step) from e
             return
         self.replay(segment.steps, binding)
 
     def replay(self, steps: Sequence[Step], recording: Recorded) -> None:
-        """Runs a recording of calls of these steps, faster than one by one if the backend can."""
+        """Run a recording of calls of these steps, as graphs if the backend can replay it, else call by call."""
         replayed = False
         try:
             replayed = self.backend.replay(recording)
         except Uncaptured as e:
             assert isinstance(e.__cause__, Exception)
-            reason = self._failed(e.__cause__, failing_step(steps, recording.calls, recording.number))
+            reason = self._step_error(e.__cause__, failing_step(steps, recording.calls, recording.number))
             recording.reason = str(reason)
             warnings.warn(f"runs call by call, as it cannot be captured: {reason}", RuntimeWarning, 2)
         except Exception as e:
-            raise self._failed(e, failing_step(steps, recording.calls, recording.number)) from e
+            raise self._step_error(e, failing_step(steps, recording.calls, recording.number)) from e
         if not replayed:
             self.run_flat(steps, recording)
             recording.runs += 1
 
     def run_flat(self, steps: Sequence[Step], recording: Recorded) -> None:
-        """Runs the calls of a recording one by one; raises one clear exception that names the step that failed."""
+        """Run the calls of a recording one by one. Raise an exception that names the step that failed."""
         rest, cancellation = iter(recording.flat), self.cancellation
         try:
             for call in rest:
@@ -397,18 +406,18 @@ class Executor:
                 call()
         except Exception as e:
             number = len(recording.flat) - length_hint(rest) - 1
-            raise self._failed(e, failing_step(steps, recording.calls, number)) from e
+            raise self._step_error(e, failing_step(steps, recording.calls, number)) from e
         cancellation.check()
 
-    def _failed(self, error: Exception, step: Step) -> Exception:
-        """What to raise when a step failed: one clear exception that names op, layer and file."""
+    def _step_error(self, error: Exception, step: Step) -> Exception:
+        """Return the exception to raise when a step failed; it names op, layer and file."""
         if isinstance(error, Error) and not isinstance(error, MemoryError):
-            return _located(error, step)
-        return _located(OpError(self.backend.explain(error)), step)
+            return _with_location(error, step)
+        return _with_location(OpError(self.backend.explain(error)), step)
 
     def _run_eager(self, step: Step, binding: Binding) -> None:
-        if self.observe is not None:
-            self.observe(step, [partial(self._compute, step, binding)])
+        if self._observe is not None:
+            self._observe(step, [partial(self._compute, step, binding)])
         else:
             self._compute(step, binding)
 
@@ -425,9 +434,9 @@ class Executor:
                 self._check(step, inputs)
                 results = self.backend.evaluate(step.op, inputs, types)
         except Exception as e:
-            raise self._failed(e, step) from e
+            raise self._step_error(e, step) from e
         for i, result in zip(step.outputs, results):
-            A[i] = self._settled(i, result)
+            A[i] = self._stable_copy(i, result)
 
     def _check(self, step: Step, inputs: Sequence[Array | None]) -> None:
         """Have the op check host values that were not known when the model was compiled."""
@@ -440,14 +449,14 @@ class Executor:
         with Table():
             step.op.infer(*specs)
 
-    def _settled(self, i: int, result: Array) -> Array:
-        """A value that an eager step has made, where later segments found one of its shape before: what is bound to
-        it, and captured, then serves again."""
+    def _stable_copy(self, i: int, result: Array) -> Array:
+        """Copy an eager result that later segments read to the memory of earlier results of its shape, so that bindings
+        and captured graphs can be reused."""
         if not self.backend.replays or result.dtype == object:
             return result
         if not any(any(segment.users.get(i, ())) for segment in self.program.segments):
             return result
-        block = self.settled.setdefault(i, Block(self.backend.allocate, self.backend.dense, True))
+        block = self.stable_blocks.setdefault(i, Block(self.backend.allocate, self.backend.dense, True))
         target = block.array(tuple(result.shape), Type.of(result.dtype))
         for call in self.backend.copy(result, target):
             call()
@@ -459,12 +468,11 @@ class Executor:
         inputs = [self.arrays[i] for i in rest.inputs]
         ranks = tuple(x.ndim for x in inputs)
         child = self.child(("rest", ranks), program_for(rest.model, inputs, rest.programs,
-                                                                      downloads=self.backend.remote))
+                                                        downloads=self.backend.remote))
         self.children["rest"] = child
-        child.observe = self.observe
-        return child.run(inputs, {}, memory, key)
+        return child.run(inputs, {}, memory, key, observe=self._observe)
 
 
-def _located(error: Error, step: Step) -> Error:
+def _with_location(error: Error, step: Step) -> Error:
     op = step.op if step.kind != "copy" or step.node is None else step.node.op
     return error.at(op.name, step.source_location) if isinstance(error, OpError) else error

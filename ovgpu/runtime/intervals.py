@@ -1,9 +1,9 @@
-"""Bounds of a program's values from bounds of its inputs, without computing the values.
+"""Interval analysis of a program: bounds of its values from bounds of its inputs, without computing the values.
 
-In most steps of a decoder an attention mask hides nothing: the additive mask is one number throughout. Intervals tell
-so in a few microseconds, however many keys there are, where the values themselves take several passes over them. Each
-tensor has the interval that all its elements lie in; an interval of one number is exact. A program with other layers
-than those known here, or bounds that are too wide, tell nothing: then the values are computed.
+In most steps of a decoder an attention mask hides nothing: the additive mask is a single number throughout. Interval
+arithmetic shows this in a few microseconds for any number of keys, whereas computing the mask takes several passes
+over them. Each tensor has one interval that contains all its elements; an interval of one number is exact. If a
+program has layers without a rule here, or bounds are too wide, the caller computes the values.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
 Interval = tuple[Any, Any]
-Known = dict[int, Interval]  # by the id of a root
-Rule = Callable[[Known, Sequence[int]], Interval | None]
-"""From what is known and the slots to a step's bounds; None where they are too wide."""
+KnownIntervals = dict[int, Interval]  # by the value id of a root
+Rule = Callable[[KnownIntervals, Sequence[int]], Interval | None]
+"""A function from known intervals and slots to the bounds of a step's result; None if they are too wide."""
 
-MOVING = frozenset("Copy Broadcast Reshape Unsqueeze Squeeze Transpose Slice StridedSlice Tile Identity".split())
-EXACT = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Narrow Select Clamp LogicalNot
+MOVEMENT_OPS = frozenset("Copy Broadcast Reshape Unsqueeze Squeeze Transpose Slice StridedSlice Tile Identity".split())
+EXACT_OPS = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Narrow Select Clamp LogicalNot
     LogicalAnd LogicalOr LogicalXor BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Less LessEqual Greater GreaterEqual Equal
     NotEqual""".split())
-"""Elementwise ops whose result for one number is exact, whether computed alone or among others."""
+"""Elementwise ops that give the same result for a number, whether computed alone or within a tensor."""
 
-MEMORY = 64  # results for single numbers that a step remembers
+MAX_CACHED_RESULTS = 64  # per step, results for single numbers
 INTEGERS = frozenset({Type.i8, Type.i16, Type.i32, Type.i64, Type.u8, Type.u16, Type.u32})
-PLAIN = INTEGERS | {Type.boolean, Type.f16, Type.f32, Type.f64}
+SUPPORTED_TYPES = INTEGERS | {Type.boolean, Type.f16, Type.f32, Type.f64}
 
 
 class Unknown(Exception):
-    """A program in which intervals tell nothing."""
+    """Error for a program to which interval analysis does not apply."""
 
 
 class Intervals:
-    """The rules of one program."""
+    """Interval rules of the steps of one program."""
 
     def __init__(self, program: Program) -> None:
-        """Raises Unknown for a program that intervals do not describe."""
+        """Raise Unknown if interval analysis does not apply to the program."""
         if (len(program.segments) != 1 or program.rest is not None or program.states or program.assigns):
             raise Unknown
         self._values = program.values
         self._segment = segment = program.segments[0]
         if segment.read_host_nodes or segment.host_nodes:
             raise Unknown
-        self._fixed: Known = {}
+        self._fixed: KnownIntervals = {}
         inputs = {value: number for number, value in enumerate(program.inputs)}
         self.inputs: dict[int, int] = {}
-        """The root of each input whose elements are read, by the input's number."""
-        self._ordered: dict[int, int] = {}  # likewise, for inputs of which is only asked whether they count up
+        """The root of each input whose elements are read, by the input's index."""
+        self._ordered: dict[int, int] = {}  # root of a BeamsAreIdentity result -> index of its input
         self._rules: list[tuple[int, Rule]] = []
         for step in segment.steps:
             if len(step.outputs) != 1 or step.kind not in ("bound", "copy"):
@@ -66,7 +66,7 @@ class Intervals:
             for i in (*(i for i in step.inputs if i >= 0), *step.outputs):
                 self._admit(i)
             output = self._values[step.outputs[0]].root
-            if step.op.name == "InOrder":
+            if step.op.name == "BeamsAreIdentity":
                 number = inputs.get(step.inputs[0], -1)
                 if number < 0:
                     raise Unknown
@@ -87,7 +87,10 @@ class Intervals:
 
     def uniform(self, slots: Sequence[int],
                 inputs: Sequence[np.ndarray[Any, Any]]) -> list[tuple[tuple[int, ...], Any]] | None:
-        """The shape of each result and the number that all its elements are, None if one has several."""
+        """Return (shape, number) per result if every result provably consists of a single number, else None.
+
+        ``slots`` and ``inputs`` (host arrays) are those of the inference.
+        """
         known = dict(self._fixed)
         for number, root in self.inputs.items():
             x = inputs[number]
@@ -97,12 +100,12 @@ class Intervals:
             if low != low or high != high:
                 return None
         for root, number in self._ordered.items():
-            known[root] = (_counts_up(inputs[number]),) * 2
+            known[root] = (_is_arange(inputs[number]),) * 2
         for root, rule in self._rules:
             found = rule(known, slots)
             if found is None:
                 return None
-            before = known.get(root)  # of another part of it
+            before = known.get(root)  # bounds of another part of the same root
             known[root] = found if before is None else _hull(before, found)
         results = []
         for root, geometry in self._results:
@@ -113,10 +116,10 @@ class Intervals:
         return results
 
     def _admit(self, i: int) -> None:
-        """Raises Unknown for a value whose elements are not those of its root, or are no plain numbers."""
+        """Raise Unknown for a value of another type than its root, or of an unsupported type or memory."""
         value = self._values[i]
         root = self._values[value.root]
-        if value.type is not root.type or value.type not in PLAIN:
+        if value.type is not root.type or value.type not in SUPPORTED_TYPES:
             raise Unknown
         if root.memory == "constant" and value.root not in self._fixed:
             self._fixed[value.root] = _bounds(root.source)
@@ -129,7 +132,7 @@ class Intervals:
         op: Any = step.op
         if not is_own(type(op)) and op.name != "Copy":
             raise Unknown
-        if op.name in MOVING:
+        if op.name in MOVEMENT_OPS:
             return self._source(step, 0)
         if op.name == "Concat":
             sources = [self._source(step, i) for i in range(len(step.inputs))]
@@ -139,7 +142,7 @@ class Intervals:
             return lambda known, slots: _range(*(number(slots) for number in numbers))
         if isinstance(op, Gather) and len(step.inputs) == 3:
             return self._gather(step)
-        if isinstance(op, Elementwise) and op.name in EXACT and getattr(op, "auto_broadcast", "") != "pdpd":
+        if isinstance(op, Elementwise) and op.name in EXACT_OPS and getattr(op, "auto_broadcast", "") != "pdpd":
             return self._elementwise(step)
         raise Unknown
 
@@ -147,7 +150,7 @@ class Intervals:
         return self._values[step.outputs[0]].type
 
     def _source(self, step: Step, number: int) -> Rule:
-        """The bounds of an input."""
+        """Return the rule for the bounds of an input of a step."""
         if number in step.host:
             given = step.host[number]
             if given.ints is not None:
@@ -163,7 +166,7 @@ class Intervals:
         return lambda known, slots: known[root]
 
     def _number(self, step: Step, number: int) -> Callable[[Sequence[int]], int]:
-        """A single integer that the step takes on the host."""
+        """Return a function from slots to a single integer that the step reads on the host."""
         given = step.host.get(number, HostInput())
         if given.ints is not None and len(given.ints) == 1:
             return self._resolved(given.ints[0])
@@ -179,14 +182,14 @@ class Intervals:
         return lambda slots: slots[index]
 
     def _gather(self, step: Step) -> Rule:
-        """The bounds of the data, for indices that are all in range: others give zeros."""
+        """Return the rule of Gather: the bounds of the data if all indices are in range, since others give zeros."""
         data, indices, axis = self._source(step, 0), self._source(step, 1), self._number(step, 2)
         if step.inputs[0] < 0:
             raise Unknown
         shape = self._values[step.inputs[0]].view.shape
         extent = self._resolved(shape[normalize_axis(axis(()), len(shape))])
 
-        def bounds(known: Known, slots: Sequence[int]) -> Interval | None:
+        def bounds(known: KnownIntervals, slots: Sequence[int]) -> Interval | None:
             found = indices(known, slots)
             inside = found is not None and found[0] >= 0 and found[1] < extent(slots)
             return data(known, slots) if inside else None
@@ -197,13 +200,13 @@ class Intervals:
         sources = [self._source(step, i) for i in range(len(step.inputs))]
         kinds = [self._values[i].type if i >= 0 else step.host[n].type for n, i in enumerate(step.inputs)]
         kind = self._type(step)
-        single = _single(step, kinds, kind)
-        rule = _truth if step.op.name == "Convert" and kind == Type.boolean else _RULES.get(step.op.name)
+        single = _single_number_rule(step, kinds, kind)
+        rule = _to_boolean if step.op.name == "Convert" and kind == Type.boolean else _RULES.get(step.op.name)
         if rule is None or _limits(kind) is None or None in map(_limits, kinds):
             return lambda known, slots: single([source(known, slots) for source in sources])
         least, most = _limits(kind)  # type: ignore[misc]
 
-        def bounds(known: Known, slots: Sequence[int]) -> Interval | None:
+        def bounds(known: KnownIntervals, slots: Sequence[int]) -> Interval | None:
             given = [source(known, slots) for source in sources]
             if None in given:
                 return None
@@ -219,17 +222,18 @@ def _slot(segment: Segment, number: Sym) -> int:
     return segment.index[number.index]
 
 
-def _single(step: Step, kinds: Sequence[Type], kind: Type) -> Callable[[Sequence[Interval | None]], Interval | None]:
-    """The result of an op for single numbers, as the op itself computes it."""
+def _single_number_rule(step: Step, kinds: Sequence[Type],
+                        kind: Type) -> Callable[[Sequence[Interval | None]], Interval | None]:
+    """Return a rule that evaluates the op for inputs of one number each, and caches the results."""
     found: dict[tuple[Interval | None, ...], Interval | None] = {}
     types = [k.storage for k in kinds]
 
     def bounds(given: Sequence[Interval | None]) -> Interval | None:
         if any(x is None or x[0] != x[1] for x in given):
-            return _chosen(given) if step.op.name == "Select" else None
+            return _select(given) if step.op.name == "Select" else None
         key = tuple(given)
         if key not in found:
-            if len(found) >= MEMORY:
+            if len(found) >= MAX_CACHED_RESULTS:
                 found.clear()
             numbers = [np.asarray(x[0], dtype) for x, dtype in zip(given, types)]  # type: ignore[index]
             number = evaluate(step.op, NUMPY, numbers, [kind])[0].item()
@@ -239,8 +243,8 @@ def _single(step: Step, kinds: Sequence[Type], kind: Type) -> Callable[[Sequence
     return bounds
 
 
-def _chosen(given: Sequence[Interval | None]) -> Interval | None:
-    """The bounds of a Select."""
+def _select(given: Sequence[Interval | None]) -> Interval | None:
+    """Return the bounds of a Select from those of (condition, then, else)."""
     condition, a, b = given
     if condition is None:
         return None
@@ -263,12 +267,12 @@ def _bounds_of(numbers: Sequence[int]) -> Interval | None:
 
 
 def _bounds(x: np.ndarray[Any, Any]) -> Interval:
-    if not x.size or (low := x.min().item()) != low:  # empty, or not all are numbers
+    if not x.size or (low := x.min().item()) != low:  # empty, or with NaN
         raise Unknown
     return low, x.max().item()
 
 
-def _counts_up(x: np.ndarray[Any, Any]) -> bool:
+def _is_arange(x: np.ndarray[Any, Any]) -> bool:
     """Return whether the elements are 0, 1, 2 and so on."""
     return x[0] == 0 if len(x) == 1 else bool((x == np.arange(len(x))).all())
 
@@ -279,7 +283,7 @@ def _range(start: int, stop: int, step: int) -> Interval | None:
 
 
 def _limits(kind: Type) -> Interval | None:
-    """The least and the largest number of an integer type."""
+    """Return the smallest and largest number of an integer or boolean type, None for other types."""
     if kind == Type.boolean:
         return 0, 1
     if kind not in INTEGERS:
@@ -291,7 +295,7 @@ def _limits(kind: Type) -> Interval | None:
 # ---- integers
 
 def _comparison(holds: Callable[[Any, Any], bool], *, high_first: bool) -> Callable[[Interval, Interval], Interval]:
-    """An order: it holds for all numbers if it does for the worst ones, and for none if it does not for the best."""
+    """Return the rule of an order comparison: the lower bound compares the worst pair of ends, the upper the best."""
     def bounds(a: Interval, b: Interval) -> Interval:
         worst, best = (a[1], b[0]), (a[0], b[1])
         if not high_first:
@@ -306,8 +310,8 @@ def _product(a: Interval, b: Interval) -> Interval:
     return min(ends), max(ends)
 
 
-def _truth(x: Interval) -> Interval:
-    """Rule of Convert to boolean."""
+def _to_boolean(x: Interval) -> Interval:
+    """Return the bounds of a Convert to boolean."""
     return int(x[0] > 0 or x[1] < 0), int(x[0] != 0 or x[1] != 0)
 
 

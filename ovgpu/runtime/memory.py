@@ -1,4 +1,4 @@
-"""Arena layout: offsets for buffers by lifetime."""
+"""Arena layout: offsets of buffers, which share memory if their live ranges do not overlap."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from ovgpu.lowering.program import Buffer
 
-LEAST = 16384  # bytes for a tensor of dynamic size: while it is small, growing moves nothing
-ALIGNMENT = 64  # bytes: a cache line, and what wide vector loads like
+MIN_DYNAMIC_BYTES = 16384  # capacity of a tensor of dynamic size: while it is smaller, growth moves nothing
+ALIGNMENT_BYTES = 64  # a cache line; also suits wide vector loads
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Offsets in bytes, one per buffer; ``capacities`` are the sizes they were given, ``nbytes`` the whole."""
+    """Layout of an arena, in bytes: the offset and capacity of each buffer, and the total size ``nbytes``."""
 
     offsets: tuple[int, ...]
     capacities: tuple[int, ...]
@@ -24,17 +24,20 @@ class Layout:
 
 
 def capacity(nbytes: int, dynamic: bool) -> int:
-    """Bytes to set aside: a dynamic size is rounded up, to a quarter of its power of two, so that a tensor that
-    grows a little at each inference moves others only now and then."""
+    """Return the bytes to reserve for a tensor of ``nbytes``, a multiple of the alignment. A dynamic size is rounded up
+    to a quarter of its power of two, so that a tensor that grows slowly rarely moves others."""
     if dynamic:
-        nbytes = max(nbytes, LEAST)
-        step = max(ALIGNMENT, 1 << max(0, nbytes.bit_length() - 3))
+        nbytes = max(nbytes, MIN_DYNAMIC_BYTES)
+        step = max(ALIGNMENT_BYTES, 1 << max(0, nbytes.bit_length() - 3))
         nbytes = -(-nbytes // step) * step
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[bool]) -> Layout:
-    """Best fit in order of time: a block is taken at a buffer's first step and returned after its last."""
+    """Lay out buffers by best fit in order of time: a block is taken at a buffer's first step and freed after its last.
+
+    ``sizes`` (bytes) and ``dynamic`` (whether a size may change) have one entry per buffer.
+    """
     capacities = [capacity(size, d) for size, d in zip(sizes, dynamic)]
     offsets = [0] * len(buffers)
     ends: dict[int, list[int]] = {}
@@ -48,8 +51,8 @@ def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[b
         buffer = buffers[i]
         clock = buffer.first
         while cursor < len(expiring) and expiring[cursor] < clock:
-            for dead in ends[expiring[cursor]]:
-                _release(free, offsets[dead], capacities[dead])
+            for expired in ends[expiring[cursor]]:
+                _release(free, offsets[expired], capacities[expired])
             cursor += 1
         if buffer.shares >= 0:
             offsets[i] = offsets[buffer.shares]
@@ -69,11 +72,11 @@ def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[b
     return Layout(tuple(offsets), tuple(capacities), total)
 
 
-def reserve(allocate: Callable[[int], Any], wanted: int, needed: int) -> tuple[Any, int]:
-    """A block and its size: what is wanted, or what is needed where there is no room for more."""
-    if wanted > needed:
+def reserve(allocate: Callable[[int], Any], preferred: int, needed: int) -> tuple[Any, int]:
+    """Allocate a block of ``preferred`` bytes, or of ``needed`` bytes if that does not fit. Return (block, bytes)."""
+    if preferred > needed:
         with suppress(MemoryError):
-            return allocate(wanted), wanted
+            return allocate(preferred), preferred
     return allocate(needed), needed
 
 

@@ -1,6 +1,6 @@
-"""The plan of a program as plain data: what runs, on which memory, and what it moves.
+"""Plan of a program as plain data: its steps, the memory of their operands, and the bytes that they move.
 
-`plan_of` takes an executor, whose last inference (or binding) gives exact shapes, places and calls;
+`plan_of` takes an executor, whose last inference (or binding) gives exact shapes, locations and calls;
 `plan_of_program` takes a program and the slots of its segments, as far as they are known.
 """
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ovgpu.lowering.loops import TRIPS
-from ovgpu.lowering.program import Copy, Free, HostNode, Memory, Program, Segment, Step, Value, constants
+from ovgpu.lowering.loops import TRIP_COUNT_KEY
+from ovgpu.lowering.program import Copy, ElidedNode, HostNode, Memory, Program, Segment, Step, Value, constants
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
 Slots = Sequence["tuple[int, ...] | None"]
 
-PICKS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # read of input 0 no more than they write
+GATHERS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # of input 0, they read no more than they write
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor of a step. An extent that only running tells is None, and then ``nbytes`` is None as well.
+    """Operand of a step. An extent known only at run time is None, and then ``nbytes`` is None as well.
 
-    ``place`` says where it lies: ``arena+256``, ``input 0``, ``output 1``, ``state h``, ``variable h``,
-    ``constant``, or ``fresh`` (allocated by the step that makes it). ``nbytes`` counts every element of memory
-    once, however often a broadcast repeats it.
+    ``location`` is ``arena+256``, ``input 0``, ``output 1``, ``state h``, ``variable h``, ``constant``, or ``fresh``
+    (allocated by the step that computes it). ``nbytes`` counts every element of memory once, even if a broadcast
+    repeats it.
     """
 
     type: Type
     shape: tuple[int | None, ...]
     memory: Memory
-    place: str
+    location: str
     nbytes: int | None
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """A body of a control flow step, and how often it runs; ``trips`` is None where only running tells."""
+    """A body of a control flow step, and its trip count; ``trips`` is None if it is known only at run time."""
 
     name: str
     trips: int | None
@@ -68,8 +68,8 @@ class BodyPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One row. ``number`` is None for a view, which is no step: it takes no time and moves nothing. ``fused``: the
-    layers that a step computes, if there are several; ``layer`` is the last one of them."""
+    """One row of a plan. ``number`` is None for a view, which takes no time and moves nothing. ``fused`` lists the
+    layers of a fused step, of which ``layer`` is the last one. ``calls`` is None if unknown."""
 
     number: int | None
     segment: int
@@ -93,11 +93,11 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rows in order of execution, and the memory behind them.
+    """Rows of a program in order of execution, and the memory that they use.
 
-    ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, those of bodies included; ``slots``:
-    (expression, number) per segment; ``captured``: whether a segment is replayed as graphs; ``uncaptured``: why one of
-    them cannot be; ``counts``: what one run of a segment's calls launches, nothing where it was not reached.
+    ``arenas``: bytes per segment; ``constants``, ``state``: bytes in all, bodies included; ``slots``: (expression,
+    number) per segment; ``captured``: whether each segment is replayed as graphs; ``uncaptured``: reasons why segments
+    cannot be captured; ``counts``: launches and kernels of one run per segment, 0 if the run did not reach it.
     """
 
     device: str
@@ -112,23 +112,23 @@ class Plan:
     uncaptured: tuple[str, ...] = ()
 
     def all_steps(self) -> Iterator[PlanStep]:
-        """The rows of this plan and of its bodies, each once."""
+        """Yield the rows of this plan and of its bodies, each once."""
         for step in self.steps:
             yield step
             for body in step.bodies:
                 yield from body.plan.all_steps()
 
     def count(self, kind: Kind) -> int:
-        """How many rows of a kind there are, bodies included."""
+        """Return the number of rows of a kind, bodies included."""
         return sum(step.kind == kind for step in self.all_steps())
 
     def copies(self) -> list[PlanStep]:
-        """The copies that the planner inserted, bodies included."""
+        """Return the copies that lowering inserted, bodies included."""
         return [step for step in self.all_steps() if step.kind == "copy"]
 
     @property
     def arena(self) -> int:
-        """Bytes of memory for intermediate tensors, as far as known."""
+        """Bytes of memory for intermediate tensors; unknown sizes count as 0."""
         return sum(a or 0 for a in self.arenas)
 
     @property
@@ -141,12 +141,12 @@ class Plan:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that the steps read and write, iterations of loops included; unknown ones count nothing."""
+        """Bytes that the steps read and write, iterations of loops included; unknown sizes count as 0."""
         return self.bytes_read + self.bytes_written
 
     @property
     def launches(self) -> int:
-        """What the host starts at each inference: graphs, eager steps, and calls that are in no graph."""
+        """Launches by the host at each inference: graphs, eager steps, and calls that are in no graph."""
         return sum(c.launches for c in self.counts) + self._evaluated
 
     @property
@@ -170,7 +170,7 @@ class Plan:
 
 
 def plan_of(executor: Executor) -> Plan:
-    """The plan of what an executor did last; of a segment that it has not reached, what can be told ahead."""
+    """Return the plan of an executor's last run. A segment not reached yet has only what is known ahead."""
     plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
                     executor).plan()
     rest = executor.children.get("rest")
@@ -178,12 +178,12 @@ def plan_of(executor: Executor) -> Plan:
 
 
 def plan_of_program(program: Program, slots: Slots = ()) -> Plan:
-    """The plan of a program for given slots, one tuple per segment or None; the number of calls stays open."""
+    """Return the plan of a program for the given slots, one tuple or None per segment; numbers of calls are unknown."""
     return _Planner(program, [*slots, *[None] * (len(program.segments) - len(slots))], None).plan()
 
 
 def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
-    """The number of elements in memory behind a tensor: an axis of stride 0 repeats the same ones."""
+    """Return the number of distinct elements in a tensor's memory: an axis of stride 0 repeats the same ones."""
     count = 1
     for extent, stride in zip(shape, strides):
         count *= extent if isinstance(stride, Sym) or stride or not extent else 1
@@ -191,50 +191,52 @@ def distinct(shape: Sequence[int], strides: Sequence[Int]) -> int:
 
 
 def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tuple[int, int]:
-    """Bytes that a step reads and writes, from those of its inputs (by value, each once) and of its outputs."""
+    """Return (bytes read, bytes written) by a step, from the bytes of its inputs (by value id) and of its outputs."""
     read, written = sum(inputs.values()), sum(outputs)
     if step.op.updates:
         changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
         read -= sum(inputs[i] for i, _ in changed.values())
         written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
-    elif step.op.name in PICKS and step.inputs[0] in inputs:
+    elif step.op.name in GATHERS and step.inputs[0] in inputs:
         read -= max(0, inputs[step.inputs[0]] - written)
     return read, written
 
 
 def _slots(executor: Executor, number: int) -> tuple[int, ...] | None:
     segment = executor.program.segments[number]
-    kept = executor.bindings[number]
-    if kept:
-        slots: tuple[int, ...] = next(reversed(kept.values())).slots
+    cached = executor.bindings[number]
+    if cached:
+        slots: tuple[int, ...] = next(reversed(cached.values())).slots
         return slots
     if not segment.slots:
         return ()
     if number == 0 and all(executor.arrays[i] is not None for i in executor.program.inputs):
-        return segment.shape_function(executor.arrays)[0]  # the body of an unrolled loop: its caller keeps the bindings
+        return segment.shape_function(executor.arrays)[0]  # an unrolled body: the loop holds the bindings
     return None
 
 
 def _joined(plan: Plan, rest: Plan) -> Plan:
-    """A plan with what follows a result of unknown rank, which is a program of its own."""
+    """Return a plan extended by the plan of the separate program that follows a result of unknown rank."""
     segments = len(plan.captured)
     first = sum(step.number is not None for step in plan.steps)
-    later = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first)
-             for s in rest.steps]
-    return replace(plan, steps=(*plan.steps, *later), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
+    shifted = [replace(s, segment=s.segment + segments, number=None if s.number is None else s.number + first)
+               for s in rest.steps]
+    return replace(plan, steps=(*plan.steps, *shifted), arenas=plan.arenas + rest.arenas, slots=plan.slots + rest.slots,
                    constants=plan.constants + rest.constants, captured=plan.captured + rest.captured,
                    counts=plan.counts + rest.counts, uncaptured=plan.uncaptured + rest.uncaptured)
 
 
 def layers_of(op: Op) -> tuple[Layer, ...]:
-    """The layers that an op computes, if there are several."""
+    """Return the layers that a fused op computes; empty for another op."""
     return op.layers if isinstance(op, (Fused, OpWithEpilogue, AddNorm)) else ()
 
 
 class _Planner:
+    """Builder of a plan from a program, the slots of its segments and, if there is one, an executor's bindings."""
+
     def __init__(self, program: Program, slots: Slots, executor: Executor | None) -> None:
         self.program, self.slots, self.executor = program, slots, executor
-        self.bindings = [next(reversed(kept.values()), None) for kept in executor.bindings] if executor else []
+        self.bindings = [next(reversed(cached.values()), None) for cached in executor.bindings] if executor else []
         self.layouts = [self._layout(number, segment) for number, segment in enumerate(program.segments)]
         self.operands: dict[int, Operand] = {}
 
@@ -280,10 +282,10 @@ class _Planner:
             written = sum(b.plan.bytes_written * (b.trips or 0) for b in bodies)
         else:
             sizes = {i: x.nbytes or 0 for i, x in zip(step.inputs, inputs) if x is not None}
-            read, written = traffic(step, sizes | self._counting(step), [x.nbytes or 0 for x in outputs])
+            read, written = traffic(step, sizes | self._attended_bytes(step), [x.nbytes or 0 for x in outputs])
         binding = self.bindings[number] if self.bindings else None
         calls = 1 if step.kind == "eager" else None if binding is None else len(binding.calls[position])
-        if calls == 0 and not bodies:  # it has nothing to do
+        if calls == 0 and not bodies:  # the step has nothing to do
             read = written = 0
         buffer = segment.position_of.get(self.program.values[step.outputs[0]].root) if step.outputs else None
         in_place = (buffer is not None and segment.buffers[buffer].shares >= 0
@@ -292,17 +294,17 @@ class _Planner:
         return PlanStep(0, number, step.kind, step.op.name, step.op.version, name, inputs, outputs, in_place,
                         read, written, calls, bodies, fused)
 
-    def _counting(self, step: Step) -> dict[int, int]:
-        """Bytes of what attention reads of caches and masks with room for more keys, by value."""
+    def _attended_bytes(self, step: Step) -> dict[int, int]:
+        """Return, by value id, the bytes that attention reads of caches and masks with capacity for more keys."""
         hosts = None if self.executor is None else self.executor.hosts
         if not isinstance(step.op, CachedAttention) or hosts is None:
             return {}
         _, keys, values, mask = step.inputs[:4]
-        length, room = int(hosts[self.program.values[step.inputs[-1]].source][1]), self._operand(keys).shape[-2]
-        return {i: (self._operand(i).nbytes or 0) // (room or 1) * length for i in (keys, values, mask)
-                if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == room}
+        length, capacity = int(hosts[self.program.values[step.inputs[-1]].source][1]), self._operand(keys).shape[-2]
+        return {i: (self._operand(i).nbytes or 0) // (capacity or 1) * length for i in (keys, values, mask)
+                if i >= 0 and self._operand(i).shape[-1 if i == mask else -2] == capacity}
 
-    def _view(self, number: int, view: Free) -> PlanStep:
+    def _view(self, number: int, view: ElidedNode) -> PlanStep:
         inputs = tuple(self._operand(i) if i >= 0 else None for i in view.inputs)
         outputs = tuple(self._operand(i) for i in view.outputs)
         op: Any = view.node.op
@@ -324,7 +326,7 @@ class _Planner:
         bound = calls.child if isinstance(calls, Calls) else None
         for branch, (name, body) in enumerate(zip(names, step.bodies)):
             ran = [child for key, child in children.items() if key[:2] == (id(step), branch)]
-            if bound in ran:  # not what other numbers of iterations were bound with
+            if bound in ran:  # ignore executors that were bound for other trip counts
                 ran = [bound]
             if ran:
                 yield from (BodyPlan(name, trips[branch], plan_of(child)) for child in ran)
@@ -332,10 +334,10 @@ class _Planner:
                 yield BodyPlan(name, trips[branch], plan_of_program(body.program))
 
     def _trips(self, number: int, step: Step) -> Sequence[int | None]:
-        """How often each body runs."""
+        """Return the trip count of each body, None if unknown."""
         if step.kind != "control" and not isinstance(step.op, If):
             return (None,)
-        key = 0 if isinstance(step.op, If) else TRIPS
+        key = 0 if isinstance(step.op, If) else TRIP_COUNT_KEY
         given = step.host.get(key)
         count: int | None = None
         if given is not None and given.constant is not None:
@@ -357,7 +359,7 @@ class _Planner:
             nbytes = None
             if None not in shape:
                 nbytes = distinct(shape, value.view.strides) * value.type.storage.itemsize  # type: ignore[arg-type]
-            self.operands[i] = Operand(value.type, shape, value.memory, self._place(value), nbytes)
+            self.operands[i] = Operand(value.type, shape, value.memory, self._location(value), nbytes)
         return self.operands[i]
 
     def _shape(self, value: Value) -> tuple[int | None, ...]:
@@ -365,7 +367,7 @@ class _Planner:
         return tuple(map(self._number, value.view.shape)) if array is None else tuple(array.shape)
 
     def _number(self, number: Int) -> int | None:
-        """An extent's number, from any segment whose slots are known."""
+        """Return the number of an extent from any segment whose slots are known, else None."""
         if not isinstance(number, Sym):
             return int(number)
         for segment, slots in zip(self.program.segments, self.slots):
@@ -373,7 +375,7 @@ class _Planner:
                 return slots[segment.index[number.index]]
         return None
 
-    def _place(self, value: Value) -> str:
+    def _location(self, value: Value) -> str:
         if value.memory == "eager":
             return "fresh"
         if value.memory == "constant":

@@ -1,4 +1,4 @@
-"""A plan as a table, for terminals of any width."""
+"""Printing of a plan as a table, for terminals of any width."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ovgpu.runtime.plan import Operand, Plan
 
 STYLES = {"bound": "green", "copy": "yellow", "eager": "red", "control": "magenta", "host": "blue", "view": "dim",
           "upload": "cyan", "download": "cyan"}
-NARROW = 100  # columns; below, layers and calls are left out
+MIN_WIDE_COLUMNS = 100  # a narrower terminal gets no columns for layers and calls
 
 
 def bytes_text(count: int | None) -> str:
-    """A number of bytes in the unit that reads best: ``512 B``, ``1.5 KB``, ``3.0 MB``."""
+    """Format a number of bytes with a suitable unit: ``512 B``, ``1.5 KB``, ``3.0 MB``; ``?`` for None."""
     if count is None:
         return "?"
     size, units = float(count), iter(("KB", "MB", "GB", "TB"))
@@ -28,14 +28,14 @@ def bytes_text(count: int | None) -> str:
     return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """``1 slot``, ``2 slots``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Format a count with its noun: ``1 slot``, ``2 slots``. The plural defaults to the singular with an s."""
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
 def render(plan: Plan, width: int) -> Iterator[RenderableType]:
-    """The table of a plan and a summary below it. A bound step that overwrites an input is called "in place"."""
-    wide = width >= NARROW
+    """Yield the table of a plan and a summary below it. A bound step that overwrites an input is called "in place"."""
+    wide = width >= MIN_WIDE_COLUMNS
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("kind", no_wrap=True)
@@ -53,16 +53,16 @@ def render(plan: Plan, width: int) -> Iterator[RenderableType]:
 
 
 def as_text(plan: Plan, width: int) -> str:
-    """The table and its summary without colours."""
+    """Return the table and its summary as text without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(plan)
     return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined, no-any-return]
 
 
 def shapes_text(inputs: tuple[Operand | None, ...], outputs: tuple[Operand, ...]) -> str:
-    """``[2,3] [3] → f32[2,3]``; an input that is absent, or on the host, is a dash.
+    """Format the operands of a step: ``[2,3] [3] → f32[2,3]``. An input that is absent or on the host is a dash.
 
-    Only those inputs are given a type that have another one than the output.
+    An input shows its type only if it differs from the output's type.
     """
     kind = outputs[0].type.get_type_name() if outputs else ""
     left = " ".join("-" if x is None else str(x).removeprefix(kind) for x in inputs)
@@ -77,11 +77,11 @@ def _rows(table: Table, plan: Plan, wide: bool, depth: int) -> None:
         version = f" {step.version.removeprefix('opset')}" if wide and step.version.startswith("opset") else ""
         calls = "" if step.calls is None or step.kind in ("view", "host") else str(step.calls)
         moved = "" if step.kind in ("view", "host") and not step.bytes_moved else bytes_text(step.bytes_moved)
-        places = ", ".join(dict.fromkeys(x.place for x in step.outputs))
+        locations = ", ".join(dict.fromkeys(x.location for x in step.outputs))
         kind = Text("in place" if step.in_place else step.kind, STYLES[step.kind])
         cells: list[RenderableType] = [number, kind, Text(f"{indent}{step.op}{version}")]
         cells += [Text(step.layer)] if wide else []
-        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(places), moved]
+        cells += [Text(shapes_text(step.inputs, step.outputs)), Text(locations), moved]
         table.add_row(*cells, *([calls] if wide else []), style="dim" if step.kind == "view" else "")
         if step.fused:
             text = Text(f"{indent}fused: {', '.join(step.fused)}")

@@ -1,4 +1,4 @@
-"""Watching a request run: when each step began and ended, on the host and where its work is done."""
+"""Profiling of a request: start and end time of each step, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovgpu.runtime.backend import Call, Clock
 
 
 class HostClock:
-    """`ovgpu.runtime.backend.Clock` of a backend whose calls return when their work is done."""
+    """`ovgpu.runtime.backend.Clock` of a backend whose calls return only when their work is done."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -31,10 +31,10 @@ class HostClock:
 
 @dataclass(frozen=True)
 class ProfilingInfo:
-    """One step's share of an inference: ``real_time`` where its work is done, ``cpu_time`` on the host."""
+    """Time that one step of an inference took: ``real_time`` on the device, ``cpu_time`` on the host."""
 
     class Status(Enum):
-        """Whether a layer was run."""
+        """Execution status of a layer."""
 
         NOT_RUN = 0
         OPTIMIZED_OUT = 1
@@ -50,7 +50,7 @@ class ProfilingInfo:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A step of an inference, in seconds of `time.perf_counter`: (start, end) on the host and on the device."""
+    """Time span of a step, (start, end) on the host and on the device, in seconds of `time.perf_counter`."""
 
     name: str
     op: str
@@ -67,7 +67,7 @@ class _Record:
 
 
 class Profiler:
-    """Runs steps, one by one, and remembers when: the observer of an executor."""
+    """Observer of an executor, which runs the steps one by one and records their times."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -75,7 +75,7 @@ class Profiler:
         self._origin: tuple[float, Any] = (0.0, None)
 
     def begin(self) -> None:
-        """Forgets the last inference, for another begins."""
+        """Discard the records of the last inference, as another begins."""
         self._records = []
         self._origin = time.perf_counter(), self.clock.mark()
 
@@ -91,13 +91,13 @@ class Profiler:
             clock.leave()
 
     def infos(self) -> list[ProfilingInfo]:
-        """The steps of the last inference, which is done, in the order in which they ran."""
+        """Return the durations of the steps of the last inference, which must have finished, in order of execution."""
         return [ProfilingInfo(_name(r.step), r.step.op.name, r.step.kind, ProfilingInfo.Status.EXECUTED,
                               timedelta(seconds=self.clock.seconds(*r.marks)),
                               timedelta(seconds=r.host[1] - r.host[0])) for r in self._records]
 
     def spans(self) -> list[Span]:
-        """The steps of the last inference, which is done, in time."""
+        """Return the time spans of the steps of the last inference, which must have finished."""
         origin, zero = self._origin
         since: Callable[[Any], float] = lambda mark: origin + self.clock.seconds(zero, mark)
         return [Span(_name(r.step), r.step.op.name, r.step.kind, r.host, (since(r.marks[0]), since(r.marks[1])))
@@ -105,4 +105,4 @@ class Profiler:
 
 
 def _name(step: Step) -> str:
-    return step.name or step.op.name  # copies that the planner inserts have no layer
+    return step.name or step.op.name  # copies that lowering inserts have no layer

@@ -1,6 +1,6 @@
-"""Timelines as Chrome traces, which chrome://tracing, Perfetto and Speedscope show.
+"""Timelines in the Chrome trace event format, which chrome://tracing, Perfetto and Speedscope show.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Specification: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ovgpu.runtime.profile import Span
 
 
 class Trace:
-    """The steps of inferences of one or several requests. Host and device have a row each for every request."""
+    """Timeline of the steps of one or several requests. Each request has a row for the host and one for the device."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -22,7 +22,7 @@ class Trace:
         self._requests: set[int] = set()
 
     def add(self, spans: Sequence[Span], request: int = 0) -> None:
-        """Adds the steps of an inference of the request of that number."""
+        """Add the steps of an inference of request number ``request``."""
         if request not in self._requests:
             self._requests.add(request)
             for process in (0, 1):
@@ -35,11 +35,12 @@ class Trace:
                                      "ts": start * 1e6, "dur": (end - start) * 1e6, "args": details})
 
     def document(self) -> dict[str, Any]:
-        """The trace as JSON has it; times in microseconds."""
+        """Return the trace as a JSON object; times are in microseconds."""
         names: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
             for pid, name in enumerate(("host", f"device {self.device}"))]
         return {"traceEvents": [*names, *self._events], "displayTimeUnit": "ms"}
 
     def save(self, path: str | Path) -> None:
+        """Write the trace to a JSON file."""
         Path(path).write_text(json.dumps(self.document()) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Element types, bit layouts, dimensions, shapes and layouts: the vocabulary every other module speaks."""
+"""Element types, bit layouts, dimensions, shapes and layouts: the vocabulary of all other modules."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class _Row(NamedTuple):
-    """One type: openvino's printed name, width in bits, `to_dtype()`, and our storage (None: the same)."""
+    """Properties of one type: openvino's printed name, width in bits, `to_dtype()`, and `storage` (None: the same)."""
 
     label: str
     bitwidth: int
@@ -18,12 +18,12 @@ class _Row(NamedTuple):
 
 
 def _codes(name: str) -> np.dtype[Any]:
-    """Storage for elements without a NumPy or ml_dtypes scalar: bytes, in a field that says what they mean."""
+    """Return the storage dtype of a type without a NumPy or ml_dtypes scalar: bytes in a field called ``name``."""
     return np.dtype([(name, np.uint8)])
 
 
-# In the order of ov::element::Type_t, whose value is openvino's hash. Strings are objects of type `bytes`:
-# openvino's may hold any byte, which NumPy's StringDType (UTF-8 only) and 'S' (drops trailing NULs) cannot keep.
+# In the order of ov::element::Type_t, whose value is openvino's hash. Strings are `bytes` objects: openvino's may
+# contain any byte, which NumPy's StringDType (UTF-8 only) and 'S' (drops trailing NULs) cannot represent.
 _ROWS: dict[str, _Row] = {
     "dynamic": _Row("dynamic", 0, ""),
     "boolean": _Row("char", 8, "bool"),
@@ -55,7 +55,7 @@ _ROWS: dict[str, _Row] = {
 
 _QUANTIZED = {"i4", "i8", "i32", "u8", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0"}
 
-# What port precisions of any IR version hold beside the names above in either case.
+# Further names of types in the port precisions of IR versions, in lower case.
 _LEGACY_NAMES = {
     "undefined": "dynamic",
     "unspecified": "dynamic",
@@ -68,12 +68,12 @@ _LEGACY_NAMES = {
 
 
 class Type:
-    """An element type, `Type.f32` and so on; one instance each, so `is` and `==` agree.
+    """An element type, such as `Type.f32`. Each has one instance, so that `is` and `==` agree.
 
-    `Type(dtype)` converts what `numpy.dtype` understands, as openvino's does ("u4" is NumPy's uint32, not the
-    4-bit type), and beyond it the names of element types that NumPy does not know, such as "f32".
+    `Type(dtype)` converts any argument of `numpy.dtype`, as openvino's does ("u4" is NumPy's uint32, not the 4-bit
+    type), and the names of element types that NumPy does not know, such as "f32".
 
-    Raises: TypeError for what is no data type, RuntimeError for a dtype that has no element type.
+    Raises: TypeError for an argument that is no data type, RuntimeError for a dtype that has no element type.
     """
 
     dynamic: ClassVar[Type]
@@ -107,9 +107,9 @@ class Type:
     type_name: str
     bitwidth: int
     size: int
-    """Bytes one element takes; 1 for the packed types, see `nbytes`."""
+    """The number of bytes of an element, 1 for the packed types, see `nbytes`."""
     packed: bool
-    """Whether several elements share a byte in a tensor or weights file."""
+    """True if several elements share a byte in a tensor or weights file."""
     real: bool
     integral: bool
     integral_number: bool
@@ -148,7 +148,7 @@ class Type:
 
     @staticmethod
     def parse(text: str) -> Type:
-        """The type an IR file names: `f32`, `FP32`, `BOOL`, ... in either case. ValueError if none."""
+        """Return the type of a name in an IR file: `f32`, `FP32`, `BOOL`, ..., in any case. ValueError if unknown."""
         try:
             return _TYPES[text.lower()]
         except KeyError:
@@ -156,7 +156,7 @@ class Type:
 
     @staticmethod
     def of(dtype: np.dtype[Any] | type) -> Type:
-        """The element type of a NumPy or ml_dtypes dtype, byte order aside. RuntimeError if there is none."""
+        """Return the element type of a NumPy or ml_dtypes dtype of any byte order. RuntimeError if there is none."""
         dtype = np.dtype(dtype)
         if dtype.kind in "UST":
             return Type.string
@@ -167,13 +167,16 @@ class Type:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The dtype that holds one unpacked element, of no other type. TypeError for the dynamic type."""
+        """The dtype of unpacked elements, different for every type. TypeError for the dynamic type."""
         if self._storage is None:
             raise TypeError("the dynamic element type has no storage")
         return self._storage
 
     def to_dtype(self) -> np.dtype[Any]:
-        """openvino's dtype for `Tensor.data`: float16 for bf16 bits, uint8 or int8 for packed bytes."""
+        """Return openvino's dtype of `Tensor.data`: float16 for bf16 bits, uint8 or int8 for packed bytes.
+
+        IndexError for the dynamic type.
+        """
         if self._dtype is None:
             raise IndexError("the dynamic element type has no dtype")
         return self._dtype
@@ -212,11 +215,11 @@ class Type:
         return self.quantized
 
     def compatible(self, other: Type) -> bool:
-        """Whether the types are equal or one of them is dynamic."""
+        """Return whether the types are equal or one of them is dynamic."""
         return self.merge(other) is not None
 
     def merge(self, other: Type) -> Type | None:
-        """The more specific of two compatible types, None if they are not compatible."""
+        """Return the more specific of two compatible types, None if they are not compatible."""
         if not isinstance(other, Type):
             raise TypeError(f"expected a Type, got {type(other).__name__}")
         if self is other or other is Type.dynamic:
@@ -244,4 +247,4 @@ _TYPES.update({alias: _TYPES[name] for alias, name in _LEGACY_NAMES.items()})
 Type.undefined = Type.dynamic
 
 _BY_DTYPE = {type._storage: type for type in _TYPES.values() if type._storage is not None}
-del _BY_DTYPE[np.dtype(object)]  # says nothing about its elements
+del _BY_DTYPE[np.dtype(object)]  # its elements need not be strings

@@ -1,4 +1,4 @@
-"""Layout: names of the axes of a tensor, with the interface of openvino.Layout."""
+"""Layout: the names of a tensor's axes, with the interface of openvino.Layout."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _SCALAR = "**SCALAR**"
 
 
 class Layout:
-    """Names of axes: `Layout("NCHW")`, `Layout("[batch, ..., channels]")`.
+    """Names of a tensor's axes: `Layout("NCHW")`, `Layout("[batch, ..., channels]")`.
 
-    "?" is an axis without a name, "..." any number of them. Equals a str that spells the same layout.
+    "?" is an unnamed axis, "..." any number of them. A layout equals a str of the same layout.
 
-    Raises: RuntimeError for a text that is no layout, TypeError for what is no text.
+    Raises: RuntimeError for a text that is no layout, TypeError for an argument that is no str.
     """
 
     __slots__ = ("_last_names", "_names", "_scalar")
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def empty(self) -> bool:
-        """Whether the layout says nothing: `Layout()`."""
+        """True for `Layout()`, which names no axes."""
         return not self._names and self._last_names == ()
 
     def has_name(self, dimension_name: str) -> bool:
@@ -52,7 +52,7 @@ class Layout:
         return name != "?" and name in (*self._names, *(self._last_names or ()))
 
     def get_index_by_name(self, dimension_name: str) -> int:
-        """The axis of that name; negative, from the end, after "...". RuntimeError if there is none."""
+        """Return the axis of that name, negative (from the end) if it follows "...". RuntimeError if there is none."""
         if not self.has_name(dimension_name):
             raise RuntimeError(f"{dimension_name} dimension index is not defined in layout {self}")
         name = _alias(dimension_name)
@@ -62,7 +62,10 @@ class Layout:
         return last.index(name) - len(last)
 
     def names(self, rank: int) -> list[str]:
-        """One name per axis of a tensor of that rank, "?" for none. RuntimeError if the rank does not fit."""
+        """Return one name per axis of a tensor of that rank, "?" for unnamed axes.
+
+        RuntimeError if the layout does not fit the rank.
+        """
         known = len(self._names) + len(self._last_names or ())
         if rank < known or (rank > known and self._last_names is None):
             raise RuntimeError(f"layout {self} does not fit rank {rank}")

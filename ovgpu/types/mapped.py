@@ -1,4 +1,4 @@
-"""Files whose bytes are read when they are needed, and let go of when they have been copied."""
+"""Memory-mapped files, whose pages are read on demand, and released when they have been copied."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Array = np.ndarray[Any, Any]
 
 
 class MappedFile(mmap.mmap):
-    """A file mapped to memory, to be read only."""
+    """A file that is mapped into memory for reading."""
 
     path: Path
     status: os.stat_result
-    """Size and time of modification, when the file was mapped."""
+    """Size and modification time of the file at the time of mapping."""
 
     def check(self) -> None:
         """Raise ModelError if the file has changed since it was mapped.
 
-        Reading pages that a shortened file no longer has ends the process. A file that was replaced or removed is not
-        changed: the mapping keeps it.
+        Reading pages beyond the end of a truncated file kills the process. A file that was replaced or removed counts
+        as unchanged: the mapping keeps the old one alive.
         """
         size = self.size()
         try:
@@ -42,8 +42,8 @@ class MappedFile(mmap.mmap):
 
 
 def map_file(path: Path) -> Array:
-    """The bytes of a file. OSError if it cannot be read."""
-    if path.exists() and not path.is_file():  # asked first, since opening a pipe waits for its writer
+    """Map a file into memory, and return its bytes as uint8. OSError if it cannot be read."""
+    if path.exists() and not path.is_file():  # checked first, since opening a pipe waits for its writer
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as opened:
         status = os.fstat(opened.fileno())
@@ -62,18 +62,20 @@ def check_unchanged(arrays: Iterable[Array]) -> None:
 
 
 def let_go(array: Array) -> int:
-    """Gives back the memory of the pages that lie in an array of a mapped file, and returns its bytes: who reads the
-    array later, has the system read them again. Other arrays stay as they are."""
+    """Release the memory pages that an array of a mapped file covers entirely, and return their bytes.
+
+    The system reads them again on the next access. Other arrays are left alone.
+    """
     file = _file(array)
     if file is None or not hasattr(file, "madvise"):
         return 0
     origin = byte_bounds(np.frombuffer(file, np.uint8))[0]
-    first, last = (address - origin for address in byte_bounds(array))
-    first, last = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, last // mmap.PAGESIZE * mmap.PAGESIZE
-    if first >= last:
+    begin, end = (address - origin for address in byte_bounds(array))
+    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if begin >= end:
         return 0
-    file.madvise(mmap.MADV_DONTNEED, first, last - first)
-    return last - first
+    file.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+    return end - begin
 
 
 def _file(array: Array) -> MappedFile | None:

@@ -1,8 +1,8 @@
-"""OpenVINO's bit layouts of tensors and weights files: one element per item <-> bytes.
+"""OpenVINO's bit layouts of tensors and weights files: conversion between one element per array item and bytes.
 
-Several elements per byte, first element in the low bits: u2, u4, i4, nf4, f4e2m1. First element in the high
-bit: u1. In three bytes: u3 (8 elements) and u6 (4 elements) keep their low 2 or 4 bits in the first two bytes
-and their high 1 or 2 bits in the third, first element in the high bits.
+u2, u4, i4, nf4 and f4e2m1 have several elements per byte, the first one in the low bits. u1 has its first element in
+the high bit. u3 (8 elements) and u6 (4 elements) are in groups of three bytes: the first two bytes hold the low 2 or 4
+bits of the elements, the third one the high 1 or 2 bits, both with the first element in the high bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ NF4 = np.array(
 
 
 def nbytes(type: Type, shape: Iterable[int]) -> int:
-    """Exact bytes of a dense tensor in OpenVINO's layout. ValueError for a type without a fixed size."""
+    """Return the size in bytes of a dense tensor in OpenVINO's layout.
+
+    Raises: ValueError for a negative extent, or a type without a fixed size.
+    """
     extents = [operator.index(extent) for extent in shape]
     if min(extents, default=0) < 0:
         raise ValueError(f"shape {extents} has a negative extent")
@@ -45,12 +48,12 @@ def nbytes(type: Type, shape: Iterable[int]) -> int:
 
 
 def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
-    """One element per item, dtype `type.storage`, from a buffer in OpenVINO's layout.
+    """Convert a buffer in OpenVINO's layout to an array of dtype `type.storage` with one element per item.
 
-    Byte-sized types come as a view of the buffer; packed ones, strings and booleans with bytes other than 0
-    and 1 as a copy. Strings lie as in weights files: int32 count, int32 offsets (count + 1), characters.
+    Byte-sized types yield a view of the buffer; packed types, strings and booleans with bytes other than 0 and 1
+    yield a copy. Strings are stored as in weights files: int32 count, int32 offsets (count + 1), characters.
 
-    Raises: ValueError if the buffer has not exactly the bytes that `shape` needs.
+    Raises: ValueError if the buffer does not have exactly the size that `shape` needs.
     """
     extents = [operator.index(extent) for extent in shape]
     raw = raw.reshape(-1).view(np.uint8) if isinstance(raw, np.ndarray) else np.frombuffer(raw, np.uint8)
@@ -78,9 +81,9 @@ def unpack(raw: Any, type: Type, shape: Iterable[int]) -> Array:
 
 
 def pack(array: Array, type: Type) -> Array:
-    """The inverse of `unpack`: a flat uint8 array in OpenVINO's layout, padding bits zero.
+    """Convert an array to a flat uint8 array in OpenVINO's layout, with padding bits of zero: the inverse of `unpack`.
 
-    Integer types also accept any integer array whose values are in range.
+    Integer types accept any integer array whose values are in range.
 
     Raises: TypeError if the dtype is not `type.storage`, ValueError for a value out of range.
     """
@@ -98,7 +101,7 @@ def pack(array: Array, type: Type) -> Array:
 
 
 def _as_storage(array: Array, type: Type) -> Array:
-    # bytes that stand for codes may exceed the type's own bits
+    # Bytes with codes of a type may exceed its bits.
     numbers = array.view(np.uint8) if array.dtype.names and array.dtype == type.storage else array
     if type.integral_number and type is not Type.string and numbers.dtype.kind in "iu":
         low = -(1 << (type.bitwidth - 1)) if type.signed else 0
@@ -117,55 +120,55 @@ def _view(raw: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _pad(codes: Array, multiple: int) -> Array:
-    short = -codes.size % multiple
-    return np.concatenate([codes, np.zeros(short, np.uint8)]) if short else codes
+    missing = -codes.size % multiple
+    return np.concatenate([codes, np.zeros(missing, np.uint8)]) if missing else codes
 
 
-# One pass per position in the group: a broadcast over the last axis would be several times slower.
+# These make one pass per position in a group: a broadcast over the last axis would be several times slower.
 
 
 def _unpack_low_first(raw: Array, bits: int) -> Array:
     codes = np.empty((raw.size, 8 // bits), np.uint8)
-    for place in range(8 // bits):
-        codes[:, place] = (raw >> np.uint8(place * bits)) & _mask(bits)
+    for position in range(8 // bits):
+        codes[:, position] = (raw >> np.uint8(position * bits)) & _mask(bits)
     return codes
 
 
 def _pack_low_first(codes: Array, bits: int) -> Array:
     groups = _pad(codes, 8 // bits).reshape(-1, 8 // bits)
     raw = np.zeros(len(groups), np.uint8)
-    for place in range(8 // bits):
-        raw |= (groups[:, place] & _mask(bits)) << np.uint8(place * bits)
+    for position in range(8 // bits):
+        raw |= (groups[:, position] & _mask(bits)) << np.uint8(position * bits)
     return raw
 
 
 def _unpack_triples(raw: Array, count: int, low: int) -> Array:
     triples, high = raw.reshape(-1, 3), 8 // count
     codes = np.empty((len(triples), count), np.uint8)
-    for place in range(count):
-        byte, shift, high_shift = _triple_place(place, count, low)
+    for position in range(count):
+        byte, shift, high_shift = _triple_shifts(position, count, low)
         upper = (triples[:, 2] >> high_shift) & _mask(high)
-        codes[:, place] = (triples[:, byte] >> shift) & _mask(low) | upper << np.uint8(low)
+        codes[:, position] = (triples[:, byte] >> shift) & _mask(low) | upper << np.uint8(low)
     return codes
 
 
 def _pack_triples(codes: Array, count: int, low: int) -> Array:
     groups = _pad(codes, count).reshape(-1, count)
     triples = np.zeros((len(groups), 3), np.uint8)
-    for place in range(count):
-        byte, shift, high_shift = _triple_place(place, count, low)
-        triples[:, byte] |= (groups[:, place] & _mask(low)) << shift
-        triples[:, 2] |= (groups[:, place] >> np.uint8(low)) << high_shift
+    for position in range(count):
+        byte, shift, high_shift = _triple_shifts(position, count, low)
+        triples[:, byte] |= (groups[:, position] & _mask(low)) << shift
+        triples[:, 2] |= (groups[:, position] >> np.uint8(low)) << high_shift
     return triples.reshape(-1)
 
 
-def _triple_place(place: int, count: int, low: int) -> tuple[int, np.uint8, np.uint8]:
-    """Where an element's low bits lie (byte, shift), and its high bits in the third byte (shift)."""
+def _triple_shifts(position: int, count: int, low: int) -> tuple[int, np.uint8, np.uint8]:
+    """Return the byte and shift of an element's low bits, and the shift of its high bits in the third byte."""
     half = count // 2
     return (
-        place // half,
-        np.uint8((half - 1 - place % half) * low),
-        np.uint8((count - 1 - place) * (8 // count)),
+        position // half,
+        np.uint8((half - 1 - position % half) * low),
+        np.uint8((count - 1 - position) * (8 // count)),
     )
 
 
@@ -175,15 +178,15 @@ def _mask(bits: int) -> np.uint8:
 
 def _unpack_strings(raw: Array, extents: list[int]) -> Array:
     count = math.prod(extents)
-    head = 4 * (count + 2)
-    if raw.size < head:
-        raise ValueError(f"string tensor of shape {extents} has {head} bytes of offsets, got {raw.size}")
-    stored, *ends = raw[:head].view(np.int32).tolist()
-    if stored != count or ends[0] != 0 or ends != sorted(ends) or ends[-1] > raw.size - head:
+    header = 4 * (count + 2)
+    if raw.size < header:
+        raise ValueError(f"string tensor of shape {extents} has {header} bytes of offsets, got {raw.size}")
+    stored, *ends = raw[:header].view(np.int32).tolist()
+    if stored != count or ends[0] != 0 or ends != sorted(ends) or ends[-1] > raw.size - header:
         raise ValueError(f"string tensor of shape {extents} has inconsistent offsets")
-    text = raw[head:].tobytes()
+    characters = raw[header:].tobytes()
     array = np.empty(count, object)
-    array[:] = [text[begin:end] for begin, end in pairwise(ends)]
+    array[:] = [characters[begin:end] for begin, end in pairwise(ends)]
     return array.reshape(extents)
 
 
@@ -192,5 +195,5 @@ def _pack_strings(array: Array) -> Array:
     offsets = np.cumsum([0, *map(len, strings)])
     if offsets[-1] > np.iinfo(np.int32).max:
         raise ValueError("a string tensor holds at most 2 GiB of characters")
-    head = np.array([len(strings), *offsets], np.int32)
-    return np.frombuffer(head.tobytes() + b"".join(strings), np.uint8)
+    header = np.array([len(strings), *offsets], np.int32)
+    return np.frombuffer(header.tobytes() + b"".join(strings), np.uint8)

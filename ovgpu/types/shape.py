@@ -1,7 +1,7 @@
 """Dimension, Shape and PartialShape, with the interface of openvino's.
 
-They are stricter where openvino silently makes a number up: a negative extent other than -1, a reversed
-range, an empty or unparsable extent, or an index out of range raises.
+They are stricter where openvino silently makes up a number: a negative extent other than -1, a reversed range, an empty
+or unparsable extent, or an index out of range raises.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def _check_class(value: object, expected: type) -> None:
 
 
 class Dimension:
-    """An extent, known or within bounds: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`
+    """The extent of an axis, known or bounded: `Dimension(3)`, `Dimension(1, 8)`, `Dimension("3..")`, `Dimension()`.
 
-    -1 as a value is "unknown", as a bound "none". Immutable.
+    The value -1 means an unknown extent, the bound -1 that there is none. Immutable.
 
-    Raises: TypeError for what is no int or str, RuntimeError for a text or bounds that make no sense.
+    Raises: TypeError for an argument that is no int or str, RuntimeError for invalid text or bounds.
     """
 
     __slots__ = ("_max", "_min")
@@ -77,7 +77,7 @@ class Dimension:
         return self.max_length
 
     def get_length(self) -> int:
-        """The extent. RuntimeError if it is not known."""
+        """Return the extent. RuntimeError if it is unknown."""
         if self._min != self._max:
             raise RuntimeError(f"Cannot get length of dynamic dimension {self}")
         return self._min
@@ -86,27 +86,27 @@ class Dimension:
         return self.get_length()
 
     def compatible(self, dim: Dimension) -> bool:
-        """Whether some extent satisfies both."""
+        """Return whether some extent satisfies both."""
         _check_class(dim, Dimension)
         return max(self._min, dim._min) <= min(self._max, dim._max)
 
     def refines(self, dim: Dimension) -> bool:
-        """Whether every extent that satisfies this one satisfies `dim`."""
+        """Return whether every extent that satisfies this dimension satisfies `dim`."""
         _check_class(dim, Dimension)
         return dim._min <= self._min and self._max <= dim._max
 
     def relaxes(self, dim: Dimension) -> bool:
-        """Whether every extent that satisfies `dim` satisfies this one."""
+        """Return whether every extent that satisfies `dim` satisfies this dimension."""
         _check_class(dim, Dimension)
         return dim.refines(self)
 
     def same_scheme(self, dim: Dimension) -> bool:
-        """Whether both are dynamic, or both static and equal."""
+        """Return whether both are dynamic, or both static and equal."""
         _check_class(dim, Dimension)
         return self == dim if self.is_static else dim.is_dynamic
 
     def merge(self, dim: Dimension) -> Dimension | None:
-        """The extents that satisfy both, None if there are none."""
+        """Return the intersection of two dimensions, None if it is empty."""
         low, high = max(self._min, dim._min), min(self._max, dim._max)
         return _interval(low, high) if low <= high else None
 
@@ -165,7 +165,7 @@ def _parse_bounds(text: str) -> tuple[int, int]:
 
 
 def _dimension(value: object) -> Dimension:
-    """A Dimension of what openvino accepts as an element of a partial shape."""
+    """Convert an element of a partial shape to a Dimension: an int, str or pair of bounds, as openvino does."""
     if isinstance(value, Dimension):
         return value
     if isinstance(value, str):
@@ -192,7 +192,7 @@ def _split_extents(text: str) -> list[str]:
 
 
 class _IntList(list[int]):
-    """A list of non-negative ints that also equals tuples."""
+    """A list of non-negative ints that compares equal to tuples as well."""
 
     def __init__(self, values: Iterable[SupportsIndex] = ()) -> None:
         super().__init__(_natural(value) for value in values)
@@ -210,9 +210,9 @@ class _IntList(list[int]):
 
 
 class Shape(_IntList):
-    """A fully known shape: a list of non-negative ints that also equals tuples and prints as openvino's.
+    """A static shape: a list of non-negative ints that compares equal to tuples as well and prints as openvino's.
 
-    Raises: TypeError for what is no sequence of non-negative ints, RuntimeError for a text that is no shape.
+    Raises: TypeError for an argument that is no sequence of non-negative ints, RuntimeError for invalid text.
     """
 
     def __init__(self, axis_lengths: Iterable[SupportsIndex] | str = ()) -> None:
@@ -240,7 +240,7 @@ class Shape(_IntList):
 
 
 class Strides(_IntList):
-    """Distances in bytes between neighbours along each axis."""
+    """Strides in bytes, one per axis."""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self))
@@ -261,8 +261,8 @@ class PartialShape:
 
     `PartialShape([1, -1, (2, 8), "..4"])`, `PartialShape("[1,?,2..8]")`, `PartialShape("...")`. Mutable.
 
-    Raises: TypeError for elements that are no dimensions, RuntimeError for a text that is no shape, for
-    what needs a known rank or extent, and for an index out of range.
+    Raises: TypeError for elements that are no dimensions, RuntimeError for invalid text. Methods that need a known rank
+    or extent raise RuntimeError if it is unknown, and for an index out of range.
     """
 
     __slots__ = ("_dims",)
@@ -281,7 +281,7 @@ class PartialShape:
 
     @staticmethod
     def dynamic(rank: Dimension | SupportsIndex = -1) -> PartialShape:
-        """All extents unknown; a rank that is not given, or not static, is unknown as well."""
+        """Return a shape of unknown extents. Its rank is unknown as well unless a static `rank` is given."""
         if not isinstance(rank, Dimension):
             rank = Dimension(operator.index(rank))
         shape = PartialShape([Dimension()] * (rank.get_length() if rank.is_static else 0))
@@ -311,7 +311,7 @@ class PartialShape:
         return True
 
     def to_shape(self) -> Shape:
-        """The shape, all extents being known. RuntimeError otherwise."""
+        """Return the static shape. RuntimeError if an extent or the rank is unknown."""
         if not self.is_static:
             raise RuntimeError(f"to_shape was called on the dynamic shape {self}")
         return self.get_min_shape()
@@ -319,23 +319,23 @@ class PartialShape:
     get_shape = to_shape
 
     def get_min_shape(self) -> Shape:
-        """The lower bounds; empty if the rank is unknown."""
+        """Return the lower bounds; empty if the rank is unknown."""
         return Shape([dim._min for dim in self._dims or ()])
 
     def get_max_shape(self) -> Shape:
-        """The upper bounds, 2**63 - 1 where there is none; empty if the rank is unknown."""
+        """Return the upper bounds, 2**63 - 1 where there is none; empty if the rank is unknown."""
         return Shape([dim._max for dim in self._dims or ()])
 
     def get_dimension(self, index: SupportsIndex) -> Dimension:
         return self[index]
 
     def compatible(self, shape: PartialShape) -> bool:
-        """Whether some shape satisfies both."""
+        """Return whether some shape satisfies both."""
         _check_class(shape, PartialShape)
         return self.merge(shape) is not None
 
     def merge(self, shape: PartialShape) -> PartialShape | None:
-        """The shapes that satisfy both, None if there are none."""
+        """Return the intersection of two partial shapes, None if it is empty."""
         if self._dims is None or shape._dims is None:
             return PartialShape(shape if self._dims is None else self)
         if len(self._dims) != len(shape._dims):
@@ -344,7 +344,7 @@ class PartialShape:
         return None if None in merged else PartialShape(merged)
 
     def refines(self, shape: PartialShape) -> bool:
-        """Whether every shape that satisfies this one satisfies `shape`."""
+        """Return whether every shape that satisfies this one satisfies `shape`."""
         _check_class(shape, PartialShape)
         if shape._dims is None:
             return True
@@ -353,12 +353,12 @@ class PartialShape:
         return all(mine.refines(theirs) for mine, theirs in zip(self._dims, shape._dims))
 
     def relaxes(self, shape: PartialShape) -> bool:
-        """Whether every shape that satisfies `shape` satisfies this one."""
+        """Return whether every shape that satisfies `shape` satisfies this one."""
         _check_class(shape, PartialShape)
         return shape.refines(self)
 
     def same_scheme(self, shape: PartialShape) -> bool:
-        """Whether the ranks agree, and so does `Dimension.same_scheme` of each pair."""
+        """Return whether the ranks are equal and `Dimension.same_scheme` holds for each pair of dimensions."""
         _check_class(shape, PartialShape)
         if self._dims is None or shape._dims is None:
             return self._dims is shape._dims

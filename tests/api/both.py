@@ -26,7 +26,7 @@ _NAMES = ("Type", "Dimension", "PartialShape", "Shape", "Strides", "Layout", "Te
 
 
 def evaluate(library: Any, code: str) -> Any:
-    """The value of an expression; statements may precede it, separated by "; "."""
+    """Evaluate an expression; statements may precede it, separated by "; "."""
     names = {name: getattr(library, name) for name in _NAMES}
     names |= {"np": np, "ml_dtypes": ml_dtypes, "copy": copy}
     *statements, expression = code.split("; ")
@@ -38,7 +38,7 @@ def evaluate(library: Any, code: str) -> Any:
 
 
 def outcome(library: Any, code: str) -> Any:
-    """The value as plain data, objects of the library as class, repr and str; or the class of the error."""
+    """Return the value as plain data (library objects as class, repr and str), or the class of the error."""
     try:
         return plain(evaluate(library, code))
     except Exception as error:
@@ -56,12 +56,12 @@ def plain(value: Any) -> Any:
 
 
 def members(kind: Any) -> set[str]:
-    """Public names of a class."""
+    """Return the public names of a class."""
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def product(template: str, **choices: list[str]) -> list[str]:
-    """The template filled with every combination of the choices."""
+    """Fill the template with every combination of the choices."""
     codes = [template]
     for name, values in choices.items():
         codes = [code.replace(f"<{name}>", value) for code in codes for value in values]
@@ -69,7 +69,7 @@ def product(template: str, **choices: list[str]) -> list[str]:
 
 
 def table(text: str) -> list[str]:
-    """Expressions separated by " | " or newlines."""
+    """Split a text into expressions at " | " and newlines."""
     return [code for line in text.strip().splitlines() for code in line.strip().split(" | ")]
 
 

@@ -13,7 +13,7 @@ IR = tuple[bytes, bytes]
 
 
 def one(shape: Any = (2, 3), kind: str = "f32") -> IR:
-    """out = |x|, or not x of booleans."""
+    """Build out = |x|, or out = not x for booleans."""
     net = Net("one")
     x = net.parameter(kind, shape, "x")
     name = "LogicalNot" if kind == "boolean" else "Abs"
@@ -22,14 +22,14 @@ def one(shape: Any = (2, 3), kind: str = "f32") -> IR:
 
 
 def same(shape: Any = (2, 3), kind: str = "f32") -> IR:
-    """out = x."""
+    """Build out = x."""
     net = Net("same")
     net.result(net.layer("Identity", "opset16", [net.parameter(kind, shape, "x")], names=["out"]))
     return net.build()
 
 
 def two() -> IR:
-    """r = rr = relu(x), a = |y|."""
+    """Build r = rr = relu(x), a = |y|."""
     net = Net("two")
     x, y = net.parameter("f32", (2, 3), "x"), net.parameter("i64", (-1,), "y")
     net.result(net.layer("Relu", "opset1", [x], names=["r", "rr"]))
@@ -38,7 +38,7 @@ def two() -> IR:
 
 
 def total(shape: Any = (1, 3), kind: str = "f32", init: Any = None) -> IR:
-    """s = v + x, and v becomes s; v begins as zeros, or ``init``."""
+    """Build s = v + x with the variable v set to s; v begins as zeros, or ``init``."""
     net = Net("total")
     x = net.parameter(kind, shape, "x")
     v = net.read_value("v", kind, shape, None if init is None else net.const(np.asarray(init, "f4")))
@@ -49,7 +49,7 @@ def total(shape: Any = (1, 3), kind: str = "f32", init: Any = None) -> IR:
 
 
 def slow(rows: int = 300) -> IR:
-    """Some milliseconds of work on x [n, 300]."""
+    """Build some milliseconds of work on x [n, 300]."""
     net = Net("slow")
     x = net.parameter("f32", (-1, rows), "x")
     for _ in range(4):
@@ -60,7 +60,7 @@ def slow(rows: int = 300) -> IR:
 
 
 def classifier() -> IR:
-    """Probabilities [n, 5] of images [n, 3, height, width]."""
+    """Build a classifier: images [n, 3, height, width] -> probabilities [n, 5]."""
     random = np.random.RandomState(2)
     net = Net("classifier")
     x = net.parameter("f32", (-1, 3, -1, -1), "images")
@@ -73,9 +73,9 @@ def classifier() -> IR:
     return net.build()
 
 
-@ovgpu.op("RefuseNegative", "api_test_opset")
+@ovgpu.register_op("RefuseNegative", "api_test_opset")
 class RefuseNegative(ovgpu.Op):
-    """Gives its input; fails for negative values."""
+    """Op that copies its input and fails for negative values."""
 
     def infer(self, x: Any) -> Any:
         return (x,)
@@ -87,7 +87,7 @@ class RefuseNegative(ovgpu.Op):
 
 
 def fragile() -> IR:
-    """v becomes v + x, unless x has negative values: then the inference fails."""
+    """Build a model that sets v to v + x; the inference fails if the sum has negative values."""
     net = Net("fragile")
     v = net.read_value("v", "f32", (2,))
     s = net.layer("Add", "opset1", [v, net.parameter("f32", (2,), "x")])

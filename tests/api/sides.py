@@ -22,19 +22,19 @@ LIBRARIES = pytest.mark.parametrize("ov", [openvino, ovgpu], ids=["openvino", "o
 
 
 def compiled(ov: Any, ir: nets.IR, config: Mapping[str, Any] | None = None) -> Any:
-    """The model compiled for the CPU, in f32."""
+    """Compile the model for the CPU, in f32."""
     core = ov.Core()
     config = {"INFERENCE_PRECISION_HINT": "f32"} | dict(config or {})
     return core.compile_model(core.read_model(*ir), "CPU", config)
 
 
 def request(ov: Any, ir: nets.IR, config: Mapping[str, Any] | None = None) -> Any:
-    """A request of that."""
+    """Create a request of the model compiled for the CPU."""
     return compiled(ov, ir, config).create_infer_request()
 
 
 def plain(value: Any) -> Any:
-    """What a library gave, as data that can be compared."""
+    """Convert the result of a library to data that can be compared."""
     if isinstance(value, np.ndarray):
         return "array", str(value.dtype), value.shape, value.tolist()
     if isinstance(value, np.generic):
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def run(ov: Any, code: str) -> Any:
-    """The value of an expression; statements may precede it, separated by "; "."""
+    """Evaluate an expression; statements may precede it, separated by "; "."""
     names = {"ov": ov, "np": np, "io": io, "pathlib": pathlib, "P": ov.properties,
              "comp": lambda ir, config=None: compiled(ov, ir, config),
              "req": lambda ir, config=None: request(ov, ir, config),
@@ -70,7 +70,7 @@ def run(ov: Any, code: str) -> Any:
 
 
 def outcome(code: Callable[[], Any]) -> Any:
-    """The value, or the name of the built-in class of the error."""
+    """Return the value, or the name of the built-in class of the error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -80,7 +80,7 @@ def outcome(code: Callable[[], Any]) -> Any:
 
 
 def agree(table: str) -> Any:
-    """Parametrises a test by a table of expressions, one per line; further lines of one are indented more."""
+    """Parametrise a test by a table of expressions, one per line; continuation lines are indented more."""
     codes: list[str] = []
     for line in textwrap.dedent(table).strip("\n").splitlines():
         if line.startswith(" "):
@@ -91,7 +91,7 @@ def agree(table: str) -> Any:
 
 
 def check(code: str) -> Any:
-    """Asserts that both libraries give the same, and returns it."""
+    """Assert that both libraries give the same value, and return it."""
     found, expected = (outcome(lambda ov=ov: run(ov, code)) for ov in (ovgpu, openvino))
     assert found == expected
     return found

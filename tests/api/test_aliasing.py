@@ -1,4 +1,4 @@
-"""Memory that inputs, outputs and the caller share: what is read and written, and when."""
+"""Memory that inputs, outputs and the caller share: when it is read and written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 @pytest.mark.parametrize("shape", [(2, 3), (300, 300)])
 @pytest.mark.parametrize("offset", [0, 1, -1])
 def test_output_that_overlaps_the_input(shape: tuple[int, int], offset: int) -> None:
-    """The input is read as it was when the inference began, wherever the output lies."""
+    """The inference uses the input as it was at its start, even if the output overlaps it."""
     net = nets.Net("shift")
     x = net.parameter("f32", shape, "x")
     mean = net.layer("ReduceMean", "opset1", [x, net.const(np.array([0]))], {"keep_dims": True})
@@ -49,7 +49,7 @@ def test_bound_outputs_are_written_in_place() -> None:
 
 
 def test_outputs_that_are_inputs() -> None:
-    """A result that is a parameter, a constant or a view of one is its own memory."""
+    """A result that is a parameter, a constant or a view of one does not share their memory."""
     net = nets.Net("straight")
     x = net.parameter("f32", (2, 3), "x")
     net.result(x)
@@ -75,15 +75,15 @@ ACTIONS = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([3, 20000]), st.lists(ACTIONS, min_size=1, max_size=12))
 def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) -> None:
-    """Results are right whatever was shared before; copies stay as they were, and so do the caller's inputs."""
+    """Results are right whatever was shared before. Copies and the caller's inputs do not change."""
     net = nets.Net("mix")
     x = net.parameter("f32", (-1, width), "x")
-    turned = net.layer("Reverse", "opset1", [x, net.const(np.array([1]))], {"mode": "index"})
-    net.result(net.layer("Subtract", "opset1", [turned, net.const(np.float32(1))]))
+    reversed_x = net.layer("Reverse", "opset1", [x, net.const(np.array([1]))], {"mode": "index"})
+    net.result(net.layer("Subtract", "opset1", [reversed_x, net.const(np.float32(1))]))
     r = request(ovgpu, net.build())
     current: np.ndarray | None = None  # the memory that the request reads
-    kept: list[tuple[np.ndarray, np.ndarray]] = []  # copies that it gave, and what they were
-    lent: list[tuple[np.ndarray, np.ndarray]] = []  # inputs of the caller, and what they were
+    copies: list[tuple[np.ndarray, np.ndarray]] = []  # results returned as copies, and their values then
+    lent: list[tuple[np.ndarray, np.ndarray]] = []  # inputs of the caller, and their values then
     number = 0.0
 
     def fresh(rows: int) -> np.ndarray:
@@ -124,6 +124,6 @@ def test_any_sequence(width: int, actions: list[tuple[str, int, bool, bool]]) ->
         np.testing.assert_array_equal(result, expected)
         np.testing.assert_array_equal(r.get_output_tensor().data, expected)
         if action == "async" or not share_outputs:
-            kept.append((result, result.copy()))
-        for array, before in kept + lent:
+            copies.append((result, result.copy()))
+        for array, before in copies + lent:
             np.testing.assert_array_equal(array, before)

@@ -1,4 +1,4 @@
-"""Asynchronous inferences: waiting, callbacks, and what a busy request refuses, beside openvino."""
+"""Asynchronous inferences: waiting, callbacks, and calls that a busy request refuses, compared with openvino."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ REFUSED = """
 
 @LIBRARIES
 def test_busy(ov: Any) -> None:
-    """What a request refuses during an inference, and that it is as before when that is over."""
+    """A busy request refuses these calls, and works as before when the inference is over."""
     a, go = np.ones((20000, 300), np.float32), threading.Event()
 
-    @ovgpu.op("Hold", "async_opset")
+    @ovgpu.register_op("Hold", "async_opset")
     class Hold(Op):
         def infer(self, x: Any) -> Any:
             return (x,)
@@ -91,9 +91,9 @@ def test_busy(ov: Any) -> None:
         except RuntimeError as error:
             if "Infer Request is busy" not in str(error):
                 unexpected.append(f"{code}: {error}")
-    finished = r.wait_for(0)
+    done_early = r.wait_for(0)
     go.set()
-    assert (finished and ov is openvino) or not unexpected  # it may be too quick on some machine
+    assert (done_early and ov is openvino) or not unexpected  # openvino may be done already on a fast machine
     assert r.wait_for(60000) and r.wait_for(0)
     r.wait()
     assert r.results[0].shape == (20000, 300)
@@ -142,7 +142,7 @@ def test_userdata_without_a_callback_warns() -> None:
 
 
 def test_cancelled_before_it_begins() -> None:
-    """While a callback runs, the next inference is still to begin."""
+    """An inference can be cancelled while it waits for the callback of the one before."""
     r, go = request(ovgpu, nets.one()), threading.Event()
     r.set_callback(lambda _: go.wait(10), None)
     r.start_async(X)
@@ -159,10 +159,10 @@ def test_cancelled_before_it_begins() -> None:
 
 
 def test_requests_run_in_parallel() -> None:
-    """Each waits in the middle of its inference for the other."""
+    """Two requests wait for each other in the middle of their inferences, and both end."""
     barrier = threading.Barrier(2)
 
-    @ovgpu.op("Meet", "meet_opset")
+    @ovgpu.register_op("Meet", "meet_opset")
     class Meet(Op):
         def infer(self, x: Any) -> Any:
             return (x,)

@@ -1,4 +1,4 @@
-"""CompiledModel: calling it, its ports and its private request, beside openvino's."""
+"""CompiledModel: calls, ports and the private request, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_agrees(code: str) -> None:
 
 
 def test_ports_of_the_model_are_those_of_the_compiled_one() -> None:
-    """`compiled([x])[out]` for ports from before and after compiling, and as keys of inputs."""
+    """Ports from before and after compiling are equal, as keys of inputs and of results."""
     model = ovgpu.Core().read_model(*nets.two())
     before, inputs = model.output(1), model.inputs
     c = ovgpu.Core().compile_model(model, "CPU")
@@ -79,7 +79,7 @@ def test_ports_do_not_follow_the_model() -> None:
 
 @LIBRARIES
 def test_shares_inputs_by_default(ov: Any) -> None:
-    """The array is read when the inference runs."""
+    """The request reads the array when the inference runs, and makes no copy before."""
     c = compiled(ov, nets.one((300, 300)))
     x = np.full((300, 300), -1, np.float32)
     assert c(x)[0][0, 0] == 1
@@ -102,7 +102,7 @@ def test_results_are_copies_unless_shared(ov: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3), (200, 300)])
 def test_a_shared_output_as_the_next_input(shape: tuple[int, int]) -> None:
-    """The inference must not overwrite what it still reads (OpenVINO's CPU plugin does)."""
+    """The inference does not overwrite an input that it still reads (OpenVINO's CPU plugin does)."""
     net = nets.Net("turn")
     x = net.parameter("f32", shape, "x")
     flipped = net.layer("Reverse", "opset1", [x, net.const(np.array([1]))], {"mode": "index"})
@@ -133,7 +133,7 @@ def test_private_request_is_made_once() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_threads_with_requests_of_their_own(dynamic: bool) -> None:
-    """Programs are built, and constants made, while other threads do the same."""
+    """Several threads build programs and constants of one model at the same time."""
     net = nets.Net("mlp")
     x = net.parameter("f32", None if dynamic else (-1, 4), "x")
     w = np.arange(16, dtype="f4").reshape(4, 4)
@@ -175,7 +175,7 @@ def test_ranks_met_at_run_time() -> None:
 
 
 def test_request_keeps_the_model_and_not_the_reverse() -> None:
-    """What a compiled model holds goes with it, without waiting for the garbage collector."""
+    """A request keeps the compilation alive; the compiled model itself is freed without the garbage collector."""
     c = compiled(ovgpu, nets.total())
     c(np.ones((1, 3), "f4"))
     request, shared = c.create_infer_request(), weakref.ref(c._compilation)

@@ -1,4 +1,4 @@
-"""Core: reading, compiling, devices and properties, beside openvino's."""
+"""Core: reading, compiling, devices and properties, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .sides import LIBRARIES, agree, check, compiled
 
 @pytest.fixture(autouse=True)
 def only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever devices there are, these tests see the CPU."""
+    """Hide all devices but the CPU."""
     monkeypatch.setattr(devices, "_backends", {"CPU": CpuBackend})
     monkeypatch.setattr(cuda, "count", no_card)
 
@@ -154,7 +154,7 @@ KNOWN = ("PERF_COUNT", "NUM_STREAMS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_H
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_properties(name: str) -> None:
-    """Listed as by openvino, and of the same type: the values are ours."""
+    """The property is listed as by openvino and has the same type. Its value may differ."""
     mine, theirs = (ov.Core().get_property("CPU", "SUPPORTED_PROPERTIES")[name] for ov in (ovgpu, openvino))
     assert mine == theirs
     mine, theirs = (compiled(ov, nets.one()).get_property("SUPPORTED_PROPERTIES")[name] for ov in (ovgpu, openvino))
@@ -292,7 +292,7 @@ def test_what_plugins_do_is_refused() -> None:
 
 
 def test_public_names() -> None:
-    """Every class and function of openvino's package that runs models is here."""
+    """Every class and function of openvino's package that runs models exists in ovgpu."""
     left_out = {"AxisSet", "AxisVector", "Coordinate", "CoordinateDiff", "DiscreteTypeInfo", "Extension", "Op",
                 "OpExtension", "RemoteContext", "RemoteTensor", "Symbol", "TensorVector", "VAContext"}
     theirs = {name for name in dir(openvino) if name[0].isupper()} - left_out

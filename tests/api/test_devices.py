@@ -1,4 +1,4 @@
-"""Choosing a device: names, cards, properties, and what is said when CUDA cannot be used."""
+"""Choice of a device: names, cards, properties, and the errors where CUDA cannot be used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
 @pytest.fixture
 def cards() -> Iterator[Callable[[int], AbstractContextManager[None]]]:
-    """Binds the emulator; in `with cards(2)` there are two devices."""
+    """Bind the emulator; in `with cards(2)` there are two devices."""
     rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
     yield emulated_devices
     rt.bind(None, None)
@@ -80,12 +80,12 @@ def test_two_cards(cards: Any) -> None:
     (1, "NVIDIA.x", "GPUs are numbered, as in NVIDIA.0"),
     (1, "NVIDIA.-1", "GPUs are numbered, as in NVIDIA.0"),
 ])
-def test_cards_that_there_are_not(cards: Any, number: int, name: str, message: str) -> None:
+def test_unknown_card_numbers(cards: Any, number: int, name: str, message: str) -> None:
     with cards(number), pytest.raises(ov.DeviceError, match=f'^Device "{name}" cannot be used: {message}$'):
         compiled(name)
 
 
-def test_the_card_of_a_property_that_there_is_not(cards: Any) -> None:
+def test_unknown_card_number_in_a_property(cards: Any) -> None:
     with pytest.raises(ov.DeviceError, match="there is one GPU"):
         compiled("NVIDIA", {"DEVICE_ID": "3"})
     for config in ({"DEVICE_ID": "x"}, {"DEVICE_ID": "-1"}):
@@ -110,11 +110,11 @@ def test_no_card(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert ov.Core().get_versions("NVIDIA") == {}
 
 
-# ---- why not
+# ---- devices that cannot be used
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, **runtime: Any) -> SimpleNamespace:
-    """Binds the emulator with other answers of the CUDA runtime."""
+    """Bind the emulator with other answers of the CUDA runtime."""
     answers = SimpleNamespace(**{**vars(cupy_emu.cuda.runtime), **runtime})
     cuda = SimpleNamespace(**{**vars(cupy_emu.cuda), "runtime": answers})
     cupy = SimpleNamespace(**{**vars(cupy_emu), "cuda": cuda})
@@ -207,12 +207,12 @@ def test_no_cublas(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def missing(module: str, name: str, error: type[ImportError] = ModuleNotFoundError) -> Callable[[str], Any]:
-    """`import_module`, but one module is not there, because of the one of that name."""
+    """Return an `import_module` that fails for `module`, because `name` cannot be imported."""
 
-    def load(wanted: str) -> Any:
-        if wanted == module:
+    def load(requested: str) -> Any:
+        if requested == module:
             raise error(f"No module named '{name}'", name=name)
-        return cupy_emu if wanted == "cupy" else blas_emu
+        return cupy_emu if requested == "cupy" else blas_emu
 
     return load
 
@@ -245,7 +245,7 @@ def test_a_broken_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("without", ["cupy", "nothing"])
 def test_real_libraries(without: str) -> None:
-    """A process that has CuPy or has not: importing touches neither, and asking for devices is silent."""
+    """Importing ovgpu imports no CUDA library, and asking for devices is silent, with CuPy or without."""
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys(["{without}"]))
@@ -336,12 +336,12 @@ def test_streams(cards: Any, config: dict[str, Any], streams: int, requests: int
 
 
 def test_what_cupy_cuts_off(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A UUID with a zero byte."""
+    """A UUID that CuPy cuts off at a zero byte is read from the CUDA runtime."""
     given = cupy_emu.cuda.runtime.getDeviceProperties
     fake(monkeypatch, getDeviceProperties=lambda number: {**given(number), "uuid": b""})
     whole = bytes(range(16))
-    told = SimpleNamespace(uuid=SimpleNamespace(bytes=whole))
-    runtime = SimpleNamespace(cudaGetDeviceProperties=lambda number: (0, told))
+    reported = SimpleNamespace(uuid=SimpleNamespace(bytes=whole))
+    runtime = SimpleNamespace(cudaGetDeviceProperties=lambda number: (0, reported))
     monkeypatch.setattr(device, "import_module", lambda name: {"cuda.bindings.runtime": runtime}[name])
     assert ov.Core().get_property("NVIDIA", "DEVICE_UUID") == whole.hex()
 
@@ -360,13 +360,13 @@ def test_a_card_that_does_not_answer(cards: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def used(number: int) -> int:
-    """Bytes in use on an emulated card."""
+    """Return the number of bytes in use on an emulated card."""
     with cupy_emu.cuda.Device(number):
         return int(cupy_emu.get_default_memory_pool().used_bytes())
 
 
 def averaging() -> tuple[bytes, bytes]:
-    """v becomes v + x @ ones, which is the result; x [n, 8], v [n, 8]."""
+    """Build v = v + x @ ones, which is also the result; x [n, 8], v [n, 8]."""
     net = Net("averaging")
     x = net.parameter("f32", (-1, 8), "x")
     v = net.read_value("v", "f32", (-1, 8), net.const(np.zeros((1, 8), "f4")))
@@ -380,7 +380,7 @@ def averaging() -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("profiled", [False, True])
 def test_everything_happens_on_the_card_chosen(profiled: bool, cards: Any) -> None:
-    """Whichever thread asks for it; and that thread goes on with the card and the stream that it had."""
+    """All work runs on the chosen card, in any thread. The threads keep their own current card and stream."""
     with cards(2):
         before = used(0)
         core, x = ov.Core(), np.ones((1, 8), np.float32)

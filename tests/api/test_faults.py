@@ -1,4 +1,4 @@
-"""Exceptions that nobody has expected reach programs as ovgpu's own errors, which name the layer and keep the cause."""
+"""Unexpected exceptions reach the user as ovgpu's own errors, which name the layer and keep the cause."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_an_inference(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    """The request goes on to work."""
+    """A request works again after an unexpected exception."""
     request = compiled(relu(), device).create_infer_request()
     x = np.full((2, 3), -1, np.float32)
     with monkeypatch.context() as patch:
-        patch.setattr(Executor, "run", lambda *_: {}["nothing"])
+        patch.setattr(Executor, "run", lambda *_, **__: {}["nothing"])
         with pytest.raises(Error, match=r"^the inference failed: KeyError: 'nothing'") as caught:
             request.infer([x])
     assert REPORT in str(caught.value) and isinstance(caught.value.__cause__, KeyError)
@@ -59,8 +59,8 @@ def test_in_an_inference(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
 
 
 def test_out_of_memory_and_own_errors_are_no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error, told in (MemoryError("all of it"), "out of memory: all of it"), (OpError("on purpose"), "on purpose"):
-        def fails(*_: Any, error: Exception = error) -> None:
+    for error, message in (MemoryError("all of it"), "out of memory: all of it"), (OpError("on purpose"), "on purpose"):
+        def fails(*_: Any, error: Exception = error, **__: Any) -> None:
             raise error
 
         request = compiled(relu()).create_infer_request()
@@ -68,12 +68,12 @@ def test_out_of_memory_and_own_errors_are_no_faults(monkeypatch: pytest.MonkeyPa
             patch.setattr(Executor, "run", fails)
             with pytest.raises(Error) as caught:
                 request.infer([np.ones((1, 3), np.float32)])
-        assert str(caught.value) == told and error in (caught.value, caught.value.__cause__)
+        assert str(caught.value) == message and error in (caught.value, caught.value.__cause__)
 
 
 def test_of_shape_arithmetic() -> None:
     """The error names the layer of an op that fails on the host, where shapes are computed."""
-    @ov.op("Broken", "extension")
+    @ov.register_op("Broken", "extension")
     class Broken(ov.Op):
         def infer(self, x: Any) -> tuple[Any, ...]:
             return (Spec(x.type, x.shape),)
@@ -117,7 +117,7 @@ def test_models_that_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["i4", "u4", "u1", "u6"])
-def test_numbers_that_an_input_does_not_hold(kind: str, device: str) -> None:
+def test_values_out_of_range_of_the_input_type(kind: str, device: str) -> None:
     net = Net()
     net.result(net.layer("Convert", "opset1", [net.parameter(kind, (2,), "x")], {"destination_type": "i32"}))
     request = compiled(net, device).create_infer_request()
@@ -148,7 +148,7 @@ def test_extents_below_zero(extent: int, known: bool, device: str) -> None:
 
 @pytest.mark.parametrize("count", [2**60, 2**63 - 1])
 @pytest.mark.parametrize("known", [True, False])
-def test_extents_that_nothing_can_have(count: int, known: bool, device: str) -> None:
+def test_extents_too_large_for_any_tensor(count: int, known: bool, device: str) -> None:
     net, repeats = Net(), np.array([count])
     x, times = net.parameter("f32", (9,), "x"), net.const(repeats) if known else net.parameter("i64", (1,), "times")
     net.result(net.layer("Tile", "opset1", [x, times]))
@@ -165,7 +165,7 @@ def test_numbers_beyond_64_bits(device: str) -> None:
 
 
 def test_too_large_beside_an_eager_step(device: str) -> None:
-    """Nothing is known of the results of an eager step before it has run."""
+    """Shapes of an eager step's results are unknown before it has run."""
     net = Net()
     x, times = net.parameter("f32", (9,), "x"), net.parameter("i64", (1,), "times")
     net.result(net.layer("Tile", "opset1", [x, times], name="tile"))
@@ -183,7 +183,7 @@ def parameters(name: str) -> list[int]:
 @pytest.mark.parametrize(("name", "number"), [
     (name, number) for name in ("bert", "llama", "whisper_decoder") for number in parameters(name)])
 def test_transformers_with_inputs_of_other_ranks(name: str, number: int, shape: str) -> None:
-    """They are computed, or refused in ovgpu's words."""
+    """The model runs, or is refused with an error of ovgpu."""
     folder: Path = DATA / name
     xml = (folder / "model.xml").read_text()
     spot = [*re.finditer(r'type="Parameter"[^>]*>\s*<data shape="([^"]*)"', xml)][number]

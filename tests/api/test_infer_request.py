@@ -1,4 +1,4 @@
-"""InferRequest: tensors and state, beside openvino's."""
+"""InferRequest: tensors and state, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_failed_inference_leaves_everything_usable() -> None:
 
 
 def test_an_output_that_cannot_take_the_result_changes_nothing() -> None:
-    """Also where the result's shape is only known when everything has been computed."""
+    """The inference fails and changes no state, also where the result's shape depends on values."""
     net = nets.Net("found")
     x, v = net.parameter("f32", (3,), "x"), net.read_value("v", "f32", (3,))
     s = net.layer("Add", "opset1", [v, x])

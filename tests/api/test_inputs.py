@@ -1,4 +1,4 @@
-"""What a request takes as inputs, beside openvino."""
+"""Inputs that a request accepts, compared with openvino."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_inputs(code: str) -> None:
 
 @LIBRARIES
 def test_array_like(ov: Any) -> None:
-    """Whatever has `__array__`, as torch's tensors on the CPU."""
+    """Objects with `__array__`, such as torch's tensors on the CPU, are accepted."""
 
     class Like:
         def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_array_like(ov: Any) -> None:
 
 
 def test_what_is_taken_beyond_openvino() -> None:
-    """Lists of other numbers, tuples, DLPack, tensors of openvino, ports of the model, masked shapes."""
+    """Nested lists and tuples of numbers, DLPack objects and tensors of openvino are accepted."""
     c = compiled(ovgpu, nets.one())
 
     class Capsule:
@@ -136,7 +136,7 @@ def test_unset_static_input_is_zeros() -> None:
 
 
 def test_strings() -> None:
-    """OpenVINO's plugin damages its heap when it passes strings on, so the expectations are written here."""
+    """Strings pass through. The expected values are written here, as OpenVINO's plugin damages its heap."""
     ir = nets.same((-1,), "string")
     r = request(ovgpu, ir)
     for inputs in (["a", "bé"], [np.array(["a", "bé"])], {"x": ["a", "bé"]}, [np.array(["a", "bé"], object)],

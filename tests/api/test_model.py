@@ -24,7 +24,7 @@ OURS = SimpleNamespace(**{name: getattr(ovgpu.types, name) for name in (
 
 
 def sample(inputs: int = 2, shape: Any = (2, 3)) -> tuple[bytes, bytes]:
-    """``y = relu(a + b + w)`` and its shape, with state beside it."""
+    """Build ``y = relu(2 * (a + b))``, its shape, and an independent state."""
     net = Net("sample")
     names = ["a", "b"][:inputs]
     x = net.parameter("f32", shape, names[0])
@@ -39,7 +39,7 @@ def sample(inputs: int = 2, shape: Any = (2, 3)) -> tuple[bytes, bytes]:
 
 
 def both(code: str, files: tuple[bytes, bytes] | None = None) -> tuple[Any, Any]:
-    """What an expression gives for openvino's model and ours; statements may precede it, separated by "; "."""
+    """Evaluate an expression for openvino's model and ours; statements may precede it, separated by "; "."""
     xml, weights = files or sample()
     return (outcome(code, THEIRS, CORE.read_model(xml, weights)), outcome(code, OURS, read_model(xml, weights)))
 
@@ -294,10 +294,10 @@ def test_dynamic_models(code: str) -> None:
     assert ours == theirs
 
 
-# ---- where we give more
+# ---- more than openvino offers
 
 def test_ports_are_found_by_ports() -> None:
-    """As `reshape` and requests need it: an inner port stands for the input or output that it is."""
+    """`reshape` and requests find an input or output by the inner port that it stands for."""
     model = read_model(*sample())
     for number, port in enumerate(model.outputs):
         assert model.output(port) is port and model.output(port.tensor_port) is port
@@ -306,7 +306,7 @@ def test_ports_are_found_by_ports() -> None:
         model.input(model.output(0))
 
 
-def test_errors_name_what_there_is() -> None:
+def test_errors_list_known_names() -> None:
     model = read_model(*sample())
     with pytest.raises(RuntimeError, match=r"Output for tensor name 'none' is not found\. The model has: why, shape"):
         model.output("none")

@@ -1,4 +1,4 @@
-"""What optimum-intel does with models, replayed with either library; and optimum-intel itself, if installed."""
+"""Calls that optimum-intel makes, replayed with either library; and optimum-intel itself, if installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 8
 
 
 def load(ov: Any, name: str) -> tuple[Any, Any, list[Any]]:
-    """The model as optimum-intel loads it: (core, model, what it looked at)."""
+    """Load a model as optimum-intel does. Returns (core, model, values that it looked at)."""
     core = ov.Core()
     model = core.read_model(DATA / name / "model.xml", DATA / name / "model.bin")
     seen: list[Any] = [model.has_rt_info("nncf"), len(model.get_sinks())]
@@ -39,7 +39,7 @@ def compile_decoder(ov: Any, name: str) -> tuple[Any, list[Any]]:
 
 
 class Generation:
-    """The calls of one `generate`: `reset_state` once, then `start_async`, `wait` and `get_tensor` per token."""
+    """Calls of one `generate`: `reset_state` once, then `start_async`, `wait` and `get_tensor` per token."""
 
     def __init__(self, ov: Any, name: str) -> None:
         self.request, self.seen = compile_decoder(ov, name)
@@ -75,7 +75,7 @@ def greedy(ov: Any, name: str) -> list[Any]:
 
 
 def beam_search(ov: Any, name: str, beams: int = 3) -> list[Any]:
-    """The cache is reordered by the input beam_idx: no call for it."""
+    """Run a beam search, whose cache the model reorders by its input beam_idx."""
     generation = Generation(ov, name)
     tokens = np.repeat(np.array([[3, 1, 4, 1]]), beams, axis=0)
     scores = np.array([0.0] + [-1e9] * (beams - 1))
@@ -93,7 +93,7 @@ def beam_search(ov: Any, name: str, beams: int = 3) -> list[Any]:
 
 
 def states(ov: Any, name: str) -> list[Any]:
-    """`query_state`, `state.name`, `state.state.data`, as models with states of another kind use them."""
+    """Read names and values of all states, as optimum-intel does for models without a KV cache."""
     generation = Generation(ov, name)
     generation.step(np.array([[3, 1, 4]]))
     found = {state.name: np.array(state.state.data) for state in generation.request.query_state()}
@@ -101,7 +101,7 @@ def states(ov: Any, name: str) -> list[Any]:
 
 
 def copies(ov: Any, name: str, folder: Path) -> list[Any]:
-    """`deepcopy`, and `save_model` before compiling again from the file."""
+    """Copy a model, save the copy and read it again. Returns a description of it."""
     core, model, _ = load(ov, name)
     twin = copy.deepcopy(model)
     ov.save_model(twin, folder / f"{ov.__name__}.xml", compress_to_fp16=False)
@@ -121,7 +121,7 @@ def test_saving(name: str, tmp_path: Path) -> None:
 
 
 def encoder(ov: Any) -> list[Any]:
-    """Sequence classification and feature extraction: reshaping by port, and calling the compiled model."""
+    """Reshape by port and call the compiled model, as for sequence classification and feature extraction."""
     core, model, found = load(ov, "bert")
     shapes = {}
     for port in model.inputs:
@@ -145,7 +145,7 @@ def test_encoder() -> None:
 
 
 def test_tensors() -> None:
-    """Empty caches, and bits of bfloat16, as stateless decoders make them."""
+    """Tensors can be empty, or hold bits of bfloat16, as stateless decoders need them."""
     for ov in (openvino, ovgpu):
         empty = ov.Tensor(ov.Type.f32, ov.Shape([1, 4, 0, 8]))
         bits = ov.Tensor(np.zeros(6, np.float16), ov.Shape([2, 3]), ov.Type.bf16)
@@ -156,7 +156,7 @@ if importlib.util.find_spec("optimum") and importlib.util.find_spec("torch"):
 
     @pytest.fixture(scope="module")
     def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A small random Llama as optimum-intel exports it."""
+        """Export a small random Llama with optimum-intel."""
         import torch
         from optimum.intel import OVModelForCausalLM
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -173,7 +173,7 @@ if importlib.util.find_spec("optimum") and importlib.util.find_spec("torch"):
     @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
     def test_optimum_intel(tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                            options: dict[str, Any]) -> None:
-        """Unmodified optimum-intel, with ovgpu behind `openvino.Core.compile_model`: the same tokens."""
+        """Unmodified optimum-intel generates the same tokens with ovgpu behind `openvino.Core.compile_model`."""
         import torch
         from optimum.intel import OVModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Which precision a device computes in: what properties ask for, and what a compiled model says."""
+"""Precision that a device computes in: as properties request it and as a compiled model reports it."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_a_device_says_what_it_would_choose(card: None) -> None:
     assert model.get_property(PRECISION) == ov.Type.bf16
 
 
-@pytest.mark.parametrize(("capability", "wanted"), [((7, 5), "f32"), ((8, 0), "bf16")])
-def test_a_card_without_bf16(capability: tuple[int, int], wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), "f32"), ((8, 0), "bf16")])
+def test_a_card_without_bf16(capability: tuple[int, int], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, getDeviceProperties=with_capability(*capability))
     core = ov.Core()
     core.set_property("NVIDIA", {PRECISION: "bf16"})
-    assert core.get_property("NVIDIA", PRECISION).get_type_name() == wanted
+    assert core.get_property("NVIDIA", PRECISION).get_type_name() == expected
 
 
 @pytest.mark.parametrize(("config", "unit"), [
@@ -90,10 +90,10 @@ def test_a_card_without_bf16(capability: tuple[int, int], wanted: str, monkeypat
     ({MODE: "PERFORMANCE", PRECISION: "dynamic"}, 2**-22), ({MODE: "PERFORMANCE"}, 2**-11),
     ({PRECISION: "bf16"}, 2**-8)])
 def test_what_is_computed(config: Any, unit: float, card: None) -> None:
-    """f32 is never TF32, whose unit roundoff is that of f16."""
+    """The error is within the unit roundoff of the precision: f32 is never TF32, which rounds as f16."""
     x = np.random.default_rng(9).uniform(-1, 1, (2, 64)).astype("f4")
-    wanted = compiled(ov, "CPU", {})([x])[0].astype("f8")
+    expected = compiled(ov, "CPU", {})([x])[0].astype("f8")
     found = compiled(ov, "NVIDIA", config)([x])[0]
     assert found.dtype == np.float32
-    error = np.abs(found - wanted).max()
+    error = np.abs(found - expected).max()
     assert error < 64**0.5 * unit and (error > unit / 8 or unit < 2**-20)

@@ -20,7 +20,7 @@ from .both import members
 
 
 def image_net(*shape: int, kind: str = "f32") -> Net:
-    """y = relu(x) + 1 of one image; the names are those of the tensors."""
+    """Build y = relu(x) + 1 for one image. x and y are names of tensors."""
     net = Net()
     x = net.parameter(kind, shape, "x")
     y = net.layer("Add", "opset1", [net.layer("Relu", "opset1", [x]), net.const(np.float32(1), kind)])
@@ -42,7 +42,7 @@ ANY = image_net(-1, 3, -1, -1)
 
 
 def image(p: Any, layout: str = "NCHW", model: str = "NCHW", kind: str | None = None, color: str = "") -> Any:
-    """The usual beginning: the layouts of the tensor and of the model, and the tensor's type and colours."""
+    """Set the layouts of tensor and model, and the tensor's type and colour format. Returns the steps."""
     tensor = p.input().tensor().set_layout(p.layout(layout))
     p.input().model().set_layout(p.layout(model))
     if kind:
@@ -53,7 +53,7 @@ def image(p: Any, layout: str = "NCHW", model: str = "NCHW", kind: str | None = 
 
 
 class Calls:
-    """A PrePostProcessor and its library under one roof."""
+    """PrePostProcessor with the names of its module and library, so that one recipe serves both libraries."""
 
     def __init__(self, library: Any, module: Any, model: Any) -> None:
         self.library, self.module, self.processor = library, module, module.PrePostProcessor(model)
@@ -153,7 +153,7 @@ def built(library: Any, module: Any, net: Net, recipe: Recipe) -> Any:
 
 
 def described(model: Any) -> list[Any]:
-    """What a user sees of the inputs and outputs."""
+    """Describe the inputs and outputs: names, shape, type and layout."""
     return [(sorted(port.get_names()), str(port.partial_shape), port.element_type.get_type_name(), str(node.layout))
             for ports, nodes in ((model.inputs, model.get_parameters()), (model.outputs, model.get_results()))
             for port, node in zip(ports, nodes, strict=True)]
@@ -171,13 +171,13 @@ def test_as_openvino(name: str, device: str) -> None:
     theirs = built(openvino, openvino_preprocess, *RECIPES[name])
     ours = built(ovgpu, preprocess, *RECIPES[name])
     assert described(ours) == described(theirs)
-    wanted = openvino.Core().compile_model(theirs, "CPU", CONFIG).create_infer_request()
+    expected = openvino.Core().compile_model(theirs, "CPU", CONFIG).create_infer_request()
     found = ovgpu.Core().compile_model(ours, device).create_infer_request()
     for seed in range(3):
         feeds = feed(ours, seed)
-        wanted.infer(feeds)
+        expected.infer(feeds)
         found.infer(feeds)
-        for a, b in zip(found.output_tensors, wanted.output_tensors, strict=True):
+        for a, b in zip(found.output_tensors, expected.output_tensors, strict=True):
             np.testing.assert_allclose(a.data, b.data, 1e-5, 1e-5)
 
 
@@ -220,7 +220,7 @@ def test_refused_as_by_openvino(name: str) -> None:
 
 
 def test_a_batch_is_added_to_axes_in_order() -> None:
-    """Where openvino forgets the new axis, and fails."""
+    """A batch axis is added where the layout has none. Openvino forgets the new axis, and fails."""
     calls = Calls(ovgpu, preprocess, ovgpu.Core().read_model(*NCHW.build()))
     image(calls, "CHW")
     x = np.linspace(-3, 3, 180, dtype=np.float32).reshape(3, 6, 10)
@@ -228,7 +228,7 @@ def test_a_batch_is_added_to_axes_in_order() -> None:
     np.testing.assert_allclose(y, np.maximum(x, 0)[None] + 1, 1e-6)
 
 
-def test_a_step_of_ones_own() -> None:
+def test_custom_steps() -> None:
     model = ovgpu.Core().read_model(*NCHW.build())
     processor = PrePostProcessor(model)
     absolute = ovgpu.ops.lookup("Abs", "opset1")
@@ -266,6 +266,6 @@ def test_what_it_prints() -> None:
 def test_the_names_are_openvinos() -> None:
     for name in preprocess.__all__:
         theirs, ours = (members(getattr(module, name)) for module in (openvino_preprocess, preprocess))
-        assert theirs - {"name", "value"} <= ours  # which only members of an Enum have
+        assert theirs - {"name", "value"} <= ours  # only members of an Enum have these
     public = {name for name in dir(openvino_preprocess) if isinstance(getattr(openvino_preprocess, name), type)}
     assert public - {"Callable"} <= set(preprocess.__all__)

@@ -1,4 +1,4 @@
-"""Models that openvino's PrePostProcessor has given other inputs: video formats, sizes, layouts, means and scales."""
+"""Models with openvino's preprocessing: video formats, sizes, layouts, means and scales."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.harness.judge import CONFIG
 openvino = pytest.importorskip("openvino")
 from openvino.preprocess import ColorFormat, PrePostProcessor, ResizeAlgorithm  # noqa: E402
 
-HEIGHT, WIDTH = 6, 10  # of the model's input
+HEIGHT, WIDTH = 6, 10  # size of the model's input
 
 
 def preprocessed(steps: Callable[[Any], None]) -> Any:
-    """A model of planar f32 images, with what ``steps`` puts before it."""
+    """Build a model of planar f32 images, preprocessed by ``steps``."""
     ops = openvino.opset13
     x = ops.parameter([1, 3, HEIGHT, WIDTH], np.float32)
     kernel = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
@@ -38,7 +38,7 @@ def photo(given: Any, algorithm: Any, height: int = 13, width: int = 17) -> None
 
 
 def video(given: Any, color: Any, algorithm: Any) -> None:
-    """Frames of twice the size: then the weights of a resize are exact, and 8-bit integers do not depend on order."""
+    """Add steps for video frames of twice the size: resize weights are exact, so 8-bit results need no tolerance."""
     given.tensor().set_element_type(openvino.Type.u8).set_color_format(color)
     given.tensor().set_spatial_static_shape(2 * HEIGHT, 2 * WIDTH)
     given.preprocess().convert_color(ColorFormat.RGB).resize(algorithm).convert_element_type(openvino.Type.f32)
@@ -62,6 +62,6 @@ def test_runs_like_openvinos(steps: Callable[[Any], None], device: str, tmp_path
     rng = np.random.default_rng(1)
     for _ in range(3):
         images = [rng.integers(0, 256, port.shape).astype(np.uint8) for port in judge.inputs]
-        wanted = judge(images)[0]
+        expected = judge(images)[0]
         found = request.infer(images)[0]
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

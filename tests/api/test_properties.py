@@ -1,4 +1,4 @@
-"""Properties, side by side with openvino's, found by reflection."""
+"""Properties, found by reflection and compared with openvino's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = ("", "hint", "device", "streams", "log")
 LEFT_OUT = {
     "cache_encryption_callbacks",  # C++ callbacks
     "model", "compiled_blob",  # objects handed to a plugin of openvino
-    "PCIInfo", "Priorities",  # types of values that only openvino makes
+    "PCIInfo", "Priorities",  # types of values that only openvino creates
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def is_property(value: Any) -> bool:
 
 
 def both(name: str, key: str) -> tuple[Any, Any]:
-    """Our object of that name, and openvino's."""
+    """Return our object of that name, and openvino's."""
     return getattr(module(ovgpu.properties, name), key), getattr(module(openvino.properties, name), key)
 
 

@@ -1,4 +1,4 @@
-"""AsyncInferQueue beside openvino's, and that it neither hangs nor loses anything."""
+"""AsyncInferQueue, compared with openvino's. It neither hangs nor loses an inference."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_inputs_that_do_not_fit_leave_the_request_idle() -> None:
 
 
 def test_a_request_that_is_busy_on_its_own_is_idle_again() -> None:
-    """Somebody runs a request of the queue beside it: the queue's own inference is refused, and the next one runs."""
+    """If somebody else uses a request of the queue, the queue's inference is refused, and the next one runs."""
     other, queue = object(), ovgpu.AsyncInferQueue(compiled(ovgpu, nets.one()), 1)
     request = queue[0]
     request._owner.take(other)
@@ -157,7 +157,7 @@ def test_a_request_that_is_busy_on_its_own_is_idle_again() -> None:
 
 
 def test_callbacks_start_the_next() -> None:
-    """As many callbacks as requests may not wait for each other: one of them is told."""
+    """Callbacks may start inferences, but not wait for each other if all requests are in callbacks."""
     queue, seen = ovgpu.AsyncInferQueue(compiled(ovgpu, nets.one()), 3), []
 
     def chain(request: Any, item: int) -> None:
@@ -188,7 +188,7 @@ def test_wait_all_in_a_callback() -> None:
 
 
 def test_wait_all_while_others_start() -> None:
-    """It waits for what was started before, not for the day on which nobody starts anything."""
+    """`wait_all` waits for inferences started before the call, and not for later ones."""
     queue, stop = ovgpu.AsyncInferQueue(compiled(ovgpu, nets.one()), 3), threading.Event()
 
     def feed() -> None:
@@ -210,7 +210,7 @@ def test_wait_all_while_others_start() -> None:
 
 
 def test_queues_come_and_go() -> None:
-    """Threads end with the queue they belong to."""
+    """Threads end with their queue."""
     model = compiled(ovgpu, nets.one())
     ovgpu.AsyncInferQueue(model, 2).start_async(X)
     gc.collect()

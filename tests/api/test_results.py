@@ -1,4 +1,4 @@
-"""OVDict beside openvino's."""
+"""OVDict, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unpacking(ov: Any) -> None:
 
 
 def test_same_value_behind_two_outputs() -> None:
-    """Two outputs of one tensor are two entries."""
+    """Two outputs with the same tensor have two entries."""
     net = nets.Net("twice")
     y = net.layer("Abs", "opset1", [net.parameter("f32", (2,), "x")], names=["y"])
     net.result(y)

@@ -1,6 +1,6 @@
-"""The calls that samples, notebooks and libraries make, run as they are with either library: same results.
+"""Calls that samples, notebooks and libraries make, run unchanged with either library: results agree.
 
-Each function is written against the module ``ov`` and the folder of a model, and returns what it found.
+Each function takes the module ``ov`` and the folder of a model, and returns its results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def image(*shape: int) -> np.ndarray:
 
 
 def ultralytics(ov: Any, folder: Path) -> Any:
-    """A detector's backend: reading, device gate, dynamic shapes, hints, `compiled(im).values()`."""
+    """Run a detector's backend: read, choose a device, reshape, set hints, call `compiled(im).values()`."""
     core = ov.Core()
     device = "AUTO" if "GPU" not in core.available_devices else "GPU"
     model = core.read_model(model=str(folder / "model.xml"), weights=folder / "model.bin")
@@ -55,7 +55,7 @@ def ultralytics(ov: Any, folder: Path) -> Any:
 
 
 def ultralytics_throughput(ov: Any, folder: Path) -> Any:
-    """The asynchronous form of the same backend."""
+    """Run the asynchronous form of the same backend."""
     core = core_of(ov)
     compiled = core.compile_model(str(folder / "model.xml"), "CPU", {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"})
     im, n = image(4, 3, 16, 16), 4
@@ -84,7 +84,7 @@ def hello_classification(ov: Any, folder: Path) -> Any:
 
 
 def hello_reshape(ov: Any, folder: Path) -> Any:
-    """Shapes by name, port and number; '?' and ranges; the batch by layout."""
+    """Reshape by name, port and number, with '?' and ranges, and set the batch by layout."""
     core, found = core_of(ov), []
     for key in (0, "input_name", "port"):
         model = core.read_model(folder / "model.xml")
@@ -134,7 +134,7 @@ def query_device(ov: Any, folder: Path) -> Any:
 
 
 def sync_benchmark(ov: Any, folder: Path) -> Any:
-    """One request, inputs filled in place."""
+    """Run one request, whose inputs are filled in place."""
     core = core_of(ov)
     model = core.read_model(folder / "model.xml")
     model.reshape([1, 3, 16, 16])
@@ -155,7 +155,7 @@ def sync_benchmark(ov: Any, folder: Path) -> Any:
 
 
 def throughput_benchmark(ov: Any, folder: Path) -> Any:
-    """A queue over requests whose inputs are already set."""
+    """Run a queue over requests whose inputs are already set."""
     core = core_of(ov)
     model = core.read_model(folder / "model.xml")
     model.reshape([1, 3, 16, 16])
@@ -178,7 +178,7 @@ def throughput_benchmark(ov: Any, folder: Path) -> Any:
 
 
 def bert_benchmark(ov: Any, folder: Path) -> Any:
-    """Inputs of another length each time, as from a tokenizer."""
+    """Run inputs of a different length each time, as from a tokenizer."""
     compiled = core_of(ov).compile_model(str(folder / "model.xml"), "CPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
     queue, found, random = ov.AsyncInferQueue(compiled), {}, np.random.RandomState(5)
     queue.set_callback(lambda request, k: found.update({k: np.array(request.get_output_tensor(0).data)}))
@@ -193,7 +193,7 @@ def bert_benchmark(ov: Any, folder: Path) -> Any:
 
 
 def speech(ov: Any, folder: Path) -> Any:
-    """A stateful model: frame by frame, `state.reset()` between utterances."""
+    """Run a stateful model frame by frame, with `state.reset()` between utterances."""
     compiled = core_of(ov).compile_model(folder / "model.xml", "CPU")
     request, found = compiled.create_infer_request(), []
     shapes = {port.any_name: tuple(port.shape) for port in compiled.inputs}
@@ -230,7 +230,7 @@ def anomalib(ov: Any, folder: Path) -> Any:
 
 
 def notebook(ov: Any, folder: Path) -> Any:
-    """`compiled([x])[out]`, tensors by hand, and one request used in two ways."""
+    """Call `compiled([x])[out]`, set tensors by hand, and share inputs with one request."""
     compiled = ov.compile_model(core_of(ov).read_model(folder / "model.xml"), "CPU",
                                 {"INFERENCE_PRECISION_HINT": "f32"})
     out, x = compiled.output(0), image(1, 3, 16, 16)
@@ -263,7 +263,7 @@ def test_script(script: Script, model: str, tmp_path: Path) -> None:
 
 
 def same(found: Any, expected: Any) -> None:
-    """Equal, arrays up to what f32 loses."""
+    """Assert that results are equal, arrays up to the rounding of f32."""
     if isinstance(expected, np.ndarray):
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
         largest = np.abs(expected).max(initial=0)

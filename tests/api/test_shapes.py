@@ -1,4 +1,4 @@
-"""Dimension, Shape, PartialShape and Layout, side by side with openvino's."""
+"""Dimension, Shape, PartialShape and Layout, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .both import OPENVINO, OURS, agree, check, evaluate, members, outcome, prod
 
 @agree(["Dimension(1)", "PartialShape([1])", "Shape([1])", "Strides([1])", "Layout('N')"])
 def test_has_every_public_member(code: str) -> None:
-    symbols = {"get_symbol", "has_symbol", "set_symbol"}  # the bookkeeping of openvino's transformations
+    symbols = {"get_symbol", "has_symbol", "set_symbol"}  # used by openvino's transformations only
     missing = members(evaluate(OPENVINO, code)) - members(evaluate(OURS, code))
     assert missing == (symbols if code == "Dimension(1)" else set())
 
@@ -173,7 +173,7 @@ def test_shape_expressions(code: str) -> None:
     check(code)
 
 
-STRICTER = {  # where openvino makes a number up, or reads beyond the shape
+STRICTER = {  # openvino invents a number, or reads beyond the shape
     RuntimeError: table("""
         Dimension(-5) | Dimension(-3, 4) | Dimension(5, 2) | Dimension('') | Dimension('-2')
         Dimension('3..1') | PartialShape([-5]) | PartialShape(['']) | PartialShape([(5, 1)])

@@ -1,4 +1,4 @@
-"""Tensor, side by side with openvino's."""
+"""Tensor, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = "np.arange(6, dtype=np.float32).reshape(2, 3)"
 GRID = "a = Tensor(np.arange(16.).reshape(4, 4))"
 TYPES = [name for name in dir(openvino.Type) if isinstance(getattr(openvino.Type, name), openvino.Type)]
 
-# Memory that openvino leaves uninitialised is compared by its description, not its contents.
+# Tensors that openvino leaves uninitialised are compared by their description, not by their contents.
 DESCRIPTION = "(repr(t), t.shape, t.element_type, t.size, t.byte_size, t.is_continuous(), t.get_size())"
 
 NEW = table("""
@@ -194,7 +194,7 @@ def test_accepts_more_than_openvino(code: str) -> None:
 
 
 @pytest.mark.parametrize("source", [(1, 2), 3, 3.5, "abc", {1: 2}, range(3)])
-def test_refuses_what_is_no_array(source: object) -> None:
+def test_refuses_objects_that_are_no_arrays(source: object) -> None:
     with pytest.raises(TypeError):
         Tensor(source)
 

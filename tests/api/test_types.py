@@ -1,4 +1,4 @@
-"""Element types and bit layouts, side by side with openvino's."""
+"""Element types and bit layouts, compared with openvino's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_storage_is_an_ml_dtype_where_numpy_has_none() -> None:
 def test_storage_tells_the_type() -> None:
     for name in set(NAMES) - {"dynamic", "string"}:
         assert Type.of(getattr(Type, name).storage) is getattr(Type, name)
-    for name in ("u1", "u3", "u6", "nf4"):  # bytes, in a field that says what they mean
+    for name in ("u1", "u3", "u6", "nf4"):  # bytes in a field whose name is the type
         codes = np.arange(2, dtype=np.uint8).view(getattr(Type, name).storage)
         assert codes.dtype.names == (name,) and codes[name].tolist() == [0, 1]
     with pytest.raises(RuntimeError, match="Unsupported"):
@@ -82,7 +82,7 @@ def test_type_expressions(code: str) -> None:
     check(code)
 
 
-def test_type_is_made_of_more_than_openvino_takes() -> None:
+def test_type_constructor_accepts_more_than_openvino() -> None:
     assert Type("f32") is Type.f32 and Type("FP16") is Type.f16 and Type(Type.u4) is Type.u4
     assert Type(ml_dtypes.bfloat16) is Type.bf16 and Type(np.longlong) is Type.i64
     assert Type.undefined is Type.dynamic
@@ -132,7 +132,7 @@ def test_rejects_what_no_model_file_holds(text: str) -> None:
 
 
 def converted(raw: np.ndarray[Any, Any], name: str, count: int) -> np.ndarray[Any, Any]:
-    """What openvino's Convert makes of a constant of these bytes, as float32."""
+    """Return the float32 values that openvino's Convert computes from a constant of these bytes."""
     source = openvino.Tensor(raw, [count], getattr(openvino.Type, name))
     target = openvino.Tensor(openvino.Type.f32, [count])
     model = openvino.Model([opset.convert(openvino.op.Constant(source), "f32")], [])
@@ -170,19 +170,19 @@ def test_pack_pads_as_openvino(name: str, count: int) -> None:
 
 
 def pack_codes(codes: np.ndarray[Any, Any], type: Type) -> np.ndarray[Any, Any]:
-    """Bytes from raw codes, by openvino's definition bit by bit."""
+    """Pack raw codes into bytes, bit by bit, by openvino's definition."""
     raw = [0] * nbytes(type, codes.shape)
     for index, code in enumerate(codes.tolist()):
         if type is Type.u1:
             raw[index // 8] |= code << (7 - index % 8)
         elif type is Type.u3:
-            group, place = divmod(index, 8)
-            raw[group * 3 + place // 4] |= (code & 3) << (6 - place % 4 * 2)
-            raw[group * 3 + 2] |= (code >> 2) << (7 - place)
+            group, item = divmod(index, 8)
+            raw[group * 3 + item // 4] |= (code & 3) << (6 - item % 4 * 2)
+            raw[group * 3 + 2] |= (code >> 2) << (7 - item)
         elif type is Type.u6:
-            group, place = divmod(index, 4)
-            raw[group * 3 + place // 2] |= (code & 15) << (4 - place % 2 * 4)
-            raw[group * 3 + 2] |= (code >> 4) << (6 - place * 2)
+            group, item = divmod(index, 4)
+            raw[group * 3 + item // 2] |= (code & 15) << (4 - item % 2 * 4)
+            raw[group * 3 + 2] |= (code >> 4) << (6 - item * 2)
         else:
             each = 8 // type.bitwidth
             raw[index // each] |= code << (index % each * type.bitwidth)
@@ -224,7 +224,7 @@ def test_nbytes_is_exact() -> None:
             nbytes(type, shape)
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_tensors() -> None:
     for name in (*PACKED, *BYTES):
         array = unpack(b"", getattr(Type, name), [2, 0])
         assert array.shape == (2, 0) and pack(array, getattr(Type, name)).size == 0

@@ -1,4 +1,4 @@
-"""Operations of one's own, registered with `@ovgpu.op` under an operation set of one's own."""
+"""User-defined operations, registered with `@ovgpu.register_op` under their own operation set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .nets import IR, Net
 from .sides import compiled
 
 
-@ov.op("Rotate", "user_ops", aliases=["Roll1D"])
+@ov.register_op("Rotate", "user_ops", aliases=["Roll1D"])
 class Rotate(Op):
-    """Shifts the last axis cyclically; ``times`` is how often."""
+    """Cyclic shift of the last axis by ``shift``, ``times`` times."""
 
     shift: int
     times: int = 1
@@ -33,9 +33,9 @@ class Rotate(Op):
         return (xp.roll(x, self.shift * self.times, axis=-1),)
 
 
-@ov.op("MinMax", "user_ops")
+@ov.register_op("MinMax", "user_ops")
 class MinMax(Op):
-    """The smallest and largest element, as two outputs."""
+    """Smallest and largest element, as two outputs."""
 
     def infer(self, x: Any) -> Any:
         return ov.Spec(x.type, ()), ov.Spec(x.type, ())
@@ -95,9 +95,9 @@ def test_errors_name_op_and_layer() -> None:
         compiled(ov, net.build())
 
 
-def test_a_later_one_replaces() -> None:
+def test_a_later_registration_replaces() -> None:
     def register(number: int) -> None:
-        @ov.op("Constantly", "user_ops")
+        @ov.register_op("Constantly", "user_ops")
         class Constantly(Op):
             def infer(self, x: Any) -> Any:
                 return (x,)
@@ -113,10 +113,10 @@ def test_a_later_one_replaces() -> None:
 
 
 def test_planned_form_is_used() -> None:
-    """`numpy` records calls that write into given outputs; `evaluate` remains the definition."""
+    """A program uses `numpy`, which records calls that write into given outputs, and not `evaluate`."""
     evaluated = []
 
-    @ov.op("Double", "user_ops")
+    @ov.register_op("Double", "user_ops")
     class Double(Op):
         def infer(self, x: Any) -> Any:
             return (x,)
@@ -139,7 +139,7 @@ import ovgpu as ov
 
 Mode = Literal["up", "down"{more}]
 
-@ov.op("Sign", "user_ops")
+@ov.register_op("Sign", "user_ops")
 class Sign(ov.Op):
     mode: Mode = "up"
     times: float
@@ -154,7 +154,7 @@ class Sign(ov.Op):
 
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
 def test_annotations_may_be_types_or_text(future: str) -> None:
-    """As in a module with or without the future import, which may be run again after a change, as in a notebook."""
+    """Annotations are read with and without the future import, also if an op is defined again, as in a notebook."""
     net = Net("user")
     net.result(net.layer("Sign", "user_ops", [net.parameter("f32", (2,), "x")], {"mode": "sideways", "times": 2.5}))
     module = types.ModuleType("signs")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: when engines agree, and what is reported."""
+"""Shared parts of the benchmarks: agreement of engines, and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.gpu_peers` from end to end, at tiny sizes on the emulated device; and what its figures rest on."""
+"""`python -m bench.gpu_peers` from end to end, at tiny sizes on the emulated device; and its calculations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def off(self: gpu_run.Ovgpu, token: int = 0) -> Any:
         found = usual(self, token)
-        return found if self.flush is None else [1.01 * y for y in found]  # on the device alone
+        return found if self.flush is None else [1.01 * y for y in found]  # wrong in measurements on the device only
 
     monkeypatch.setattr(gpu_run.Ovgpu, "infer", off)
     result = gpu_peers.run(gpu_peers.parse([*TRIAL, "--no-questions", "--only", "softmax_f32"]))
@@ -77,7 +77,7 @@ def test_errors_are_relative_to_each_output() -> None:
 
 
 class Ticks:
-    """A clock on which each launch takes as long as the last one said."""
+    """Clock that each launch advances by the given duration."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -111,7 +111,7 @@ def test_summary() -> None:
     assert (found["us"], found["rounds_us"], found["samples"]) == (4.0, [2.0, 9.0, 4.0], 5)
 
 
-def test_the_least_traffic_counts_weights_once() -> None:
+def test_minimum_traffic_counts_weights_once() -> None:
     sizes = Sizes(2, 24, 2, 48, 50, 16)
     small, large = encoder(sizes, 1, 8), encoder(sizes, 3, 8)
     assert large.nbytes - small.nbytes == 2 * 2 * 8 * 24 * 4
@@ -119,8 +119,8 @@ def test_the_least_traffic_counts_weights_once() -> None:
     assert small.nbytes == 4 * (2 * layer + 2 * 24 + 2 * 8 * 24)
 
 
-def test_nodes_of_a_graph_are_read_from_its_drawing() -> None:
-    """As CUDA writes it."""
+def test_nodes_of_a_graph_are_read_from_its_dot_text() -> None:
+    """Nodes are counted in the dot text that CUDA writes for a graph."""
     text = """digraph dot {
 subgraph cluster_1 {
 label="graph_1" graph[style="dashed"];

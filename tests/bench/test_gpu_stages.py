@@ -1,4 +1,4 @@
-"""The stages of `bench.gpu`, tried on the emulator; and kernels that are recorded here for a card elsewhere."""
+"""Stages of `bench.gpu`, run on the emulator; and kernels recorded here for a GPU on another machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_all_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each leaves a few files, small enough to be brought home."""
+    """Each stage writes a few files that are small enough to copy home."""
     modules: list[str] = []
     for stage in range(len(gpu.BUDGETS)):
         out = tmp_path / str(stage)
         status = gpu.main(["--stage", str(stage), "--emulated", "--tiny", "--out", str(out)])
-        said = capsys.readouterr().out
-        assert status == 0 and len(said) < gpu.SUMMARY + 2000, said
-        modules += re.findall("^==== (\\w+): done$", said, re.MULTILINE)
+        output = capsys.readouterr().out
+        assert status == 0 and len(output) < gpu.SUMMARY + 2000, output
+        modules += re.findall("^==== (\\w+): done$", output, re.MULTILINE)
         files = [path for path in out.rglob("*") if path.is_file() and path.name != "stages.log"]
         assert 0 < len(files) <= 4 and max(path.stat().st_size for path in files) < 10 << 20
     assert sorted(modules) == sorted([
@@ -60,7 +60,7 @@ pathlib.Path(log).write_text("\\n".join(["==PROF== Connected", *lines]))
 
 
 def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Counters are read of ovgpu's own kernels, once each; a kernel without counters does not stop the others."""
+    """Counters of ovgpu's own kernels are read once each; a kernel without counters does not stop the others."""
     tool = tmp_path / "ncu"
     tool.write_text(NCU.format(python=sys.executable))
     tool.chmod(0o755)
@@ -85,8 +85,8 @@ def test_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert json.loads((tmp_path / "counters.json").read_text())[0]["failed"] == "not begun, the time is up"
 
 
-def test_what_counters_are_read_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """The program that `ncu` starts: inferences between the beginning and the end of its profile."""
+def test_program_profiled_by_ncu(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program that `ncu` profiles runs; without a profile, the message names gpu_profile."""
     assert gpu_counters.main(["--run", "lstm_state", "--emulated", "--tiny"]) == 0
     assert gpu_counters.main(["--profile", "/nowhere"]) == 0
     assert "run bench.gpu_profile first" in capsys.readouterr().out
@@ -94,13 +94,13 @@ def test_what_counters_are_read_of(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_part_that_fails_or_hangs_ends_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
-    """The worst is told first."""
+    """Failing parts come first in the summary, and a part that hangs is stopped."""
     good = ["--device", "EMULATED", "--models", "lstm_state", "--out", str(tmp_path)]
     monkeypatch.setattr(gpu, "parts", lambda stage, options: [
         gpu.Part("gpu_smoke", good), gpu.Part("gpu_nowhere", [])])
     assert gpu.main(["--stage", "0", "--budget", "60", "--out", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert said.index("gpu_nowhere: 1") < said.index("2 of 2 right")
+    output = capsys.readouterr().out
+    assert output.index("gpu_nowhere: 1") < output.index("2 of 2 right")
     part = gpu.Part("gpu_smoke", good)
     gpu.run(part, 0.1, tmp_path / "log")
     assert part.status == "stopped: out of time"
@@ -110,7 +110,7 @@ def failure(test: str, raised: str) -> dict[str, str]:
     return {"test": test, "raised": raised, "trace": ""}
 
 
-def test_failures_of_one_kind_stand_together() -> None:
+def test_failures_of_one_kind_are_grouped() -> None:
     found = [failure(f"tests/a.py::t{n}", f"AssertionError: {n} of 21 values differ at 0x7f{n}0") for n in range(3)]
     found.insert(1, failure("tests/b.py::u", "TypeError: no"))
     groups = gpu_suite.groups(found)
@@ -121,18 +121,18 @@ def test_failures_of_one_kind_stand_together() -> None:
     assert lines[1].startswith("3 x AssertionError") and lines[-1] == "tests/c.py: died"
 
 
-def test_the_failed_tests_alone(tmp_path: Path) -> None:
+def test_failed_tests_can_be_run_again(tmp_path: Path) -> None:
     failed = [failure("tests/kernels/test_range.py::test_no_elements", "")]
     names = gpu_suite.collect(["tests/kernels/test_range.py"], "emulator")["tests/kernels/test_range.py"]
     failed[0]["test"] = names[0]
     (tmp_path / "suite.json").write_text(json.dumps({"failures": failed}))
     command = [sys.executable, "-m", "bench.gpu_suite", "--device", "emulator", "--out", str(tmp_path),
                "--failed", str(tmp_path / "suite.json"), "tests/kernels/test_range.py"]
-    subprocess.run(command, cwd=ROOT, check=True)  # the suite forks, which threads of other tests might not survive
+    subprocess.run(command, cwd=ROOT, check=True)  # own process: forks are unsafe with threads
     assert json.loads((tmp_path / "suite.json").read_text())["tests"] == 1
 
 
-def test_a_model_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_model_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_smoke.main(["--device", "NOWHERE", "--models", "lstm_state", "--out", str(tmp_path)]) == 1
     assert "WRONG lstm_state f32: " in capsys.readouterr().out
 
@@ -147,12 +147,12 @@ def test_kernels_by_time() -> None:
     assert "| 40.0 | 1 | 40.00 | b |" in text and "## x\n\nError: no\n" in text
 
 
-@pytest.mark.parametrize(("said", "errors"), [
+@pytest.mark.parametrize(("output", "errors"), [
     ("3 passed\n========= ERROR SUMMARY: 0 errors", 0), ("========= ERROR SUMMARY: 2 errors", 2),
     ("========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", 1), ("killed", None),
 ])
-def test_what_the_sanitizer_counts(said: str, errors: int | None) -> None:
-    assert gpu_sanitize.read(said, 0)["errors"] == errors
+def test_errors_counted_by_the_sanitizer(output: str, errors: int | None) -> None:
+    assert gpu_sanitize.read(output, 0)["errors"] == errors
 
 
 LOADS = """
@@ -181,7 +181,7 @@ for name in sys.argv[2:]:
 
 
 def test_recorded_kernels_are_found_elsewhere(tmp_path: Path) -> None:
-    """With the real loading code, from another folder of the project, where NVRTC refuses to compile."""
+    """The loading code finds recorded kernels from another folder, where NVRTC fails."""
     pytest.importorskip("cupy")
     if not nvrtc.is_available():
         pytest.skip("NVRTC is not installed")

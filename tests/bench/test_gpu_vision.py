@@ -1,4 +1,4 @@
-"""`python -m bench.gpu_vision` beside a torch that is none."""
+"""`python -m bench.gpu_vision` with a fake torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from bench import gpu_vision, gpu_vision_torch, gpu_vision_workloads
 
 
-def test_what_compiles_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All workloads are run and compared before the first one is compiled, which takes long."""
+def test_compiled_modes_come_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All workloads run and are compared before the first slow torch.compile."""
     order: list[tuple[str, str]] = []
 
     class Peer(gpu_vision.Ovgpu):

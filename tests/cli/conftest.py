@@ -1,4 +1,4 @@
-"""Models on disk, for commands that read files."""
+"""Fixtures that write models to disk, for commands that read files."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Write = Callable[[Net], str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a model; returns the path of its .xml."""
+    """Return a function that writes a model and returns the path of its .xml."""
     monkeypatch.setenv("COLUMNS", "100")
 
     def write(net: Net) -> str:
@@ -30,13 +30,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 @pytest.fixture
 def stateful(write: Write) -> str:
-    """s = s + x over [1,8]."""
+    """Write a model that computes s = s + x over [1,8]."""
     return write(models.stateful())
 
 
 @pytest.fixture
 def decoder(write: Write) -> str:
-    """A language model's interface: a cache that grows, and a mask that must be as long as the cache."""
+    """Write a decoder with the inputs of a language model: a growing cache, and a mask that must be as long."""
     net = Net("decoder")
     ids = net.parameter("i64", (1, -1), "input_ids")
     mask = net.parameter("i64", (1, -1), "attention_mask")

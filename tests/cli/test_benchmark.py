@@ -1,4 +1,4 @@
-"""``ovgpu benchmark``: benchmark_app's report lines and files, and what is measured."""
+"""``ovgpu benchmark``: benchmark_app's report lines and files, and its measurements."""
 from __future__ import annotations
 
 import json
@@ -12,9 +12,9 @@ import pytest
 import ovgpu
 from ovgpu.cli import main
 from ovgpu.cli._inputs import Feed, parse_shapes
-from ovgpu.cli.benchmark import TRACED
+from ovgpu.cli.benchmark import TRACED_INFERENCES
 from ovgpu.cli.flags import layouts
-from ovgpu.cli.measure import SEQUENCE, Limits, Source, measure_async, measure_sync
+from ovgpu.cli.measure import SEQUENCE_INFERENCES, Limits, Source, measure_async, measure_sync
 from tests.harness.ir import Net
 from tests.runtime import models
 
@@ -52,7 +52,7 @@ def failure(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def image() -> Net:
-    """[N,3,4,5] and its largest value."""
+    """Build a model of images [N,3,4,5] that returns their largest value."""
     net = Net("image")
     x = net.parameter("f32", (1, 3, 4, 5), "x")
     net.result(net.layer("ReduceMax", "opset1", [x, net.const([1, 2, 3])], {"keep_dims": False}, name="largest"))
@@ -180,18 +180,18 @@ def test_configuration_files(write: Write, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_tokens_of_a_stateful_decoder(decoder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, decoder, "-niter", str(SEQUENCE + 5), "-data_shape", "[1,2]")
-    assert f"[ INFO ] State: 1 variable, reset after every {SEQUENCE} inferences" in text
+    text = benchmark(capsys, decoder, "-niter", str(SEQUENCE_INFERENCES + 5), "-data_shape", "[1,2]")
+    assert f"[ INFO ] State: 1 variable, reset after every {SEQUENCE_INFERENCES} inferences" in text
     fps, tokens = (float(re.search(pattern, text)[1])  # type: ignore[index]
                    for pattern in (r"Throughput: +([\d.]+) FPS", r"Tokens: +([\d.]+) tokens/s"))
     assert tokens == pytest.approx(2 * fps, rel=0.01)
 
 
 def test_prompts_of_a_stateful_decoder(decoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE + 5), "--prompt", "7", "-report_folder",
-                     str(tmp_path), "-json_stats")
+    text = benchmark(capsys, decoder, "-d", "CPU", "-niter", str(SEQUENCE_INFERENCES + 5), "--prompt", "7",
+                     "-report_folder", str(tmp_path), "-json_stats")
     results = json.loads((tmp_path / "benchmark_report.json").read_text())["execution_results"]
-    assert results["total number of iterations"] == str(SEQUENCE + 5)
+    assert results["total number of iterations"] == str(SEQUENCE_INFERENCES + 5)
     for name, title, tokens in (("prefill", "Prefill", 7), ("decode", "Decode", 1)):
         rate, took = re.search(title + r": +([\d.]+) tokens/s, ([\d.]+) ms", text).groups()  # type: ignore[union-attr]
         assert results[f"{name} (tokens/s)"] == rate
@@ -223,20 +223,20 @@ def test_trace(api: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFix
     assert f"[ INFO ] Trace of 6 inferences is stored to {path}" in text
     events = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
     assert {e["tid"] for e in events} == set(range(count))
-    for place in (0, 1):  # host and device
-        assert [e["name"] for e in events if e["pid"] == place].count("relu") == 6
+    for pid in (0, 1):  # host and device
+        assert [e["name"] for e in events if e["pid"] == pid].count("relu") == 6
 
 
 def test_a_trace_keeps_the_first_inferences(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.json"
-    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", str(TRACED + 9), "-api", "sync",
+    text = benchmark(capsys, write(models.chain()), "-d", "CPU", "-niter", str(TRACED_INFERENCES + 9), "-api", "sync",
                      "--trace", str(path))
-    assert f"Trace of {TRACED} inferences" in text
+    assert f"Trace of {TRACED_INFERENCES} inferences" in text
 
 
 def test_on_the_emulated_device(emulated: str, write: Write, tmp_path: Path,
                                 capsys: pytest.CaptureFixture[str]) -> None:
-    """Several requests in flight; what the device's memory holds; times per layer."""
+    """Several requests run at once; device memory and times per layer are reported."""
     trace = tmp_path / "trace.json"
     for flags in ([], ["-pc", "--trace", str(trace)]):
         text = benchmark(capsys, write(models.chain()), "-d", emulated, "-niter", "8", "-nireq", "2", *flags)
@@ -258,7 +258,7 @@ def requests(net: Net, count: int) -> tuple[list[ovgpu.InferRequest], list[Sourc
     return found, [Source([Feed(compiled.inputs, arrays, stateful)], stateful, True) for _ in found]
 
 
-def test_measurement_counts_what_was_run() -> None:
+def test_measurement_counts_all_inferences() -> None:
     some, sources = requests(models.stateful(), 3)
     found = measure_async(some, sources, Limits(iterations=12))
     assert found.iterations == 12 and len(found.latencies) == 12 and found.seconds > 0
@@ -270,7 +270,7 @@ def test_measurement_counts_what_was_run() -> None:
 
 def test_state_is_reset_after_a_sequence() -> None:
     (request,), (source,) = requests(models.stateful(), 1)
-    measure_sync(request, source, Limits(iterations=SEQUENCE + 3))
+    measure_sync(request, source, Limits(iterations=SEQUENCE_INFERENCES + 3))
     assert request.query_state()[0].state.data[0, 0] == 3
 
 
@@ -290,7 +290,7 @@ def test_limits() -> None:
     assert both.fraction(5, 0.5) == 0.5 and both.fraction(1, 1.9) == 0.95 and both.fraction(99, 9) == 1
 
 
-# ---- the parts of flags
+# ---- parsing of flags
 
 def test_parse_shapes() -> None:
     ports = models.compiled(models.chain((-1, 3))).inputs

@@ -1,4 +1,4 @@
-"""The commands but benchmark: what they print, what they write, and how they fail."""
+"""All commands but benchmark: their output, files and errors."""
 from __future__ import annotations
 
 import gc
@@ -32,7 +32,7 @@ def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """The one line that a failing command prints."""
+    """Return the one line that a failing command prints."""
     assert main(argv) == 1
     err = capsys.readouterr().err
     assert err.startswith("ovgpu: error: ") and err.count("\n") == 1
@@ -46,7 +46,7 @@ def words(text: str) -> str:
 # ---- run
 
 def test_run(stateful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "out"  # without a suffix, which NumPy would add
+    saved = tmp_path / "out"  # NumPy would add a suffix
     text = output(capsys, "run", stateful, "--input", "ones", "--steps", "3", "--save", str(saved))
     assert "stateful on CPU: 3 inferences, 1 state variable" in text
     assert re.search(r"add +float32 +\[1,8\] +3 +3 +3 +3 3 \.\.\.", text)
@@ -128,7 +128,7 @@ def test_info(stateful: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_info_of_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     rt.bind(cupy_emu, blas_emu, False, blaslt_emu)
-    gc.collect()  # what other tests have left would not be free
+    gc.collect()  # memory left by other tests would not count as free
     try:
         with emulated_devices(2):
             text = words(output(capsys, "info"))
@@ -182,8 +182,11 @@ def test_ops_lists_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "ops", "--markdown").splitlines()
     assert lines[2] == "| op | versions | NumPy | CUDA | CuPy | NVIDIA plugin | file |"
-    assert "| Softmax | 1, 8 | ✓ | ✓ |  | ✓ | [softmax.py](ovgpu/ops/activation/softmax.py) |" in lines
-    assert "| NonZero | 3 | ✓ |  | ✓ |  | [selection.py](ovgpu/ops/sort/selection.py) |" in lines
+    pages = "https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs"
+    assert (f"| Softmax | [1]({pages}/activation/softmax-1.html), [8]({pages}/activation/softmax-8.html) | ✓ | ✓ |  "
+            "| ✓ | [softmax.py](activation/softmax.py) |") in lines
+    assert (f"| NonZero | [3]({pages}/condition/nonzero-3.html) | ✓ |  | ✓ |  "
+            "| [selection.py](sort/selection.py) |") in lines
     assert all(line.count("|") == 8 for line in lines[2:])
 
 

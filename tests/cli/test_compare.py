@@ -1,4 +1,4 @@
-"""`ovgpu compare`: which layer it names when one of them is wrong."""
+"""`ovgpu compare`: the layer that it names when a result is wrong."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +17,7 @@ from .conftest import Write
 
 
 def compared(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
-    """The exit code, and what was printed."""
+    """Return the exit code and the printed text."""
     code = main(["compare", *argv])
     out, err = capsys.readouterr()
     return code, " ".join((out + err).split())
@@ -33,7 +33,7 @@ def sums(name: str = "sums") -> Net:
 
 
 def wrong(op: Any, k: Any, inputs: Any, outputs: Any, workspace: Any) -> None:
-    """A form of an op that computes nothing."""
+    """Replace an op's CUDA form by a copy of its input."""
     k.copy(inputs[0], outputs[0])
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_layer_is_named(write: Write, capsys: pytest.CaptureFixture[str]
     assert code == 1
     assert "inference 1: CumSum opset3 differs, layer 'total', id 4" in text and "output 0, f32[3,5]" in text
     assert "of 15 elements differ, most of all [" in text and "of the largest value" in text
-    assert "doubled float32 [3,5]" in text and " yes" in text  # its inputs, and that they agree
+    assert "doubled float32 [3,5]" in text and " yes" in text  # the inputs, and that they agree
     assert "Largest errors" in text and text.index("total CumSum f32[3,5]") and "positive Abs" in text
 
 
@@ -87,8 +87,8 @@ def test_a_body_is_compared_as_a_whole(write: Write, capsys: pytest.CaptureFixtu
     assert code == 1 and "TensorIterator opset1 differs, layer 'loop'" in text
 
 
-def test_what_only_joined_layers_show(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_fused_layers_only(write: Write, capsys: pytest.CaptureFixture[str], emulated: str,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fused, "cuda", wrong)
     code, text = compared(capsys, write(models.chain((4, 3))), "-d", EMULATED)
     assert code == 1 and "The layers agree one by one" in text

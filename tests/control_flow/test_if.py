@@ -1,6 +1,6 @@
-"""If: which branch runs, what it is given, and what comes out, also where the branches differ in shape or rank.
+"""If: the choice of the branch, its inputs and its outputs, also where the branches differ in shape or rank.
 
-Judged by OpenVINO's CPU plugin, or computed with NumPy where it refuses or errs, as each scenario says.
+The oracle is OpenVINO's CPU plugin, or NumPy where the plugin refuses or errs, as each scenario says.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Make = Callable[[Net, Sequence[Port]], Any]
 def either(then: Make, other: Make, *, condition: Any = "go", kind: str = "f32", shape: Sequence[int] = (2, 3),
            go_shape: Sequence[int] = (), body_shape: Any = None,
            after: Callable[[Net, Sequence[Port]], Sequence[Port]] | None = None) -> Net:
-    """If with inputs x and y; the branches are made by functions of (net, [x, y]) that give one or more ports.
+    """Build an If with inputs x and y. `then` and `other` build a branch from (net, [x, y]) and return its ports.
 
     ``condition`` is "go" for a parameter, a constant, or a function of (net, x, y).
     """
@@ -73,7 +73,7 @@ def judged(name: str, net: Net, choices: Sequence[bool] = (True, False, True), *
 
 def valued(name: str, net: Net, then: Callable[[Any, Any], Any], other: Callable[[Any, Any], Any],
            choices: Sequence[bool] = (True, False, False, True), **kwargs: Any) -> Scenario:
-    """``then`` and ``other`` in NumPy, which give one or several outputs."""
+    """Expect the results of ``then`` and ``other`` in NumPy, which return one or several outputs."""
     steps = []
     for n, go in enumerate(choices):
         found = (then if go else other)(X[n], Y[n])
@@ -82,7 +82,7 @@ def valued(name: str, net: Net, then: Callable[[Any, Any], Any], other: Callable
 
 
 def computed(name: str, condition: Callable[[Net, Port, Port], Port]) -> Scenario:
-    """The condition is computed from the inputs."""
+    """Choose the branch by a condition that is computed from the inputs."""
     return Scenario(name, either(lambda n, p: add(n, *p), lambda n, p: op2(n, "Subtract", *p), condition=condition),
                     [Infer(x=x, y=y) for x, y in zip(X, Y)])
 
@@ -100,7 +100,7 @@ def total(n: Net, x: Port) -> Port:
 
 
 def one_sided(which: str) -> Net:
-    """Inputs that only one branch takes; the other one has none at all."""
+    """Build an If with inputs that only one branch takes; the other branch takes none, or its own."""
     net, a, b = Net(), Net(), Net()
     go, x, y = net.parameter("boolean", (), "go"), net.parameter("f32", (2, 3), "x"), net.parameter("f32", (2, 3), "y")
     p, inputs = a.parameter("f32", (2, 3)), []
@@ -116,7 +116,7 @@ def one_sided(which: str) -> Net:
 
 
 def swapped_parameters() -> Net:
-    """The branches take the inputs in different orders."""
+    """Build an If whose branches take the inputs in different orders."""
     net, a, b = Net(), Net(), Net()
     go, x, y = net.parameter("boolean", (), "go"), net.parameter("f32", (2, 3), "x"), net.parameter("f32", (2, 3), "y")
     p, q = ([n.parameter("f32", (2, 3)) for _ in range(2)] for n in (a, b))
@@ -126,7 +126,7 @@ def swapped_parameters() -> Net:
 
 
 def nothing_taken() -> Net:
-    """No inputs: both branches are constants."""
+    """Build an If without inputs: both branches are constants."""
     net, a, b = Net(), Net(), Net()
     go = net.parameter("boolean", (), "go")
     ra, rb = a.result(a.const(X[0])), b.result(b.const(X[1]))
@@ -135,7 +135,7 @@ def nothing_taken() -> Net:
 
 
 def in_turn() -> Net:
-    """Two Ifs, the second one fed by the first, on different conditions."""
+    """Build two Ifs on different conditions; the first feeds the second."""
     net = Net()
     x, y = net.parameter("f32", (2, 3), "x"), net.parameter("f32", (2, 3), "y")
     value = x
@@ -157,7 +157,7 @@ def in_turn_values(x: Any, y: Any) -> Infer:
 
 
 def nested(depth: int) -> Net:
-    """An If in the then branch of an If, on conditions of their own: sum > 0, > 1, > 2 ..."""
+    """Build Ifs nested in then branches, on the conditions sum > 0, > 1, > 2 ..."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     net.result(_nested(net, x, 0, depth))
@@ -180,7 +180,7 @@ def nested_value(x: Any, level: int, depth: int) -> Any:
 
 
 def scan_in_a_branch() -> Net:
-    """An iterator over the rows in one branch, none in the other."""
+    """Build an If with an iterator over the rows in one branch only."""
     net, a, b, body = Net(), Net(), Net(), Net()
     go, x = net.parameter("boolean", (), "go"), net.parameter("f32", (-1, 3), "x")
     p, q = a.parameter("f32", (-1, 3)), b.parameter("f32", (-1, 3))
@@ -194,7 +194,7 @@ def scan_in_a_branch() -> Net:
 
 
 def loop_in_a_branch() -> Net:
-    """A Loop whose trip count is an input, in one branch."""
+    """Build an If with a Loop in one branch, whose trip count is an input."""
     net, a, b, body = Net(), Net(), Net(), Net()
     go, n, x = net.parameter("boolean", (), "go"), net.parameter("i64", (), "n"), net.parameter("f32", (2, 3), "x")
     p, count = a.parameter("f32", (2, 3)), a.parameter("i64", ())
@@ -208,7 +208,7 @@ def loop_in_a_branch() -> Net:
 
 
 def rankless(kind: str) -> Net:
-    """The branches' results have different ranks; what follows must do with either."""
+    """Build an If whose results have different ranks; the layers after it must accept both."""
     def after(net: Net, out: Sequence[Port]) -> Sequence[Port]:
         (value,) = out
         if kind == "alone":
@@ -224,8 +224,8 @@ def rankless(kind: str) -> Net:
                   after=after)
 
 
-def kept(net: Net, rows: Port, start: Port) -> Port:
-    """The start, [2, 3], which a body looks at and hands on."""
+def passed_through(net: Net, rows: Port, start: Port) -> Port:
+    """Pass `start` [2, 3] through the body of an iterator, which also reads it."""
     body = Net()
     row, before = body.parameter("f32", (1, 3)), body.parameter("f32", (2, 3))
     body.result(relu(body, row))
@@ -234,19 +234,19 @@ def kept(net: Net, rows: Port, start: Port) -> Port:
 
 
 def beside_unknown_rank() -> Net:
-    """Views made before a result of unknown rank is there, and used with it."""
+    """Build views that exist before a result of unknown rank, and are combined with it."""
     net, a, b = Net(), Net(), Net()
     go, x = net.parameter("boolean", (), "go"), net.parameter("f32", (2, 3), "x")
     p, q = a.parameter("f32", (2, 3)), b.parameter("f32", (2, 3))
     ra, rb = a.result(relu(a, p)), b.result(total(b, q))
-    turned, column = transpose(net, tanh(net, x), [1, 0]), split(net, x, 1, 3)[1]
+    transposed, column = transpose(net, tanh(net, x), [1, 0]), split(net, x, 1, 3)[1]
     value = reduce(net, "ReduceSum", reshape(net, net.if_(go, a, b, [(x, p, q)], [(ra, rb)]), [-1]), [0])
     backwards = slice_(net, x, -1, -10, 0, -1)
     net.result(backwards)
-    net.result(add(net, reshape(net, turned, [6]), value))
+    net.result(add(net, reshape(net, transposed, [6]), value))
     net.result(mul(net, column, value))
-    net.result(turned)
-    net.result(kept(net, x, backwards))
+    net.result(transposed)
+    net.result(passed_through(net, x, backwards))
     return net
 
 
@@ -257,7 +257,7 @@ def beside(x: Any, go: bool) -> Infer:
 
 
 def shapes(kind: str) -> Net:
-    """The branches' results have one rank and different extents."""
+    """Build an If whose results have one rank and different extents."""
     def after(net: Net, out: Sequence[Port]) -> Sequence[Port]:
         (value,) = out
         if kind == "alone":
@@ -290,7 +290,7 @@ RANKLESS = {
 
 
 def found(where: str) -> Net:
-    """A data-dependent shape in both branches, or in one."""
+    """Build an If with a data-dependent shape in both branches, or in one."""
     def finds(n: Net, p: Sequence[Port]) -> Port:
         return nonzero(n, relu(n, p[0]))
     return either(finds, (lambda n, p: nonzero(n, p[1])) if where == "both" else lambda n, p: i64(n, [[7], [8]]),
@@ -308,7 +308,7 @@ def typed(kind: str) -> Scenario:
 
 
 def same_shape_only_if_taken() -> Net:
-    """One branch needs equal shapes, which only the inputs of its inferences have."""
+    """Build an If with a branch that needs equal shapes, and fails for other inputs only if it is taken."""
     net, a, b = Net(), Net(), Net()
     go, x, y = net.parameter("boolean", (), "go"), net.parameter("f32", (-1,), "x"), net.parameter("f32", (-1,), "y")
     p, q = ([n.parameter("f32", (-1,)) for _ in range(2)] for n in (a, b))
@@ -327,7 +327,7 @@ def dynamic(then: Make, other: Make, after: Any = None) -> Net:
 
 
 def sized(name: str, net: Net, then: Callable[..., Any], other: Callable[..., Any]) -> Scenario:
-    """The same model for inputs of several lengths and both branches."""
+    """Run the same model for inputs of several lengths and both branches."""
     steps = []
     for n, go in ((2, True), (5, True), (5, False), (2, False), (1, True)):
         x, y = numbers(n, 3, seed=n), numbers(n, 3, seed=n + 20)
@@ -375,7 +375,7 @@ SCENARIOS = [
     judged("parameters-in-another-order", swapped_parameters()),
     Scenario("no-inputs", nothing_taken(), [
         Infer([X[0] if go else X[1]], go=np.array(go)) for go in (True, False, True)], oracle="value"),
-    # by value: values that pass straight through the branches, which the plugin may write over
+    # by value: the plugin may overwrite values that pass straight through the branches
     valued("inputs-straight-through", either(lambda n, p: p[0], lambda n, p: p[1]), lambda x, y: x, lambda x, y: y),
     valued("both-inputs-straight-through", either(lambda n, p: list(p), lambda n, p: list(p)[::-1]),
            lambda x, y: (x, y), lambda x, y: (y, x)),

@@ -1,8 +1,8 @@
-"""Loop: how often its body runs, what goes round, and what comes out.
+"""Loop: its trip count, carried values and outputs.
 
-Judged by OpenVINO's CPU plugin, or computed with NumPy as the specification says: the plugin writes past the end of
-a concatenation whose parts have another extent than 1, drops tensors without elements, and writes over parameters of
-the body that pass straight through.
+The oracle is OpenVINO's CPU plugin, or NumPy by the specification: the plugin writes beyond the end of a concatenation
+whose parts have an extent other than 1, drops tensors without elements, and overwrites parameters of the body that
+pass straight through.
 """
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def looped(body: Body, carried: Sequence[Any], outputs: Sequence[tuple[int, int 
            start: Any = True, back: Sequence[int] | None = None, counter: tuple[str, Sequence[int]] = ("i64", ()),
            kind: str = "f32", count_type: str = "i64", x_shape: Sequence[int] = (2, 3),
            then: Callable[[Net, Any], Sequence[Port]] | None = None, out: dict[str, int] | None = None) -> Net:
-    """A Loop over an input x that is the same at every iteration.
+    """Build a Loop with an input x that is the same at every iteration.
 
-    ``body(net, i, [x, *carried])`` gives a condition (None: always true) and results; result k goes back to carried
-    k, or as ``back`` says. Outputs are (result, axis to concatenate along or None). ``trips`` is a number, "n" for
-    a parameter or a port's maker; ``start`` a boolean or "go" for a parameter.
+    ``body(net, i, [x, *carried])`` returns a condition (None: always true) and results. Result k goes back to carried
+    k, or result ``back[k]`` does. Outputs are (result, axis to concatenate along or None). ``trips`` is a number, "n"
+    for a parameter, or a function (net, x) -> port; ``start`` is a boolean, or "go" for a parameter.
     """
     net, inside = Net(), Net()
     x = net.parameter(kind, x_shape, "x")
@@ -78,7 +78,7 @@ def looped(body: Body, carried: Sequence[Any], outputs: Sequence[tuple[int, int 
 def expected(step: Callable[..., tuple[bool, Sequence[Any]]], carried: Sequence[Any],
              outputs: Sequence[tuple[int, int | None]], x: Any, *, trips: int = 3, start: bool = True,
              back: Sequence[int] | None = None, empty: Sequence[Any] = (), **inputs: Any) -> Infer:
-    """What `looped` must give: ``step(i, x, *carried)`` in NumPy. ``empty`` are outputs without any iteration."""
+    """Compute `looped` with NumPy: ``step(i, x, *carried)``. ``empty`` are the outputs without any iteration."""
     values, seen, go, i = list(carried), [], start, 0
     while go and (trips < 0 or i < trips):
         go, results = step(i, x, *values)
@@ -87,9 +87,9 @@ def expected(step: Callable[..., tuple[bool, Sequence[Any]]], carried: Sequence[
         sources = range(len(carried)) if back is None else back
         values = [results[s] if s >= 0 else c for s, c in zip(sources, carried)]
         i += 1
-    wanted = [seen[-1][r] if axis is None else np.concatenate([s[r] for s in seen], axis)
-              for r, axis in outputs] if seen else list(empty)
-    return Infer(wanted, x=x, **inputs)
+    outputs_expected = [seen[-1][r] if axis is None else np.concatenate([s[r] for s in seen], axis)
+                        for r, axis in outputs] if seen else list(empty)
+    return Infer(outputs_expected, x=x, **inputs)
 
 
 def judged(name: str, net: Net, *steps: Infer, **kwargs: Any) -> Scenario:
@@ -109,7 +109,7 @@ def double(i: int, x: Any, h: Any) -> tuple[bool, Sequence[Any]]:
 
 
 def until(limit: float) -> Body:
-    """Doubles until the sum is not below the limit."""
+    """Return a body that doubles until the sum reaches the limit."""
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[Port, Sequence[Port]]:
         new = add(b, mul(b, p[1], scalar(b, 2)), p[0])
         return compare(b, "Less", reduce(b, "ReduceSum", new, [0, 1]), scalar(b, limit)), [new]
@@ -121,7 +121,7 @@ def step_until(limit: float) -> Callable[..., tuple[bool, Sequence[Any]]]:
 
 
 def counted(how: str) -> Body:
-    """The iteration number in maths, as an index, and as a bound."""
+    """Return a body that uses the iteration number in maths, as an index, or as a bound."""
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
         if how == "maths":
             value = add(b, p[1], mul(b, convert(b, i, "f32"), p[0]))
@@ -158,7 +158,7 @@ def by_counter(how: str, **kwargs: Any) -> list[Scenario]:
 
 
 def grows(axis: int) -> Net:
-    """The carried tensor is as long as there were iterations."""
+    """Build a Loop whose carried tensor grows by one part per iteration."""
     net, body = Net(), Net()
     x, n = net.parameter("f32", (1, 3), "x"), net.parameter("i64", (), "n")
     i, frame, every = body.parameter("i64", ()), body.parameter("f32", (1, 3)), body.parameter("f32", (-1, -1))
@@ -177,7 +177,7 @@ def grown(axis: int, n: int, x: Any) -> Infer:
 
 
 def sliced() -> Net:
-    """A Loop may slice like a TensorIterator; the trip count must fit."""
+    """Build a Loop that slices an input like a TensorIterator; the trip count must fit."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     row, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
@@ -192,7 +192,7 @@ def sliced() -> Net:
 
 
 def captured() -> Net:
-    """Values computed outside enter the body, one of them twice."""
+    """Build a Loop with values computed outside of the body, one of them taken twice."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     y = tanh(net, x)
@@ -207,7 +207,7 @@ def captured() -> Net:
 
 def for_loop(net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, edges: Any,
              iteration: Any = None) -> Any:
-    """A Loop whose condition is always true."""
+    """Add a Loop whose condition is always true."""
     go = body.result(body.const(np.array(True)))
     count = trips if isinstance(trips, Port) else scalar(net, trips, "i64")
     return net.loop(count, net.const(np.array(True)), body, links, outputs, edges, body_condition=go,
@@ -215,7 +215,7 @@ def for_loop(net: Net, trips: int | Port, body: Net, links: Any, outputs: Any, e
 
 
 def loop_in_loop(inner_trips: str) -> Net:
-    """The inner Loop runs a fixed number of times, or as often as the outer iteration number says."""
+    """Build a Loop in a Loop, which runs twice, or as often as the outer iteration number."""
     net, outer, inner = Net(), Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     h = inner.parameter("f32", (2, 3))
@@ -238,7 +238,7 @@ def nested(x: Any, counts: Sequence[int]) -> Infer:
 
 
 def iterator_in_loop() -> Net:
-    """Three passes of a scan over the rows, each beginning where the last one ended."""
+    """Build three passes of a scan over the rows, each beginning where the last one ended."""
     net, outer, inner = Net(), Net(), Net()
     x = net.parameter("f32", (4, 3), "x")
     whole, state = outer.parameter("f32", (4, 3)), outer.parameter("f32", (1, 3))
@@ -265,7 +265,7 @@ def passes(x: Any) -> Infer:
 
 
 def loop_in_iterator() -> Net:
-    """Every row is doubled as often as the Loop's condition holds."""
+    """Build an iterator that doubles every row as long as the condition of a Loop holds."""
     net, outer, inner = Net(), Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     row, h = outer.parameter("f32", (1, 3)), inner.parameter("f32", (1, 3))
@@ -289,7 +289,7 @@ def doubled_rows(x: Any) -> Infer:
 
 
 def branch_in_loop() -> Net:
-    """Even iterations add the input, odd ones take the maximum."""
+    """Build a Loop whose even iterations add the input, and odd ones take the maximum."""
     net, body, then, other = Net(), Net(), Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     i, a, h = body.parameter("i64", ()), body.parameter("f32", (2, 3)), body.parameter("f32", (2, 3))
@@ -313,7 +313,7 @@ def even_odd(x: Any) -> Infer:
 
 
 def three_levels() -> Net:
-    """A Loop in an If in a Loop."""
+    """Build a Loop in an If in a Loop."""
     net, outer, then, other, inner = (Net() for _ in range(5))
     x = net.parameter("f32", (2, 3), "x")
     h = outer.parameter("f32", (2, 3))
@@ -337,7 +337,7 @@ def levels(x: Any) -> Infer:
 
 
 def found_inside() -> Net:
-    """The body finds elements above the iteration number; their count is summed up."""
+    """Build a Loop that counts elements above the iteration number, and sums the counts."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     i, a, total = body.parameter("i64", ()), body.parameter("f32", (2, 3)), body.parameter("i64", (1,))
@@ -350,7 +350,7 @@ def found_inside() -> Net:
 
 
 def rows_of_different_lengths() -> Net:
-    """The concatenated parts are as long as the iteration number."""
+    """Build a Loop whose concatenated parts are as long as the iteration number."""
     net, body = Net(), Net()
     x = net.parameter("f32", (5, 3), "x")
     i, a = body.parameter("i64", ()), body.parameter("f32", (5, 3))
@@ -360,7 +360,7 @@ def rows_of_different_lengths() -> Net:
 
 
 def shape_carried() -> Net:
-    """The carried value is a target shape."""
+    """Build a Loop that carries a target shape."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     a, shape = body.parameter("f32", (2, 3)), body.parameter("i64", (2,))
@@ -373,7 +373,7 @@ def shape_carried() -> Net:
 
 
 def without_counter_or_outputs_used() -> Net:
-    """One of two outputs is used by nobody."""
+    """Build a Loop with two outputs, one of them unused."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     h = body.parameter("f32", (2, 3))
@@ -385,7 +385,7 @@ def without_counter_or_outputs_used() -> Net:
 
 
 def condition_carried() -> Net:
-    """The condition is itself a carried value, a vector of one element."""
+    """Build a Loop whose condition is a carried value, a vector of one element."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     go, h, i = body.parameter("boolean", (1,)), body.parameter("f32", (2, 3)), body.parameter("i64", ())
@@ -472,12 +472,12 @@ SCENARIOS = [
     valued("until-the-counter-says-so", looped(
         lambda b, i, p: (compare(b, "Less", i, scalar(b, 4, "i64")), [add(b, *p)]), [ONES], BOTH, trips=-1),
         expected(lambda i, x, h: (i < 4, [x + h]), [ONES], BOTH, X[0], trips=-1)),
-    # the iteration number, with other types and shapes of it
+    # the iteration number, also with other types and shapes
     *[s for how in COUNTED for s in by_counter(how)],
     *by_counter("maths", counter=("i32", ())),
     *by_counter("maths", counter=("i64", (1,))),
     *by_counter("slice", counter=("i64", (1,))),
-    # what goes round
+    # carried values
     judged("two-carried", looped(lambda b, i, p: (None, [add(b, p[0], p[1]), mul(b, p[1], p[2])]), [A, B],
                                  [(0, None), (1, None)])),
     valued("swap", looped(lambda b, i, p: (None, [p[2], p[1], add(b, p[0], p[1])]), [A, B],

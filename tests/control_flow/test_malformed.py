@@ -1,4 +1,4 @@
-"""Port maps and back edges in which one thing is changed: the model still runs, or one clear error says where not."""
+"""Port maps and back edges with one change: the model still runs, or fails with one clear error."""
 from __future__ import annotations
 
 import re
@@ -21,9 +21,9 @@ NUMBERS = ("axis", "start", "end", "stride", "part_size", "external_port_id", "i
 
 @st.composite
 def changed(draw: st.DrawFn) -> tuple[bytes, bytes, list[Any]]:
-    """The files of a net after one entry was changed, removed or repeated; and inputs."""
+    """Draw the files of a net after one entry was changed, removed or repeated, and its inputs."""
     net = draw(nets(draw(st.sampled_from((iterator, loop, branch)))))
-    for value in net.made:
+    for value in net.computed_values:
         net.net.result(value.port)
     xml, weights = net.net.build(draw(st.sampled_from(("static", "dynamic"))))
     root = etree.fromstring(xml)
@@ -40,7 +40,7 @@ def changed(draw: st.DrawFn) -> tuple[bytes, bytes, list[Any]]:
     else:
         number = draw(st.one_of(st.integers(-7, 9), st.sampled_from((2**31, -(2**63), 10**30, "", "x", "1.5"))))
         entry.set(draw(st.sampled_from(NUMBERS)), str(number))
-    return etree.tostring(root), weights, [np.asarray(make()) for make in net.given.values()]
+    return etree.tostring(root), weights, [np.asarray(make()) for make in net.draws.values()]
 
 
 @settings(LIMITS, max_examples=200, derandomize=True)
@@ -50,7 +50,7 @@ def test_one_clear_error(drawn: tuple[bytes, bytes, list[Any]]) -> None:
     core = ov.Core()
     try:
         compiled = core.compile_model(core.read_model(xml, weights), "CPU")
-        if b'type="Loop"' not in xml:  # one whose condition is gone may go on for ever
+        if b'type="Loop"' not in xml:  # a Loop without its condition may never end
             compiled(inputs)
     except RuntimeError as error:
         assert re.match(r"\[\w+\] .*\(.*(layer|input) '", str(error), re.DOTALL), str(error)

@@ -1,4 +1,4 @@
-"""Every way of running a body gives the same: bound ahead, bound as it runs (long loops), and step by step."""
+"""A body gives the same results bound ahead, bound as it runs (long loops), and step by step."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ IDS = [s.id for s in SCENARIOS]
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=IDS)
 def test_bound_as_it_runs(scenario: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind, "UNROLLED", 0)
+    monkeypatch.setattr(bind, "MAX_UNROLLED_CALLS", 0)
     scenario.watched("static", device, passes=1)
 
 

@@ -1,4 +1,4 @@
-"""What control flow costs: slices are views, concatenations are written in place, back edges hand over memory."""
+"""Cost of control flow: slices are views, concatenations are written in place, back edges hand over memory."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from . import test_if, test_loop, test_slices, test_tensor_iterator
 
 
 def plan_of(ir: tuple[bytes, bytes], *inputs: Any) -> Any:
-    """The plan of the second inference with these inputs."""
+    """Return the plan of the second inference with these inputs."""
     request = ov.Core().compile_model(ov.read_model(*ir), "CPU").create_infer_request()
     for _ in range(2):
         request.infer(list(inputs))
@@ -28,24 +28,24 @@ def plan_of_net(net: Net, *inputs: Any) -> Any:
 
 
 def calls(plan: Any) -> list[tuple[str, str, int]]:
-    """(kind, op, calls) of the steps; views are none."""
+    """Return (kind, op, calls) of all steps but views."""
     return [(s.kind, s.op, s.calls) for s in plan.steps if s.kind != "view"]
 
 
 def body(plan: Any) -> list[tuple[str, str]]:
-    """(kind, op) of the steps in the body of the first step that has one."""
+    """Return (kind, op) of the steps in the body of the first step that has one."""
     (found,) = next(s.bodies for s in plan.steps if s.bodies)
     return [(s.kind, s.op) for s in found.plan.steps if s.kind != "view"]
 
 
 def test_the_iterator_of_the_specification() -> None:
-    """One sequence, and nothing is copied."""
+    """It becomes one sequence, and nothing is copied."""
     inputs = [np.zeros((1, 25, 512), np.float32), *(np.zeros((1, 256), np.float32) for _ in range(2))]
     plan = plan_of(spec_tensor_iterator(3), *inputs)
     assert plan.copies() == [] and plan.count("eager") == 0
     ((kind, op, count),) = calls(plan)
     assert (kind, op) == ("bound", "LSTMSequence") and count <= 3
-    assert next(o.place for s in plan.steps for o in s.outputs if s.kind == "bound") == "output 0"
+    assert next(o.location for s in plan.steps for o in s.outputs if s.kind == "bound") == "output 0"
 
 
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
@@ -53,13 +53,13 @@ def test_the_iterator_of_the_specification() -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_cells(kind: str, batch: int, axis: int, backwards: bool) -> None:
-    """Slices along any axis enter the sequence as they lie, and its outputs are written where they belong."""
+    """A sequence reads slices along any axis in place, and writes its outputs in place."""
     (x, *_) = test_tensor_iterator.frames(batch, axis)
     plan = plan_of_net(test_tensor_iterator.cell(kind, batch, axis, backwards), x)
     ((work, op, count),) = calls(plan)
     assert (work, op) == ("bound", kind.replace("Cell", "Sequence")) and count <= 3
-    places = [o.place for s in plan.steps for o in s.outputs if s.kind == "bound"]
-    assert places == [f"output {i}" for i in range(len(places))]
+    locations = [o.location for s in plan.steps for o in s.outputs if s.kind == "bound"]
+    assert locations == [f"output {i}" for i in range(len(locations))]
 
 
 @pytest.mark.parametrize("axis", range(3))
@@ -93,7 +93,7 @@ SCENARIOS = {s.id: s for s in (*test_tensor_iterator.SCENARIOS, *test_loop.SCENA
 
 
 @pytest.mark.parametrize(("name", "work", "at_the_end"), [
-    ("swap-without-maths", [], 2),  # two values that end in the other's place
+    ("swap-without-maths", [], 2),  # each of two values ends in the memory of the other
     ("swap-even-times", [], 2),
     ("fed-back-view", [("bound", "Add")], 1),
     ("carries-a-shape", None, None),
@@ -107,11 +107,11 @@ SCENARIOS = {s.id: s for s in (*test_tensor_iterator.SCENARIOS, *test_loop.SCENA
     ("one-result-to-two-parameters", [("bound", "Multiply"), ("bound", "Add")], 0),
 ])
 def test_back_edges_copy_nothing(name: str, work: list[tuple[str, str]] | None, at_the_end: int | None) -> None:
-    """What passes straight through costs nothing per iteration, only where two outputs need it in the end."""
+    """A value that passes straight through is copied only at the end, if two outputs need it."""
     scenario = SCENARIOS[name]
     step = scenario.steps[0]
     plan = plan_of_net(scenario.net, *step.inputs.values())  # type: ignore[union-attr]
-    if work is None:  # a shape that is carried is needed on the host: the body is run step by step
+    if work is None:  # the host needs the carried shape, so that the body runs step by step
         assert plan.steps[0].kind == "eager"
         return
     assert body(plan) == work and plan.copies() == []
@@ -123,7 +123,7 @@ def test_back_edges_copy_nothing(name: str, work: list[tuple[str, str]] | None, 
 def test_a_value_that_passes_through_and_is_collected_is_copied_there() -> None:
     plan = plan_of_net(SCENARIOS["delay-of-three"].net, test_tensor_iterator.XS[0])
     (copy,) = plan.copies()
-    assert body(plan) == [("bound", "Add"), ("copy", "Copy")] and copy.outputs[0].place == "output 2"
+    assert body(plan) == [("bound", "Add"), ("copy", "Copy")] and copy.outputs[0].location == "output 2"
 
 
 @pytest.mark.parametrize("trips", [1, 2, 7])
@@ -136,7 +136,7 @@ def test_a_loop_is_its_body_repeated(trips: int) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_slices_by_the_counter_are_bound_ahead(stride: int) -> None:
-    """x[2i:2i + 2] has two rows, as i is less than the trip count: nothing is left to running."""
+    """x[2i:2i + 2] has two rows, as i is less than the trip count, so that all shapes are known ahead."""
     def body(b: Net, i: Any, p: Any) -> Any:
         start = mul(b, reshape(b, i, [1]), i64(b, [stride]))
         part = slice_(b, p[0], start, add(b, start, i64(b, [stride])))
@@ -149,7 +149,7 @@ def test_slices_by_the_counter_are_bound_ahead(stride: int) -> None:
 
 
 def test_memory_of_a_long_loop_is_bounded() -> None:
-    """Ten thousand iterations bind nothing ahead, and take the memory of a few."""
+    """Ten thousand iterations are not bound ahead, and use the memory of a few."""
     net = test_loop.looped(lambda b, i, p: (None, test_loop.doubling(b, i, p)[1]), [test_loop.ONES], [(0, None)],
                            trips="n")
     plan = plan_of_net(net, test_loop.X[0], np.array(10_000))
@@ -174,8 +174,8 @@ def test_a_branch_writes_the_output_itself() -> None:
     for go in (True, False):
         plan = plan_of_net(net, test_if.X[0], test_if.Y[0], np.array(go))
         assert plan.copies() == [] and [c for c in calls(plan) if c[0] == "control"] == [("control", "If", 1)]
-        assert _places(plan) == ["output 0"]
+        assert _locations(plan) == ["output 0"]
 
 
-def _places(plan: Any) -> Sequence[str]:
-    return [o.place for s in plan.steps if s.kind == "control" for o in s.outputs]
+def _locations(plan: Any) -> Sequence[str]:
+    return [o.location for s in plan.steps if s.kind == "control" for o in s.outputs]

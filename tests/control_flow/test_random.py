@@ -14,19 +14,19 @@ from .drawn import Drawn, branch, iterator, loop, nets
 
 @st.composite
 def scenarios(draw: st.DrawFn, control: Callable[[Drawn], None]) -> Scenario:
-    """Two or three inferences of a net; what the plugin cannot judge is interpreted."""
+    """Draw a net and two or three inferences. The interpreter computes them where the plugin cannot."""
     top = draw(nets(control))
-    for value in top.made:
+    for value in top.computed_values:
         top.net.result(value.port)
-    steps, told = [], []
+    steps, expected = [], []
     for _ in range(top.number(2, 3)):
         top.trips = top.number(top.least, 5)
-        inputs = {name: np.asarray(make()) for name, make in zip(top.net.parameters, top.given.values())}
+        inputs = {name: np.asarray(make()) for name, make in zip(top.net.parameters, top.draws.values())}
         steps.append(Infer(**inputs))
-        told.append(Infer(interpret(top.net, list(inputs.values())), **inputs))
+        expected.append(Infer(interpret(top.net, list(inputs.values())), **inputs))
     tol = Tolerance(1e-5, 1e-5, 1e-5)  # sums cancel
-    return (Scenario("random", top.net, steps, tol, told=told) if top.plain
-            else Scenario("random", top.net, told, tol, "value"))
+    return (Scenario("random", top.net, steps, tol, told=expected) if top.plain
+            else Scenario("random", top.net, expected, tol, "value"))
 
 
 test_tensor_iterator = sweep(scenarios(iterator), 120)

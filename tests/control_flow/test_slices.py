@@ -1,6 +1,6 @@
-"""How TensorIterator slices its inputs and puts its outputs together: any axis, start, end, stride, part size.
+"""Slices of a TensorIterator's inputs and concatenation of its outputs: any axis, start, end, stride, part size.
 
-Judged by OpenVINO's CPU plugin where it can; it ignores a start that is not at either end, takes the stride for the
+OpenVINO's CPU plugin is the oracle where possible. It ignores a start that is not at either end, uses the stride as
 part size, and concatenates only parts of the part size, so the other cases are computed with NumPy.
 """
 from __future__ import annotations
@@ -18,7 +18,7 @@ BACKWARDS = {"start": -1, "end": 0, "stride": -1}
 
 def scan(shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, *, out_axis: int | None = None,
          out: dict[str, int] | None = None, declared: Sequence[int] | None = None) -> Net:
-    """h = h / 2 + part, beginning with zeros; outputs the last h and all of them."""
+    """Build h = h / 2 + part, starting with zeros. The outputs are the last h and all of them."""
     attrs = attrs or {}
     part = list(shape)
     part[axis] = attrs.get("part_size", 1)
@@ -36,7 +36,7 @@ def scan(shape: Sequence[int], axis: int, attrs: dict[str, int] | None = None, *
 
 
 def parts(x: Any, axis: int, start: int = 0, end: int = -1, stride: int = 1, part_size: int = 1) -> list[Any]:
-    """The slices in order of iteration, as the specification has them."""
+    """Return the slices in order of iteration, by the specification."""
     size = x.shape[axis]
     first, last = (v + size + 1 if v < 0 else v for v in (start, end))
     begins = range(first, last, stride) if stride > 0 else [b - part_size for b in range(first, last, stride)]
@@ -45,7 +45,7 @@ def parts(x: Any, axis: int, start: int = 0, end: int = -1, stride: int = 1, par
 
 def scanned(x: Any, axis: int, attrs: dict[str, int] | None = None, *, out_axis: int | None = None,
             out: dict[str, int] | None = None) -> Infer:
-    """What `scan` must give."""
+    """Compute the outputs of `scan` with NumPy."""
     found, h = [], None
     for part in parts(x, axis, **(attrs or {})):
         h = part if h is None else h / 2 + part
@@ -67,7 +67,7 @@ def by_value(name: str, shape: Sequence[int], axis: int, attrs: dict[str, int] |
 
 
 def lengths(name: str, axis: int, attrs: dict[str, int], *counts: int, out: dict[str, int] | None = None) -> Scenario:
-    """The same iterator over axes of different extents, one after the other."""
+    """Run the same iterator over axes of different extents, one after the other."""
     shape = [2, 3, 5]
     declared = list(shape)
     declared[axis] = -1
@@ -79,7 +79,7 @@ def lengths(name: str, axis: int, attrs: dict[str, int], *counts: int, out: dict
 
 
 def transposed_input() -> Net:
-    """The sliced input is a transposed view."""
+    """Build an iterator whose sliced input is a transposed view."""
     net, body = Net(), Net()
     x = net.parameter("f32", (3, 5, 2), "x")
     xi, h = body.parameter("f32", (1, 3, 2)), body.parameter("f32", (1, 3, 2))
@@ -92,7 +92,7 @@ def transposed_input() -> Net:
 
 
 def transposed_output() -> Net:
-    """The concatenated output is used as a transposed view, and as it is."""
+    """Build an iterator whose concatenated output is used transposed and as it is."""
     net, body = Net(), Net()
     x = net.parameter("f32", (5, 2, 3), "x")
     xi = body.parameter("f32", (1, 2, 3))
@@ -128,7 +128,7 @@ def zipped(name: str, axes: tuple[int, int], shapes: Sequence[Sequence[int]], at
 
 
 def both_sliced_and_whole() -> Net:
-    """One input enters sliced for one parameter and whole for another."""
+    """Build an iterator with an input that is sliced for one parameter and whole for another."""
     net, body = Net(), Net()
     x = net.parameter("f32", (4, 3), "x")
     xi, whole = body.parameter("f32", (1, 3)), body.parameter("f32", (4, 3))

@@ -1,6 +1,6 @@
-"""What the body of a TensorIterator may be and how its iterations hang together: back edges, outputs, nesting.
+"""TensorIterator: bodies, back edges, outputs, nesting.
 
-Judged by OpenVINO's CPU plugin, or computed with NumPy where it refuses or errs, as each scenario says.
+The oracle is OpenVINO's CPU plugin, or NumPy where the plugin refuses or errs, as each scenario says.
 """
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def rows(body: Callable[[Net, Sequence[Port]], Sequence[Port]], carried: Sequenc
          outputs: Sequence[tuple[int, bool]],
          *, back: Sequence[int] | None = None, kind: str = "f32", shape: Sequence[int] = (-1, 3),
          then: Callable[[Net, Any], Sequence[Port]] | None = None) -> Net:
-    """An iterator over the rows of x.
+    """Build an iterator over the rows of x.
 
-    ``body`` gives results from (row, *carried); result i goes back to carried i, or ``back`` says which; ``outputs``
-    are (result, whether concatenated); ``then`` turns the outputs into results of the model.
+    ``body`` returns results from (row, *carried). Result i goes back to carried i, or result ``back[i]`` does.
+    ``outputs`` are (result, whether concatenated); ``then`` computes results of the model from the outputs.
     """
     net, inside = Net(), Net()
     x = net.parameter(kind, shape, "x")
@@ -68,7 +68,7 @@ def rows(body: Callable[[Net, Sequence[Port]], Sequence[Port]], carried: Sequenc
 
 def stepped(step: Callable[..., Sequence[Any]], carried: Sequence[Any], outputs: Sequence[tuple[int, bool]], *,
             back: Sequence[int] | None = None, inputs: Sequence[Any] = XS) -> list[Infer]:
-    """What `rows` must give: ``step(row, *carried)`` in NumPy."""
+    """Compute `rows` with NumPy: ``step(row, *carried)``."""
     found = []
     for x in inputs:
         values, seen = list(carried), []
@@ -93,7 +93,7 @@ def valued(name: str, body: Any, step: Any, carried: Sequence[Any], outputs: Seq
 
 
 def cell(kind: str, batch: int = 1, axis: int = 1, backwards: bool = False) -> Net:
-    """A recurrent cell over [batch, time, 5] (or time first), as frameworks export it."""
+    """Build a recurrent cell over [batch, time, 5] (or time first), as frameworks export it."""
     gates = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[kind]
     net, body = Net(), Net()
     x = net.parameter("f32", (batch, -1, 5) if axis == 1 else (-1, batch, 5), "x")
@@ -121,8 +121,8 @@ def frames(batch: int, axis: int) -> list[Any]:
 
 
 def batched(look: Callable[[Net, Port], Port], carry: str = "whole") -> Net:
-    """Over the middle axis of [2, n, 3], each part of the result is a strided part of the output; the next iteration
-    looks at it in another shape."""
+    """Build an iterator over the middle axis of [2, n, 3], so that each result is a strided part of the output. The
+    next iteration uses it in another shape."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, -1, 3), "x")
     xi = body.parameter("f32", (2, 1, 3))
@@ -150,7 +150,7 @@ def batch_values(look: Callable[[Any], Any], carry: str = "whole") -> list[Infer
 
 
 def sliced_at_first() -> Net:
-    """A parameter that gets the first slice, and then what a back edge brings."""
+    """Build an iterator with a parameter that is the first slice, and then the value of a back edge."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, -1, 3), "x")
     xi, h = body.parameter("f32", (2, 1, 3)), body.parameter("f32", (2, 1, 3))
@@ -163,7 +163,7 @@ def sliced_at_first() -> Net:
 
 
 def found_columns() -> Net:
-    """Slices along the middle axis, which are strided, enter a body that is run step by step."""
+    """Build an iterator whose strided slices (middle axis) enter a body that runs step by step."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, -1, 3), "x")
     xi, h = body.parameter("f32", (2, 1, 3)), body.parameter("f32", (6,))
@@ -190,7 +190,7 @@ def first_slices(x: Any) -> Infer:
 
 
 def both_directions() -> Net:
-    """Two iterators over one input, in either direction, joined."""
+    """Build two iterators over one input, in opposite directions, with concatenated results."""
     net, found = Net(), []
     x = net.parameter("f32", (-1, 3), "x")
     for attrs in ({}, {"start": -1, "end": 0, "stride": -1}):
@@ -217,7 +217,7 @@ def stacked(count: int) -> Net:
 
 
 def invariant(kind: str) -> Net:
-    """An input that is the same at every iteration: from outside, and as an operand of different sorts."""
+    """Build an iterator with an input that is the same at every iteration, in several uses."""
     net, body = Net(), Net()
     x, y = net.parameter("f32", (-1, 3), "x"), net.parameter("f32", (3, 3), "y")
     xi, h, w = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3)), body.parameter("f32", (3, 3))
@@ -230,7 +230,7 @@ def invariant(kind: str) -> Net:
 
 
 def matrix_of_vectors() -> Net:
-    """An iterator inside an iterator: the outer over planes, the inner over rows."""
+    """Build an iterator inside an iterator: the outer over planes, the inner over rows."""
     net, plane_body, row_body = Net(), Net(), Net()
     x = net.parameter("f32", (-1, 4, 3), "x")
     row, total = row_body.parameter("f32", (1, 1, 3)), row_body.parameter("f32", (1, 1, 3))
@@ -258,7 +258,7 @@ def nested_totals(x: Any) -> Infer:
 
 
 def branch_inside() -> Net:
-    """Rows with a positive sum are added, others subtracted, by an If in the body."""
+    """Build a body that adds rows with a positive sum, and subtracts others, by an If."""
     net, body, then, other = Net(), Net(), Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     xi, h = body.parameter("f32", (1, 3)), body.parameter("f32", (1, 3))
@@ -273,7 +273,7 @@ def branch_inside() -> Net:
 
 
 def growing() -> Net:
-    """The carried tensor gets a row longer at every iteration."""
+    """Build an iterator whose carried tensor grows by a row at every iteration."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     xi, h = body.parameter("f32", (1, 3)), body.parameter("f32", (-1, 3))
@@ -290,7 +290,7 @@ def grown_totals(x: Any) -> Infer:
 
 
 def found_inside() -> Net:
-    """The body counts the elements of its row that are not zero, a shape that only running tells."""
+    """Build a body that counts the nonzero elements of its row, a shape known only as it runs."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     xi, total = body.parameter("f32", (1, 3)), body.parameter("i64", (1,))
@@ -303,7 +303,7 @@ def found_inside() -> Net:
 
 
 def collected_inside() -> Net:
-    """Every iteration gives as many columns as its row has elements that are not zero."""
+    """Build a body that returns as many columns as its row has nonzero elements."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, 3), "x")
     xi = body.parameter("f32", (1, 3))
@@ -313,7 +313,7 @@ def collected_inside() -> Net:
 
 
 def longer_from_the_second_on() -> Net:
-    """The carried tensor has another length from the second iteration on, and is concatenated twice."""
+    """Build a carried tensor that changes its length at the second iteration, and is concatenated twice."""
     net, body = Net(), Net()
     x, first, then = (net.parameter("f32", (-1,), name) for name in ("x", "first", "then"))
     xi, h, other = (body.parameter("f32", (n,)) for n in (1, -1, -1))
@@ -330,7 +330,7 @@ def longer(x: Any, first: Any, then: Any) -> Infer:
 
 
 def nothing_sliced() -> Net:
-    """Without a sliced input there is one iteration."""
+    """Build an iterator without a sliced input, which runs once."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     xi = body.parameter("f32", (2, 3))
@@ -340,7 +340,7 @@ def nothing_sliced() -> Net:
 
 
 def from_shape() -> Net:
-    """The initial value of a back edge, and what comes after, depend on the input's shape."""
+    """Build an iterator whose initial value and consumers depend on the input's shape."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, -1), "x")
     xi, h = body.parameter("f32", (1, -1)), body.parameter("f32", (1, -1))
@@ -353,7 +353,7 @@ def from_shape() -> Net:
 
 
 def typed(kind: str) -> Scenario:
-    """Minimum and sum in the element type; by value: the plugin computes several types in wider ones."""
+    """Compute minimum and sum in the element type, by value: the plugin computes several types in wider ones."""
     dtype = np.uint8 if kind[0] == "u" else np.int64 if kind[0] == "i" else np.float32
     carried = [as_logical(np.zeros((1, 3)), kind), as_logical(np.full((1, 3), 100), kind)]
     inputs = [as_logical(numbers(n, 3, seed=n, low=0 if kind[0] == "u" else -9, kind=dtype), kind) for n in (5, 2)]
@@ -369,7 +369,7 @@ def parity() -> Net:
                 [np.zeros((1, 3), bool)], [(0, True), (0, False)], kind="boolean")
 
 
-def tail(net: Net, found: Any) -> Sequence[Port]:
+def sum_and_concat(net: Net, found: Any) -> Sequence[Port]:
     return [add(net, found[0], found[1]), concat(net, [found[1], found[0]], 0)]
 
 
@@ -383,7 +383,7 @@ SCENARIOS = [
     judged("all-and-last", rows(lambda b, p: [add(b, *p)], HALF, [(0, True), (0, False)])),
     judged("all-twice", rows(lambda b, p: [add(b, *p)], HALF, [(0, True), (0, True)])),
     judged("last-twice", rows(lambda b, p: [add(b, *p)], HALF, [(0, False), (0, False)])),
-    judged("outputs-used-on", rows(lambda b, p: [add(b, *p)], HALF, [(0, False), (0, True)], then=tail)),
+    judged("outputs-used-on", rows(lambda b, p: [add(b, *p)], HALF, [(0, False), (0, True)], then=sum_and_concat)),
     judged("no-back-edge", rows(lambda b, p: [relu(b, p[0])], [], [(0, True)])),
     judged("no-back-edge-last", rows(lambda b, p: [tanh(b, p[0])], [], [(0, False), (0, True)])),
     judged("two-back-edges", rows(lambda b, p: [add(b, p[0], p[1]), mul(b, p[1], p[2])], [A, B],
@@ -395,7 +395,7 @@ SCENARIOS = [
                                                  [(0, True), (1, False)], back=[1])),
     judged("one-result-to-two-parameters", rows(lambda b, p: [add(b, p[0], mul(b, p[1], p[2]))], [A, B],
                                                 [(0, True)], back=[0, 0])),
-    # by value: parameters that pass straight through to results, which the plugin may write over
+    # by value: the plugin may overwrite parameters that pass straight through to results
     valued("swap", lambda b, p: [p[2], p[1], add(b, p[0], p[1])], lambda r, a, b: [b, a, r + a], [A, B],
            [(0, True), (1, False), (2, True)]),
     valued("swap-without-maths", lambda b, p: [p[2], p[1]], lambda r, a, b: [b, a], [A, B], [(0, False), (1, False)]),

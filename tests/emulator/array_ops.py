@@ -1,6 +1,6 @@
 """Whole-array operations: NumPy computes on the device views, results go to fresh device memory.
 
-What can be recorded in a graph is data: elementwise functions with `out=` and copies between views."""
+A graph records data only: elementwise functions with `out=` and copies between views."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST_RESULTS = frozenset(
 
 
 def check_dtype(dtype: Any) -> np.dtype[Any]:
-    """A dtype for which CuPy has kernels; arrays of others hold memory, and have views. ValueError otherwise."""
+    """Return `dtype` as a NumPy dtype. Raise ValueError if CuPy has no kernels for it: such arrays only have views."""
     dtype = np.dtype(dtype)
     if dtype.name != "bfloat16" and (dtype.kind not in "biufc" or dtype.isbuiltin != 1):  # the others of ml_dtypes
         raise ValueError(f"Unsupported dtype {dtype}")
@@ -53,7 +53,7 @@ class View:
         return size
 
     def bounds(self) -> tuple[int, int]:
-        """First byte and one past the last byte that the elements occupy."""
+        """Return the addresses of the first byte and one past the last byte that the elements occupy."""
         if self.size == 0:
             return self.ptr, self.ptr
         reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides)]
@@ -71,7 +71,7 @@ class View:
 
 
 def device_view(view: View) -> np.ndarray[Any, Any]:
-    """NumPy's view of living device memory; CUDARuntimeError when the range is not all living."""
+    """Return a NumPy view of live device memory. Raise CUDARuntimeError unless the whole range is live."""
     low, high = view.bounds()
     if low == high:
         return np.empty(view.shape, view.dtype)
@@ -101,7 +101,7 @@ class CopyNode:
 
 @dataclass(frozen=True, slots=True)
 class UfuncNode:
-    """One of NumPy's elementwise functions, by name, on views and scalars."""
+    """A call of a NumPy ufunc, given by name, on views and scalars."""
 
     name: str
     args: tuple[Any, ...]
@@ -120,7 +120,7 @@ def _is_device_array(value: Any) -> bool:
 
 
 def to_host_view(value: Any) -> Any:
-    """Device arrays inside `value` as NumPy views; a NumPy array among them raises TypeError."""
+    """Return `value` with NumPy views in place of device arrays. Raise TypeError if it holds a NumPy array."""
     if _is_device_array(value):
         return value._host()
     if isinstance(value, np.ndarray):
@@ -141,7 +141,7 @@ def _device_arrays(value: Any) -> list[Any]:
 
 
 def wrap(result: Any, sources: list[Any]) -> Any:
-    """NumPy results as device arrays: a view stays a view, anything else goes to fresh device memory."""
+    """Return NumPy results as device arrays: a view stays a view, anything else is copied to fresh device memory."""
     from .ndarray import ndarray
 
     if isinstance(result, np.generic):
@@ -153,7 +153,7 @@ def wrap(result: Any, sources: list[Any]) -> Any:
                 mem = source.data.mem
                 if mem.ptr <= address < mem.ptr + mem.size:
                     return ndarray._of(View(address, result.shape, result.strides, result.dtype), source)
-        if not result.size and result.base is not None and sources:  # a view, though of no memory
+        if not result.size and result.base is not None and sources:  # an empty view
             source = sources[0]
             return ndarray._of(View(source.data.ptr, result.shape, result.strides, result.dtype), source)
         for dtype in {source.dtype for source in sources} | ({result.dtype} if sources else set()):
@@ -172,7 +172,7 @@ def wrap(result: Any, sources: list[Any]) -> Any:
 
 
 def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs one of NumPy's functions (or "method:", "property:", "getitem", "setitem") on device arrays."""
+    """Run one of NumPy's functions (or "method:", "property:", "getitem", "setitem") on device arrays."""
     stream = get_current_stream()
     if stream.capture is not None:
         if name in LIBRARY_CALLS or name.startswith(("linalg.", "random.", "fft.")):
@@ -242,7 +242,7 @@ def _check_operands(name: str, args: tuple[Any, ...]) -> None:
 
 
 def check_here(array: Any) -> None:
-    """ValueError unless the array lies on the device in use."""
+    """Raise ValueError unless the array lies on the current device."""
     if array.data.device_id != device.current():
         raise ValueError(
             "Array device must be same as the current device: "

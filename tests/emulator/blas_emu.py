@@ -137,7 +137,7 @@ def _handle(handle: int) -> _Handle:
 
 
 def get_property(type: int) -> int:
-    """Of the version: 0 the major number, 1 the minor one, 2 the patch."""
+    """Return a part of the version: 0 is the major number, 1 the minor one, 2 the patch."""
     return (13, 0, 0)[type]
 
 
@@ -153,7 +153,7 @@ def destroy(handle: int) -> None:
 
 
 def set_stream(handle: int, stream_id: int) -> None:
-    """Sets the stream, and resets the workspace as cuBLAS does."""
+    """Set the stream, and reset the workspace as cuBLAS does."""
     find_stream(stream_id)
     _handle(handle).stream, _handle(handle).workspace = stream_id, None
 
@@ -191,7 +191,7 @@ def get_pointer_mode(handle: int) -> int:
 # ---- matrix products -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A column-major operand: its leading dimension and the distance between batches count elements."""
+    """A column-major operand; the leading dimension and the stride between batches count elements."""
 
     ptr: int
     rows: int
@@ -201,7 +201,7 @@ class Matrix:
     dtype: np.dtype[Any]
 
     def array(self, batch: int) -> np.ndarray[Any, Any]:
-        """[batch, rows, columns] over device memory."""
+        """Return a view [batch, rows, columns] of device memory."""
         item = self.dtype.itemsize
         shape = (batch, self.rows, self.columns)
         return device_view(View(self.ptr, shape, (self.stride * item, item, self.leading * item), self.dtype))
@@ -252,7 +252,7 @@ class GemmNode:
 
 
 def round_to_tf32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """float32 rounded to the 10 mantissa bits that TF32 keeps."""
+    """Return float32 values rounded to TF32's 10 mantissa bits."""
     bits = np.ascontiguousarray(array).view(np.uint32)
     return np.where(np.isfinite(array), ((bits + 0x1000) & 0xFFFFE000).view(np.float32), array)
 

@@ -1,8 +1,8 @@
 """nvmath.bindings.cublasLt on the host: products with epilogues, as the backend describes and runs them.
 
-Names, signatures, values and the attributes' types are nvmath's; matrices are column-major. Heuristics offer what the
-caller has allowed, also to round parts of sums or to read where nothing is aligned, so that a caller who allows too
-much gets results, or errors, that show it."""
+Names, signatures, values and attribute types are nvmath's; matrices are column-major. The heuristics use everything
+that the caller allows, such as rounding partial sums or relying on the alignment of addresses. A caller who allows too
+much therefore gets inexact results or errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .blas_emu import DTYPES, SUPPORTED, ComputeType, Matrix, Operation, Status,
 from .memory import check_span, is_device
 from .stream import enqueue, find_stream
 
-BIAS_ALIGNMENT = 16
-WORKSPACE = 1 << 16  # bytes that every algorithm takes, if it is allowed so many
+BIAS_ALIGNMENT_BYTES = 16
+WORKSPACE_BYTES = 1 << 16  # workspace of every algorithm, if the caller allows so much
 
 
 class MatmulDescAttribute(IntEnum):
@@ -60,6 +60,7 @@ class cuBLASLtError(Exception):
 
 
 def refuse(why: str) -> cuBLASLtError:
+    """Return an error of status INVALID_VALUE."""
     return cuBLASLtError(Status.INVALID_VALUE, why)
 
 
@@ -94,7 +95,7 @@ class _Desc:
     values: dict[int, int] = field(default_factory=dict)
 
     def signature(self) -> tuple[Any, ...]:
-        """All but the bias's address, which may be another one at every call."""
+        """Return the description without the address of the bias, which may differ between calls."""
         return self.compute, self.scale, *(self.values.get(name, 0) for name in (_A.TRANSA, _A.TRANSB, _A.EPILOGUE))
 
 
@@ -116,7 +117,7 @@ class _Preference:
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """What the heuristics found for a product: for which it is, and what it relies on."""
+    """Answer of the heuristics: the product (`of`), required alignments, workspace, and whether partial sums round."""
 
     of: tuple[Any, ...]
     alignments: tuple[int, ...]
@@ -126,11 +127,11 @@ class _Algorithm:
 
 _objects: dict[int, Any] = {}
 _algorithms: dict[int, _Algorithm] = {}
-_next = itertools.count(0x7200_0000, 0x40)
+_next_address = itertools.count(0x7200_0000, 0x40)
 
 
-def _made(value: Any) -> int:
-    address = next(_next)
+def _register(value: Any) -> int:
+    address = next(_next_address)
     _objects[address] = value
     return address
 
@@ -138,12 +139,12 @@ def _made(value: Any) -> int:
 @cache
 def _number(algorithm: _Algorithm) -> int:
     """Return the number that stands for an algorithm in its structure; equal ones have the same."""
-    number = next(_next)
+    number = next(_next_address)
     _algorithms[number] = algorithm
     return number
 
 
-def _known(address: int, kind: type[Any]) -> Any:
+def _lookup(address: int, kind: type[Any]) -> Any:
     found = _objects.get(address)
     if not isinstance(found, kind):
         raise refuse(f"{address:#x} is no {kind.__name__}")
@@ -151,7 +152,7 @@ def _known(address: int, kind: type[Any]) -> Any:
 
 
 def living() -> int:
-    """How many descriptors, layouts and preferences have not been destroyed."""
+    """Return the number of descriptors, layouts and preferences that have not been destroyed."""
     return len(_objects)
 
 
@@ -159,35 +160,35 @@ def matmul_desc_create(compute_type: int, scale_type: int) -> int:
     expected = next((kind for kind, dtype in DTYPES.items() if dtype == SUPPORTED[compute_type][1]), None)
     if scale_type != expected:
         raise refuse(f"factors of type {scale_type} with {ComputeType(compute_type).name}")
-    return _made(_Desc(compute_type, scale_type))
+    return _register(_Desc(compute_type, scale_type))
 
 
 def matmul_desc_destroy(matmul_desc: int) -> None:
-    _known(matmul_desc, _Desc)
+    _lookup(matmul_desc, _Desc)
     del _objects[matmul_desc]
 
 
 def matmul_desc_set_attribute(matmul_desc: int, attr: int, buf: int, size_in_bytes: int) -> None:
-    _known(matmul_desc, _Desc).values[attr] = _read(MatmulDescAttribute, _DESC, attr, buf, size_in_bytes)
+    _lookup(matmul_desc, _Desc).values[attr] = _read(MatmulDescAttribute, _DESC, attr, buf, size_in_bytes)
 
 
 def matrix_layout_create(type: int, rows: int, cols: int, ld: int) -> int:
     if type not in DTYPES or min(rows, cols) < 1 or ld < rows:
         raise refuse(f"a matrix of type {type}, {rows} by {cols}, ld={ld}")
-    return _made(_Layout(type, rows, cols, ld))
+    return _register(_Layout(type, rows, cols, ld))
 
 
 def matrix_layout_destroy(mat_layout: int) -> None:
-    _known(mat_layout, _Layout)
+    _lookup(mat_layout, _Layout)
     del _objects[mat_layout]
 
 
 def matmul_preference_create() -> int:
-    return _made(_Preference())
+    return _register(_Preference())
 
 
 def matmul_preference_destroy(pref: int) -> None:
-    _known(pref, _Preference)
+    _lookup(pref, _Preference)
     del _objects[pref]
 
 
@@ -195,7 +196,7 @@ def matmul_preference_set_attribute(pref: int, attr: int, buf: int, size_in_byte
     value = _read(MatmulPreferenceAttribute, _PREFERENCE, attr, buf, size_in_bytes)
     if "ALIGNMENT" in MatmulPreferenceAttribute(attr).name and (value < 1 or value & value - 1):
         raise refuse(f"an alignment of {value} bytes")
-    _known(pref, _Preference).values[attr] = value
+    _lookup(pref, _Preference).values[attr] = value
 
 
 def _read(names: type[IntEnum], types: dict[int, type[np.generic]], attr: int, buf: int, size: int) -> int:
@@ -216,10 +217,10 @@ def matmul_algo_get_heuristic(
     if requested_algo_count < 1 or not heuristic_results_array or not return_algo_count:
         raise refuse("there is no room for results")
     of = _checked(operation_desc, adesc, bdesc, cdesc, ddesc)
-    wanted = _known(preference, _Preference).values
+    wanted = _lookup(preference, _Preference).values
     names = (_P.MIN_ALIGNMENT_A_BYTES, _P.MIN_ALIGNMENT_B_BYTES, _P.MIN_ALIGNMENT_C_BYTES, _P.MIN_ALIGNMENT_D_BYTES)
     coarse = bool(wanted.get(_P.REDUCTION_SCHEME_MASK, ReductionScheme.MASK) & ReductionScheme.OUTPUT_TYPE)
-    nbytes = min(wanted.get(_P.MAX_WORKSPACE_BYTES, 0), WORKSPACE)
+    nbytes = min(wanted.get(_P.MAX_WORKSPACE_BYTES, 0), WORKSPACE_BYTES)
     found = np.zeros(1, matmul_heuristic_result_dtype)
     algorithm = _Algorithm(of, tuple(wanted.get(name, 256) for name in names), nbytes, coarse)
     found["algo"]["data_"][0, 0] = _number(algorithm)
@@ -229,9 +230,9 @@ def matmul_algo_get_heuristic(
 
 
 def _checked(operation: int, *layouts: int) -> tuple[Any, ...]:
-    """What is multiplied, if it can be."""
-    desc: _Desc = _known(operation, _Desc)
-    a, b, c, d = (_known(layout, _Layout) for layout in layouts)
+    """Return the description of a product: descriptor signature and layouts. Raise cuBLASLtError if it is invalid."""
+    desc: _Desc = _lookup(operation, _Desc)
+    a, b, c, d = (_lookup(layout, _Layout) for layout in layouts)
     trans = [desc.values.get(name, 0) for name in (_A.TRANSA, _A.TRANSB)]
     (m, k), (depth, n) = ((x.cols, x.rows) if t != Operation.N else (x.rows, x.cols) for x, t in zip((a, b), trans))
     if k != depth or any((x.rows, x.cols) != (m, n) for x in (c, d)):
@@ -254,7 +255,7 @@ def matmul(
     number = int(np.frombuffer(ctypes.string_at(algo, 8), np.uint64)[0]) if algo else 0
     if number not in _algorithms or _algorithms[number].of != of:
         raise refuse("the algorithm is not one for this product")
-    algorithm, desc = _algorithms[number], _known(compute_desc, _Desc)
+    algorithm, desc = _algorithms[number], _lookup(compute_desc, _Desc)
     if workspace_size_in_bytes < algorithm.nbytes or not workspace or workspace % 256:
         raise refuse(f"no workspace of {algorithm.nbytes} bytes, aligned to 256")
     for name, ptr, alignment in zip("abcd", (a, b, c, d), algorithm.alignments):
@@ -266,8 +267,8 @@ def matmul(
         raise refuse("C and D are one matrix, which lies in two ways")
     epilogue = Epilogue(desc.values.get(_A.EPILOGUE, Epilogue.DEFAULT))
     bias = desc.values.get(_A.BIAS_POINTER, 0) if epilogue & Epilogue.BIAS else 0
-    if epilogue & Epilogue.BIAS and (not bias or bias % BIAS_ALIGNMENT):
-        raise refuse(f"no bias, or one that is not aligned to {BIAS_ALIGNMENT} bytes: {bias:#x}")
+    if epilogue & Epilogue.BIAS and (not bias or bias % BIAS_ALIGNMENT_BYTES):
+        raise refuse(f"no bias, or one that is not aligned to {BIAS_ALIGNMENT_BYTES} bytes: {bias:#x}")
     scale = DTYPES[desc.scale]
     factors = [float(np.frombuffer(ctypes.string_at(x, scale.itemsize), scale)[0]) for x in (alpha, beta)]
     matrices = [layout.matrix(ptr) for layout, ptr in zip(of[1:], (a, b, c, d))]
@@ -280,6 +281,8 @@ def matmul(
 
 @dataclass(frozen=True, slots=True)
 class LtNode:
+    """One cublasLtMatmul: D = epilogue(alpha op(A) op(B) + beta C); `coarse` rounds partial sums to the type of D."""
+
     a: Matrix
     b: Matrix
     c: Matrix
@@ -322,8 +325,8 @@ class LtNode:
 
     def _activated(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if self.epilogue & Epilogue.RELU:
-            return np.fmax(x, 0)  # no NaN passes
-        if self.epilogue & Epilogue.GELU:  # by a tanh of 11 bits, as devices have one
+            return np.fmax(x, 0)  # NaN becomes 0
+        if self.epilogue & Epilogue.GELU:  # with a tanh of 11 bits, as on devices
             angle = np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x**3))
             return x.dtype.type(0.5) * x * (1 + angle.astype(np.float16).astype(x.dtype))
         return x

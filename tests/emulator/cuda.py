@@ -1,4 +1,4 @@
-"""cupy.cuda."""
+"""Stand-in for cupy.cuda."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Device:
-    """cupy.cuda.Device: by number, or the one in use."""
+    """cupy.cuda.Device: the device with this number, or the current one."""
 
     compute_capability = "90"
 
@@ -111,7 +111,7 @@ class CompileException(Exception):
 
 
 class CUDADriverError(RuntimeError):
-    """cupy.cuda.driver.CUDADriverError: what launching a kernel or loading a module raises."""
+    """cupy.cuda.driver.CUDADriverError: raised by kernel launches and module loads."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -126,7 +126,7 @@ nvtx = SimpleNamespace(RangePush=_ignore, RangePop=_ignore, RangePushC=_ignore, 
 profiler = SimpleNamespace(start=_ignore, stop=_ignore)
 nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
 SHARED_SIZE_BYTES, MAX_DYNAMIC_SHARED_SIZE_BYTES = 1, 8  # CUfunction_attribute
-# kernel.py adds what compiles, loads and asks for kernels. Those of the emulator lie in its own `cache_directory`.
+# kernel.py adds the functions that compile, load and query kernels. The emulator has its own `cache_directory`.
 compiler = SimpleNamespace(CompileException=CompileException)
 function = SimpleNamespace()
 driver = SimpleNamespace(

@@ -33,7 +33,7 @@ void wait_warp(unsigned mask, int site) {
   park(State::AtWarpCollective, site);
 }
 
-// The block's first thread waits for all of them; cooperative_groups.h has block barriers around it.
+// The block's first thread waits for the whole block; cooperative_groups.h puts block barriers around the call.
 void wait_grid() {
   if (!worker->config->cooperative) fail("grid barrier in a launch that is not cooperative");
   if (block->thread == block->threads) park(State::AtGridBarrier, 0);
@@ -105,7 +105,7 @@ Fiber* Worker::take_fiber() {
   return fiber;
 }
 
-// Those that a failed launch has abandoned, too.
+// Also frees the fibers that a failed launch has abandoned.
 void Worker::free_fibers() {
   if (free.size() == fibers.size()) return;
   free.clear();
@@ -121,7 +121,7 @@ static void start(Thread& thread, Fiber* fiber) {
   block->thread = &thread;
 }
 
-// A fiber whose thread ended without a barrier continues with the next fresh one: no switch between them.
+// A fiber whose thread ended without a barrier continues with the next fresh thread, without a context switch.
 static void fiber_main() {
   for (;;) {
     Fiber* self = block->thread->fiber;
@@ -171,7 +171,7 @@ void Worker::switch_to(Thread& thread) {
   if (expired) fail_at(*block->thread, "still runs after %g seconds: an endless loop?", config->seconds);
 }
 
-// Lets a group of lanes go on when all the lanes it names are at the same collective.
+// Releases each group of lanes whose members are all at the same collective. Returns whether there was one.
 bool Worker::release_collectives(unsigned first, unsigned last) {
   bool released = false;
   Thread* threads = run->threads.data();
@@ -199,7 +199,7 @@ bool Worker::release_collectives(unsigned first, unsigned last) {
   return released;
 }
 
-// Every thread runs until it waits for more than its warp; those that polled get one turn.
+// Runs every thread until it waits for more than its warp; threads that polled get one turn.
 void Worker::run_warp(unsigned warp) {
   const unsigned first = warp * 32;
   const unsigned last = std::min(first + 32, run->block.count);
@@ -224,7 +224,7 @@ void Worker::run_warp(unsigned warp) {
   }
 }
 
-// Whether all threads that are not done were at the block's barrier, and go on.
+// Releases the block's barrier if all threads that are not done wait at it. Returns whether it did.
 bool Worker::release_barrier() {
   const Thread* waiting = nullptr;
   const Thread* done = nullptr;
@@ -258,7 +258,7 @@ bool Worker::release_barrier() {
   return true;
 }
 
-// Whether all blocks were at the grid's barrier, and go on.
+// Releases the grid's barrier if all blocks wait at it. Returns whether it did.
 bool Worker::release_grid(unsigned count) {
   const Run* done = nullptr;
   const Run* waiting = nullptr;

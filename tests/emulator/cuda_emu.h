@@ -52,8 +52,8 @@ struct Block {
   uint3 index;
   dim3 block_dim;
   dim3 grid_dim;
-  Thread* thread;   // the running one
-  Thread* threads;  // all of them, in linear order
+  Thread* thread;   // the running thread
+  Thread* threads;  // all threads, in linear order
   unsigned count;
   int votes;        // sum of the predicates offered to the last block-wide vote
   void* dynamic_shared;
@@ -74,7 +74,7 @@ inline Thread& lane_of_warp(unsigned lane) { return block->threads[block->thread
 
 inline bool took_part(unsigned lane) { return block->thread->participants >> lane & 1; }
 
-// Offers `value` to the lanes in `mask`; afterwards each of them may read the others' offers.
+// Offers `value` to the lanes in `mask`; afterwards each of them may read the others' values.
 template <class T>
 inline void exchange(unsigned mask, const T& value, int site) {
   static_assert(sizeof(T) <= 16, "a shuffled value has at most 16 bytes");
@@ -82,7 +82,7 @@ inline void exchange(unsigned mask, const T& value, int site) {
   wait_warp(mask, site);
 }
 
-// What a lane that took no part would deliver is undefined on a device: poison here.
+// The value of a lane that took no part is undefined on a device; here it is poison.
 template <class T>
 inline T received(unsigned lane) {
   T value;
@@ -156,7 +156,7 @@ inline T reduce(unsigned mask, T value, Combine combine, int site) {
   return result;
 }
 
-// Every lane's value: for the host twin of a warp-wide instruction, such as mma.sync.
+// Gathers every lane's value, for host versions of warp-wide instructions such as mma.sync.
 template <class T>
 inline void gather(const T& value, T (&all)[32], int site) {
   exchange(0xFFFFFFFFu, value, site);

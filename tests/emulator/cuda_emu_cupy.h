@@ -1,4 +1,4 @@
-// What CuPy's own headers give to an ElementwiseKernel's operation: float16, bfloat16, CArray, CIndexer.
+// Types that CuPy's headers offer to the operation of an ElementwiseKernel: float16, bfloat16, CArray, CIndexer.
 #pragma once
 
 #include "cuda_emu.h"

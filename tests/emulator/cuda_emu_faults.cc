@@ -1,4 +1,4 @@
-// What ends a kernel before its time: its own errors, faults of the processor, and the end of the time it has.
+// Early ends of kernels: their own errors, faults of the processor, and the time limit.
 #include "cuda_emu_worker.h"
 
 #include <sys/syscall.h>
@@ -42,7 +42,7 @@ static const int kFaults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 static const int kTime = SIGRTMIN + 5;
 static struct sigaction previous_actions[32];
 
-// Not a kernel's: whoever was there before gets it when the instruction runs again, once; then it ends the process.
+// Passes on a signal that is no kernel's: the previous handler gets it once, the second time it ends the process.
 static void hand_over(int signal, bool sent) {
   static volatile sig_atomic_t seen[32];
   struct sigaction other = previous_actions[signal];
@@ -55,7 +55,7 @@ static void hand_over(int signal, bool sent) {
 }
 
 static void on_fault(int signal, siginfo_t* info, void*) {
-  const bool sent = info->si_code <= 0;  // by a process, not by an instruction
+  const bool sent = info->si_code <= 0;  // sent by a process, not caused by an instruction
   if (sent || worker == nullptr || !worker->in_kernel) {
     hand_over(signal, sent);
     return;
@@ -122,7 +122,7 @@ Worker::~Worker() {
   worker = nullptr;
 }
 
-// Fires again and again: the first time may be while the scheduler runs. Zero stops it.
+// The timer fires repeatedly, because its first signal may arrive while the scheduler runs. Zero stops it.
 void Worker::set_time(double seconds) {
   if (!has_timer) return;
   itimerspec when{};

@@ -18,7 +18,7 @@ constexpr std::common_type_t<A, B> emu_max(A a, B b) {
   return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
 }
 
-// min and max as the device has them: mixed arithmetic types, and NaN loses to a number.
+// min and max as on the device: they mix arithmetic types, and a number wins over NaN.
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
 inline std::common_type_t<A, B> min(A a, B b) {
   using T = std::common_type_t<A, B>;
@@ -199,7 +199,7 @@ inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __frsqrt_rn(float x) { return 1.0f / std::sqrt(x); }
-// g++ joins no operation with one behind this, however it is told to contract.
+// Keeps g++ from contracting an operation with the next one, whatever -ffp-contract says.
 template <class T>
 inline T rounded(T x) {
   asm("" : "+x"(x));

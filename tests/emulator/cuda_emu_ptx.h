@@ -3,7 +3,7 @@
 
 namespace emu {
 
-// Asynchronous copies happen as late as they may: when their thread waits. Until then there is poison.
+// Asynchronous copies happen as late as possible: when their thread waits. Until then the target holds poison.
 void copy_later(void* to, const void* from, size_t bytes);
 void complete_copies();
 
@@ -27,7 +27,7 @@ struct Registers {
   T at[8];
 };
 
-// Each lane sums its own elements, exactly but for one rounding.
+// Each lane sums its own elements in double precision and rounds the result once.
 template <class T>
 inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4], int site) {
   using A = Registers<T>;
@@ -38,8 +38,8 @@ inline void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float
   float left[2][16], right[2][16];  // rows of a, columns of b
   exchange(0xFFFFFFFFu, a, site);
   for (unsigned k = 0; k < 16; ++k) {
-    const A given = received<A>(row * 4 + k % 8 / 2);
-    for (unsigned i = 0; i < 2; ++i) left[i][k] = float(given.at[k / 8 * 4 + i * 2 + k % 2]);
+    const A element = received<A>(row * 4 + k % 8 / 2);
+    for (unsigned i = 0; i < 2; ++i) left[i][k] = float(element.at[k / 8 * 4 + i * 2 + k % 2]);
   }
   const unsigned b[2] = {b0, b1};
   exchange(0xFFFFFFFFu, b, site);

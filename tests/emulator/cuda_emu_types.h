@@ -96,8 +96,8 @@ inline float bfloat16_bits_to_float(uint16_t value) {
   return bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
-// The float beside a number, towards zero, whose last bit tells that it is not the number: rounding that to a 16-bit
-// float is rounding the number itself, once. A long double holds every double and every 64-bit integer.
+// Rounds to odd: an inexact value is truncated and its last bit is set. Rounding the result to a 16-bit float then
+// equals rounding the value itself, once. A long double holds every double and every 64-bit integer.
 inline float odd_float(long double value) {
   const float nearest = static_cast<float>(value);
   if (nearest == value || value != value) return nearest;

@@ -1,4 +1,4 @@
-// What one OS thread needs to run kernels: its memory, the blocks and threads that exist, and how far they are.
+// State of one OS thread that runs kernels: its memory, and the progress of its blocks and threads.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ constexpr size_t kStackBytes = 64 * 1024;
 constexpr size_t kSignalStackBytes = 64 * 1024;
 constexpr size_t kStaticSharedLimit = 48 * 1024;
 constexpr size_t kSharedLimit = 227 * 1024;
-constexpr unsigned kMaxBlocks = 256;           // that run at the same time
-constexpr unsigned kMaxFibers = 256 * 256;     // that exist at the same time
+constexpr unsigned kMaxBlocks = 256;           // running at the same time
+constexpr unsigned kMaxFibers = 256 * 256;     // existing at the same time
 constexpr unsigned kGuardedFibers = 8 * 1024;  // each guard page costs two of the 65530 mappings of a process
 constexpr unsigned kMaxSharedArrays = 64;
 constexpr unsigned kMaxIdleRounds = 10000;
@@ -32,9 +32,9 @@ struct LaunchConfig {
   unsigned block[3];
   uint64_t dynamic_shared;
   uint64_t max_dynamic_shared;
-  unsigned order;  // of the threads between two barriers: 0 ascending, 1 descending, else a seed
+  unsigned order;  // order of threads between two barriers: 0 ascending, 1 descending, else a seed
   unsigned cooperative;
-  double seconds;  // of processor time; a kernel that takes longer fails
+  double seconds;  // limit of processor time; a kernel that takes longer fails
 };
 
 struct LaunchError {
@@ -63,7 +63,7 @@ inline void commit(void* address, size_t bytes) {
   }
 }
 
-// Shared memory and stacks lie far from each other and from all else: a wrong index meets inaccessible memory.
+// Shared memory and stacks lie far from each other and from everything else, so that wrong indices hit guard ranges.
 struct Arena {
   size_t margin;
   size_t bytes;
@@ -102,12 +102,12 @@ struct Fiber {
   Context context;
   std::vector<Copy> copies;
   char* stack;
-  bool guarded;  // by a page below the stack; else by a word at its end
+  bool guarded;  // by a page below the stack; otherwise by a canary at its end
 
   bool intact() const { return guarded || std::memcmp(stack, &kCanary, sizeof(kCanary)) == 0; }
 };
 
-// A block that runs: one at a time, or all of a cooperative grid.
+// A running block: there is one at a time, or all those of a cooperative grid.
 struct Run {
   Block block{};
   std::vector<Thread> threads;
@@ -125,7 +125,7 @@ struct Worker {
   Arena arena;
   std::vector<std::unique_ptr<Run>> runs;
   Run* run = nullptr;
-  std::vector<unsigned> order;  // of the lanes of the running warp
+  std::vector<unsigned> order;  // order of the lanes of the running warp
   std::vector<unsigned> warp_order;
   std::vector<unsigned> run_order;
   std::vector<std::unique_ptr<Fiber>> fibers;
@@ -137,8 +137,8 @@ struct Worker {
   LaunchError* error = nullptr;
   size_t cursor = 0;             // position in `order` of the running thread
   bool failed = false;
-  bool progress = false;         // somebody did more than poll
-  volatile bool in_kernel = false;  // a fault, or the end of the time, may abandon what runs
+  bool progress = false;         // a thread did more than poll
+  volatile bool in_kernel = false;  // a fault or the time limit may abandon the running thread
   volatile bool expired = false;
   uint64_t random = 0;
   char* signal_stack;

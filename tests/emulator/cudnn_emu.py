@@ -1,8 +1,8 @@
-"""nvidia-cudnn-frontend on the host: graphs of one convolution and sums and a Relu after it, as the backend builds and
+"""nvidia-cudnn-frontend on the host: graphs of a convolution followed by sums and a Relu, as the backend builds and
 runs them.
 
-Argument names and order are the frontend's; where its versions do not agree on a name, there is none. Heuristics offer
-engines that round on the way first, so that a caller who does not refuse them gets results that show it."""
+Argument names and order are the frontend's; arguments whose names differ between its versions are positional-only.
+The heuristics list engines with intermediate rounding first, so that a caller who accepts them gets inexact results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .memory import check_span
 from .stream import enqueue, find_stream, refuse_while_capturing
 
 __version__ = "1.28.0"
-ALIGNMENT = 16  # of tensors that kernels read
+ALIGNMENT_BYTES = 16  # alignment of tensors that kernels read
 
 
 class data_type(Enum):
@@ -73,10 +73,10 @@ def create_handle() -> int:
 
 def set_stream(handle: int, stream: int) -> None:
     find_stream(stream)
-    _streams[_known(handle)] = stream
+    _streams[_checked_handle(handle)] = stream
 
 
-def _known(handle: int) -> int:
+def _checked_handle(handle: int) -> int:
     if handle not in _streams:
         raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: no handle {handle:#x}")
     return handle
@@ -84,7 +84,7 @@ def _known(handle: int) -> int:
 
 # ---- graphs ----------------------------------------------------------------------------------------------
 class Tensor:
-    """What a graph knows of a tensor; strides count elements."""
+    """Description of a tensor in a graph; strides count elements."""
 
     def __init__(self, dim: Sequence[int], stride: Sequence[int], data_type: data_type, uid: int) -> None:
         self.dim, self.stride, self.data_type, self.uid = tuple(dim), tuple(stride), data_type, uid
@@ -117,7 +117,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Engine:
-    """A way to compute: what its numbers go through, and the memory that it needs."""
+    """An engine: its numerical notes and the size of its workspace."""
 
     notes: frozenset[numerical_note]
     nbytes: int
@@ -125,7 +125,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A node of a graph. ``whole`` slides under the kernel, ``sparse`` has an element for each of its places."""
+    """A convolution node. The kernel slides over ``whole``; ``sparse`` has one element per position of the kernel."""
 
     whole: Tensor
     kernel: Tensor
@@ -145,20 +145,20 @@ class Convolution:
         return self.whole if self.transposed else self.sparse
 
     def infer(self) -> None:
-        """What follows for a result that is not described, as the frontend has it."""
+        """Infer the shape and strides of a result that has no description, as the frontend does."""
         if not self.out.dim and not self.transposed:
-            self.out.dim = (self.whole.dim[0], self.kernel.dim[0], *self.places)
+            self.out.dim = (self.whole.dim[0], self.kernel.dim[0], *self.positions)
             self.out.stride = tuple(prod(self.out.dim[axis + 1 :]) for axis in range(len(self.out.dim)))
 
     @property
-    def places(self) -> list[int]:
-        """Of the kernel."""
+    def positions(self) -> list[int]:
+        """The number of positions of the kernel along each spatial axis."""
         reach = [(taps - 1) * d + 1 for taps, d in zip(self.kernel.dim[2:], self.dilation)]
         return [(n + b + e - r) // s + 1 for n, b, e, r, s in zip(
             self.whole.dim[2:], self.begin, self.end, reach, self.stride)]  # fmt: skip
 
     def finalize(self) -> None:
-        """What the library checks of a node."""
+        """Check the node as the library does. Raise RuntimeError if it is invalid."""
         ranks = {len(t.dim) for t in self.tensors}
         if len(ranks) != 1 or not ranks <= {4, 5}:
             raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: tensors of {sorted(ranks)} axes")
@@ -170,13 +170,13 @@ class Convolution:
         ) < 0 or min(*self.stride, *self.dilation) < 1:  # fmt: skip
             raise RuntimeError("CUDNN_STATUS_BAD_PARAM: a convolution's numbers")
         outputs, channels = self.kernel.dim[:2]
-        expected = (self.whole.dim[0], outputs, *self.places)
+        expected = (self.whole.dim[0], outputs, *self.positions)
         groups, rest = divmod(self.whole.dim[1], channels)
         if self.sparse.dim != expected or rest or outputs % groups:
             raise RuntimeError(f"CUDNN_STATUS_BAD_PARAM: {self.sparse.dim} is not {expected}")
 
     def engines(self, kind: data_type) -> list[Engine]:
-        """By what heuristics think of their speed."""
+        """Return the engines for an output of this type, in the order that the heuristics give."""
         notes, nbytes = numerical_note, 256 + 4 * prod(self.whole.dim)
         kinds = [{notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS}, {notes.TENSOR_CORE}, set[numerical_note]()]
         if kind != data_type.FLOAT:
@@ -187,7 +187,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A node that follows a convolution: the sum with a tensor that broadcasts, or without one a Relu."""
+    """A pointwise node after a convolution: the sum with a tensor that broadcasts, or a Relu if there is none."""
 
     given: Tensor
     other: Tensor | None
@@ -200,14 +200,14 @@ class Pointwise:
 
 
 def is_conv_bias_act(epilogue: Sequence[Pointwise]) -> bool:
-    """Whether engines that are compiled ahead know the nodes after a convolution: [+ tensor] + bias [, Relu]."""
+    """Return whether precompiled engines support the nodes after a convolution: [+ tensor] + bias [, Relu]."""
     biased = [node.other is not None and node.other.dim[0] == 1 == prod(node.other.dim[2:]) for node in epilogue]
     kinds = "".join("r" if node.other is None else "b" if bias else "z" for node, bias in zip(epilogue, biased))
     return re.fullmatch("[zb]?br?", kinds) is not None
 
 
 class pygraph:
-    """A graph; its steps are taken in the order in which the frontend wants them."""
+    """A graph; its methods must be called in the order that the frontend requires."""
 
     def __init__(
         self, name: str = "test_graph", io_data_type: data_type = data_type.NOT_SET,
@@ -215,7 +215,7 @@ class pygraph:
         handle: int | None = None,
     ) -> None:  # fmt: skip
         self._handle = handle
-        self._between = intermediate_data_type
+        self._inner_type = intermediate_data_type
         self._tensors: list[Tensor] = []
         self._nodes: list[Convolution] = []
         self._epilogue: list[Pointwise] = []
@@ -274,16 +274,16 @@ class pygraph:
 
     @property
     def _inner(self) -> list[Tensor]:
-        """Results that are not written to memory."""
+        """The results that are not written to memory."""
         return [node.out for node in (*self._nodes, *self._epilogue)][:-1]
 
-    def _step(self, number: int, name: str) -> None:
+    def _advance(self, number: int, name: str) -> None:
         if self._done != number - 1:
             raise RuntimeError(f"{name} comes after {self._done} of the steps")
         self._done = number
 
     def validate(self) -> None:
-        self._step(1, "validate")
+        self._advance(1, "validate")
         (node,) = self._nodes
         if not all((node.begin, node.end, node.stride, node.dilation)):
             raise ValueError("Pre padding not set.")
@@ -291,7 +291,7 @@ class pygraph:
             raise ValueError("For dgrad node, output dimension inferencing is not possible.")
         node.infer()
         for inner in self._inner:
-            assert self._between == data_type.FLOAT and not inner.output, "the emulator rounds nothing in between"
+            assert self._inner_type == data_type.FLOAT and not inner.output, "the emulator rounds nothing in between"
         for each in self._epilogue[:-1]:
             each.out.dim = node.out.dim
         out = (self._epilogue or self._nodes)[-1].out
@@ -299,54 +299,54 @@ class pygraph:
             raise NotImplementedError("the emulator infers no results that are written")
 
     def build_operation_graph(self) -> None:
-        self._step(2, "build_operation_graph")
+        self._advance(2, "build_operation_graph")
         refuse_while_capturing("building a graph")
-        _known(self._handle or 0)
+        _checked_handle(self._handle or 0)
         for node in (*self._nodes, *self._epilogue):
             node.finalize()
 
     def create_execution_plans(self, heuristics: Sequence[heur_mode], /) -> None:
-        self._step(3, "create_execution_plans")
+        self._advance(3, "create_execution_plans")
         self._engines = self._nodes[0].engines((self._epilogue or self._nodes)[-1].out.data_type)
         if self._epilogue and not is_conv_bias_act(self._epilogue):  # others are fused at run time, for tensor cores
             self._engines = [e for e in self._engines if numerical_note.TENSOR_CORE in e.notes]
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note], /) -> None:
-        self._filtered([e for e in self._engines if not e.notes.intersection(notes)])
+        self._set_engines([e for e in self._engines if not e.notes.intersection(notes)])
 
     def deselect_workspace_greater_than(self, workspace_limit: int, /) -> None:
-        self._filtered([e for e in self._engines if e.nbytes <= workspace_limit])
+        self._set_engines([e for e in self._engines if e.nbytes <= workspace_limit])
 
-    def _filtered(self, engines: list[Engine]) -> None:
+    def _set_engines(self, engines: list[Engine]) -> None:
         if self._done != 3:
             raise RuntimeError("there are no plans, or they are built")
         self._engines = engines
 
     def check_support(self) -> None:
-        self._step(4, "check_support")
+        self._advance(4, "check_support")
         if not self._engines:
             raise cudnnGraphNotSupportedError("No execution plans support the graph.")
 
     def build_plans(self) -> None:
-        self._step(5, "build_plans")
+        self._advance(5, "build_plans")
         refuse_while_capturing("building a plan")
 
     def get_workspace_size(self) -> int:
-        self._built()
+        self._require_plan()
         return self._engines[0].nbytes
 
-    def _built(self) -> None:
+    def _require_plan(self) -> None:
         if self._done != 5:
             raise RuntimeError("No plan is built.")
 
     def execute(self, tensor_to_device_buffer: dict[int, int], workspace: int, handle: int | None = None, /) -> None:
-        self._built()
+        self._require_plan()
         node, engine = self._nodes[0], self._engines[0]
-        stream = find_stream(_streams[_known(handle or self._handle or 0)])
+        stream = find_stream(_streams[_checked_handle(handle or self._handle or 0)])
         if {t.uid for t in self._tensors if t not in self._inner} != set(tensor_to_device_buffer):
             raise ValueError(f"uids {sorted(tensor_to_device_buffer)} are not those of the graph's tensors")
         for address in tensor_to_device_buffer.values():
-            if type(address) is not int or address % ALIGNMENT:
+            if type(address) is not int or address % ALIGNMENT_BYTES:
                 raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED: misaligned address {address!r}")
         if not workspace and engine.nbytes:
             raise RuntimeError("CUDNN_STATUS_BAD_PARAM: no workspace")
@@ -359,7 +359,7 @@ class pygraph:
 # ---- what a plan computes --------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An execution, as a graph that is captured keeps it."""
+    """An execution as a captured graph records it."""
 
     convolution: Convolution
     engine: Engine
@@ -382,16 +382,16 @@ class Node:
         inside = frame[(..., *(slice(b, b + n) for b, n in zip(c.begin, c.whole.dim[2:])))]
         frame_of_groups = frame.reshape(len(frame), groups, -1, *frame.shape[2:])
         weights = self.rounded(kernel).reshape(groups, -1, *kernel.shape[1:])
-        places = sparse.shape[2:]
+        positions = sparse.shape[2:]
         if c.transposed:
-            columns = self.rounded(sparse).reshape(len(sparse), groups, -1, prod(places))
+            columns = self.rounded(sparse).reshape(len(sparse), groups, -1, prod(positions))
         else:
             inside[...] = self.rounded(whole)
-            columns = np.zeros((len(sparse), groups, weights.shape[1], prod(places)), np.float32)
+            columns = np.zeros((len(sparse), groups, weights.shape[1], prod(positions)), np.float32)
         with np.errstate(all="ignore"):
             for tap in np.ndindex(*kernel.shape[2:]):
                 reads = frame_of_groups[(..., *(slice(t * d, t * d + (n - 1) * s + 1, s)
-                                                for t, d, n, s in zip(tap, c.dilation, places, c.stride)))]
+                                                for t, d, n, s in zip(tap, c.dilation, positions, c.stride)))]
                 matrices = weights[(..., *tap)]
                 if c.transposed:
                     reads += self.summed(matrices.swapaxes(1, 2) @ columns).reshape(reads.shape)
@@ -403,21 +403,21 @@ class Node:
                 sparse[...] = self.with_epilogue(columns.reshape(sparse.shape)).astype(sparse.dtype)
 
     def with_epilogue(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """What follows the sums, in f32."""
+        """Return `x` after the epilogue, in f32."""
         others = iter(self.others)
         for node in self.epilogue:
             if node.other is None:
-                x = np.fmax(x, np.float32(0))  # as the library does unless told otherwise: no NaN passes
+                x = np.fmax(x, np.float32(0))  # the library's default: NaN becomes 0
             else:
                 x = x + device_view(node.other.view(next(others))).astype(np.float32)
         return x
 
     def rounded(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Factors as the engine's units take them."""
+        """Return factors as the engine's units read them."""
         tf32 = x.dtype == np.float32 and numerical_note.TENSOR_CORE in self.engine.notes
         return round_to_tf32(x) if tf32 else x.astype(np.float32)
 
     def summed(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Products as the engine adds them."""
+        """Return products as the engine accumulates them."""
         coarse = numerical_note.REDUCED_PRECISION_REDUCTION in self.engine.notes
         return x.astype(ml_dtypes.bfloat16).astype(np.float32) if coarse else x

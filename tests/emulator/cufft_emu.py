@@ -1,7 +1,7 @@
 """cupy.cuda.cufft on the host: plans of dense signals, as CuPy makes and runs them.
 
-Argument names and order are CuPy's. What cuFFT does to whoever trusts it is done here too: a transform to real numbers
-spoils its source, and takes for granted that this is the spectrum of real signals."""
+Argument names and order are CuPy's. Two pitfalls of cuFFT are emulated: a complex-to-real transform overwrites its
+source, and it relies on the source being a spectrum of real signals (here CuFFTError is raised if it is not)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ POISON = 0xFB
 
 
 class CuFFTError(RuntimeError):
-    """What the library returns."""
+    """An error status of the library."""
 
 
 class PlanNd:
-    """A plan for so many signals one behind the other, with memory of its own to work in."""
+    """A plan for `batch` contiguous signals, with its own work area."""
 
     def __init__(self, shape: Sequence[int], inembed: None, istride: int, idist: int, onembed: None, ostride: int,
                  odist: int, fft_type: int, batch: int, order: str, last_axis: int,
@@ -42,14 +42,14 @@ class PlanNd:
         self.work_area = alloc(8 * prod(shape))
 
     def fft(self, a: Any, out: Any, direction: int) -> None:
-        """Records the transform on the current stream; only the addresses of the arrays count."""
+        """Enqueue the transform on the current stream; only the addresses of the arrays are used."""
         enqueue(Node(self.fft_type, self.shape, self.batch, direction, a.data.ptr, out.data.ptr, self.work_area.ptr),
                 count=True)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An execution, as a graph that is captured keeps it."""
+    """An execution as a captured graph records it."""
 
     form: int
     lengths: tuple[int, ...]
@@ -86,7 +86,7 @@ class Node:
         return device_view(View(address, shape, steps, kind))
 
     def check_symmetry(self, x: np.ndarray[Any, Any]) -> None:
-        """Raises where the result would depend on which of two conjugates the library reads."""
+        """Raise CuFFTError where the result would depend on which of two conjugates the library reads."""
         for bin in {0, x.shape[-1] - 1} if self.lengths[-1] % 2 == 0 else {0}:
             plane = x[..., bin]
             opposite = plane

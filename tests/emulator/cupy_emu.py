@@ -1,10 +1,10 @@
-"""CuPy without a GPU: this module stands where `cupy` would.
+"""CuPy without a GPU: this module takes the place of `cupy`.
 
     from tests.emulator import cupy_emu as cupy
 
-Kernels run on the CPU (kernel.py, elementwise.py); arrays live in device memory of their own (memory.py) and
-keep a device's rules; what a stream captures is recorded as data and replayed (stream.py). Tests look at
-`counters`, and vary the order of threads with `thread_order`."""
+Kernels run on the CPU (kernel.py, elementwise.py). Arrays live in separate device memory (memory.py) and follow the
+rules of a device. Captured work is recorded as data and replayed (stream.py). Tests read `counters`, and vary the
+order of threads with `thread_order`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]  # fmt: skip
 
 is_emulated = True
-# cupy._core.core: what tells NVRTC where CUDA's headers are.
+# cupy._core.core: its function tells NVRTC where CUDA's headers are.
 _core = SimpleNamespace(core=SimpleNamespace(assemble_cupy_compiler_options=lambda options: options))
 
 
@@ -55,7 +55,7 @@ def get_array_module(*args: Any) -> Any:
 def array(
     obj: Any, dtype: Any = None, copy: bool = True, order: str = "K", subok: bool = False, ndmin: int = 0
 ) -> ndarray:
-    """A fresh device array; the only function, with asarray, that takes NumPy arrays."""
+    """Return a fresh device array. Only this function and asarray take NumPy arrays."""
     if isinstance(obj, ndarray):
         same = dtype is None or check_dtype(dtype) == obj.dtype
         result = obj if same and not copy else obj.astype(obj.dtype if dtype is None else dtype, order)
@@ -99,7 +99,7 @@ def empty_like(
 
 
 def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None) -> None:
-    """Elementwise copy with broadcasting; can be captured."""
+    """Copy elementwise with broadcasting; can be captured."""
     if not isinstance(dst, ndarray):
         raise TypeError("copyto: dst must be a cupy.ndarray")
     if where is not None:
@@ -152,7 +152,7 @@ random = _Functions(
 
 
 def _map(function: Any) -> Any:
-    """A scalar function over a device array; cupyx.scipy.special has these, NumPy does not."""
+    """Return a function of device arrays that applies a scalar function, as in cupyx.scipy.special; NumPy has none."""
 
     def apply(x: ndarray, out: ndarray | None = None) -> ndarray:
         result = x if out is None else out
@@ -166,7 +166,7 @@ def _map(function: Any) -> Any:
     return apply
 
 
-# CuPy has these in a package of their own, which is handed over along with the module.
+# CuPy has these in a separate package.
 cupyx = SimpleNamespace(
     scipy=SimpleNamespace(
         special=SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The emulated devices: how many there are, which one a Python thread uses, and how much memory each has."""
+"""The emulated devices: their number, the current device of each Python thread, and their memory size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def count() -> int:
 
 
 def memory_bytes() -> int:
-    """Size of each device's memory."""
+    """Return the size of each device's memory."""
     return _bytes
 
 
 def current() -> int:
-    """The device of this Python thread: 0 until it chooses another."""
+    """Return the current device of this Python thread, 0 by default."""
     return getattr(_thread, "device", 0)
 
 
@@ -35,7 +35,7 @@ def use(device: int) -> None:
 
 @contextlib.contextmanager
 def using(device: int) -> Iterator[None]:
-    """Within the block, this thread uses `device`; -1 stands for the one it uses already."""
+    """Make `device` the current device of this thread within the block; -1 leaves it as it is."""
     previous = current()
     use(previous if device < 0 else device)
     try:
@@ -46,7 +46,7 @@ def using(device: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def devices(number: int) -> Iterator[None]:
-    """Within the block there are so many devices; 0 for a machine without any."""
+    """Set the number of devices within the block; 0 is a machine without any."""
     global _count
     previous, _count = _count, number
     try:
@@ -57,7 +57,7 @@ def devices(number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_limit(nbytes: int) -> Iterator[None]:
-    """Within the block each device has only so much memory, what is already in use included."""
+    """Limit each device's memory within the block to `nbytes`, including memory that is already in use."""
     global _bytes
     previous, _bytes = _bytes, nbytes
     try:

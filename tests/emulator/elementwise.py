@@ -22,6 +22,7 @@ C_TYPES = {
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
+    """Return the C type of a dtype. Raise TypeError if it has none."""
     name = "bfloat16" if dtype.name == "bfloat16" else C_TYPES.get(dtype.char)
     if name is None:
         raise TypeError(f"dtype {dtype} has no C type in an ElementwiseKernel")
@@ -50,6 +51,7 @@ class Param:
 
 
 def parse(text: str) -> tuple[Param, ...]:
+    """Parse a parameter list. Raise ValueError if it is malformed."""
     params = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         words = entry.split()
@@ -65,7 +67,7 @@ def parse(text: str) -> tuple[Param, ...]:
 def collapse(
     shape: tuple[int, ...], strides: list[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Merges neighbouring axes that every array steps through evenly, and drops axes of extent 1."""
+    """Merge neighbouring axes that every array steps through evenly, and drop axes of extent 1."""
     new_shape: list[int] = []
     new_strides: list[list[int]] = [[] for _ in strides]
     for axis, extent in enumerate(shape):
@@ -87,7 +89,7 @@ def _int64s(*values: int) -> bytes:
 
 
 def pack_array(view: View) -> ArrayArgument:
-    """The bytes of a CArray."""
+    """Return the bytes of a CArray."""
     return ArrayArgument(_int64s(view.ptr, view.size, *(view.shape or (0,)), *(view.strides or (0,))))
 
 
@@ -119,7 +121,7 @@ class ElementwiseKernel:
         self.operation, self.name, self.preamble = operation, name, preamble
         self.loop_prep, self.after_loop, self.options = loop_prep, after_loop, options
         self.reduce_dims, self.no_return, self.return_tuple = reduce_dims, no_return, return_tuple
-        self.sources: list[str] = []  # what was compiled so far, one per combination of types and ranks
+        self.sources: list[str] = []  # sources compiled so far, one per combination of types and ranks
         self._functions: dict[Any, Function] = {}
 
     def __call__(
@@ -166,7 +168,7 @@ class ElementwiseKernel:
         return np.broadcast_shapes(*looped)
 
     def _types(self, ins: tuple[Any, ...], outs: list[Any]) -> dict[str, np.dtype[Any]]:
-        """What the type variables stand for; CuPy does not convert, so a differing array is an error."""
+        """Return the dtype of each type variable. CuPy does not convert, so a differing array raises TypeError."""
         types: dict[str, np.dtype[Any]] = {}
         named = [*zip(self.out_params, outs), *zip(self.in_params, ins)]
         for param, arg in named:

@@ -1,4 +1,4 @@
-"""Device arrays from and for other libraries: DLPack and __cuda_array_interface__, without copies."""
+"""Exchange of device arrays with other libraries without copies: DLPack and __cuda_array_interface__."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_exported: dict[int, tuple[Any, ...]] = {}  # by the address of the structure: what has to live as long as it
+_exported: dict[int, tuple[Any, ...]] = {}  # by the address of a structure: the objects it must keep alive
 
 
 @_Deleter
@@ -68,12 +68,12 @@ def _release(managed: int) -> None:
 
 @_Destructor
 def _destroy(capsule: int) -> None:
-    if _raw_valid(capsule, b"dltensor"):  # nobody took it over
+    if _raw_valid(capsule, b"dltensor"):  # no consumer took it
         _release(_raw_pointer(capsule, b"dltensor"))
 
 
 def _wait(producer: Stream, consumer: Stream) -> None:
-    """Work enqueued on the consumer's stream comes after what the producer's has been given."""
+    """Make the consumer's stream wait for the work enqueued on the producer's stream."""
     if producer != consumer:
         event = Event(disable_timing=True)
         event.record(producer)
@@ -81,7 +81,7 @@ def _wait(producer: Stream, consumer: Stream) -> None:
 
 
 def to_dlpack(array: ndarray, stream: int | None = None) -> Any:
-    """ndarray.__dlpack__: a capsule. `stream` is the consumer's; -1 if it wants no synchronisation."""
+    """Return a capsule, as ndarray.__dlpack__. `stream` is the consumer's; -1 if it wants no synchronisation."""
     if stream != -1:
         _wait(get_current_stream(), ExternalStream(stream or 1))
     code = _BFLOAT if array.dtype == ml_dtypes.bfloat16 else _CODES[array.dtype.kind]
@@ -97,7 +97,7 @@ def to_dlpack(array: ndarray, stream: int | None = None) -> Any:
 
 
 class _Owner:
-    """What keeps foreign memory alive: its producer is told when the last view is gone."""
+    """Owner of foreign memory: calls `done` when the last view is gone, which tells the producer."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         weakref.finalize(self, done).atexit = False
@@ -113,7 +113,7 @@ def _foreign(
 
 
 def from_dlpack(source: Any, *, device: int | None = None, copy: bool | None = None) -> ndarray:
-    """cupy.from_dlpack: a view of another library's device array."""
+    """Return a view of another library's device array, as cupy.from_dlpack."""
     kind, number = source.__dlpack_device__()
     if int(kind) != KDL_CUDA:
         raise TypeError(f"Unsupported array with DLPack device type {int(kind)}: only CUDA arrays are taken")
@@ -132,7 +132,7 @@ def from_dlpack(source: Any, *, device: int | None = None, copy: bool | None = N
 
 
 def from_interface(source: Any) -> ndarray:
-    """A view of an object with `__cuda_array_interface__`, once the stream that it names has done its work."""
+    """Return a view of an object with `__cuda_array_interface__`, after synchronizing the stream that it names."""
     described = source.__cuda_array_interface__
     if described.get("stream"):
         ExternalStream(described["stream"]).synchronize()

@@ -1,6 +1,6 @@
-"""Runs functions in processes of their own: a fault put into a kernel may then destroy whatever it likes.
+"""Calls of functions in separate processes, which protect the tests from faults injected into kernels.
 
-A fresh Python process, started at the first use and kept, imports the functions and forks for each call."""
+A fresh Python process, started at the first use and then reused, imports the functions and forks for each call."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: "returned", "raised", "died" of a signal, or "timed out"; its value, or what was seen."""
+    """Outcome of a call: `kind` is "returned", "raised", "died" (of a signal) or "timed out"; `value` is its result,
+    or the traceback and output."""
 
     kind: str
     value: Any = None
 
     def result(self) -> Any:
-        """The value of a call that returned; AssertionError for any other."""
+        """Return the value of a call that returned. Raise AssertionError for any other outcome."""
         assert self.kind == "returned", f"{self.kind}:\n{self.value}"
         return self.value
 
 
 def call(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> Outcome:
-    """Calls a function of a module in a process of its own; arguments and result must be picklable."""
+    """Call a function of a module in a separate process; arguments and result must be picklable."""
     server = _server()
     pickle.dump((function.__module__, function.__qualname__, args, seconds), server.stdin)  # type: ignore[arg-type]
     server.stdin.flush()  # type: ignore[union-attr]
@@ -47,12 +48,12 @@ def call(function: Callable[..., Any], *args: Any, seconds: float = SECONDS) -> 
 
 
 def isolated(test: Callable[..., None]) -> Callable[..., None]:
-    """A test that runs in a process of its own, and fails if that dies."""
+    """Decorate a test to run in a separate process; it fails if that process dies."""
     parameters = test.__code__.co_varnames[: test.__code__.co_argcount]
 
     @functools.wraps(test)
-    def run(**given: Any) -> None:
-        call(test, *(given[name] for name in parameters)).result()
+    def run(**arguments: Any) -> None:
+        call(test, *(arguments[name] for name in parameters)).result()
 
     return run
 
@@ -71,7 +72,7 @@ def _find(module: str, name: str) -> Callable[..., Any]:
     return getattr(found, "__wrapped__", found)
 
 
-def _forked(function: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> Outcome:
+def _call_forked(function: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> Outcome:
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as output, open(reader, "rb") as answer:
         child = os.fork()
@@ -90,16 +91,16 @@ def _forked(function: Callable[..., Any], args: tuple[Any, ...], seconds: float)
         ready, _, _ = select.select([answer], [], [], seconds)
         data = answer.read() if ready else b""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)  # with what it may have started, such as a compiler
+            os.killpg(child, signal.SIGKILL)  # and any processes that it started, such as a compiler
         _, status = os.waitpid(child, 0)
         if data:
             result: Outcome = pickle.loads(data)
             return result
         output.seek(0)
-        seen = output.read()[-20_000:].decode(errors="replace")
+        printed = output.read()[-20_000:].decode(errors="replace")
         if not ready:
-            return Outcome("timed out", f"no end after {seconds} s\n{seen}")
-        return Outcome("died", f"{signal.Signals(os.WTERMSIG(status)).name}\n{seen}")
+            return Outcome("timed out", f"no end after {seconds} s\n{printed}")
+        return Outcome("died", f"{signal.Signals(os.WTERMSIG(status)).name}\n{printed}")
 
 
 def _serve() -> None:
@@ -111,7 +112,7 @@ def _serve() -> None:
         except EOFError:
             return
         try:
-            outcome = _forked(_find(module, name), args, seconds)
+            outcome = _call_forked(_find(module, name), args, seconds)
         except Exception:
             outcome = Outcome("raised", traceback.format_exc())
         pickle.dump(outcome, answers)

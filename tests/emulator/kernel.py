@@ -70,7 +70,7 @@ class Function:
 
 
 class StructArgument(bytes):
-    """A parameter passed by value as it lies in memory."""
+    """The bytes of a parameter that is passed by value."""
 
 
 class ArrayArgument(StructArgument):
@@ -79,7 +79,7 @@ class ArrayArgument(StructArgument):
 
 @dataclass(frozen=True, slots=True)
 class KernelNode:
-    """A launch as a CUDA graph keeps it: the function, the geometry and the arguments' bytes."""
+    """A launch as a CUDA graph records it: the function, the geometry and the arguments' bytes."""
 
     function: Function
     grid: tuple[int, int, int]
@@ -118,12 +118,14 @@ class KernelNode:
         return f"{self.function.name}: {text} (block {block}, thread {thread})"
 
     def _checked_block(self, index: int) -> int | None:
-        """The device block that pointer argument `index` points into; an address elsewhere is an error."""
+        """Return the device block that pointer argument `index` points into; None for null and pinned memory.
+
+        Raise CUDARuntimeError for any other address."""
         address = int.from_bytes(self.arguments[index][:8], "little")
         if address == 0 or is_pinned(address):
             return None
         block = space().block_of(address) if is_device(address) else None
-        # One past the end is where an empty view may point to.
+        # An empty view may point one past the end.
         if block not in space().live or address > block + space().sizes[block]:
             raise CUDARuntimeError(
                 state.ILLEGAL_ADDRESS, f"{self.function.name}: argument {index} points to {describe(address)}"
@@ -138,7 +140,7 @@ class KernelNode:
 
 
 class RawModule:
-    """cupy.RawModule for source code; compiled when the first kernel is asked for.
+    """cupy.RawModule for source code; compiled when the first kernel is requested.
 
     Kernels are those named by `name_expressions` and those declared `extern "C"`."""
 
@@ -271,7 +273,7 @@ class RawKernel:
 
 
 class Module:
-    """cupy.cuda.function.Module: `load` takes what `compile_using_nvrtc` gives."""
+    """cupy.cuda.function.Module: `load` takes the machine code that `compile_using_nvrtc` returns."""
 
     def __init__(self) -> None:
         self._module: RawModule | None = None
@@ -296,7 +298,7 @@ class LoadedFunction:
     """cupy.cuda.function.Function: `function(grid, block, args, shared_mem, stream, enable_cooperative_groups)`."""
 
     def __init__(self, function: Function) -> None:
-        self.function, self.together = function, replace(function, cooperative=True)
+        self.function, self.cooperative_function = function, replace(function, cooperative=True)
         self.max_shared = 0
         self.ptr = next(_pointers)
         _loaded[self.ptr] = self
@@ -310,7 +312,7 @@ class LoadedFunction:
         stream: Stream | None = None,
         enable_cooperative_groups: bool = False,
     ) -> None:
-        function = self.together if enable_cooperative_groups else self.function
+        function = self.cooperative_function if enable_cooperative_groups else self.function
         launch(function, grid, block, args, shared_mem, self.max_shared, stream)
 
 
@@ -342,12 +344,12 @@ def compile_using_nvrtc(
 
 
 def _symbol(name: str) -> str:
-    """Stands for the mangled name."""
+    """Return a symbol that stands in for the mangled name."""
     return "_Z" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def set_attribute(function: int, attribute: int, value: int) -> None:
-    """cupy.cuda.driver.funcSetAttribute, of the size of dynamic shared memory."""
+    """cupy.cuda.driver.funcSetAttribute for the size of dynamic shared memory."""
     if attribute != cuda.MAX_DYNAMIC_SHARED_SIZE_BYTES:
         raise EmulatorError(f"funcSetAttribute: attribute {attribute} is not emulated")
     if value > SHARED_LIMIT:
@@ -356,12 +358,12 @@ def set_attribute(function: int, attribute: int, value: int) -> None:
 
 
 def get_attribute(attribute: int, function: int) -> int:
-    """cupy.cuda.driver.funcGetAttribute, of sizes of shared memory."""
+    """cupy.cuda.driver.funcGetAttribute for sizes of shared memory."""
     if attribute == cuda.MAX_DYNAMIC_SHARED_SIZE_BYTES:
         return _loaded[function].max_shared
     if attribute != cuda.SHARED_SIZE_BYTES:
         raise EmulatorError(f"funcGetAttribute: attribute {attribute} is not emulated")
-    return 0  # the compiler of the host does not tell it
+    return 0  # the host compiler does not report it
 
 
 def resident_blocks(function: int, threads: int, shared: int) -> int:
@@ -385,7 +387,7 @@ def launch(
     max_shared: int = 0,
     stream: Stream | None = None,
 ) -> None:
-    """Checks a launch as the driver would, and the arguments against the parameters, which it would not."""
+    """Check a launch as the driver does, and also the arguments against the parameters; then enqueue it."""
     whole_grid, whole_block = _geometry(function, grid, block)
     if shared > STATIC_SHARED_LIMIT and shared > max_shared:
         raise CUDARuntimeError(
@@ -436,8 +438,8 @@ _KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 
 
 def _argument(function: Function, index: int, value: Any) -> bytes:
-    """The bytes of one argument. CuPy passes a Python int as int64 and a float as float64, whatever the
-    kernel takes; here the size and kind have to fit."""
+    """Return the bytes of one argument. CuPy passes a Python int as int64 and a float as float64, whatever the
+    kernel takes; here TypeError is raised unless size and kind match the parameter."""
     parameter = function.parameters[index]
     where = f"{function.name}: argument {index}"
     kind = "s"

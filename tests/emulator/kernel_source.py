@@ -1,4 +1,4 @@
-"""What a kernel file declares, and the launchers that are appended to it."""
+"""Parser for the kernels that a file declares, and the launchers that are appended to the file."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def without_comments(text: str) -> str:
 
 
 def launch_bounds(text: str) -> dict[str, int | None]:
-    """Kernel name to the largest block that its __launch_bounds__ allows, None where it is neither a number nor the
-    name of one."""
+    """Return the largest block size per kernel name, by __launch_bounds__; None if that is neither a number nor the
+    name of a constant."""
     found = {}
     for match in _KERNEL.finditer(text):
         bound = match["before"] or match["after"] or ""
@@ -61,13 +61,13 @@ def launch_bounds(text: str) -> dict[str, int | None]:
 
 
 def _constant(name: str, text: str) -> str | None:
-    """The number that a macro or a constant stands for."""
+    """Return the number that a macro or a constant stands for, None if there is none."""
     found = re.search(rf"(?:#define\s+{name}\s+|\bint\s+{name}\s*=\s*)(\d+)\b", text) if name else None
     return found and found[1]
 
 
 def extern_c_kernels(text: str) -> list[str]:
-    """Kernels declared `extern "C"`, alone or inside an `extern "C" { ... }`."""
+    """Return the kernels declared `extern "C"`, alone or inside an `extern "C" { ... }`."""
     names = [match["name"] for match in _KERNEL.finditer(text) if match["c"]]
     for opening in _EXTERN_BLOCK.finditer(text):
         depth, end = 1, opening.end()

@@ -32,7 +32,7 @@ H2H, H2D, D2H, D2D, DEFAULT = range(5)
 
 
 class _AddressSpace:
-    """One reserved range. A block ends at an inaccessible page; freed pages become inaccessible for good."""
+    """A reserved address range. A block ends at an inaccessible page; freed pages become inaccessible for good."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -44,7 +44,7 @@ class _AddressSpace:
         else:
             raise EmulatorError("cannot reserve an address range for device memory")
         self.base, self.end = base, base + (1 << exponent)
-        # A wrong index leads some way to either side: nothing of the process may be there.
+        # Wrong indices may lead far to either side, where no other memory of the process may lie.
         margin = 1 << exponent - 3
         self.next, self.last = base + margin, base + (1 << exponent) - margin
         self.starts: list[int] = []
@@ -86,12 +86,12 @@ class _AddressSpace:
             state.report_later(overrun_message(nbytes))
 
     def block_of(self, address: int) -> int | None:
-        """Start of the block, living or freed, nearest at or below the address."""
+        """Return the start of the nearest block at or below the address, live or freed; None if there is none."""
         index = bisect.bisect_right(self.starts, address) - 1
         return self.starts[index] if index >= 0 else None
 
     def slack_intact(self, start: int) -> bool:
-        """Whether nobody wrote between the block's end and its guard page; the poison there is renewed."""
+        """Return whether nothing was written between the block's end and its guard page; renew the poison there."""
         end = start + self.sizes[start]
         slack = -end % ALIGNMENT
         if not slack or ctypes.string_at(end, slack) == bytes([POISON]) * slack:
@@ -106,6 +106,7 @@ _pinned: dict[int, int] = {}
 
 
 def space() -> _AddressSpace:
+    """Return the address space of device memory, reserved at the first call."""
     global _space
     with _space_lock:
         if _space is None:
@@ -114,7 +115,7 @@ def space() -> _AddressSpace:
 
 
 def used_bytes() -> int:
-    """Of the device in use."""
+    """Return the bytes in use on the current device."""
     return space().used.get(device.current(), 0)
 
 
@@ -127,12 +128,12 @@ def is_device(address: int) -> bool:
 
 
 def is_pinned(address: int, nbytes: int = 1) -> bool:
-    # Of the ways to walk a dict that finalizers change, only a list of its keys allocates nothing that may run them.
+    # Finalizers change the dict. Listing its keys is safe: unlike other loops, it allocates nothing that runs them.
     return any(start <= address and address + nbytes <= start + _pinned.get(start, 0) for start in list(_pinned))
 
 
 def describe(address: int) -> str:
-    """Where an address lies, for error messages."""
+    """Describe where an address lies, for error messages."""
     if address == 0:
         return "the null pointer"
     if not is_device(address):
@@ -150,7 +151,7 @@ def describe(address: int) -> str:
 
 
 def check_span(address: int, nbytes: int, what: str) -> None:
-    """Raises CUDARuntimeError unless [address, address + nbytes) lies in one living device block."""
+    """Raise CUDARuntimeError unless [address, address + nbytes) lies in one live device block."""
     if nbytes == 0:
         return
     if is_device(address):
@@ -178,7 +179,7 @@ class Memory:
 
 
 class UnownedMemory:
-    """cupy.cuda.UnownedMemory: a device range that somebody else frees; `owner` stays referenced."""
+    """cupy.cuda.UnownedMemory: a device range that `owner` frees, which stays referenced."""
 
     def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
         self.ptr, self.size, self._owner = ptr, size, owner
@@ -256,7 +257,7 @@ def set_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> No
 
 @contextlib.contextmanager
 def using_allocator(allocator: Callable[[int], MemoryPointer] | None = None) -> Iterator[None]:
-    """cupy.cuda.using_allocator: for this thread alone."""
+    """cupy.cuda.using_allocator: set the allocator of this thread within the block."""
     previous = getattr(_thread, "allocator", None)
     _thread.allocator = allocator
     try:
@@ -276,8 +277,8 @@ class OutOfMemoryError(MemoryError):
 class MemoryPool:
     """cupy.cuda.MemoryPool without pooling: reuse of addresses would hide accesses to freed memory.
 
-    What CuPy's pool would hold is counted: a block that was freed goes to allocations on the stream that it was
-    allocated on, and to no other. Blocks are not split.
+    It counts the blocks that CuPy's pool would hold: a freed block serves only allocations on the stream that it was
+    allocated on. Blocks are not split.
     """
 
     def __init__(self, allocator: object = None) -> None:
@@ -298,12 +299,12 @@ class MemoryPool:
             raise OutOfMemoryError(size, used) from None
         if size:
             freed = self._free.setdefault((device.current(), get_current_stream().ptr), [])
-            # The finalizer may run at any time, so that it takes no lock.
+            # The finalizer may run at any time, so it takes no lock.
             weakref.finalize(memory, freed.append, self._block(freed, size)).atexit = False
         return MemoryPointer(memory, 0)
 
     def _block(self, freed: list[int], size: int) -> int:
-        """Bytes of the block that an allocation takes: the best fit of those that were freed, or a new one."""
+        """Return the bytes of the block that an allocation takes: the best fit among freed blocks, or a new block."""
         with self._lock:
             fits = [block for block in freed if block >= size]
             if fits:
@@ -343,7 +344,7 @@ default_pool = MemoryPool()
 
 
 class PinnedMemory:
-    """cupy.cuda.PinnedMemory: poisoned bytes, exactly as many as asked for."""
+    """cupy.cuda.PinnedMemory: poisoned bytes, exactly as many as requested."""
 
     def __init__(self, size: int) -> None:
         self.bytes = (ctypes.c_char * size)()
@@ -354,7 +355,7 @@ class PinnedMemory:
 
 
 def PinnedMemoryPointer(mem: PinnedMemory, offset: int) -> ctypes.Array[ctypes.c_char]:
-    """cupy.cuda.PinnedMemoryPointer: the memory with `.ptr` and the buffer protocol, which keeps it."""
+    """cupy.cuda.PinnedMemoryPointer: a buffer with `.ptr` that keeps the memory alive."""
     nbytes = mem.size - offset
     kind = type(
         "PinnedMemoryPointer", (ctypes.c_char * nbytes,), {"_type_": ctypes.c_char, "_length_": nbytes}
@@ -365,19 +366,21 @@ def PinnedMemoryPointer(mem: PinnedMemory, offset: int) -> ctypes.Array[ctypes.c
 
 
 def alloc_pinned_memory(size: int) -> ctypes.Array[ctypes.c_char]:
-    """cupy.cuda.alloc_pinned_memory: a host buffer that copies may name while capturing. As in CuPy's pool it is larger
-    than asked for: give `count` to numpy.frombuffer."""
+    """cupy.cuda.alloc_pinned_memory: a host buffer that captured copies may use. As in CuPy's pool it is larger than
+    requested: pass `count` to numpy.frombuffer."""
     return PinnedMemoryPointer(PinnedMemory(max(512, 1 << (max(size, 1) - 1).bit_length())), 0)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class MemcpyNode:
+    """A cudaMemcpyAsync of a kind such as H2D."""
+
     dst: int
     src: int
     nbytes: int
     kind: int
-    pinned: bool = False  # as its host side has to be in a graph
+    pinned: bool = False  # whether the host side must be pinned, as in a graph
 
     def run(self) -> None:
         if self.kind in (H2D, D2D):
@@ -398,6 +401,8 @@ class MemcpyNode:
 
 @dataclass(frozen=True, slots=True)
 class MemsetNode:
+    """A cudaMemsetAsync."""
+
     dst: int
     value: int
     nbytes: int
@@ -408,7 +413,7 @@ class MemsetNode:
 
 
 def copy(dst: int, src: int, nbytes: int, kind: int, stream: Stream | None = None) -> None:
-    """cudaMemcpyAsync. While capturing, the host side has to be pinned memory, which outlives the call."""
+    """Enqueue a cudaMemcpyAsync. While capturing, the host side must be pinned memory, which outlives the call."""
     stream = stream or get_current_stream()
     if kind == DEFAULT:
         kind = {(False, False): H2H, (True, False): H2D, (False, True): D2H, (True, True): D2D}[
@@ -428,6 +433,6 @@ def copy(dst: int, src: int, nbytes: int, kind: int, stream: Stream | None = Non
 
 
 def fill(dst: int, value: int, nbytes: int, stream: Stream | None = None) -> None:
-    """cudaMemsetAsync."""
+    """Enqueue a cudaMemsetAsync."""
     if nbytes:
         enqueue(MemsetNode(dst, value & 0xFF, nbytes), stream, count=True)

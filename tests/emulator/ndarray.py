@@ -1,4 +1,4 @@
-"""cupy.ndarray over emulated device memory: a wrapper that NumPy never sees through."""
+"""cupy.ndarray over emulated device memory: a wrapper whose data NumPy cannot reach implicitly."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Flags(SimpleNamespace):
 class ndarray:
     """cupy.ndarray(shape, dtype=float, memptr=None, strides=None, order='C').
 
-    Fresh memory is poison (0xFB bytes). Converting implicitly to NumPy, or mixing with NumPy arrays, raises
-    TypeError; whatever reads a value on the host raises while the stream is being captured."""
+    Fresh memory is poison (0xFB bytes). Implicit conversion to NumPy, or mixing with NumPy arrays, raises TypeError;
+    reading a value on the host raises while the stream is being captured."""
 
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
@@ -56,7 +56,7 @@ class ndarray:
         elif memptr is None:
             raise ValueError("memptr is required if strides is given.")
         if memptr is None:
-            if dtype.type is not np.void:  # CuPy gives memory to structs, and to what it has kernels for
+            if dtype.type is not np.void:  # CuPy allocates structs, and dtypes for which it has kernels
                 check_dtype(dtype)
             memptr = memory.alloc(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
         self._set(View(memptr.ptr, shape, tuple(strides), dtype), memptr, None)
@@ -66,7 +66,7 @@ class ndarray:
 
     @classmethod
     def _of(cls, view: View, base: ndarray) -> ndarray:
-        """A view of `base`'s memory."""
+        """Return a view of `base`'s memory."""
         array = cls.__new__(cls)
         array._set(view, base.data + (view.ptr - base.data.ptr), base if base.base is None else base.base)
         return array
@@ -74,7 +74,7 @@ class ndarray:
     def _device_array_pointer(self) -> int:
         return self._view.ptr
 
-    # ---- what it is ---------------------------------------------------------------------------------------
+    # ---- attributes ---------------------------------------------------------------------------------------
     shape = property(lambda self: self._view.shape)
     strides = property(lambda self: self._view.strides)
     dtype = property(lambda self: self._view.dtype)
@@ -311,7 +311,7 @@ for _operator, _name in {"neg": "negative", "pos": "positive", "abs": "absolute"
 
 
 def upload(host: np.ndarray[Any, Any], order: str = "C") -> ndarray:
-    """A device copy of a host array."""
+    """Return a device copy of a host array."""
     host = np.asarray(host, order="F" if order == "F" else "C")
     result = ndarray(host.shape, host.dtype, order="F" if order == "F" else "C")
     if host.nbytes:

@@ -1,7 +1,7 @@
-"""Compiles kernels with NVRTC to real cubins, which needs no GPU: what a device rejects fails here.
+"""Compilation of kernels by NVRTC to real cubins, without a GPU: code that a device rejects fails here.
 
-The options, their order and the headers are those of the CUDA backend on a device: its own function compiles, through
-the installed CuPy, which is only told the architecture."""
+The options, their order and the headers are those of the CUDA backend on a device: the backend's own function
+compiles through the installed CuPy. Only the architecture is set here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .toolchain import HERE, cache_directory
 
 KERNELS = HERE.parents[1] / "cuda_kernels"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-AMPERE = ARCHITECTURES[1:]  # from it on, tensor cores and copies that ptx.cuh is for
-NEWEST = ("sm_90",)  # for tests of a few instances: the table of all of them has each architecture
+AMPERE = ARCHITECTURES[1:]  # architectures that have the instructions of ptx.cuh
+NEWEST = ("sm_90",)  # for tests of a few instances; the table of all instances covers each architecture
 
 
 class NvrtcError(RuntimeError):
@@ -29,7 +29,7 @@ class NvrtcError(RuntimeError):
 
 @dataclass(frozen=True)
 class Usage:
-    """What ptxas reports for one kernel."""
+    """Resource usage of one kernel, as ptxas reports it; spills, stack and shared memory in bytes."""
 
     registers: int
     spill_stores: int = 0
@@ -40,7 +40,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture, the lowered name per name expression, and each kernel's needs."""
+    """Machine code for one architecture, the lowered name per name expression, and each kernel's resource usage."""
 
     architecture: str
     code: bytes
@@ -59,23 +59,23 @@ def is_available() -> bool:
 
 @functools.cache
 def _cupy() -> Any:
-    """The installed CuPy, which has found NVRTC and CUDA's headers.
+    """Return the installed CuPy, after it has found NVRTC and CUDA's headers.
 
-    Raises NvrtcError where it, or NVRTC, is not installed."""
+    Raises NvrtcError if CuPy or NVRTC is not installed."""
     try:
         import cupy
 
         headers = _bundled_headers(cupy.cuda.nvrtc.getVersion())
     except Exception as e:
         raise NvrtcError(f'NVRTC and CuPy are not installed: pip install ".[test]" ({e})') from e
-    if headers:  # CuPy keeps what it finds
+    if headers:  # CuPy caches the folder that it finds
         with patch("cuda.pathfinder.find_nvidia_header_directory", lambda library: headers):
             cupy._core.core.assemble_cupy_compiler_options(())
     return cupy
 
 
 def _bundled_headers(version: tuple[int, int]) -> str:
-    """The folder with cuda_fp16.h and its kin that NVRTC brings since 13.3; "" for those that CuPy finds."""
+    """Return the folder of cuda_fp16.h and the other headers bundled with NVRTC since 13.3; "" if CuPy finds them."""
     from cuda.bindings import nvrtc
 
     if not hasattr(nvrtc, "nvrtcInstallBundledHeaders") or version < (13, 3):
@@ -94,15 +94,15 @@ def compile_source(
     flags: Sequence[str] = kernels.FLAGS,
     name: str = "kernel.cu",
 ) -> Cubin:
-    """Compiles CUDA C++ to a cubin as the CUDA backend does, with `flags` of its own.
+    """Compile CUDA C++ to a cubin as the CUDA backend does, with the given `flags`.
 
     Raises NvrtcError with the compiler's log; `name` is for the message."""
     cupy, log = _cupy(), io.StringIO()
-    known = patch.object(
+    architecture_options = patch.object(
         cupy.cuda.compiler, "_get_arch_for_options_for_nvrtc", lambda arch: (f"-arch={architecture}", "cubin")
-    )  # which would ask the device
+    )  # CuPy's own function would ask the device
     try:
-        with known:
+        with architecture_options:
             binary, lowered = kernels.compile(
                 cupy, code, (*flags, "--ptxas-options=-v"), tuple(name_expressions), log
             )
@@ -114,13 +114,13 @@ def compile_source(
 def compile_file(
     file: str, architecture: str = "sm_90", name_expressions: Sequence[str] = (), prelude: str = ""
 ) -> Cubin:
-    """compile_source for a file of cuda_kernels/, with its flags."""
+    """Compile a file of cuda_kernels/ with its flags, see `compile_source`."""
     code = prelude + (KERNELS / file).read_text()
     return compile_source(code, architecture, name_expressions, kernels.flags(file), file)
 
 
 def compile_elementwise(source: str, architecture: str = "sm_90") -> Cubin:
-    """Compiles one of an emulated ElementwiseKernel's `sources` against the headers of the installed CuPy."""
+    """Compile one of the `sources` of an emulated ElementwiseKernel against the headers of the installed CuPy."""
     headers = ("complex.cuh", "carray.cuh", "atomics.cuh", "math_constants.h", "float16.cuh", "bfloat16.cuh")
     prelude = "".join(f"#include <cupy/{name}>\n" for name in headers)
     return compile_source(f'{prelude}#line 1 "kernel.cu"\n{source}', architecture)
@@ -133,7 +133,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse_usage(log: str) -> dict[str, Usage]:
-    """Registers, spills and static shared memory per kernel, from the log of --ptxas-options=-v."""
+    """Return registers, spills and static shared memory per kernel, from the log of --ptxas-options=-v."""
     usage = {}
     for part in re.split(r"(?=Compiling entry function)", log):
         entry, used = _ENTRY.search(part), _USED.search(part)

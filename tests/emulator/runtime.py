@@ -72,7 +72,7 @@ def deviceGetPCIBusId(device: int) -> str:
 
 
 def deviceCanAccessPeer(device: int, peer: int) -> int:
-    """No device sees another's memory."""
+    """Return 0: no device can access another's memory."""
     return 0
 
 
@@ -137,7 +137,7 @@ def profilerStop() -> None:
 
 
 class PointerAttributes:
-    """cudaPointerAttributes: the device of an address, and the address on either side."""
+    """cudaPointerAttributes: the device of an address, and its address on the device and on the host."""
 
     def __init__(self, address: int) -> None:
         on_device, pinned = memory.is_device(address), memory.is_pinned(address)
@@ -153,7 +153,7 @@ def pointerGetAttributes(ptr: int) -> PointerAttributes:
 
 
 def hostRegister(ptr: int, size: int, flags: int = 0) -> None:
-    """Makes existing host memory count as pinned."""
+    """Make existing host memory count as pinned."""
     memory._pinned[int(ptr)] = int(size)
 
 

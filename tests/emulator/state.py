@@ -20,7 +20,7 @@ CAPTURE_IMPLICIT = 906
 
 
 class CUDARuntimeError(RuntimeError):
-    """What the CUDA runtime answers to a wrong call or a faulty kernel; `status` is the cudaError_t."""
+    """Error of the CUDA runtime for a wrong call or a faulty kernel; `status` is the cudaError_t."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class CaptureError(CUDARuntimeError):
-    """Something that cannot become part of a graph was asked of a stream that is being captured."""
+    """A stream that is being captured was asked for work that cannot become part of a graph."""
 
     def __init__(self, message: str, status: int = CAPTURE_UNSUPPORTED) -> None:
         super().__init__(status, message)
@@ -36,18 +36,18 @@ class CaptureError(CUDARuntimeError):
 
 @dataclass
 class Counters:
-    """What the host asked of the device; work inside a graph counts as `graph_launches` alone."""
+    """Counts of the host's requests to the device; `launches` does not include work inside graphs."""
 
     launches: int = 0  # kernels, fills and library calls started one by one
     graph_launches: int = 0
-    graph_nodes: int = 0  # of the graphs launched
-    graph_kernels: int = 0  # those that are launches, and no copies between host and device
+    graph_nodes: int = 0  # nodes of the graphs launched
+    graph_kernels: int = 0  # those nodes that are launches, not copies between host and device
     allocs: int = 0
     h2d_bytes: int = 0
     d2h_bytes: int = 0
     d2d_bytes: int = 0
     synchronizations: int = 0
-    captured_loads: int = 0  # kernels first asked for while capturing: load them, by a launch, before
+    captured_loads: int = 0  # kernels first requested while capturing; a launch before the capture loads them
 
     def reset(self) -> None:
         for field in fields(self):
@@ -60,11 +60,12 @@ _pending: list[str] = []
 
 
 def report_later(message: str) -> None:
-    """For a fault found where nothing can be raised (a finalizer): the next call to the device raises it."""
+    """Make the next call to the device raise a fault that was found where nothing can be raised (a finalizer)."""
     _pending.append(message)
 
 
 def raise_pending() -> None:
+    """Raise the faults that `report_later` has recorded."""
     if _pending:
         messages = "; ".join(_pending)
         _pending.clear()
@@ -80,8 +81,8 @@ def current_thread_order() -> int:
 
 @contextlib.contextmanager
 def thread_order(order: int | str) -> Iterator[None]:
-    """Within the block, threads between two barriers run in this order: "ascending", "descending" or a seed
-    above 1. A kernel whose result depends on it lacks a barrier."""
+    """Set the order of threads between two barriers within the block: "ascending", "descending" or a seed above 1.
+    A kernel whose result depends on it lacks a barrier."""
     global _order
     previous = _order
     _order = {"ascending": 0, "descending": 1}[order] if isinstance(order, str) else order
@@ -100,7 +101,7 @@ def current_time_limit() -> float:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Within the block, a kernel may take so much processor time; it then fails."""
+    """Limit the processor time of a kernel within the block; a kernel that takes longer fails."""
     global _seconds
     previous, _seconds = _seconds, seconds
     try:

@@ -27,7 +27,7 @@ class Capture:
         self.nodes: list[Node] = []
         self.launches = 0  # the nodes that `Counters.launches` would count
         self.work: dict[int, int] = {origin.ptr: 0}  # nodes enqueued per stream
-        self.joined: dict[int, dict[int, int]] = {origin.ptr: {}}  # per stream, what it has waited for
+        self.joined: dict[int, dict[int, int]] = {origin.ptr: {}}  # per stream, the nodes it has waited for
         self.invalid: str | None = None
 
     def admit(self, stream: Stream) -> None:
@@ -41,7 +41,7 @@ class Capture:
         self.work[stream.ptr] += 1
 
     def done_before(self, stream: Stream) -> dict[int, int]:
-        """How much of each stream's work is finished when `stream` reaches this point."""
+        """Return how many nodes of each stream are finished when `stream` reaches this point."""
         return {**self.joined[stream.ptr], stream.ptr: self.work[stream.ptr]}
 
     def join(self, stream: Stream, covers: dict[int, int]) -> None:
@@ -61,8 +61,8 @@ _thread = threading.local()
 
 
 class Stream:
-    """cupy.cuda.Stream, of the device in use when it is made; the null stream (device -1) belongs to each. Only a
-    stream of its own can be captured, never the null stream."""
+    """cupy.cuda.Stream of the device that is current when the stream is made. The null stream (device -1) belongs to
+    every device and cannot be captured."""
 
     null: Stream
     ptds: Stream
@@ -162,7 +162,7 @@ class Stream:
 
     @staticmethod
     def from_external(source: Any) -> Stream:
-        """cupy.cuda.Stream.from_external: the stream of an object that speaks CUDA's stream protocol."""
+        """cupy.cuda.Stream.from_external: the stream of an object that implements CUDA's stream protocol."""
         _, handle = source.__cuda_stream__()
         return find_stream(handle)
 
@@ -215,7 +215,7 @@ class Event:
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
-    """Milliseconds between two recorded events."""
+    """Return the milliseconds between two recorded events."""
     if start.time is None or end.time is None or start.disable_timing or end.disable_timing:
         raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle: the event holds no time")
     return (end.time - start.time) * 1e3
@@ -255,7 +255,7 @@ class Graph:
 
 
 def get_current_stream(device_id: int = -1) -> Stream:
-    """The stream that this Python thread's work on a device goes to; the null stream by default."""
+    """Return the stream that receives this Python thread's work on a device; the null stream by default."""
     streams: dict[int, Stream] = getattr(_thread, "streams", {})
     return streams.get(device.current() if device_id < 0 else device_id, Stream.null)
 
@@ -276,7 +276,7 @@ def _check_device(stream: Stream) -> None:
 
 
 def find_stream(ptr: int) -> Stream:
-    """The living stream with this handle; 1 is the null stream's other one."""
+    """Return the live stream with this handle; 1 is another handle of the null stream."""
     stream = _streams.get(0 if ptr == 1 else ptr)
     if stream is None:
         raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no stream has the handle {ptr:#x}")
@@ -284,7 +284,7 @@ def find_stream(ptr: int) -> Stream:
 
 
 def check_null_stream(stream: Stream) -> None:
-    """Work on the null stream would wait for the stream that is being captured, which a capture forbids."""
+    """Raise CaptureError for the null stream during a capture: its work would wait for the captured stream."""
     if stream.ptr == 0 and _captures:
         for capture in _captures:
             capture.invalid = "the null stream was used"
@@ -295,7 +295,7 @@ def check_null_stream(stream: Stream) -> None:
 
 
 def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) -> None:
-    """Records the node when its stream (default: the current one) is being captured, otherwise runs it."""
+    """Record the node if its stream (default: the current one) is being captured, otherwise run it."""
     state.raise_pending()
     stream = stream or get_current_stream()
     _check_device(stream)
@@ -309,7 +309,7 @@ def enqueue(node: Node, stream: Stream | None = None, *, count: bool = False) ->
 
 
 def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:
-    """For what a capture forbids: allocation, synchronisation, reading values on the host."""
+    """Raise CaptureError during a capture, which forbids allocation, synchronisation and reads on the host."""
     state.raise_pending()
     stream = stream or get_current_stream()
     if stream.capture is not None:
@@ -318,5 +318,6 @@ def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:
 
 
 def refuse_device_wide(what: str) -> None:
+    """Raise CaptureError while any stream is being captured."""
     if _captures:
         raise CaptureError(f"{what} is not allowed while a stream is being captured")

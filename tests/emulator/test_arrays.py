@@ -1,4 +1,4 @@
-"""Device arrays: CuPy's surface, and the rules that keep host and device apart."""
+"""Device arrays: CuPy's interface, and the rules that keep host and device apart."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_layout() -> None:
     assert (array.ndim, array.size, array.nbytes, array.itemsize) == (3, 24, 96, 4)
     assert array.strides == (48, 16, 4)
     assert array.flags.c_contiguous and not array.flags.f_contiguous and array.flags["C_CONTIGUOUS"]
-    turned = array.transpose(2, 0, 1)
-    assert turned.strides == (4, 48, 16) and not turned.flags.c_contiguous
-    assert turned.data.ptr == array.data.ptr
-    equal(turned, HOST.transpose(2, 0, 1))
+    transposed = array.transpose(2, 0, 1)
+    assert transposed.strides == (4, 48, 16) and not transposed.flags.c_contiguous
+    assert transposed.data.ptr == array.data.ptr
+    equal(transposed, HOST.transpose(2, 0, 1))
     assert array.T.flags.f_contiguous
     assert array[1:, ::-1].data.ptr == array.data.ptr + 48 + 32
     assert cp.empty((2, 3), order="F").strides == (8, 16)
@@ -283,8 +283,8 @@ def test_names_are_cupys() -> None:
     assert not [name for name in cupy_names.LINALG if not hasattr(cupy.linalg, name)]
     methods = cupy_names.METHODS | {name for name in vars(cp.ndarray) if not name.startswith("_")}
     assert not [name for name in methods if not hasattr(cupy.ndarray, name)]
-    there = {name for name in cp.cuda.__all__ if name != "cufft"}  # a module, which needs its library to be looked at
-    assert find_spec("cupy.cuda.cufft") and not [name for name in there if not hasattr(cupy.cuda, name)]
+    cuda_names = {name for name in cp.cuda.__all__ if name != "cufft"}  # importing this module needs the library
+    assert find_spec("cupy.cuda.cufft") and not [name for name in cuda_names if not hasattr(cupy.cuda, name)]
     ours = {name for name, value in vars(cp.cuda.runtime).items() if callable(value) and name[0].islower()}
     ours -= {"find_stream", "refuse_device_wide", "refuse_while_capturing", "space"}
     assert not [name for name in ours if not hasattr(cupy.cuda.runtime, name)]

@@ -43,7 +43,7 @@ def gemm(
     compute: int = ComputeType.COMPUTE_32F,
     **changes: int,
 ) -> None:
-    """C = alpha op(A) op(B) + beta C for row-major arrays, as cuBLAS sees it: C' = op(B)' op(A)'."""
+    """Compute C = alpha op(A) op(B) + beta C for row-major arrays; cuBLAS computes C' = op(B)' op(A)'."""
     scale_type = {ComputeType.COMPUTE_64F: np.float64, ComputeType.COMPUTE_32I: np.int32}.get(
         compute, np.float32
     )

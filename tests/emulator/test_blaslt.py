@@ -1,4 +1,4 @@
-"""The stand-in for cuBLASLt: nvmath's own names, types and signatures, and what it refuses."""
+"""The stand-in for cuBLASLt: nvmath's own names, types and signatures, and the calls that it refuses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_types_are_nvmaths(real: Any) -> None:
         assert [(n, mine.fields[n][1]) for n in mine.names] == [(n, other.fields[n][1]) for n in other.names]
 
 
-# ---- what it refuses
+# ---- refused calls
 
 @dataclass
 class Product:
@@ -109,10 +109,10 @@ def test_refused_products(d: Any, kind: int, message: str) -> None:
 
 
 def test_refused_calls() -> None:
-    """Without a workspace, without a bias, or with addresses that are not aligned as was said."""
+    """Calls without a workspace or a bias, or with addresses that break the declared alignment, are refused."""
     handle, product, stream = blas_emu.create(), Product.of(), cp.cuda.Stream(non_blocking=True)
-    block, room = cp.cuda.alloc(4096), cp.cuda.alloc(1 << 16)
-    start, scratch = int(block.ptr), int(room.ptr)
+    block, memory = cp.cuda.alloc(4096), cp.cuda.alloc(1 << 16)
+    start, scratch = int(block.ptr), int(memory.ptr)
     product.set(MatmulDescAttribute.EPILOGUE, Epilogue.BIAS)
     product.set(MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES, 1 << 20)
     algorithm = product.algorithm(handle)
@@ -127,10 +127,10 @@ def test_refused_calls() -> None:
         with pytest.raises(cuBLASLtError, match=message):
             call()
     product.set(MatmulDescAttribute.BIAS_POINTER, start + 768)
-    for given, message in (({"workspace": 1 << 10}, "no workspace of 65536"), ({"a": start + 16}, "aligned to 256"),
-                           ({"algo": np.zeros_like(algorithm)}, "the algorithm is not one")):  # fmt: skip
+    for changes, message in (({"workspace": 1 << 10}, "no workspace of 65536"), ({"a": start + 16}, "aligned to 256"),
+                             ({"algo": np.zeros_like(algorithm)}, "the algorithm is not one")):  # fmt: skip
         with pytest.raises(cuBLASLtError, match=message):
-            call(**given)
+            call(**changes)
     stream.begin_capture()
     call()
     graph = stream.end_capture()
@@ -138,15 +138,15 @@ def test_refused_calls() -> None:
     product.set(MatmulDescAttribute.EPILOGUE, Epilogue.RELU_BIAS)
     with pytest.raises(cuBLASLtError, match="the algorithm is not one"):
         call()
-    del room
+    del memory
     with pytest.raises(CUDARuntimeError, match=r"cuBLASLt workspace.*freed"):
         graph.launch(stream)
 
 
 def test_parts_of_sums_are_rounded_unless_refused() -> None:
-    """2048 + 1, twice: in f16 the halves lose what the whole does not."""
+    """The partial sum 2048 + 1 loses its 1 when it is rounded to f16; the whole sum does not."""
     kind, handle, results = CudaDataType.CUDA_R_16F, blas_emu.create(), []
-    stream, room = cp.cuda.Stream(non_blocking=True), cp.cuda.alloc(1 << 16)
+    stream, memory = cp.cuda.Stream(non_blocking=True), cp.cuda.alloc(1 << 16)
     values = np.array([2048, 1, -2048, 1], np.float16)
     left, right, out = cp.asarray(values), cp.asarray(np.ones(4, np.float16)), cp.zeros((1,), np.float16)
     for scheme in (blaslt_emu.ReductionScheme.COMPUTE_TYPE, blaslt_emu.ReductionScheme.MASK):
@@ -158,7 +158,7 @@ def test_parts_of_sums_are_rounded_unless_refused() -> None:
             product.set(MatmulPreferenceAttribute[f"MIN_ALIGNMENT_{name}_BYTES"], 2)
         algorithm = product.algorithm(handle)
         blaslt_emu.matmul(handle, desc, FACTORS.ctypes.data, left.data.ptr, a, right.data.ptr, b,
-                          FACTORS.ctypes.data + 4, out.data.ptr, c, out.data.ptr, c, algorithm.ctypes.data, room.ptr,
+                          FACTORS.ctypes.data + 4, out.data.ptr, c, out.data.ptr, c, algorithm.ctypes.data, memory.ptr,
                           1 << 16, stream.ptr)  # fmt: skip
         results.append(float(out.get()[0]))
     assert results == [2, 1]

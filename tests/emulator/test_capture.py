@@ -1,4 +1,4 @@
-"""Stream capture: what is recorded, what is refused, and what a replay reads and writes."""
+"""Stream capture: recorded work, refused work, and the memory that a replay reads and writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stream() -> Iterator[cp.cuda.Stream]:
 
 
 def test_replay_with_changed_input(stream: cp.cuda.Stream) -> None:
-    """Raw kernel, elementwise kernel, ufunc with out=, copies and memset in one graph."""
+    """One graph holds a raw kernel, an elementwise kernel, a ufunc with out=, copies and a memset."""
     x, y = cp.zeros((3, 8), np.float32), cp.empty((3, 8), np.float32)
     total, raised = cp.empty((3, 4), np.float32), cp.empty(4, np.float64)
     softmax = module(CODE, ("softmax<float>",)).get_function("softmax<float>")
@@ -172,7 +172,7 @@ def test_explicit_stream_argument() -> None:
 
 
 def test_nodes_are_plain_data(stream: cp.cuda.Stream) -> None:
-    """A rebound Python name does not reach a graph: it keeps the addresses it was captured with."""
+    """A rebound Python name does not affect a graph, which keeps the addresses that it was captured with."""
     x, y = cp.ones(4, np.float32), cp.empty(4, np.float32)
     captured = x
     stream.begin_capture()

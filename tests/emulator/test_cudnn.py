@@ -1,4 +1,4 @@
-"""The stand-in for cuDNN's frontend: the frontend's own names, where that is installed, and what it refuses."""
+"""The stand-in for cuDNN's frontend: the frontend's own names, if it is installed, and the calls that it refuses."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def real() -> Any:
 
 
 def check(ours: Any, *real: Any) -> None:
-    """Every name by which ours takes an argument is one of those of the real functions, which overload each other."""
+    """Check that the real functions, which overload each other, have every keyword argument of ours."""
     known = set().union(*map(arguments, real))
     assert {p.name for p in inspect.signature(ours).parameters.values() if p.kind != p.POSITIONAL_ONLY} <= known
 
 
 def arguments(function: Any) -> set[str]:
-    """By its signature, or what its bindings say of it."""
+    """Return the names of a function's arguments, from its signature or from the docstring of its bindings."""
     try:
         return set(inspect.signature(function).parameters)
     except ValueError:
@@ -37,7 +37,7 @@ def arguments(function: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", ["__init__", *METHODS])
 def test_graphs(name: str, real: Any) -> None:
-    bound = getattr(real._pybind_module, "backend_graph", real.pygraph)  # what newer versions wrap
+    bound = getattr(real._pybind_module, "backend_graph", real.pygraph)  # newer versions wrap it
     check(getattr(cudnn_emu.pygraph, name), *(getattr(graph, name) for graph in (real.pygraph, bound)
                                               if hasattr(graph, name)))  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_tensors(name: str, real: Any) -> None:
     assert all(hasattr(getattr(real, kind), name) for kind in ("tensor", "Tensor") if hasattr(real, kind))
 
 
-# ---- what it refuses
+# ---- refused calls
 
 FLOAT = cudnn_emu.data_type.FLOAT
 PADDED = {"pre_padding": (1, 1), "post_padding": (0, 1), "stride": (1, 2), "dilation": (1, 1)}
@@ -65,7 +65,7 @@ PADDED = {"pre_padding": (1, 1), "post_padding": (0, 1), "stride": (1, 2), "dila
 
 def planned(x: tuple[int, ...] = (1, 2, 3, 4), out: tuple[int, ...] = (1, 5, 3, 3),
             steps: tuple[int, ...] = (24, 12, 4, 1), handle: int = 0, **numbers: Any) -> cudnn_emu.pygraph:  # fmt: skip
-    """The plan of a convolution by a kernel [5, 2, 2, 1]."""
+    """Return a graph with a built plan: a convolution by a kernel [5, 2, 2, 1]."""
     graph = cudnn_emu.pygraph(handle=handle or cudnn_emu.create_handle())
     image = graph.tensor(x, steps, FLOAT, uid=1)
     kernel = graph.tensor((5, 2, 2, 1), (4, 2, 1, 1), FLOAT, uid=2)

@@ -1,4 +1,4 @@
-"""The stand-in for CuPy's plans of cuFFT: CuPy's own names, what it computes, and what it refuses."""
+"""The stand-in for CuPy's plans of cuFFT: CuPy's own names, results, and the calls that it refuses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .state import CaptureError
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    """CuPy's own, which comes with it: to import it, the library would have to be there."""
-    found = find_spec("cupy")
-    if found is None or found.origin is None:
+    """Return the source of CuPy's cufft module, which cannot be imported without the library."""
+    spec = find_spec("cupy")
+    if spec is None or spec.origin is None:
         pytest.skip("CuPy is not installed")
-    folder = Path(found.origin).parent / "cuda"
+    folder = Path(spec.origin).parent / "cuda"
     return "".join((folder / f"cufft.{suffix}").read_text() for suffix in ("pxd", "pyx"))
 
 
@@ -47,7 +47,7 @@ def plan(*shape: int, form: int = cufft_emu.CUFFT_C2C, batch: int = 2) -> cufft_
 
 
 def spectra(*lengths: int) -> Any:
-    """Spectra of real signals."""
+    """Return spectra of real signals."""
     signals = np.random.default_rng(1).standard_normal((2, *lengths))
     return np.fft.rfftn(signals, axes=range(1, 1 + len(lengths))).astype(np.complex64)
 
@@ -55,9 +55,9 @@ def spectra(*lengths: int) -> Any:
 @pytest.mark.parametrize("lengths", [(5,), (6,), (3, 4), (2, 3, 5)])
 def test_real_signals(lengths: tuple[int, ...]) -> None:
     x, out = cp.asarray(spectra(*lengths)), cp.empty((2, *lengths), np.float32)
-    wanted = np.fft.irfftn(x.get(), lengths, range(1, 1 + len(lengths)), norm="forward")
+    expected = np.fft.irfftn(x.get(), lengths, range(1, 1 + len(lengths)), norm="forward")
     plan(*lengths, form=cufft_emu.CUFFT_C2R).fft(x, out, cufft_emu.CUFFT_INVERSE)
-    np.testing.assert_allclose(out.get(), wanted, 1e-5, 1e-5)
+    np.testing.assert_allclose(out.get(), expected, 1e-5, 1e-5)
     assert (x.get().view(np.uint8) == cufft_emu.POISON).all()
 
 

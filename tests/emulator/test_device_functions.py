@@ -11,7 +11,7 @@ from .test_kernels import ORDERS, kernel
 
 
 def run(body: str, *arrays: np.ndarray, threads: int = 32, blocks: int = 1, out: np.ndarray) -> np.ndarray:
-    """Runs `body` with inputs a, b, ... and output y, all of the output's element type unless named."""
+    """Run `body` as a kernel with inputs a, b, ... and output y; return y."""
     types = {
         "int32": "int",
         "uint32": "unsigned",

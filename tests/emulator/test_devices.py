@@ -33,7 +33,7 @@ def test_the_device_in_use(two: None) -> None:
         thread = Thread(target=lambda: found.append(runtime.getDevice()))
         thread.start()
         thread.join()
-        assert found == [0]  # every thread has its own
+        assert found == [0]  # every thread has its own current device
     assert runtime.getDevice() == 0 and x.device == second and x.device != cp.cuda.Device(0)
     assert runtime.pointerGetAttributes(x.data.ptr).device == 1
     assert second.pci_bus_id != cp.cuda.Device(0).pci_bus_id
@@ -90,7 +90,7 @@ def test_out_of_memory() -> None:
             cp.empty(500, np.int8)
         with pytest.raises(CUDARuntimeError, match="cudaErrorMemoryAllocation"):
             cp.cuda.Memory(500)
-        with cp.cuda.Device(2):  # which nothing else has used
+        with cp.cuda.Device(2):  # nothing else has used it
             cp.empty(500, np.int8)
         del x
         gc.collect()
@@ -117,7 +117,7 @@ def test_elapsed_time() -> None:
 
 
 def test_copies_of_a_graph_in_every_direction() -> None:
-    """Nodes hold addresses and sizes; a replay takes what is there then, and what is gone is an error."""
+    """A replay reads what the addresses hold at that time, and fails if the memory has been freed."""
     stream = cp.cuda.Stream(non_blocking=True)
     source, target = (np.frombuffer(cp.cuda.alloc_pinned_memory(16), np.float32, 4) for _ in range(2))
     x, y = cp.empty(4, np.float32), cp.empty(4, np.float32)
@@ -159,7 +159,7 @@ def test_dlpack(dtype: object, view: Callable[[cp.ndarray], cp.ndarray]) -> None
     address = x.data.ptr
     del x, given
     gc.collect()
-    assert taken.get().all()  # the taker keeps the memory
+    assert taken.get().all()  # the consumer keeps the memory alive
     del taken
     gc.collect()
     assert runtime.pointerGetAttributes(address).type == runtime.memoryTypeDevice
@@ -180,7 +180,7 @@ def test_dlpack_of_nobody() -> None:
 
 
 def test_dlpack_orders_streams() -> None:
-    """The consumer's stream waits for the producer's: seen in a capture, which only an event can join."""
+    """The consumer's stream waits for the producer's: it joins the producer's capture, which only an event can do."""
     producer, consumer = cp.cuda.Stream(non_blocking=True), cp.cuda.Stream(non_blocking=True)
     x = cp.ones(4, np.float32)
     with producer:

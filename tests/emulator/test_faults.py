@@ -1,4 +1,4 @@
-"""What a wrong kernel may do to the process that emulates it: never end it, never hang it, never change its memory."""
+"""Faulty kernels: they never end or hang the process that emulates them, nor change its memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def raises(what: str) -> pytest.RaisesExc[CUDARuntimeError]:
 
 
 def works() -> None:
-    """Fails unless another launch gives the right result."""
+    """Check that another launch gives the right result."""
     assert matmul_error(CODE) < 1e-4
 
 
@@ -191,7 +191,7 @@ def test_signals_while_a_kernel_runs() -> None:
 
 
 def overflow_with_alarms() -> None:
-    """A stack that is nearly full has no room for a signal's frame: the handlers have a stack of their own."""
+    """Run ever deeper recursions while alarms fire. Handlers need their own stack: a full one holds no signal frame."""
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     code = """__device__ __noinline__ int deep(volatile int* y, int n) {
@@ -232,8 +232,8 @@ def fault_in_python(twice: bool) -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_faults_of_python_itself_end_it(twice: bool) -> None:
-    found = call(fault_in_python, twice)
-    assert found.kind == "died" and "SIGSEGV" in found.value and "Segmentation fault" in found.value
+    outcome = call(fault_in_python, twice)
+    assert outcome.kind == "died" and "SIGSEGV" in outcome.value and "Segmentation fault" in outcome.value
 
 
 def die_of(name: str) -> None:
@@ -246,8 +246,8 @@ def die_of(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGFPE", "SIGTERM"])
 def test_signals_that_others_send(name: str) -> None:
-    found = call(die_of, name)
-    assert found.kind == "died" and found.value.startswith(name)
+    outcome = call(die_of, name)
+    assert outcome.kind == "died" and outcome.value.startswith(name)
 
 
 def overslept() -> None:

@@ -1,4 +1,4 @@
-"""Kernels on the host: right results, and each kind of bug injected and caught, in a process of its own."""
+"""Kernels on the host: right results, and injected bugs of each kind, caught in separate processes."""
 
 from __future__ import annotations
 
@@ -434,7 +434,7 @@ def test_a_fault_does_not_spoil_later_launches() -> None:
 
 
 def test_host_twin_of_a_tensor_core_instruction() -> None:
-    """mma.sync.m16n8k16 behind one function: PTX for a device, `emu::gather` for the host."""
+    """One function wraps mma.sync.m16n8k16: PTX on a device, `emu::gather` on the host."""
     code = r"""#include "common.cuh"
     struct FragmentA { unsigned r[4]; };
     struct FragmentB { unsigned r[2]; };

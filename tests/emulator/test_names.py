@@ -12,21 +12,21 @@ import pytest
 from tests.emulator import cupy_emu
 
 BACKEND = Path(__file__).parents[2] / "ovgpu" / "backends" / "cuda"
-NEED_LIBRARIES = {"cuda.cufft"}  # which cannot be imported without the library
+NEED_LIBRARIES = {"cuda.cufft"}  # cannot be imported without the library
 
 
 def chains(file: Path) -> Iterator[str]:
-    """Dotted names that begin at CuPy, or at a variable `cuda` or `driver` made from it."""
+    """Yield the dotted names that begin at CuPy, or at a variable such as `cuda` or `driver` made from it."""
     tree = ast.parse(file.read_text())
-    begins = {"cupy": "", "rt.cupy()": "", "self.cupy": ""}
+    roots = {"cupy": "", "rt.cupy()": "", "self.cupy": ""}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for name, value in _assigned(node):
-                whole = _resolved(value, begins)
-                if whole and name not in begins and name != "self.cupy":
-                    begins[name] = whole
+                whole = _resolved(value, roots)
+                if whole and name not in roots and name != "self.cupy":
+                    roots[name] = whole
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and (whole := _resolved(node, begins)):
+        if isinstance(node, ast.Attribute) and (whole := _resolved(node, roots)):
             yield whole
 
 
@@ -38,13 +38,13 @@ def _assigned(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
             yield ast.unparse(target), node.value
 
 
-def _resolved(node: ast.expr, begins: dict[str, str]) -> str:
-    """The name below CuPy; "" for what does not begin there."""
+def _resolved(node: ast.expr, roots: dict[str, str]) -> str:
+    """Return the name below CuPy; "" for an expression that does not begin there."""
     parts: list[str] = []
-    while isinstance(node, ast.Attribute) and ast.unparse(node) not in begins:
+    while isinstance(node, ast.Attribute) and ast.unparse(node) not in roots:
         parts.append(node.attr)
         node = node.value
-    known = begins.get(ast.unparse(node))
+    known = roots.get(ast.unparse(node))
     return "" if known is None else ".".join([*filter(None, [known]), *reversed(parts)])
 
 

@@ -1,4 +1,4 @@
-"""The twins of cuda_kernels/ptx.cuh: products of matrices by a warp, and copies that have to be waited for."""
+"""Host versions of the instructions in cuda_kernels/ptx.cuh: matrix products by a warp, and asynchronous copies."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_products(name: str, kind: Any, order: Any) -> None:
 
 def copied(wait: bool, shift: int = 0) -> list[int]:
     out = cp.empty(8, np.int32)
-    given = cp.asarray(np.arange(1, 17, dtype=np.int32))
-    kernel(CODE, "copied")((1,), (32,), (given, out, np.int32(wait), np.int32(shift)))
+    source = cp.asarray(np.arange(1, 17, dtype=np.int32))
+    kernel(CODE, "copied")((1,), (32,), (source, out, np.int32(wait), np.int32(shift)))
     return out.get().tolist()  # type: ignore[no-any-return]
 
 
@@ -71,6 +71,6 @@ def test_copies_arrive_when_they_are_waited_for() -> None:
     assert copied(False) == [int(np.int32(0xFBFBFBFB - 2**32))] * 8
 
 
-def test_a_copy_from_between() -> None:
+def test_a_copy_from_a_misaligned_address() -> None:
     with pytest.raises(CUDARuntimeError, match="which are not multiples of 16 bytes"):
         copied(True, 1)

@@ -1,4 +1,4 @@
-"""Compiling and caching: by content, safe between processes, clear without a compiler."""
+"""Compilation and its cache: keyed by content, safe between processes, with a clear error without a compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ for the host with g++ and loads it; results are cached by content hash."""
+"""Compilation of CUDA C++ for the host with g++; the loaded libraries are cached by content hash."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FLAGS = (
     "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error", "-ftls-model=initial-exec", "-fno-gnu-unique",
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
-# Products and the sums that follow them: rounded one by one, or joined as on a device (`OVGPU_EMU_FMA`, pytest --fma),
-# unless NVRTC is told not to.
-SEPARATE, JOINED = ("-ffp-contract=off",), ("-ffp-contract=fast", "-mfma")
-# The runtime has brought the standard libraries into the process: linking a kernel without them takes half the time.
+# A product and the following sum are rounded one by one, or contracted as on a device (`OVGPU_EMU_FMA`, pytest --fma)
+# unless NVRTC's options forbid that.
+UNCONTRACTED, CONTRACTED = ("-ffp-contract=off",), ("-ffp-contract=fast", "-mfma")
+# The runtime has loaded the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
 RUNTIME_FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-shared", "-ftls-model=initial-exec", "-Wl,-z,defs,--no-as-needed", "-lm",
@@ -38,7 +38,7 @@ class EmulatorError(RuntimeError):
 
 @functools.cache
 def compiler() -> str:
-    """Path of g++.
+    """Return the path of g++.
 
     Raises EmulatorError when it is not installed."""
     path = shutil.which("g++")
@@ -52,7 +52,7 @@ def compiler() -> str:
 
 @functools.cache
 def cache_directory() -> Path:
-    """`OVGPU_EMU_CACHE`, or a folder of this user's below the temporary directory."""
+    """Return `OVGPU_EMU_CACHE`, or a folder of this user below the temporary directory."""
     default = Path(tempfile.gettempdir()) / f"ovgpu-emulator-{os.getuid()}"
     path = Path(os.environ.get("OVGPU_EMU_CACHE", default))
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -63,7 +63,7 @@ def cache_directory() -> Path:
 
 @functools.cache
 def _base_hash() -> str:
-    """Of everything that a compiled object depends on besides its own source."""
+    """Return a hash of everything that a compiled object depends on besides its own source."""
     version = subprocess.run(
         [compiler(), "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True
     ).stdout
@@ -84,7 +84,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _build(target: Path, command: Sequence[str]) -> Path:
-    """Runs `command ... -o <temporary>`, then moves the result to `target`: no process sees half a file."""
+    """Run `command ... -o <temporary>`, then move the result to `target`, so that no process sees half a file."""
     if not target.exists():
         temporary = target.with_name(f"{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
@@ -97,7 +97,7 @@ def _build(target: Path, command: Sequence[str]) -> Path:
 
 @functools.cache
 def runtime() -> ctypes.CDLL:
-    """The scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols.
+    """Return the scheduler (cuda_emu.cc), loaded so that kernel libraries find its symbols.
 
     OVGPU_EMU_FLAGS adds compiler flags, such as -DOVGPU_EMU_UCONTEXT."""
     extra = os.environ.get("OVGPU_EMU_FLAGS", "").split()
@@ -112,14 +112,14 @@ def runtime() -> ctypes.CDLL:
     return library
 
 
-def rounding(options: Sequence[str]) -> tuple[str, ...]:
-    """g++'s flags for how a kernel with these options of NVRTC rounds."""
-    return JOINED if os.environ.get("OVGPU_EMU_FMA") and "--fmad=false" not in options else SEPARATE
+def contraction_flags(options: Sequence[str]) -> tuple[str, ...]:
+    """Return g++'s contraction flags for a kernel with these options of NVRTC."""
+    return CONTRACTED if os.environ.get("OVGPU_EMU_FMA") and "--fmad=false" not in options else UNCONTRACTED
 
 
 @functools.cache
 def _precompiled_header(flags: tuple[str, ...]) -> Path:
-    """A folder holding cuda_emu_cupy.h.gch: it takes most of the time out of compiling a small kernel."""
+    """Return a folder with cuda_emu_cupy.h.gch, which saves most of the time to compile a small kernel."""
     folder = cache_directory() / f"header-{_hash('header', flags)}"
     folder.mkdir(exist_ok=True)
     source = HERE / "cuda_emu_cupy.h"
@@ -131,7 +131,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def included_text(code: str, folders: Sequence[Path]) -> str:
-    """`code` and every file it includes with quotes, each once: what the cache key has to cover."""
+    """Return `code` and every file it includes with quotes, each once; the cache key covers this text."""
     seen: set[Path] = set()
     texts = [code]
 
@@ -151,18 +151,18 @@ def included_text(code: str, folders: Sequence[Path]) -> str:
 
 
 def include_folders(options: Sequence[str]) -> list[Path]:
-    """The folders named by -I options, then the one that stands for the toolkit's headers."""
+    """Return the folders named by -I options, then the folder that replaces the toolkit's headers."""
     named = [Path(option[2:]) for option in options if option.startswith("-I") and len(option) > 2]
     named += [Path(option.split("=", 1)[1]) for option in options if option.startswith("--include-path=")]
     return [*named, HERE / "include"]
 
 
 def compile_library(code: str, options: Sequence[str] = ()) -> ctypes.CDLL:
-    """Compiles `code`, which may use everything in cuda_emu.h, into a loaded library."""
+    """Compile `code`, which may use everything in cuda_emu.h, and load the library."""
     runtime()
     folders = include_folders(options)
     defines = [option for option in options if option.startswith(("-D", "-U"))]
-    flags = (*FLAGS, *rounding(options))
+    flags = (*FLAGS, *contraction_flags(options))
     key = _hash("kernel", included_text(code, folders), defines, flags)
     target = cache_directory() / f"{key}.so"
     if not target.exists():

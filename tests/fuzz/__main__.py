@@ -2,8 +2,8 @@
 
     python -m tests.fuzz --seconds 3600 --seed 0
 
-Each finding is reduced to the smallest model that shows it, printed, and kept as a test that fails (see `kept`).
-In the end the mutants are counted by what became of them. Exit status 1 if there is a finding.
+Each finding is reduced to the smallest model that shows it, printed, and stored as a test that fails (see `kept`).
+In the end the mutants are counted by outcome. The exit status is 1 if there is a finding.
 """
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="how long (until the mutants are done)")
-    parser.add_argument("--mutants", type=int, default=0, help="how many (until the time is over)")
-    parser.add_argument("--seed", type=int, default=0, help="another one makes other mutants (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="limit of time (60 without --mutants)")
+    parser.add_argument("--mutants", type=int, default=0, help="number of mutants (any, until the time is over)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (%(default)s)")
     parser.add_argument("--devices", nargs="+", default=list(DEVICES), metavar="DEVICE", help="CPU, EMULATED, NVIDIA")
-    parser.add_argument("--keep", type=Path, default=kept.FOLDER, metavar="FOLDER", help="of the tests of findings")
+    parser.add_argument("--keep", type=Path, default=kept.FOLDER, metavar="FOLDER", help="for the findings")
     options = parser.parse_args(arguments)
     if options.seconds == float("inf") and not options.mutants:
         options.seconds = 60.0
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, every: Corpus, court: Court) -> int:
-    """Judge mutants; print what is found."""
+    """Judge mutants, print the findings, and return the exit status."""
     tally, causes, signatures = Counter[str](), Counter[tuple[str, str]](), set[str]()
     until, console = time.monotonic() + options.seconds, Console(stderr=True)
     numbers = range(1, options.mutants + 1) if options.mutants else itertools.count(1)
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, every: Corpus, court: Court) -> int:
             causes[verdict.kind, verdict.text] += bool(verdict.text)
         elif verdict.signature not in signatures:
             signatures.add(verdict.signature)
-            smallest = reduced(base, changes, every, lambda other, seen=verdict: court.judge(other).resembles(seen))
+            smallest = reduced(base, changes, every, lambda model, seen=verdict: court.judge(model).resembles(seen))
             path = keep(options.keep, f"{options.seed}-{number}", verdict, smallest)
             print(f"{verdict.kind} on {verdict.device}, mutant {number}, {mutant.name}, kept as {path.name}:\n"
                   f"{verdict.text.strip()}\n", flush=True)
@@ -83,8 +83,8 @@ def report(tally: Counter[str], causes: Counter[tuple[str, str]]) -> None:
     print(f"{tally.total():,} mutants")
     for kind, count in tally.most_common():
         print(f"{count:9,}  {kind}")
-        for (of, text), part in causes.most_common():
-            if of == kind and part:
+        for (kind_of_cause, text), part in causes.most_common():
+            if kind_of_cause == kind and part:
                 print(f"{part:17,}  {text}")
 
 

@@ -26,8 +26,8 @@ CALLS = 3  # inferences of one request, at most
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, and the inputs of each inference in the order of its parameters. ``judged`` by OpenVINO's plugin; the
-    tests of some operations say that it errs on them."""
+    """A model, and the inputs of each inference in the order of its parameters. ``judged`` is False if the tests of an
+    operation say that OpenVINO's plugin errs on it."""
 
     name: str
     xml: bytes
@@ -39,15 +39,15 @@ class Subject:
 
 @dataclass
 class Corpus:
-    """Subjects by group: an op version, "scenarios", or "models"; and the words that their documents are made of."""
+    """Subjects by group (op version, "scenarios" or "models"), and attribute values and layers of their documents."""
 
     groups: dict[str, dict[str, Callable[[], Subject]]] = field(default_factory=lambda: defaultdict(dict))
-    words: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # of attributes of <data> and of maps
-    layers: dict[str, etree._Element] = field(default_factory=dict)  # of each op version and number of ports
+    words: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # values by name of an attribute
+    layers: dict[str, etree._Element] = field(default_factory=dict)  # one by op version and numbers of ports
 
 
 def pick(rng: random.Random, items: Iterable[str]) -> str:
-    """Return one of the items. Few choices change when an item is added, so that a seed keeps its mutants."""
+    """Return one of the items by rendezvous hashing: a new item changes few choices, so a seed keeps its mutants."""
     salt = rng.getrandbits(32)
     return max(items, key=lambda item: (zlib.crc32(f"{salt} {item}".encode()), item))
 

@@ -14,7 +14,7 @@ VALUES = ["", "-1", "0", "1", "2", "7", "-9223372036854775808", "922337203685477
 
 
 def structure(xml: bytes, rng: random.Random) -> bytes:
-    """One to three changes to elements and attributes; the document stays well formed."""
+    """Make one to three changes to elements and attributes; the document stays well formed."""
     root = etree.fromstring(xml)
     for _ in range(rng.randint(1, 3)):
         element = rng.choice(list(root.iter()))
@@ -36,7 +36,7 @@ def structure(xml: bytes, rng: random.Random) -> bytes:
 
 
 def text(xml: bytes, rng: random.Random) -> bytes:
-    """Bytes changed, removed, doubled or inserted, or the end cut off."""
+    """Change, remove, double or insert bytes, or cut off the end."""
     data = bytearray(xml)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(data))

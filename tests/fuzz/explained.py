@@ -1,4 +1,4 @@
-"""Known causes for which ovgpu and OpenVINO part on a model."""
+"""Known causes of differences between ovgpu and OpenVINO."""
 from __future__ import annotations
 
 import re
@@ -6,13 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .corpus import Subject
-from .traits import has_extreme_values, has_wide_integers, has_zero_parameters, is_small, mixes_integers_and_reals
+from .traits import (
+    has_extreme_values,
+    has_millions,
+    has_wide_integers,
+    has_zero_parameters,
+    is_small,
+    mixes_integers_and_reals,
+)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A difference of a kind (see `verdicts.FINDINGS`) that is expected where its text and the document match these
-    regular expressions and ``when`` says so of the model, and why."""
+    """Why (``why``) a difference of a kind (see `verdicts.FINDINGS`) is expected: where its text and the document match
+    these regular expressions, and ``when`` holds for the model."""
 
     kind: str
     text: str
@@ -22,7 +29,7 @@ class Cause:
 
 
 def explanation(kind: str, text: str, subject: Subject) -> str:
-    """Return why this is expected of the subject, or nothing."""
+    """Return why a difference is expected of the subject, or an empty string."""
     document = subject.xml.decode(errors="replace")
     for cause in EXPLAINED:
         if (cause.kind == kind and re.search(cause.text, text, re.DOTALL)
@@ -37,19 +44,20 @@ def op(*names: str) -> str:
 
 
 def refused(why: str, *texts: str, document: str = "") -> Cause:
-    """Return the cause that ovgpu refuses what OpenVINO computes, with an error that has one of these texts."""
+    """Return a cause for models that OpenVINO computes and ovgpu refuses, with an error that has one of these texts."""
     return Cause("refused", "|".join(texts), why, document)
 
 
-NARROW = "(u1|u2|u3|u4|u6|i4|nf4|f4e2m1|f8e4m3|f8e5m2|f8e8m0)"
-EDGE = (r"(instead of|\]:) (-?128|127|255|-?32768|32767|65535|-?2147483648|2147483647|2147483520|-?92233720\d+|"
-        r"18446744\d+)\b")
-FAR = r"\b(nan|inf)\b|e\+?[1-9]\d"
-STEEP = ("Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh", "Atanh")  # of large numbers, or near the ends of a domain
-NEAR = r"largest error [\d.]+e-0[3-9]"
+SMALL_TYPES = "(u1|u2|u3|u4|u6|i4|nf4|f4e2m1|f8e4m3|f8e5m2|f8e8m0)"
+INTEGER_LIMIT = (r"(instead of|\]:) (-?128|127|255|-?32768|32767|65535|-?2147483648|2147483647|2147483520|"
+                 r"-?92233720\d+|18446744\d+)\b")
+EXTREME = r"\b(nan|inf)\b|e\+?[1-9]\d"
+STEEP = ("Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh", "Atanh")  # for large arguments, or near the ends of a domain
+SMALL_ERROR = r"largest error [\d.]+e-0[3-9]"
 
 EXPLAINED: tuple[Cause, ...] = (
-    # Files and attributes, of which OpenVINO's parser takes more than its own serializer writes.
+    Cause("hung", "", "a loop of millions of iterations, which can be cancelled", op("Loop"), has_millions),
+    # Files and attributes: OpenVINO's parser accepts more than its serializer writes.
     refused("pugixml goes on after errors of the document", "the XML is malformed", "<net> has no <layers>",
             "the XML is no OpenVINO IR"),
     refused("OpenVINO takes the first of doubled ids, ports and edges, and drops edges to nowhere",
@@ -58,10 +66,12 @@ EXPLAINED: tuple[Cause, ...] = (
             "the same variable"),
     refused("OpenVINO reads the number that a text begins with",
             r"attribute '[\w-]+': .*(is not an integer|is not a number)", r"\[Const\] '[^']*' is not an integer"),
-    refused("OpenVINO takes extents below 0 for 0, and cuts off the bits of others", 'Cannot parse dimension: "-',
+    refused("OpenVINO leaves an attribute at its class's default if its text is no boolean", "is not a boolean"),
+    refused("OpenVINO reads negative extents as 0, and truncates the bits of large ones", 'Cannot parse dimension: "-',
             "negative extent", r"dimension \d+ does not fit into 64 bits"),
-    refused("OpenVINO leaves attributes that are required at whatever its class has", r"attribute '\w+' is missing"),
-    refused("the page does not have such attributes", r"attribute '\w+': -?\d+ is less than",
+    refused("OpenVINO leaves required attributes that are missing at its class's defaults",
+            r"attribute '\w+' is missing"),
+    refused("the specification does not have such attributes", r"attribute '\w+': -?\d+ is less than",
             r"[a-z_]+ (is|must be at least 2, not) -?[\d.e+-]+",
             r"[a-z_]+ (nan|inf|-?[\d.e+]+) is (negative|not positive|not finite|no )",
             "are not all positive", "is neither -1 nor positive", "there are no classes",
@@ -70,21 +80,23 @@ EXPLAINED: tuple[Cause, ...] = (
             r"has \d+ elements, not \d+", r"must have \d+ elements, not \d+", "the pooled size is",
             "would have the shape", "is no size of an output"),
     refused("a dynamic element type has no values", "cannot have the dynamic element type", "_type is dynamic"),
-    refused("the page does not have this element type",
+    refused("the specification does not have this element type",
             r"element type \w+ is (not|no)\b", "element types differ", r"must be [\w -]+, not \w+",
             r"_type is \w+, not", "a back edge brings", "would hold strings"),
-    refused("the page does not have such numbers", r"there is no number from", "a matrix has no inverse"),
-    refused("the body of a loop takes stray memory for what nothing feeds", "has no value: it is not in the port map"),
+    refused("the specification does not have such numbers", r"there is no number from", "a matrix has no inverse"),
+    refused("the body of a loop reads stray memory for parameters that nothing feeds",
+            "has no value: it is not in the port map"),
     refused("variables in bodies are not supported", "variables in the body"),
     refused("the bytes of strings contradict each other", "has inconsistent offsets"),
-    # Values that only running shows, which the plugin does not look at: it reads past the end, or gives stray memory.
-    refused("the plugin does not look at values of indices, axes, lengths and counts", "is out of range",
+    # Values that are known only at run time. The plugin does not check them: it reads past the end, or stray memory.
+    refused("the plugin does not check values of indices, axes, lengths and counts", "is out of range",
             r"index -?\d+ is out of range", r"is \d+, of \d+ elements", "do not ascend", "name an axis twice",
+            "are both",
             "an axis is expected", r"one axis is expected, not", "step is 0", "is no class of", "num_segments -",
             "of the batch axis is not", r"size -?\d+ is negative", "the number of samples is", "not in ascending order",
             "more labels than steps", "need replacement", "has the extent -",
             "has an extent of -", "an extent below -1"),
-    refused("the plugin does not compare shapes that it learns when it runs", r"do not broadcast(?!.*\d\.\.\d)",
+    refused("the plugin does not compare shapes that are known only at run time", r"do not broadcast(?!.*\d\.\.\d)",
             "does not broadcast",
             "cannot be broadcast", "cannot be reshaped", "do not multiply", r"there are \d+ ", r"differ\b",
             r"must be equal", r"the sides of \w+ and \w+ are", "that could have had extent 1",
@@ -93,84 +105,102 @@ EXPLAINED: tuple[Cause, ...] = (
             "add up to", "the initial value of variable", "complex numbers are pairs",
             "must have one element", "does not fit", "divided by", "are more than extent", r"a region has \d+ numbers",
             "channels have offsets that", r"the offsets have \d+ channels", r"elements on axis \d"),
-    # Both compute.
-    Cause("differs", rf"{FAR}|{NEAR}", "the plugin computes f64 in f32", '"f64"'),
-    Cause("differs", "", "the plugin computes f64 in f32 before an operation that makes much of little",
+    # Both compute, with different results.
+    Cause("differs", rf"{EXTREME}|{SMALL_ERROR}", "the plugin computes f64 in f32", '"f64"'),
+    Cause("differs", "", "the plugin computes f64 in f32 before an operation that amplifies small differences",
           '"f64"(?s:.*)' + op(*STEEP), is_small),
     Cause("differs", "", "the plugin does not compute with types of 1 to 8 bits as they are",
-          rf'type="Parameter"[^>]*>\s*<data [^>]*element_type="{NARROW}"|(destination|output)_type="{NARROW}"'),
-    Cause("differs", "", "the plugin cuts digits off where it makes numbers of 8 bits, all exponent", '"f8e8m0"'),
-    Cause("differs", "", "NaN, infinities and overflows go other ways through the plugin", when=has_extreme_values),
-    Cause("differs", r"\]: nan instead of", "the plugin drops NaN", op("Relu", "Clamp", "MaxPool", "HSwish")),
-    Cause("differs", FAR, "results beyond f32, or at the end of a domain, where one rounding decides", when=is_small),
-    Cause("differs", r"expected \((\d+, )*0[,)]", "the plugin gives nothing where its shapes contradict each other"),
-    Cause("differs", EDGE, "numbers that an integer type does not hold, and divisions by 0, become anything"),
+          rf'type="Parameter"[^>]*>\s*<data [^>]*element_type="{SMALL_TYPES}"|'
+          rf'(destination|output)_type="{SMALL_TYPES}"'),
+    Cause("differs", "", "the plugin truncates numbers that it converts to f8e8m0", '"f8e8m0"'),
+    Cause("differs", "", "the plugin propagates NaN, infinities and overflows differently", when=has_extreme_values),
+    Cause("differs", r"\]: nan instead of", "the plugin drops NaN", op("ReLU", "Relu", "Clamp", "MaxPool", "HSwish")),
+    Cause("differs", EXTREME, "results beyond f32, or at the end of a domain, where one rounding decides",
+          when=is_small),
+    Cause("differs", r"expected \((\d+, )*0[,)]", "the plugin's outputs are empty where its shapes contradict"),
+    Cause("differs", INTEGER_LIMIT, "numbers out of the range of an integer type, and divisions by 0, give any value"),
     Cause("differs", "", "OpenVINO keeps integers in 32 bits", when=has_wide_integers),
     Cause("differs", "", "OpenVINO keeps numbers of attributes in 32 bits",
           r'="[^"]*\b-?(2147483648|4294967296|9223372036854775807|9223372036854775808)\b'),
+    Cause("differs", "", "C++ does not define shifts by as many bits as the type has, or more",
+          op("Bitwise(Left|Right)Shift")),
     Cause("differs", r"\b\d{10,}\b", "the plugin computes i64 and unsigned integers in i32", op(r"Bitwise\w+")),
-    Cause("differs", "", "OpenVINO cuts off what it computes of integers before it runs, or rounds it later",
+    Cause("differs", "", "OpenVINO truncates results for integers before it runs, and rounds them later",
           when=mixes_integers_and_reals),
     Cause("differs", r"largest error [\d.]+e-0[5-9]", "sums of products in another order",
           op(r"\w*MatMul", r"\w*Convolution\w*", r"(LSTM|GRU|RNN)\w+", r"Reduce\w+", "MVN")),
+    Cause("differs", "largest error", "sums of tens of thousands of rows, in another order",
+          r'shape="\d{5,}"(?s:.*)' + op(r"Embedding\w+"), is_small),
+    Cause("differs", r"instead of 1[15]\b", "the plugin saturates sums of squares in 8 bits before it takes the root",
+          'element_type="[iu]8"(?s:.*)' + op("ReduceL2")),
+    Cause("differs", r"output \d+: 1 of .*\]: -?\d+ instead of -?\d+", "one rounding decides the integer to which an "
+          "interpolated value is truncated", r'element_type="[iu]\d+"(?s:.*)' + op("GridSample"), is_small),
+    Cause("differs", r"largest error [\d.]+e-0[5-9]", "coordinates between pixels that are rounded in another order",
+          op("ROIPooling", r"ROIAlign\w*")),
     Cause("differs", r"output \d+: \d\d? of", "a quotient that is rounded to a code can fall to either side",
           op("FakeQuantize")),
     Cause("differs", "largest error", "the plugin does not round products of compressed weights to f16",
           r'destination_type="f16"(?s:.*)' + op(r"(Group)?Convolution(BackpropData)?", "MatMul", "Gather"), is_small),
-    Cause("differs", rf"{NEAR}|largest error 0\.00", "the plugin does not round to 16 bits between operations",
+    Cause("differs", rf"{SMALL_ERROR}|largest error 0\.00", "the plugin does not round to 16 bits between operations",
           '"b?f16"', is_small),
-    Cause("differs", "", "the plugin does not round to 16 bits before an operation that makes much of little",
+    Cause("differs", "", "the plugin does not round to 16 bits before an operation that amplifies differences",
           '"b?f16"(?s:.*)' + op("GatherTree", *STEEP), is_small),
-    Cause("differs", r"shape \(\d+, 3\), expected", "the plugin pads and cuts what is selected by static counts, and "
+    Cause("differs", r"shape \(\d+, 3\), expected", "the plugin pads and cuts the selected boxes to static counts, and "
           "takes thresholds below 0 for others", op("NonMaxSuppression")),
     Cause("differs", "", "the order of equal elements",
           op("TopK", "ExperimentalDetectronTopKROIs", "MatrixNms", "MulticlassNms", "Proposal", "GenerateProposals")),
     Cause("differs", "", "the order of equal elements: boxes that are all too small",
           op("ExperimentalDetectronGenerateProposalsSingleImage") + r'(?s:.*?)min_size="(inf|\d{3,}|\d[\d.]*e)'),
     Cause("differs", r"\]: 0(\.0)? instead of|instead of (0\.0|nan|-?[\d.]+e[-+]?\d\d)",
-          "regions of images that are not there", op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
-    Cause("differs", r"\]: 0(\.0)? instead of", "the plugin does not look at values of indices", op("GatherND")),
-    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin takes an axis without elements for one of one element",
+          "regions of images that do not exist", op(r"(Deformable)?PSROIPooling", r"ROI\w+")),
+    Cause("differs", r"\]: 0(\.0)? instead of", "the plugin does not check values of indices", op("GatherND")),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin treats an axis without elements as one of one element",
           r'shape="[\d,]*\b0\b(?s:.*)' + op(r"(Group)?ConvolutionBackpropData")),
-    Cause("differs", "", "the plugin reads on behind spectra that are too short", op("IRDFT")),
+    Cause("differs", "", "the plugin reads past the end of spectra that are too short", op("IRDFT")),
     Cause("differs", r"shape \(\d+, \d+\), expected", "results so near 0 that one rounding makes them 0",
           op("NonZero")),
-    Cause("differs", "", "the plugin takes all squared differences of u8 for 0",
+    Cause("differs", "", "the plugin computes 0 for all squared differences of u8",
           '"u8"(?s:.*)' + op("SquaredDifference")),
-    Cause("differs", r"\]: -?\d+ instead of -?\d+", "the plugin rounds integers along the last two axes, and cuts them "
-          "along others", op("Interpolate")),
+    Cause("differs", r"\]: -?\d+ instead of -?\d+", "the plugin rounds integers along the last two axes, and truncates "
+          "them along others", op("Interpolate")),
     Cause("differs", r"shape \(2, \d+\), expected \(2, \d+\)", "OpenVINO counts boxes of max_size without min_size "
           "and leaves them unset", op("PriorBox")),
-    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin joins parts along the first axis where the last is "
-          "meant, against the shapes that it infers", r'<output [^>]*axis="-\d+"'),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin joins parts along the first axis instead of the last, "
+          "which contradicts the shapes that it infers", r'<output [^>]*axis="-\d+"'),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the plugin takes parts of results for one element wide",
+          r'<output external_port_id="\d+" internal_layer_id="\d+" axis="', is_small),
+    Cause("differs", r"shape \([\d, ]+\), expected", "the page gives the order of axes a meaning, OpenVINO sorts them",
+          r'type="Interpolate" version="opset1"[^>]*>\s*<data [^>]*\baxes="\d+,'),
+    Cause("differs", "", "the plugin adds up shifts along one axis in 32 bits", op("Roll"), has_millions),
+    Cause("differs", r"instead of 0\b", "the plugin leaves sequences of length 0 unset", op("GatherTree")),
     Cause("differs", "", "labels that are the blank", op("CTCLoss")),
     Cause("differs", "instead of 0", "the plugin's Unique gives zeros where an output is not used", op("Unique")),
     Cause("differs", "output 1: .*differ; ", "elements that equal the least of their type have index 0", op("MaxPool")),
-    Cause("differs", "instead of 0\\b", "zeros, the least numbers without a sign, have index 0",
+    Cause("differs", "instead of 0\\b", "zeros, the least unsigned numbers, have index 0",
           r'element_type="u\d+"(?s:.*)' + op("MaxPool")),
-    Cause("differs", rf"{NEAR}|largest error 0\.0", "the plugin's ErfInv loses digits near 1", op("ErfInv")),
+    Cause("differs", rf"{SMALL_ERROR}|largest error 0\.0", "the plugin's ErfInv loses digits near 1", op("ErfInv")),
     Cause("differs", "", "roots of numbers near or below 0, to which no eps is added", r'eps="(-|0(\.0)?")'),
-    Cause("differs", "", "the plugin takes parameters of 0 for absent ones", op("Selu", "HardSigmoid"),
+    Cause("differs", "", "the plugin treats parameters of 0 as absent", op("Selu", "HardSigmoid"),
           has_zero_parameters),
-    Cause("differs", "", "the page's default for axis is 1, the class's is 0",
+    Cause("differs", "", "the specification's default for axis is 1, the class's is 0",
           r'type="Soft[mM]ax" version="opset1"[^>]*>\s*(<(?!data)|<data\b(?![^>]*axis))'),
-    Cause("differs", r"shape \([\d, ]+\), expected", "the page's default for flatten is true, the class has none",
+    Cause("differs", r"shape \([\d, ]+\), expected", "the specification's default for flatten is true, not the class's",
           r'type="ExperimentalDetectronPriorGridGenerator"[^>]*>\s*(<(?!data)|<data\b(?![^>]*flatten))'),
-    Cause("differs", "", "the plugin cuts the bias to an integer, and takes axes for channels or all but them",
+    Cause("differs", "", "the plugin truncates the bias, and takes axes for the channels or for all others",
           op("LRN")),
     Cause("differs", r"\.\d+ instead of", "the plugin adds up steps in f32", op("Range")),
     Cause("differs", r"e\+?\d\d", "the plugin computes exp(x) - 1 of x near 0",
           op("Elu") + r'(?s:.*)alpha="[^"]*e\+?\d\d"'),
-    Cause("differs", rf"\d of \d{{5,}}|{NEAR}", "remainders of quotients near integers, which one rounding decides",
-          op("Mod", "FloorMod")),
+    Cause("differs", rf"\d of \d{{5,}}|{SMALL_ERROR}",
+          "remainders of quotients near integers, which one rounding decides", op("Mod", "FloorMod")),
     Cause("differs", "", "the plugin adds a scalar mask to all scores but the sink's", op("ScaledDotProductAttention")
           + r'(?s:.*)to-port="5"'),
-    Cause("differs", "instead of nan", "the plugin takes a scalar mask that is false to hide all keys",
+    Cause("differs", "instead of nan", "the plugin hides all keys if a scalar mask is false",
           r'element_type="boolean" shape=""(?s:.*)' + op("ScaledDotProductAttention")),
     Cause("differs", "instead of ([,;]|$)", "the plugin does not move strings", '"string"'),
     Cause("differs", "", "regions that do not fill the channels", op("RegionYolo")),
     Cause("differs", "", "probabilities below 0", op("Multinomial")),
-    Cause("differs", "", "numbers that are nearly 0, and are asked whether they are", op(r"Logical\w+")),
-    Cause("differs", r"\]: 0\.0 instead of|instead of 0\.0", "lengths beyond the steps there are",
+    Cause("differs", "", "truth values of numbers that are nearly 0", op(r"Logical\w+")),
+    Cause("differs", r"\]: 0\.0 instead of|instead of 0\.0", "lengths beyond the number of steps",
           op(r"(LSTM|GRU|RNN)Sequence")),
 )

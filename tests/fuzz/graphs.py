@@ -1,6 +1,6 @@
-"""Changes to a model that keep its document well formed, and often the model valid: each changes one thing.
+"""Small changes to a model that keep its document well formed, and often the model valid.
 
-A change takes a draft and a generator of random numbers, and returns whether it found something to change.
+A change takes a draft and a random generator, and returns whether it found something to change.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = ["-9223372036854775808", "-2147483648", "-100", "-3", "-2", "-1", "0",
 DIMS = [*EXTENTS, "?", "1..3", "2..", "..4"]
 TYPE_ATTRIBUTES = ("element_type", "destination_type", "output_type", "variable_type", "index_element_type")
 REAL = {"f32": "<f4", "f64": "<f8", "f16": "<f2"}
-SMALL = 4096  # bytes of a constant that gets random values
+SMALL_BYTES = 4096  # largest constant that gets random values
 
 
 @dataclass
@@ -50,10 +50,11 @@ class Draft:
 
 
 Change = Callable[[Draft, random.Random], bool]
-CHANGES: list[tuple[int, Change]] = []  # with how often each is drawn, in relation
+CHANGES: list[tuple[int, Change]] = []  # with their relative frequencies
 
 
 def change(weight: int) -> Callable[[Change], Change]:
+    """Register a function in `CHANGES` with a relative frequency."""
     def add(function: Change) -> Change:
         CHANGES.append((weight, function))
         return function
@@ -147,13 +148,13 @@ def no_attribute(draft: Draft, rng: random.Random) -> bool:
 @change(4)
 def other_values(draft: Draft, rng: random.Random) -> bool:
     """Set an element of a constant to a special number."""
-    found = [data for data in draft.constants() if _whole(data, "size") > 0]
+    found = [data for data in draft.constants() if _integer(data, "size") > 0]
     if not found:
         return False
     data = rng.choice(found)
     kind = data.get("element_type", "")
     size = max(1, ELEMENTS[kind].bits // 8) if kind in ELEMENTS else 1
-    at = _whole(data, "offset") + size * rng.randrange(max(1, _whole(data, "size") // size))
+    at = _integer(data, "offset") + size * rng.randrange(max(1, _integer(data, "size") // size))
     if kind in REAL:
         with np.errstate(over="ignore"):
             draft.weights[at:at + size] = np.array(rng.choice([0, -1, 1e30, float("inf"), float("nan"), 0.5]),
@@ -165,8 +166,8 @@ def other_values(draft: Draft, rng: random.Random) -> bool:
 
 
 @change(1)
-def other_place(draft: Draft, rng: random.Random) -> bool:
-    """Place a constant elsewhere in the weights, or give it another size."""
+def other_offset(draft: Draft, rng: random.Random) -> bool:
+    """Set another offset or size of a constant in the weights."""
     return _set(rng, draft.constants(), rng.choice(["offset", "size"]), [*EXTENTS, str(len(draft.weights)), "12", "24"])
 
 
@@ -179,14 +180,14 @@ def other_weights(draft: Draft, rng: random.Random) -> bool:
         del draft.weights[rng.randrange(len(draft.weights)):]
     else:
         at = rng.randrange(len(draft.weights))
-        part = draft.weights[at:at + SMALL]
-        draft.weights[at:at + SMALL] = rng.randbytes(len(part))
+        part = draft.weights[at:at + SMALL_BYTES]
+        draft.weights[at:at + SMALL_BYTES] = rng.randbytes(len(part))
     return True
 
 
 @change(1)
 def input_for_constant(draft: Draft, rng: random.Random) -> bool:
-    """Make an input of a constant; its values are drawn."""
+    """Turn a constant into an input, whose values are drawn."""
     found = draft.layers("Const")
     if not found:
         return False
@@ -366,12 +367,12 @@ def reordered(draft: Draft, rng: random.Random) -> bool:
 # ---- how changes are made
 
 def _refill(draft: Draft, data: Element, rng: random.Random) -> None:
-    """Give a constant random values of its own, as many as it declares; none if these are too many."""
+    """Give a constant its own random values, as many as it declares, unless these are too many."""
     count = 1
     for extent in filter(None, data.get("shape", "").split(",")):
         count *= int(extent) if extent.isdigit() else 0
     kind = ELEMENTS.get(data.get("element_type", ""))
-    if kind is None or kind.name == "string" or (size := kind.nbytes(count)) > SMALL:
+    if kind is None or kind.name == "string" or (size := kind.nbytes(count)) > SMALL_BYTES:
         return
     data.set("offset", str(len(draft.weights)))
     data.set("size", str(size))
@@ -406,7 +407,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _whole(data: Element, name: str) -> int:
+def _integer(data: Element, name: str) -> int:
     """Return an attribute that is a number, or else 0."""
     text = data.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else 0

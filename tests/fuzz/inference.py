@@ -20,10 +20,10 @@ from tests.harness.replay import EMULATED
 from .corpus import Subject
 
 Ports = Sequence[tuple[str, str]]  # the element type and the partial shape of each input
-LARGE = 2**20  # elements of an input, from which on a model is compiled only
+LARGE_ELEMENTS = 2**20  # elements of an input; a model with a larger one is only compiled
 REPLAYS = 3  # inferences of a stateless model on a device: one runs, one captures, one replays
-UNMEANT = re.compile(r"fault of ovgpu|\b[A-Z]\w+Error: ")  # what no error for the user says
-M_PERTURB = -6  # of glibc: what fills memory that is allocated and freed
+INTERNAL_ERROR = re.compile(r"fault of ovgpu|\b[A-Z]\w+Error: ")  # errors that are not meant for the user
+M_PERTURB = -6  # option of glibc's mallopt: the byte that fills allocated and freed memory
 PRECISION = {"INFERENCE_PRECISION_HINT": "dynamic"}
 
 
@@ -31,11 +31,11 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "dynamic"}
 class Outcome:
     """The end of a mutant in one process.
 
-    answered  with the outputs of every inference
-    large     compiled, but its inputs are too large to try
-    refused   by an error that is meant for the user
-    bare      with another exception
-    died, hung   a process that ended by itself, or did not answer in time
+    answered  `outputs` has those of every inference
+    large     it compiled, but its inputs are too large to run
+    refused   it raised an error that is meant for the user
+    bare      it raised another exception
+    died, hung   the process ended by itself, or did not answer in time
     """
 
     kind: str
@@ -46,11 +46,11 @@ class Outcome:
 
 
 def ovgpu_on(device: str) -> Callable[[Subject], Outcome]:
-    """Return what answers with ovgpu on a device."""
+    """Return a function that answers with ovgpu on a device."""
     import ovgpu
     from tests.harness import cuda
 
-    stack = ExitStack()  # which is open for as long as `answer` is there
+    stack = ExitStack()  # stays open as long as `answer` exists
     if device == EMULATED:
         stack.enter_context(cuda.registered("emulator"))
 
@@ -71,16 +71,16 @@ def answer_with(ovgpu: Any, subject: Subject, device: str) -> Outcome:
         if ovgpu.errors.is_out_of_memory(e):
             return Outcome("large", str(e))
         inputs = [] if compiled is None else _ports(compiled)
-        return Outcome("bare" if UNMEANT.search(str(e)) else "refused", _told(e), inputs=inputs)
+        return Outcome("bare" if INTERNAL_ERROR.search(str(e)) else "refused", _error_text(e), inputs=inputs)
     except MemoryError as e:
-        copied = traceback.extract_tb(e.__traceback__)[-1].filename == judge.__file__  # which copies inputs and outputs
-        return Outcome("large", str(e)) if copied else Outcome("bare", _told(e))
+        copied = traceback.extract_tb(e.__traceback__)[-1].filename == judge.__file__  # it copies inputs and outputs
+        return Outcome("large", str(e)) if copied else Outcome("bare", _error_text(e))
     except Exception as e:
-        return Outcome("bare", _told(e))
+        return Outcome("bare", _error_text(e))
 
 
 def openvino_plugin(perturbed: bool = False) -> Callable[[Subject], Outcome]:
-    """Return what answers with OpenVINO's CPU plugin. If perturbed, other stray bytes lie in memory that is new."""
+    """Return a function that answers with OpenVINO's CPU plugin. If perturbed, new memory holds other stray bytes."""
     ov = judge.openvino()
     if perturbed:
         ctypes.CDLL(None).mallopt(M_PERTURB, 0x55)
@@ -96,7 +96,7 @@ def openvino_plugin(perturbed: bool = False) -> Callable[[Subject], Outcome]:
 
 
 def openvino_reference() -> Callable[[Subject], Outcome]:
-    """Return what answers with OpenVINO's reference implementations."""
+    """Return a function that answers with OpenVINO's reference implementations."""
 
     def answer(subject: Subject) -> Outcome:
         try:
@@ -121,8 +121,8 @@ def fed(ports: Ports, call: Sequence[Value]) -> list[Value] | None:
     for number, (kind, shape) in enumerate(ports):
         given = call[number] if number < len(call) else None
         extents = _extents(shape, given)
-        if math.prod(extents) > LARGE or math.prod(filter(None, extents)) > 2**60 or len(extents) > 32:
-            return None  # the second is of empty arrays that NumPy does not make
+        if math.prod(extents) > LARGE_ELEMENTS or math.prod(filter(None, extents)) > 2**60 or len(extents) > 32:
+            return None  # the second condition is for empty arrays that NumPy cannot make
         if given is not None and given[1] == kind and given[0].shape == tuple(extents):
             found.append(given)
         else:
@@ -134,7 +134,7 @@ def fed(ports: Ports, call: Sequence[Value]) -> list[Value] | None:
 
 
 def _extents(shape: str, given: Value | None) -> list[int]:
-    """Return a shape that a partial one allows, that of the given value if it can be."""
+    """Return a shape that a partial shape allows, that of the given value if possible."""
     old = None if given is None else given[0].shape
     if shape in ("[...]", "..."):
         return list(old) if old is not None else [2, 3]
@@ -174,8 +174,8 @@ def expected(array: Any, kind: str, computed: str | None) -> Expected:
     return Expected(array, kind, computed if computed and kind == "f64" else kind)
 
 
-def _told(error: Exception) -> str:
-    """Return the error, with where it came from if it is not meant for the user."""
+def _error_text(error: Exception) -> str:
+    """Return the text of an error, with its origin if it is not meant for the user."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or error
     where = "".join(traceback.format_exception(cause)[-3:])

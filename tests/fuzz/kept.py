@@ -1,12 +1,13 @@
-"""Findings that are kept as tests: ``cases/NAME.xml``, with its weights and inputs beside it if it needs any.
+"""Findings that are stored as tests: ``cases/NAME.xml``, with its weights and inputs beside it if it needs any.
 
-The comment before the model says what is expected of it now:
+The comment before the model states its expected result:
 
     <!-- as OpenVINO -->    its outputs are OpenVINO's
-    <!-- answers -->        it can be computed, where OpenVINO cannot or contradicts itself
+    <!-- answers -->        it can be computed, while OpenVINO cannot or contradicts itself
     <!-- [Split] axis 1 is out of range -->    reading, compiling or running it raises an error that begins so
 
-A finding that is new has what was found there, and fails until it is mended and the comment says what is right.
+The comment of a new finding states the fault that was found. Its test fails until the fault is fixed and the comment
+states the right result.
 """
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def save(folder: Path, name: str, expected: str, subject: Subject) -> Path:
 
 
 def load(path: Path) -> tuple[str, Subject]:
-    """Return what is expected of a kept model, and the model."""
+    """Return the expected result of a stored model, and the model."""
     comment, _, xml = path.read_bytes().partition(b"-->\n")
     weights, inputs = path.with_suffix(".bin"), path.with_suffix(".npz")
     call = []

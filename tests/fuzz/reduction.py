@@ -1,4 +1,4 @@
-"""The smallest model that still shows a finding."""
+"""Reduction of a mutant to the smallest model that still shows its finding."""
 from __future__ import annotations
 
 import copy
@@ -18,7 +18,7 @@ PRECISIONS = {"FP32": "f32", "FP16": "f16", "FP64": "f64", "BF16": "bf16", "I64"
 
 
 def reduced(subject: Subject, changes: Sequence[int], corpus: Corpus, holds: Holds) -> Subject:
-    """Return what is left of a mutant when no change, inference or layer more can be done without."""
+    """Return a mutant without the changes, inferences and layers that its finding does not need."""
     found, left = mutated(subject, changes, corpus), list(changes)
     for change in changes:
         fewer = [other for other in left if other != change]
@@ -42,8 +42,8 @@ def reduced(subject: Subject, changes: Sequence[int], corpus: Corpus, holds: Hol
 
 
 def smaller_models(subject: Subject) -> Iterator[Subject]:
-    """Yield models with fewer layers: without a result or an assignment and what only that needs, or with an input
-    instead of a layer. The largest steps come first."""
+    """Yield models with fewer layers: without a result or an assignment and the layers that only it needs, or with an
+    input instead of a layer. The largest steps come first."""
     try:
         root = etree.fromstring(subject.xml)
     except etree.XMLSyntaxError:
@@ -57,7 +57,7 @@ def smaller_models(subject: Subject) -> Iterator[Subject]:
     if len(bare.findall("layers/layer")) < len(layers):
         yield _with(subject, bare)
     inner = [layer for layer in layers if layer.get("type") not in ("Parameter", "Const", "Result", "Assign")]
-    for layer in reversed(inner):  # the later ones leave less before them
+    for layer in reversed(inner):  # a cut at a later layer removes more layers
         cut = _cut(root, layer.get("id", ""))
         if cut is not None:
             yield _with(subject, cut)
@@ -80,20 +80,20 @@ def compacted(subject: Subject, holds: Holds) -> Subject:
 
 def _with(subject: Subject, root: etree._Element) -> Subject:
     """Return the subject with another document, and the values of the inputs that are left."""
-    kept = [layer.get("id") for layer in root.findall("layers/layer[@type='Parameter']")]
+    parameters = [layer.get("id") for layer in root.findall("layers/layer[@type='Parameter']")]
     old = etree.fromstring(subject.xml).findall("layers/layer[@type='Parameter']")
     number = {layer.get("id"): i for i, layer in enumerate(old)}
-    calls = [[call[number[i]] for i in kept if i in number and number[i] < len(call)] for call in subject.calls]
+    calls = [[call[number[i]] for i in parameters if i in number and number[i] < len(call)] for call in subject.calls]
     return replace(subject, xml=etree.tostring(root), calls=calls)
 
 
 def _pruned(root: etree._Element, without: set[str]) -> etree._Element:
-    """Return a copy without some layers, and without those that no result needs then."""
+    """Return a copy without some layers, and without those that no result needs any more."""
     root = copy.deepcopy(root)
     layers = {layer.get("id", ""): layer for layer in root.findall("layers/layer")}
     edges = root.findall("edges/edge")
     needed = [i for i, layer in layers.items() if layer.get("type") in ("Result", "Assign") and i not in without]
-    for i in needed:  # which grows
+    for i in needed:  # the loop extends the list
         needed += [source for edge in edges if edge.get("to-layer") == i
                    and (source := edge.get("from-layer", "")) not in needed]
     for i, layer in layers.items():
@@ -106,7 +106,7 @@ def _pruned(root: etree._Element, without: set[str]) -> etree._Element:
 
 
 def _cut(root: etree._Element, number: str) -> etree._Element | None:
-    """Return a copy in which a layer of one output is an input, if its output says of which shape."""
+    """Return a copy with an input in place of a layer, None unless the layer has one output of a known type."""
     root = copy.deepcopy(root)
     layer = next(e for e in root.findall("layers/layer") if e.get("id") == number)
     ports = layer.findall("output/port")

@@ -1,4 +1,4 @@
-"""Findings of the fuzzer, which stay found."""
+"""Findings of the fuzzer, which have the results that their comments state."""
 from __future__ import annotations
 
 import re
@@ -42,7 +42,7 @@ def test_kept(path: Path, device: str) -> None:
 
 
 def test_cases_are_documents() -> None:
-    """Each says what is expected of it."""
+    """Every case states its expected result."""
     assert CASES
     for path in CASES:
         assert re.match(rb"<!-- (as OpenVINO|answers|\[\w+\] .*) -->\n<", path.read_bytes()), path

@@ -1,4 +1,4 @@
-"""Traits of a model that explain differences: the sizes of its values, the types that meet in it."""
+"""Traits of a model that explain differences: the sizes of its values, and the element types in it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -12,28 +12,34 @@ from tests.harness.elements import ELEMENTS
 
 from .corpus import Subject
 
-FEW = 20  # layers
-FAR = 1e15
+FEW_LAYERS = 20
+EXTREME = 1e15
+MILLION = 1_000_000
 REAL = {name: ELEMENTS[name].dtype for name in ("f64", "f32", "f16", "bf16")}
-WIDE = {name: ELEMENTS[name].dtype for name in ("i64", "u64", "u32")}
+WIDE = {name: ELEMENTS[name].dtype for name in ("i64", "u64", "i32", "u32")}
 
 
 def is_small(subject: Subject) -> bool:
-    """Return whether this is a few layers, not a whole model."""
-    return subject.xml.count(b"<layer ") <= FEW
+    """Return whether a model has only a few layers."""
+    return subject.xml.count(b"<layer ") <= FEW_LAYERS
 
 
 def has_extreme_values(subject: Subject) -> bool:
-    """Return whether a real constant or input has values that are not finite, or beyond `FAR`."""
+    """Return whether a real constant or input has values that are not finite, or beyond `EXTREME`."""
     with np.errstate(all="ignore"):
-        return any(not bool((np.abs(v.astype(np.float64)) < FAR).all()) for v in _values(subject, REAL))
+        return any(not bool((np.abs(v.astype(np.float64)) < EXTREME).all()) for v in _values(subject, REAL))
 
 
 def has_wide_integers(subject: Subject) -> bool:
-    """Return whether an integer constant or input has values that i32 does not hold, other than the greatest of i64,
-    which stands for the end of an axis."""
+    """Return whether an integer constant or input has values beyond i32, other than the greatest of i64, which stands
+    for the end of an axis."""
     return any(bool((((v > 2**31 - 1) & (v != 2**63 - 1)) | (v.astype(np.float64) < -2**31)).any())
                for v in _values(subject, WIDE))
+
+
+def has_millions(subject: Subject) -> bool:
+    """Return whether an integer constant or input, which may be a trip count or a shift, is in the millions."""
+    return any(bool((v.astype(np.float64) >= MILLION).any()) for v in _values(subject, WIDE))
 
 
 def has_zero_parameters(subject: Subject) -> bool:

@@ -1,4 +1,4 @@
-"""The comparison of ovgpu and OpenVINO: whether they agree on a mutant, and if not, whether that has a known cause."""
+"""Comparison of ovgpu and OpenVINO on a mutant: they agree, differ for a known cause, or there is a finding."""
 from __future__ import annotations
 
 import re
@@ -24,13 +24,13 @@ FINDINGS = ("bare", "died", "hung", "refused", "differs")
 """An exception that is not meant for users, a process that died or hung; ovgpu refuses what OpenVINO computes, or
 computes something else."""
 
-SLOW = 0.03  # seconds on the first device, from which on the emulator may take too long
-MANY = 20_000  # elements of the inputs, likewise
+SLOW_SECONDS = 0.03  # on the first device; the emulator may take too long for slower models
+MANY_ELEMENTS = 20_000  # in the inputs; the emulator may take too long for more
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of `GOOD` or `FINDINGS`, and more words about it."""
+    """One of `GOOD` or `FINDINGS`, with an explanation and the device."""
 
     kind: str
     text: str = ""
@@ -47,14 +47,14 @@ class Verdict:
 
     @property
     def signature(self) -> str:
-        """The same for findings that are likely one fault."""
+        """A text that is equal for findings that are likely one fault."""
         text = re.sub(r"\(layer .*|'[^']*'", "", self.text.strip().partition("\n")[0])
         return f"{self.kind} {re.sub(r'-?[0-9][-+.e0-9]*', '0', text)[:120]}"
 
 
 class Court:
-    """ovgpu on devices, and the voices of OpenVINO: its plugin, the plugin on memory in which other stray bytes lie,
-    and its reference implementations."""
+    """Workers for ovgpu on devices, and for OpenVINO: its plugin, its plugin with other stray bytes in new memory, and
+    its reference implementations."""
 
     def __init__(self, devices: Sequence[str], limits: Limits) -> None:
         self.ovgpu = {device: Worker(limits, ovgpu_on, device) for device in devices}
@@ -74,12 +74,12 @@ class Court:
             worker.send(subject)
         wanted, *found = [worker.receive() for worker in workers]
         given = fed(found[0].inputs, subject.calls[0] if subject.calls else []) or []
-        large = sum(array.size for array, _ in given) > MANY
+        large = sum(array.size for array, _ in given) > MANY_ELEMENTS
         verdicts: list[Verdict] = []
         for device, outcome in zip(self.ovgpu, found):
             if verdicts and found[0].kind == "refused" and outcome.kind in ("refused", "answered"):
-                break  # kernels do not look at values, the CPU has: its verdict counts
-            slow = outcome.kind == "hung" and (wanted.kind == "hung" or found[0].seconds > SLOW or large)
+                break  # kernels do not check values, but the CPU does: its verdict counts
+            slow = outcome.kind == "hung" and (wanted.kind == "hung" or found[0].seconds > SLOW_SECONDS or large)
             verdict = Verdict(LARGE) if slow else self._verdict(subject, outcome, wanted)
             verdicts.append(replace(verdict, device=device))
             if not verdicts[-1].good:
@@ -87,8 +87,10 @@ class Court:
         return verdicts[0]
 
     def _verdict(self, subject: Subject, found: Outcome, wanted: Outcome) -> Verdict:
-        if found.kind in ("bare", "died", "hung"):
+        if found.kind in ("bare", "died"):
             return Verdict(found.kind, found.text)
+        if found.kind == "hung":
+            return explained(Verdict("hung", found.text), subject)
         if "large" in (found.kind, wanted.kind):
             return Verdict(LARGE)
         if found.kind == "refused":
@@ -99,7 +101,7 @@ class Court:
         return self._differs(subject, found, wanted, difference) if difference else Verdict(SAME)
 
     def _refused(self, subject: Subject, found: Outcome, wanted: Outcome) -> Verdict:
-        """Compare once more with OpenVINO told what the inputs are: it sees what is wrong with some then."""
+        """Ask OpenVINO again with constant inputs: it then finds errors in some models."""
         if self.plugin.ask(frozen(subject, wanted)).kind != "answered":
             return Verdict(BOTH_REFUSE, "OpenVINO only when it knows the inputs")
         return explained(Verdict("refused", found.text), subject)
@@ -130,7 +132,7 @@ class Court:
 
 
 def differ(found: Outcome, wanted: Outcome, subject: Subject) -> str:
-    """Return how the outputs differ, or nothing."""
+    """Return how the outputs differ, or an empty string."""
     try:
         with np.errstate(all="ignore"):
             for number, (some, others) in enumerate(zip(found.outputs, wanted.outputs, strict=True)):
@@ -147,7 +149,7 @@ def explained(verdict: Verdict, subject: Subject) -> Verdict:
 
 
 def frozen(subject: Subject, outcome: Outcome) -> Subject:
-    """Return the model with constants in the place of its inputs, as they are in the first inference."""
+    """Return the model with its inputs replaced by constants, which have the values of the first inference."""
     weights = bytearray(subject.weights)
 
     def freeze(layer: etree._Element, array: Any, kind: str) -> dict[str, str]:
@@ -162,7 +164,7 @@ def frozen(subject: Subject, outcome: Outcome) -> Subject:
 
 
 def fixed(subject: Subject, outcome: Outcome) -> Subject:
-    """Return the model with inputs of static shapes, as they are in the first inference."""
+    """Return the model with static input shapes, which are those of the first inference."""
     return _with_inputs(subject, outcome, lambda *_: {})
 
 

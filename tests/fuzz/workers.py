@@ -1,4 +1,4 @@
-"""Processes that answer one question after the other, watched: each answer has a limit of time and of memory."""
+"""Watched worker processes, whose answers have limits of time and memory."""
 from __future__ import annotations
 
 import contextlib
@@ -18,9 +18,9 @@ from typing import Any
 from .corpus import Subject
 from .inference import Outcome
 
-CONTEXT = multiprocessing.get_context("fork")  # of a process that has neither inferred nor asked OpenVINO
-START = 120.0  # seconds until a worker is ready
-TAIL = 2000  # characters of what a worker said last
+CONTEXT = multiprocessing.get_context("fork")  # safe, because the parent neither infers nor calls OpenVINO
+START_SECONDS = 120.0  # until a worker is ready
+OUTPUT_CHARACTERS = 2000  # characters of a worker's last output
 Answer = Callable[[Subject], Outcome]
 
 
@@ -33,22 +33,22 @@ class Limits:
 
 
 class Worker:
-    """A process that answers with ``make(*args)``, made there. It is replaced when it ends, or has reached a limit."""
+    """A process that calls the function made by ``make(*args)`` in it. It is replaced if it ends or reaches a limit."""
 
     def __init__(self, limits: Limits, make: Callable[..., Answer], *args: Any) -> None:
         self.limits, self.make, self.args = limits, make, args
         self.process: Any = None
 
     def ask(self, subject: Subject) -> Outcome:
-        """Return how a subject ends."""
+        """Return the outcome of a subject."""
         self.send(subject)
         return self.receive()
 
     def send(self, subject: Subject) -> None:
-        """Begin with a subject, whose outcome `receive` then returns."""
+        """Send a subject, whose outcome `receive` then returns."""
         if self.process is None:
             self._start()
-        with contextlib.suppress(ConnectionError):  # of a process that has ended, which `receive` tells
+        with contextlib.suppress(ConnectionError):  # the process has ended, which `receive` reports
             self.pipe.send(subject)
 
     def receive(self) -> Outcome:
@@ -60,7 +60,7 @@ class Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             return self._lost("died", f"exit code {self.process.exitcode}")
-        os.kill(self.process.pid, signal.SIGABRT)  # tells where all threads are
+        os.kill(self.process.pid, signal.SIGABRT)  # faulthandler prints the stacks of all threads
         self.process.join(10)
         return self._lost("hung", f"no answer in {self.limits.seconds} s")
 
@@ -80,20 +80,20 @@ class Worker:
             theirs, self.output.fileno(), self.limits, self.make, *self.args))
         self.process.start()
         theirs.close()
-        if not self.pipe.poll(START):
+        if not self.pipe.poll(START_SECONDS):
             raise TimeoutError("a worker did not start")
         self.pipe.recv()
 
     def _lost(self, kind: str, text: str) -> Outcome:
         """Return the outcome of a process that is lost, and forget it."""
         self.output.seek(0)
-        said = self.output.read()[-TAIL:].decode(errors="replace")
+        printed = self.output.read()[-OUTPUT_CHARACTERS:].decode(errors="replace")
         self.close()
-        return Outcome(kind, f"{text}\n{said}")
+        return Outcome(kind, f"{text}\n{printed}")
 
 
 def _serve(pipe: Connection, output: int, limits: Limits, make: Callable[..., Answer], *args: Any) -> None:
-    """Answer until nobody asks any more; the worker's own code."""
+    """Answer in the worker until the pipe is closed."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()

@@ -1,7 +1,7 @@
 """CuPy's own arrays on the emulated card: `pytest --device arrays`.
 
-What reshapes, slices and takes addresses is CuPy's, as on a card, and refuses what it would refuse there. Memory,
-copies, streams, modules and launches are the emulator's, and so is what CuPy would compute with kernels of its own.
+CuPy itself reshapes, slices and takes addresses, with the same errors as on a card. Memory, copies, streams, modules
+and launches are the emulator's, and so are the computations for which CuPy has kernels.
 """
 
 from __future__ import annotations
@@ -88,23 +88,23 @@ def _array(emulated: EmulatedArray) -> ndarray:
 
 
 def evaluate(op: op_module.Op, xp: Adapter, inputs: Sequence[Any], types: Sequence[Any]) -> Sequence[Any]:
-    """`ovgpu.ops.base.op.evaluate`, on the emulator's arrays where these are CuPy's."""
+    """Evaluate as `ovgpu.ops.base.op.evaluate`, but on the emulator's arrays if the inputs are CuPy's."""
     if not isinstance(xp, CupyAdapter):
         return op_module.evaluate(op, xp, inputs, types)
-    found: Sequence[Any] = _cupys(op_module.evaluate(op, CupyAdapter(emulator), _emulated(inputs), types))
+    found: Sequence[Any] = _to_cupy(op_module.evaluate(op, CupyAdapter(emulator), _to_emulator(inputs), types))
     return found
 
 
-def _emulated(value: Any) -> Any:
-    """The emulator's arrays for CuPy's, in lists as well."""
+def _to_emulator(value: Any) -> Any:
+    """Return `value` with the emulator's arrays in place of CuPy's, also inside lists."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_emulated, value))
+        return type(value)(map(_to_emulator, value))
     return value.emulated if isinstance(value, ndarray) else value
 
 
-def _cupys(value: Any) -> Any:
+def _to_cupy(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_cupys, value))
+        return type(value)(map(_to_cupy, value))
     return _array(value) if isinstance(value, EmulatedArray) else value
 
 
@@ -115,7 +115,7 @@ class Module(Namespace):
         found = getattr(emulator, name)
         if isinstance(found, type) or not callable(found):
             return found
-        return lambda *args, **named: _cupys(found(*_emulated(args), **named))
+        return lambda *args, **named: _to_cupy(found(*_to_emulator(args), **named))
 
 
 def empty(shape: Any, dtype: Any = float) -> ndarray:

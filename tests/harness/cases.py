@@ -1,4 +1,4 @@
-"""Cases of single operations: a table row says what to feed, OpenVINO says what must come out.
+"""Cases of single operations: a table row gives the inputs, OpenVINO gives the expected outputs.
 
     from tests.harness import Case, In, check, const
 
@@ -9,8 +9,8 @@
     ]
     test_cases = check(CASES)
 
-Every case runs with static shapes and with dynamic ones, on NumPy and on the emulated device. An id that
-is not given is made of types, shapes and attributes; random data are seeded by it. Ids are distinct per file.
+Every case runs with static and with dynamic shapes, on NumPy and on the emulated device. The default id is made of
+types, shapes and attributes. The id seeds random data, and is unique in its file.
 """
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from .replay import DEVICES, EMULATED, Watch
 from .tolerance import Tol, compare_all
 
 Array = np.ndarray[Any, Any]
-DRAWS = 3  # of the inputs of a case
-CAPTURED = 2  # the inference on a device that is the first to do nothing but replay: one runs, the next captures
+DRAWS = 3  # draws of the inputs of a case
+CAPTURED = 2  # index of the first inference on a device that only replays: one runs, the next captures
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +72,17 @@ class In:
 
 
 def const(data: Any, dtype: str = "i64") -> In:
-    """A constant input with these values."""
+    """Return a constant input with these values."""
     return In(np.shape(data), dtype, np.asarray(data), const=True)
 
 
 def given(data: Any, dtype: str | None = None) -> In:
-    """A parameter with these values; `dtype` defaults to that of the array."""
+    """Return a parameter with these values; `dtype` defaults to that of the array."""
     return In(np.shape(data), dtype or name_of(np.asarray(data).dtype), np.asarray(data))
 
 
 class Runnable(Protocol):
-    """What `check` takes: `Case` or `Scenario`."""
+    """Interface of `Case` and `Scenario`, which `check` runs."""
 
     @property
     def name(self) -> str: ...
@@ -97,12 +97,12 @@ class Runnable(Protocol):
 class Case:
     """One operation with its inputs.
 
-    outputs   how many outputs, or their element types
-    tol       None for the table's tolerance, or with its cause on its line: a number (rtol = atol),
-              `Tolerance(...)`, `Sum(terms)` for reductions and GEMM
-    oracle    "cpu" the plugin, "evaluate" the reference, "auto" whichever answers, "value" `expect`
-    expect    for "value" (implied): the output arrays, or a callable of the input arrays that gives them
-    error     a regular expression: reading, compiling or running must raise, opening with "[op]"
+    outputs   the number of outputs, or their element types
+    tol       None for the table's tolerance; a number (rtol = atol), `Tolerance(...)`, or `Sum(terms)` for
+              reductions and GEMM, with its cause as a comment on its line
+    oracle    "cpu": OpenVINO's plugin; "evaluate": its reference; "auto": the first that answers; "value": `expect`
+    expect    for "value" (implied): the output arrays, or a callable of the input arrays that returns them
+    error     a regular expression: reading, compiling or running must raise an error that begins with "[op]"
     dynamic   also run with all dims of all parameters dynamic
     rankless  also run with a dynamic rank
     """
@@ -144,7 +144,7 @@ class Case:
         return f"{self.op} {self.version}"
 
     def arrays(self, draw: int = 0) -> list[Array]:
-        """The inputs; `draw` 1, 2, ... redraw the random parameters, and move the elements of given floats."""
+        """Return the inputs. `draw` 1, 2, ... redraws random parameters, and rolls the elements of given floats."""
         seed = zlib.crc32(self.name.encode())
         arrays = [i.array(np.random.default_rng([seed, n, 0 if i.fixed else draw]))
                   for n, i in enumerate(self.inputs)]
@@ -176,7 +176,7 @@ class Case:
         return [[judge.Expected.of(a) for a in (w if isinstance(w, tuple | list) else [w])] for w in wanted]
 
     def run(self, variant: Variant, device: str) -> None:
-        """Compares outputs for changing inputs, or checks the error."""
+        """Compare outputs for changing inputs, or check the error."""
         where = f"[{self.op}] {self.name} ({variant}, {device})"
         if self.error is not None:
             with pytest.raises(Exception) as caught:
@@ -188,7 +188,7 @@ class Case:
             watch.close(self.group, self.name, variant)
 
     def watched(self, variant: Variant, device: str) -> Watch:
-        """Compares outputs for changing inputs; on a device, what else than graphs that took."""
+        """Compare outputs for changing inputs; return the watch, which saw work besides graph launches on a device."""
         where = f"[{self.op}] {self.name} ({variant}, {device})"
         wanted, request, watch = self.expected, compile(self.net, variant, device), Watch()
         for run, draw in enumerate((*range(DRAWS), 0)):
@@ -198,23 +198,23 @@ class Case:
         return watch
 
     def parameters(self, arrays: list[Array]) -> list[Value]:
-        """What is fed to the net, of all the inputs."""
+        """Return the inputs that are parameters of the net."""
         return [(a, i.dtype) for i, a in zip(self.inputs, arrays) if not i.const]
 
 
 def variants_of(dynamic: bool, rankless: bool) -> tuple[Variant, ...]:
-    """How a model is declared: always static, the others where asked for."""
+    """Return the variants in which a model is declared: always static, the others on request."""
     return ("static", *(["dynamic"] if dynamic else []), *(["rankless"] if rankless else []))
 
 
 def across(versions: Iterable[str], cases: Iterable[Case]) -> list[Case]:
-    """The same cases for several versions of an op."""
+    """Return the same cases for several versions of an op."""
     cases = list(cases)
     return [replace(case, version=version) for version in versions for case in cases]
 
 
 def check(cases: Sequence[Runnable]) -> Callable[..., None]:
-    """A pytest function that runs the cases: `test_cases = check(CASES)`."""
+    """Return a pytest function that runs the cases: `test_cases = check(CASES)`."""
     seen: set[str] = set()
     for case in cases:
         if case.name in seen:
@@ -227,25 +227,25 @@ def check(cases: Sequence[Runnable]) -> Callable[..., None]:
     def test(case: Runnable, variant: Variant, device: str) -> None:
         case.run(variant, device)
 
-    test.cases = tuple(cases)  # type: ignore[attr-defined]  # what test_coverage counts
+    test.cases = tuple(cases)  # type: ignore[attr-defined]  # read by `conformance` and `store`
     return test
 
 
 def api() -> Any:
-    """The library under test."""
+    """Return the library under test."""
     import ovgpu
 
     return ovgpu
 
 
 def compile(net: Net, variant: Variant, device: str) -> Any:
-    """An InferRequest of the library under test, which computes in the types that the case has."""
+    """Return an InferRequest of the library under test, which computes in the types that the net declares."""
     core, config = api().Core(), {"INFERENCE_PRECISION_HINT": "dynamic"}
     return core.compile_model(core.read_model(*net.build(variant)), device, config).create_infer_request()
 
 
 def check_error(where: str, error: BaseException, op: str, pattern: str) -> None:
-    """One clear exception: opens with the op, and says what is wrong."""
+    """Check that an error message begins with the op and matches the pattern."""
     text = str(error)
     assert text.startswith(f"[{op}]"), f"{where}: the error does not begin with [{op}]: {text!r}"
     assert re.search(pattern, text), f"{where}: the error does not match {pattern!r}: {text!r}"

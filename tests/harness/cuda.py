@@ -1,8 +1,7 @@
 """CuPy itself in the emulator's place, on a machine with a GPU: `pytest --device cuda`.
 
-Tests that ask for the fixture `emulated` then run on the card, and nothing else about them changes: what they call
-`cupy_emu` is CuPy. The order of threads is the card's own, and what only the emulator can count equals whatever it is
-compared with.
+Tests that use the fixture `emulated` then run on the card without other changes: the name `cupy_emu` refers to CuPy in
+them. The order of threads is the card's own. Counters that only the emulator has pass every comparison.
 """
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from .replay import EMULATED
 
 
 class Card(ModuleType):
-    """CuPy, with the names besides that tests use of the emulator."""
+    """CuPy, with the emulator's additional names that tests use."""
 
     is_emulated = False
 
@@ -39,7 +38,7 @@ class Card(ModuleType):
 
 
 class Uncounted(int):
-    """A number that was not counted: whatever is said of it is taken for true."""
+    """A number that was not counted: every comparison with it is true."""
 
     __hash__ = int.__hash__
 
@@ -55,7 +54,7 @@ class Uncounted(int):
 
 
 def uncounted() -> Any:
-    """Counters of such numbers."""
+    """Return counters whose values are `Uncounted`."""
     from tests.emulator.state import Counters
 
     class Idle(Counters):
@@ -78,7 +77,7 @@ class Namespace(SimpleNamespace):
 
 
 def _streams(base: Any) -> Any:
-    """Streams of tests, which wait for the null stream's work and it for theirs: where arrays are made and read."""
+    """Return a stream class that synchronizes with the null stream, on which tests make and read arrays."""
 
     class Stream(base):  # type: ignore[misc]
         def __init__(self, non_blocking: bool = False) -> None:
@@ -92,7 +91,7 @@ def _streams(base: Any) -> Any:
 
 @contextmanager
 def bound(where: str) -> Iterator[None]:
-    """Within the block the CUDA backend runs on the "emulator", or on the card ("cuda")."""
+    """Bind the CUDA backend within the block: to the "emulator", to CuPy's "arrays" on it, or to the card ("cuda")."""
     from ovgpu.backends.cuda import rt
     from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 
@@ -119,7 +118,7 @@ def bound(where: str) -> Iterator[None]:
 
 @contextmanager
 def registered(where: str) -> Iterator[str]:
-    """Within the block there is a device of that name: the CUDA backend, bound likewise."""
+    """Register the CUDA backend as a device within the block, bound as by `bound`; yield the device's name."""
     from ovgpu.api import devices
     from ovgpu.backends.cuda import CudaBackend
 
@@ -133,7 +132,7 @@ def registered(where: str) -> Iterator[str]:
 
 @contextmanager
 def renamed(real: Card) -> Iterator[None]:
-    """Within the block, what tests have imported as the emulator is the card."""
+    """Replace the emulator by the card within the block, in all test modules that import it."""
     from tests.emulator import cupy_emu, state
 
     with pytest.MonkeyPatch.context() as patch:

@@ -15,9 +15,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Element:
+    """An element type: its name, the dtype of a logical array, its name in the XML, and the bits of an element."""
+
     name: str
     dtype: np.dtype[Any]
-    precision: str  # the word ports use in the XML
+    precision: str  # of ports in the XML
     bits: int
 
     def nbytes(self, count: int) -> int:
@@ -47,7 +49,7 @@ INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
 
 def name_of(dtype: Any) -> str:
-    """Element type of a numpy dtype: float32 -> 'f32'."""
+    """Return the element type of a numpy dtype: float32 -> 'f32'."""
     dtype = np.dtype(dtype)
     return "string" if dtype.kind in "UOST" else _BY_DTYPE[dtype]
 
@@ -57,16 +59,16 @@ def is_float(name: str) -> bool:
 
 
 def as_logical(values: Any, name: str) -> np.ndarray[Any, Any]:
-    """`values` as a logical array of element type `name`."""
+    """Return `values` as a logical array of element type `name`."""
     element = ELEMENTS[name]
-    if name in ("i4", "u4"):  # ml_dtypes converts to its 4-bit integers from i8 and u8 alone
+    if name in ("i4", "u4"):  # ml_dtypes converts to its 4-bit integers only from i8 and u8
         values = np.asarray(values).astype(np.int8 if name == "i4" else np.uint8)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(values).astype(element.dtype)
 
 
 def pack(array: np.ndarray[Any, Any], name: str) -> bytes:
-    """The bytes OpenVINO stores for a logical array."""
+    """Return the bytes that OpenVINO stores for a logical array."""
     bits = ELEMENTS[name].bits
     if name == "string":  # i32 count, i32 offsets of the beginnings and of the end, then the bytes
         words = [str(word).encode() for word in array.reshape(-1)]
@@ -91,7 +93,7 @@ def pack(array: np.ndarray[Any, Any], name: str) -> bytes:
 
 
 def unpack(data: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The logical array stored in `data`: the inverse of `pack`."""
+    """Return the logical array stored in `data`: the inverse of `pack`."""
     element, count = ELEMENTS[name], math.prod(shape)
     bits, raw = element.bits, np.frombuffer(data, np.uint8)
     if bits >= 8:
@@ -115,7 +117,7 @@ def unpack(data: bytes, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, An
 
 
 def _to_bits(codes: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """Each row's codes as one row of single bits, most significant first."""
+    """Return each row's codes as one row of single bits, most significant first."""
     each = np.unpackbits(codes[:, :, None], axis=2)[:, :, 8 - bits:]
     return each.reshape(len(codes), codes.shape[1] * bits)
 

@@ -1,4 +1,4 @@
-"""A judge that survives OpenVINO: random cases lead its plugin where it crashes, so it answers from another process."""
+"""A judge in a separate process, which survives crashes of OpenVINO's plugin on random cases."""
 from __future__ import annotations
 
 import atexit
@@ -14,10 +14,10 @@ from .judge import Expected, Judge, Oracle, Refused, Value
 T = TypeVar("T")
 
 
-def ask(question: Callable[..., T], *given: Any) -> T:
-    """What a function answers that asks OpenVINO; `Refused` also where the process of OpenVINO ends on the way."""
+def ask(question: Callable[..., T], *arguments: Any) -> T:
+    """Return the answer of a function that calls OpenVINO. Raise `Refused` also if OpenVINO ends its process."""
     try:
-        return process().submit(answered, question, *given).result()
+        return process().submit(answered, question, *arguments).result()
     except BrokenProcessPool:
         process.cache_clear()
         raise Refused("OpenVINO ended its process") from None
@@ -25,19 +25,20 @@ def ask(question: Callable[..., T], *given: Any) -> T:
 
 @functools.cache
 def process() -> ProcessPoolExecutor:
-    """The process that asks OpenVINO, one after the other crashes."""
+    """Return the process that calls OpenVINO; a new one starts after a crash."""
     started = ProcessPoolExecutor(1, get_context("spawn"))
     atexit.register(started.shutdown)
     return started
 
 
-def answered(question: Callable[..., T], *given: Any) -> T:
+def answered(question: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of OpenVINO in the other process; raise only errors that can be pickled."""
     try:
-        return question(*given)
-    except RuntimeError as error:  # OpenVINO's own do not survive pickling
+        return question(*arguments)
+    except RuntimeError as error:  # OpenVINO's exceptions do not survive pickling
         raise Refused(str(error)) from None
 
 
 def expect(xml: bytes, weights: bytes, oracle: Oracle, inputs: Sequence[Value]) -> list[Expected]:
-    """What `Judge` expects of one inference."""
+    """Return the outputs that `Judge` expects of one inference."""
     return Judge(xml, weights, oracle).expect(inputs)

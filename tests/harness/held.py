@@ -21,6 +21,7 @@ class Held(NamedTuple):
 
 
 def held(device: str) -> Held:
+    """Collect garbage, and count what the process holds."""
     gc.collect()
     gc.collect()  # the first collection frees object arrays, whose elements only the second one can see
     objects = len(gc.get_objects())

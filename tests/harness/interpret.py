@@ -1,8 +1,8 @@
-"""What a net computes, in NumPy: control flow and state as the specification has them, for where OpenVINO errs.
+"""Interpreter of nets in NumPy: control flow and state as specified, for tests where OpenVINO errs.
 
     outputs = interpret(net, [x, y], states)
 
-The states are those that the inference finds, and then those that it leaves. Of other layers there are a few.
+`states` holds the states before the inference, and is updated to those after it. A few other layers are supported.
 """
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Values = dict[tuple[int, int], Array]  # by layer and output
 
 
 def interpret(net: Net, inputs: Sequence[Array], states: States | None = None) -> list[Array]:
-    """The results of a net, in order, for its parameters in order."""
+    """Return the results of a net in order, for its parameters in order."""
     given = {port.layer: x for port, x in zip(net.parameters.values(), inputs, strict=True)}
     found = run(net, given, {} if states is None else states)
     return [found[layer.id, 0] for layer in net.nodes if layer.type == "Result"]
 
 
 def run(net: Net, given: Mapping[int, Array], states: States) -> Values:
-    """The values of all layers; ``given`` are those of the parameters. Assigns take effect at the end."""
+    """Return the values of all layers; ``given`` has those of the parameters. Assigns take effect at the end."""
     values: Values = {}
     assigned: States = {}
     for layer in net.nodes:
@@ -49,7 +49,7 @@ def run(net: Net, given: Mapping[int, Array], states: States) -> Values:
 
 
 def initial(layer: Layer, inputs: Sequence[Array]) -> Array:
-    """What a variable begins with."""
+    """Return the initial value of a variable."""
     if inputs:
         return inputs[0]
     shape = [int(dim) for dim in layer.attrs["variable_shape"].split(",") if dim]
@@ -57,7 +57,7 @@ def initial(layer: Layer, inputs: Sequence[Array]) -> Array:
 
 
 def computed(layer: Layer, inputs: Sequence[Array]) -> Sequence[Array]:
-    """The outputs of a layer that keeps nothing."""
+    """Return the outputs of a layer without state."""
     if layer.type == "Const":
         assert layer.data is not None
         shape = [int(dim) for dim in layer.attrs["shape"].split(",") if dim]
@@ -79,19 +79,20 @@ def computed(layer: Layer, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def ends(extent: int, start: int, end: int) -> tuple[int, int]:
+    """Return the first and last position of slices, counted from the start."""
     first, last = (v + extent + 1 if v < 0 else v for v in (start, end))
     return first, last
 
 
 def trips(extent: int, axis: int, start: int = 0, end: int = -1, stride: int = 1, part_size: int = 1) -> int:
-    """How many slices an axis has."""
+    """Return the number of slices of an axis."""
     first, last = ends(extent, start, end)
     return (last - first) // stride
 
 
 def sliced(x: Array, i: int | None, axis: int, start: int = 0, end: int = -1, stride: int = 1,
            part_size: int = 1) -> Array:
-    """Slice ``i``; for None zeros like one, of an axis that has none."""
+    """Return slice ``i``, or for None zeros of the shape of a slice, for an axis that has none."""
     if i is None:
         return np.zeros_like(np.repeat(x.sum(axis, x.dtype, keepdims=True), part_size, axis))
     begin = ends(x.shape[axis], start, end)[0] + i * stride - (part_size if stride < 0 else 0)
@@ -99,9 +100,9 @@ def sliced(x: Array, i: int | None, axis: int, start: int = 0, end: int = -1, st
 
 
 def iterated(layer: Layer, maps: Maps, inputs: Sequence[Array], limit: int) -> Sequence[Array]:
-    """The outputs of a body that runs ``limit`` times, without a limit if it is negative, or until it says no."""
+    """Return the outputs of a body that runs ``limit`` times (any number if negative) or until its condition fails."""
     carried: dict[int, Array] = {}
-    seen: list[Values] = []
+    iterations: list[Values] = []
 
     def once(i: int | None) -> Values:
         given = {inner.layer: sliced(inputs[port], i, **attrs) if attrs else inputs[port]
@@ -113,16 +114,16 @@ def iterated(layer: Layer, maps: Maps, inputs: Sequence[Array], limit: int) -> S
         return run(layer.bodies["body"], given, {})
 
     for i in range(limit) if limit >= 0 else count():
-        seen.append(once(i))
-        carried = {parameter.layer: seen[-1][result.layer, 0] for result, parameter in maps.back_edges or ()}
-        if maps.condition is not None and not seen[-1][maps.condition.layer, 0].item():
+        iterations.append(once(i))
+        carried = {parameter.layer: iterations[-1][result.layer, 0] for result, parameter in maps.back_edges or ()}
+        if maps.condition is not None and not iterations[-1][maps.condition.layer, 0].item():
             break
     started = {inner.layer: inputs[port] for port, inner, attrs in maps.inputs if not attrs}
     first = {result.layer: started[parameter.layer] for result, parameter in maps.back_edges or ()
              if parameter.layer in started}
     outputs = []
     for _, result, attrs in maps.outputs:
-        parts = [values[result.layer, 0] for values in seen]
+        parts = [values[result.layer, 0] for values in iterations]
         if "axis" not in attrs:
             outputs.append(parts[-1] if parts else first[result.layer])
         elif parts:
@@ -149,7 +150,7 @@ def gru(attrs: Mapping[str, Any], x: Array, h: Array, w: Array, r: Array, b: Arr
 
 
 def cut(attrs: Mapping[str, Any], x: Array, start: Array, stop: Array, step: Array, axes: Array) -> Sequence[Array]:
-    """Slice-8; where it walks backwards, it does so to the beginning."""
+    """Compute Slice-8; a negative step runs to the beginning of the axis."""
     where = [slice(None)] * x.ndim
     for axis, a, b, by in zip(axes, start, stop, step):
         where[axis] = slice(a, b if by > 0 else None, by)

@@ -12,7 +12,7 @@ PACKAGE = str(Path(ovgpu.__file__).parent)
 
 
 class Interruption:
-    """Within the block, KeyboardInterrupt before the line of ovgpu that is run as number ``at``; counts the lines."""
+    """Context that raises KeyboardInterrupt before the ``at``-th line of ovgpu that runs, and counts the lines."""
 
     def __init__(self, at: int) -> None:
         self.at, self.lines = at, 0

@@ -6,7 +6,7 @@
     net.result(net.layer("MatMul", "opset1", [w, x], {"transpose_a": False}))
     xml, weights = net.build()
 
-Ports of outputs carry no dims: readers infer them. The body of TensorIterator, Loop or If is another `Net`:
+Output ports carry no dims: readers infer them. The body of TensorIterator, Loop or If is another `Net`:
 
     body = Net()
     xi, h = body.parameter("f32", (1, 5)), body.parameter("f32", (1, 5))
@@ -40,7 +40,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Link:
-    """One line of a port map: an outer value and the body's layer it meets."""
+    """One line of a port map: an outer value and the layer of the body that it is connected to."""
 
     outer: Port | None
     inner: Port
@@ -48,30 +48,30 @@ class Link:
 
 
 def feed(outer: Port, inner: Port, **attrs: Any) -> Link:
-    """`outer` enters as the body's parameter `inner`; axis, start, end, stride and part_size slice it."""
+    """Feed `outer` to the body's parameter `inner`; axis, start, end, stride and part_size slice it."""
     return Link(outer, inner, attrs)
 
 
 def take(result: Port, **attrs: Any) -> Link:
-    """The body's `result` leaves the loop: its last value, or with an axis all values concatenated."""
+    """Take the body's `result` out of the loop: its last value, or with an axis all values concatenated."""
     return Link(None, result, attrs)
 
 
-Entry = tuple[int, Port, Mapping[str, Any]]  # a port of the layer, a layer of its body, and how it is sliced
+Entry = tuple[int, Port, Mapping[str, Any]]  # a port of the layer, a layer of its body, and the slicing attributes
 
 
 @dataclass(frozen=True)
 class Maps:
-    """How the ports of a control flow layer, counted from 0 in either direction, meet one of its bodies."""
+    """Port maps of a control flow layer and one of its bodies; input and output ports are each counted from 0."""
 
     inputs: Sequence[Entry]
     outputs: Sequence[Entry]
     back_edges: Sequence[tuple[Port, Port]] | None = None  # (result, parameter); None for an If, which has none
     iteration: Port | None = None  # the parameter that gets the iteration number
-    condition: Port | None = None  # the result that says whether to go on
+    condition: Port | None = None  # the result that says whether to continue
 
     def write(self, tag: str, first_output: int) -> list[str]:
-        """The elements of the layer."""
+        """Return the XML elements of the maps."""
         lines = [_map("input", port, inner, **attrs) for port, inner, attrs in self.inputs]
         lines += [_map("output", first_output + port, inner, **attrs) for port, inner, attrs in self.outputs]
         if self.iteration is not None:
@@ -86,6 +86,8 @@ class Maps:
 
 @dataclass
 class Layer:
+    """A layer of a net; control flow has bodies and port maps."""
+
     id: int
     name: str
     type: str
@@ -108,7 +110,7 @@ class Net:
         self.nodes: list[Layer] = []
 
     def parameter(self, type: str, shape: Dims, name: str | None = None) -> Port:
-        """A model input. A shape holds ints, -1 or ranges such as "2..5"; None is a dynamic rank."""
+        """Add a model input. A shape holds ints, -1 or ranges such as "2..5"; None is a dynamic rank."""
         name = name or f"in{len(self.parameters)}"
         attrs = {"shape": _dims(shape), "element_type": type}
         layer = self._add("Parameter", "opset1", [], attrs, [type], name, [name])
@@ -116,13 +118,13 @@ class Net:
         return self.parameters[name]
 
     def const(self, values: Any, type: str | None = None, name: str | None = None) -> Port:
-        """A constant from anything numpy understands; `type` converts it and packs sub-byte types."""
+        """Add a constant from anything numpy understands; `type` converts it and packs sub-byte types."""
         type = type or name_of(np.asarray(values).dtype)
         array = as_logical(values, type)
         return self.raw_const(pack(array, type), type, array.shape, name)
 
     def raw_const(self, data: bytes, type: str, shape: Sequence[int], name: str | None = None) -> Port:
-        """A constant from its bytes in the .bin, whatever they are."""
+        """Add a constant given by its bytes in the .bin, which are not checked."""
         attrs = {"element_type": type, "shape": ",".join(map(str, shape))}
         layer = self._add("Const", "opset1", [], attrs, [type], name)
         layer.data = bytes(data)
@@ -130,9 +132,9 @@ class Net:
 
     def layer(self, type: str, version: str, inputs: Iterable[Port], attrs: Mapping[str, Any] | None = None,
               outputs: int | Sequence[str] = 1, name: str | None = None, names: Sequence[str] = ()) -> Any:
-        """An operation: its output Port, or a tuple of Ports unless there is exactly one.
+        """Add an operation; return its output Port, or a tuple of Ports unless there is exactly one.
 
-        `outputs` counts them, or gives their element types (otherwise the first input's is declared);
+        `outputs` is the number of outputs or their element types (by default that of the first input);
         `names` are tensor names of the first output.
         """
         inputs = list(inputs)
@@ -140,12 +142,12 @@ class Net:
         return _ports(self._add(type, version, inputs, dict(attrs or {}), types, name, list(names)))
 
     def result(self, value: Port, name: str | None = None) -> Port:
-        """A model output; the Port stands for the Result layer in `take` and back edges."""
+        """Add a model output; the Port stands for the Result layer in `take` and back edges."""
         return Port(self._add("Result", "opset1", [value], {}, [], name).id, 0, value.type)
 
     def read_value(self, variable: str, type: str, shape: Dims = None, init: Port | None = None,
                    version: str = "opset6") -> Port:
-        """ReadValue of a variable; with version opset3 the layer itself states neither type nor shape."""
+        """Add a ReadValue of a variable; with version opset3 the layer itself states neither type nor shape."""
         attrs: dict[str, Any] = {"variable_id": variable}
         if version != "opset3":
             attrs |= {"variable_type": type, "variable_shape": _dims(shape)}
@@ -153,27 +155,27 @@ class Net:
         return port
 
     def assign(self, variable: str, value: Port, version: str = "opset6") -> Port:
-        """Assign to a variable; its output is the assigned value."""
+        """Add an Assign to a variable; its output is the assigned value."""
         port: Port = self.layer("Assign", version, [value], {"variable_id": variable})
         return port
 
     def tensor_iterator(self, body: Net, inputs: Sequence[Link], outputs: Sequence[Link],
                         back_edges: Sequence[tuple[Port, Port]] = (), name: str | None = None) -> Any:
-        """A TensorIterator-1; a back edge is (result of the body, parameter of the body)."""
+        """Add a TensorIterator-1; a back edge is (result of the body, parameter of the body)."""
         return self._loop("TensorIterator", "opset1", [], body, inputs, outputs, back_edges, name)
 
     def loop(self, trip_count: Port, condition: Port, body: Net, inputs: Sequence[Link],
              outputs: Sequence[Link], back_edges: Sequence[tuple[Port, Port]] = (), *,
              body_condition: Port | None = None, iteration: Port | None = None,
              name: str | None = None) -> Any:
-        """A Loop-5; `body_condition` is a result of the body, `iteration` a parameter of it."""
+        """Add a Loop-5; `body_condition` is a result of the body, `iteration` a parameter of it."""
         return self._loop("Loop", "opset5", [trip_count, condition], body, inputs, outputs, back_edges, name,
                           iteration, body_condition)
 
     def if_(self, condition: Port, then_body: Net, else_body: Net,
             inputs: Sequence[tuple[Port, Port | None, Port | None]], outputs: Sequence[tuple[Port, Port]],
             name: str | None = None) -> Any:
-        """An If-8: inputs (outer value, then parameter, else parameter), None where a branch does not take
+        """Add an If-8: inputs (outer value, then parameter, else parameter), None where a branch does not take
         it; outputs (then result, else result)."""
         outer = [condition, *(value for value, _, _ in inputs)]
         layer = self._add("If", "opset8", outer, {}, [then.type for then, _ in outputs], name)
@@ -185,14 +187,14 @@ class Net:
         return _ports(layer)
 
     def layers(self) -> Iterator[tuple[str, str]]:
-        """(type, version) of every layer, those of bodies included."""
+        """Yield (type, version) of every layer, those of bodies included."""
         for layer in self.nodes:
             yield layer.type, layer.version
             for body in layer.bodies.values():
                 yield from body.layers()
 
     def build(self, variant: Variant = "static") -> tuple[bytes, bytes]:
-        """The XML and the weights.
+        """Return the XML and the weights.
 
         "dynamic" declares all dims of all parameters -1, "rankless" their ranks too; bodies stay as written.
         """

@@ -1,4 +1,4 @@
-"""Expected values from OpenVINO: its CPU plugin told to compute in f32, or the reference `Model.evaluate`."""
+"""Expected values from OpenVINO: its CPU plugin, configured for f32, or the reference `Model.evaluate`."""
 from __future__ import annotations
 
 import functools
@@ -24,7 +24,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Expected:
-    """One output as it should be; `computed` is the element type the judge really computed in."""
+    """An expected output; `computed` is the element type in which the judge really computed."""
 
     array: Array
     type: str
@@ -32,7 +32,7 @@ class Expected:
 
     @classmethod
     def of(cls, values: Any) -> Expected:
-        """An output given by value; its element type is that of the array."""
+        """Return an expected output given by value; its element type is that of the array."""
         array = np.asarray(values)
         return cls(array, name_of(array.dtype), name_of(array.dtype))
 
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 @functools.cache
 def openvino() -> Any:
-    """The openvino module, imported by the first test that needs a judge; skips that test where there is none."""
+    """Return the openvino module, imported by the first test that needs a judge. Skip that test without openvino."""
     return pytest.importorskip("openvino")
 
 
@@ -53,7 +53,7 @@ def core() -> Any:
 
 
 def to_array(tensor: Any) -> Array:
-    """The logical array of a Tensor of openvino or of ovgpu (the two have one interface)."""
+    """Return the logical array of a Tensor of openvino or of ovgpu (the two have one interface)."""
     name, shape = tensor.element_type.get_type_name(), tuple(tensor.shape)
     if name == "string":
         return np.array(tensor.str_data).reshape(shape)
@@ -64,7 +64,7 @@ def to_array(tensor: Any) -> Array:
 
 
 def to_tensor(library: Any, array: Array, name: str) -> Any:
-    """A Tensor of `library` (openvino or ovgpu) holding a logical array."""
+    """Return a Tensor of `library` (openvino or ovgpu) holding a logical array."""
     if name == "string" or (array.dtype.isbuiltin == 1 and name == name_of(array.dtype)):
         return library.Tensor(array.copy())
     tensor = library.Tensor(getattr(library.Type, name), library.Shape(array.shape))
@@ -74,7 +74,7 @@ def to_tensor(library: Any, array: Array, name: str) -> Any:
 
 
 def infer(library: Any, request: Any, inputs: Sequence[Value] | Mapping[str, Value]) -> list[Value]:
-    """One inference with a request of `library`; inputs by position or name."""
+    """Run one inference with a request of `library`, inputs by position or name; return the outputs."""
     named = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
     request.infer({key: to_tensor(library, array, kind) for key, (array, kind) in named})
     return [(to_array(tensor), tensor.element_type.get_type_name()) for tensor in request.output_tensors]
@@ -89,12 +89,12 @@ class Plugin:
         self.request = core().compile_model(model, "CPU", CONFIG).create_infer_request()
 
     def expect(self, outputs: Sequence[Value]) -> list[Expected]:
-        """What the request gave, in the types the model declares: it computes f64 in f32."""
+        """Return the request's outputs in the types that the model declares; the plugin computes f64 in f32."""
         return [_expected(a, kind, "f32") for (a, _), kind in zip(outputs, self.declared)]
 
 
 def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expected]:
-    """Outputs of a stateless model by OpenVINO's reference implementations."""
+    """Return the outputs of a stateless model by OpenVINO's reference implementations, or raise `Refused`."""
     ov, model = openvino(), core().read_model(xml, weights)
     shapes = [p.shape if p.get_partial_shape().is_static else ov.Shape([0]) for p in model.outputs]
     outputs = ov.TensorVector([ov.Tensor(p.get_element_type(), s) for p, s in zip(model.outputs, shapes)])
@@ -108,9 +108,9 @@ def evaluate(xml: bytes, weights: bytes, inputs: Sequence[Value]) -> list[Expect
 
 
 class Judge:
-    """Gives the outputs of a stateless model, inputs in order, for one set of inputs after another.
+    """Source of expected outputs of a stateless model, for inputs in order.
 
-    "auto" asks the CPU plugin first, except where f64 comes in, which it would compute in f32.
+    "auto" asks the CPU plugin first, except for f64 inputs, with which the plugin would compute in f32.
     """
 
     def __init__(self, xml: bytes, weights: bytes, oracle: Oracle = "auto") -> None:

@@ -1,4 +1,4 @@
-"""Shorthands for the layers that tests of state and control flow are made of."""
+"""Shorthands for the layers that tests of state and control flow use."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from .ir import Net, Port
 
 
 def i64(net: Net, values: Any) -> Port:
-    """A constant of int64."""
+    """Add a constant of int64."""
     return net.const(np.asarray(values, np.int64))
 
 
 def scalar(net: Net, value: Any, kind: str = "f32") -> Port:
-    """A scalar constant."""
+    """Add a scalar constant."""
     return net.const(np.asarray(value), kind)
 
 
 def op2(net: Net, kind: str, a: Port, b: Port) -> Port:
-    """A binary elementwise operation of opset1."""
+    """Add a binary elementwise operation of opset1."""
     port: Port = net.layer(kind, "opset1", [a, b], {"auto_broadcast": "numpy"})
     return port
 
 
 def compare(net: Net, kind: str, a: Port, b: Port) -> Port:
-    """A comparison of opset1: boolean."""
+    """Add a comparison of opset1, whose output is boolean."""
     port: Port = net.layer(kind, "opset1", [a, b], {"auto_broadcast": "numpy"}, ["boolean"])
     return port
 
@@ -56,7 +56,7 @@ def transpose(net: Net, x: Port, order: Sequence[int]) -> Port:
 
 
 def slice_(net: Net, x: Port, start: int | Port, stop: int | Port, axis: int = 0, step: int = 1) -> Port:
-    """Slice-8 along one axis; bounds are ints or int64 vectors of one element."""
+    """Add a Slice-8 along one axis; bounds are ints or int64 vectors of one element."""
     bounds = [b if isinstance(b, Port) else i64(net, [b]) for b in (start, stop, step)]
     port: Port = net.layer("Slice", "opset8", [x, *bounds, i64(net, [axis])])
     return port
@@ -79,7 +79,7 @@ def shape_of(net: Net, x: Port) -> Port:
 
 
 def extent(net: Net, x: Port, axis: int) -> Port:
-    """One extent of ``x`` as an int64 vector of one element."""
+    """Return one extent of ``x`` as an int64 vector of one element."""
     return gather(net, shape_of(net, x), [axis])
 
 
@@ -125,12 +125,12 @@ def matmul(net: Net, a: Port, b: Port, ta: bool = False, tb: bool = False) -> Po
 
 
 def nonzero(net: Net, x: Port) -> Port:
-    """Indices [rank, count]: a shape that only running tells."""
+    """Add a NonZero: indices [rank, count], where count is known only at run time."""
     port: Port = net.layer("NonZero", "opset3", [x], {"output_type": "i64"}, ["i64"])
     return port
 
 
 def numbers(*shape: int, seed: int = 0, low: int = -9, high: int = 9, kind: Any = np.float32) -> Any:
-    """Distinct-looking values that are exact in every type: small integers over four (floats), or integers."""
+    """Return varied values that are exact in every type: small integers over four (floats), or integers."""
     values = np.random.default_rng([seed, *shape]).integers(low, high, shape, endpoint=True)
     return (values / 4).astype(kind) if np.dtype(kind).kind == "f" else values.astype(kind)

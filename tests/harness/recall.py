@@ -1,7 +1,7 @@
-"""OpenVINO's judgements out of a file, for machines that have no openvino: `pytest --expectations FILE`.
+"""OpenVINO's answers from a file, for machines without openvino: `pytest --expectations FILE`.
 
-A judgement is found by the model and its inputs: a file serves the tests that it was written for, and what has
-changed since is not in it. `store.py` writes one.
+An answer is found by the model and its inputs: a file serves the tests that it was written for, without those that
+have changed since. `store.py` writes such a file.
 """
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pytest
 T = TypeVar("T")
 
 loaded: dict[str, Any] = {}
-judged: dict[str, Any] = {}  # what has been asked for, in this process
+judged: dict[str, Any] = {}  # answers that this process has requested
 
 
 def recall(parts: Iterable[Any], judge: Callable[[], T]) -> T:
-    """What the judge says of a model and its inputs: bytes, arrays, and what has a `repr` of its own.
+    """Return the judge's answer for a model and its inputs, given as bytes, arrays, and objects with a unique `repr`.
 
-    It is asked where openvino is installed, unless a file has been loaded that has its answer. Without either, the
-    test is skipped.
+    The answer comes from the loaded file if it is there, otherwise from the judge if openvino is installed. Without
+    either, the test is skipped.
     """
     key = digest(parts)
     if key in loaded:
@@ -40,7 +40,7 @@ def recall(parts: Iterable[Any], judge: Callable[[], T]) -> T:
 
 
 def unjudged(folder: Path) -> list[str]:
-    """The test files of a folder that import openvino, themselves or through a file beside them; none of them where it
+    """Return the test files of a folder that import openvino, directly or through a file beside them; none if openvino
     is installed."""
     if find_spec("openvino") is not None:
         return []
@@ -52,19 +52,19 @@ def unjudged(folder: Path) -> list[str]:
 
 
 def load(path: Path) -> None:
-    """Uses the judgements of a file from now on."""
+    """Load the answers of a file."""
     with lzma.open(path) as file:
         loaded.update(pickle.load(file))
 
 
 def save(path: Path) -> None:
-    """Writes what the judge has said."""
+    """Write the answers that this process has requested."""
     with lzma.open(path, "wb") as file:
         pickle.dump(judged, file)
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """The same for the same contents."""
+    """Return a hash of the contents."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -1,4 +1,4 @@
-"""The emulated device, watched: what may not happen while a graph is replayed, and what the graph must hold."""
+"""Checks of replays on the emulated device: nothing but graphs is launched, and they hold all kernels of the plan."""
 from __future__ import annotations
 
 import json
@@ -18,27 +18,27 @@ Result = TypeVar("Result")
 
 @cache
 def eager() -> dict[str, Any]:
-    """What does more than launch graphs: for an op version, or for "scenarios", the names of the cases, or "all"."""
+    """Return the cases that need more than graphs: by op version, or under "scenarios", a list of names, or "all"."""
     found: dict[str, Any] = json.loads(LIST.read_text())
     return found
 
 
 def listed(group: str, name: str, variant: str) -> bool:
-    """Whether a case is one of those; some are in one variant only: "name (dynamic)"."""
+    """Return whether a case is in the list `eager`; some are in one variant only: "name (dynamic)"."""
     names = eager().get(group, ())
     return names == "all" or name in names or f"{name} ({variant})" in names
 
 
 class Watch:
-    """Inferences that are to do nothing but launch graphs; `seen` is what else has been asked for."""
+    """Watch over inferences that should only launch graphs; `seen` lists the other work that they needed."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
     def infer(self, request: Any, infer: Callable[[], Result], *, settled: bool = True) -> Result:
-        """Makes an inference. Unless it needs anything else, the kernels launched are those of the plan, all of them
-        in graphs; just after a change of the state (not ``settled``) that may take copies, and graphs of initial
-        values."""
+        """Run an inference. Unless it needs other work, check that it launches the kernels of the plan, all in graphs.
+
+        Right after a change of the state (not ``settled``), copies and graphs of initial values are allowed too."""
         from tests.emulator.state import counters
 
         counters.reset()
@@ -58,7 +58,7 @@ class Watch:
         return result
 
     def close(self, group: str, name: str, variant: str) -> None:
-        """Fails unless the list says the same."""
+        """Check that the list agrees with the work seen."""
         if listed(group, name, variant):
             assert self.seen, f"{LIST.name} lists {name} ({variant}) of {group}, which launches graphs alone"
         else:
@@ -67,7 +67,7 @@ class Watch:
 
 @contextmanager
 def poisoned(seen: list[str]) -> Iterator[None]:
-    """Within the block, whatever binds or evaluates raises, and is noted."""
+    """Make every binding and evaluation raise within the block, and add it to ``seen``."""
     from ovgpu.backends.cuda import CudaBackend
     from ovgpu.lowering.program import Step
     from ovgpu.runtime.binding import Recorded
@@ -80,11 +80,11 @@ def poisoned(seen: list[str]) -> Iterator[None]:
             raise AssertionError(seen[-1])
 
     def poison(what: str, op_of: Callable[..., Any]) -> Callable[..., Any]:
-        def trip(*given: Any, **named: Any) -> Any:
-            op = op_of(*given)
+        def fail(*args: Any, **named: Any) -> Any:
+            op = op_of(*args)
             seen.append(f"{what} {op.name} {op.version}")
             raise AssertionError(seen[-1])
-        return trip
+        return fail
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CudaBackend, "bind", poison("to bind", lambda _, op, *rest: op))

@@ -1,4 +1,4 @@
-"""Scenarios: a small model and what is done with one request of it, step by step (state, control flow).
+"""Scenarios: a small model and the steps taken with one request of it (state, control flow).
 
     def accumulate() -> Net:
         net = Net()
@@ -32,13 +32,13 @@ from .tolerance import Tol, compare, compare_all
 
 States = dict[str, np.ndarray[Any, Any]]
 Wanted = list[tuple[list[Expected], States]]  # outputs and states that each step must show
-PASSES = 5  # on a device: before the last one, every buffer of a state has twice been the current one
+PASSES = 5  # passes on a device: before the last one, every buffer of a state has been the current one twice
 
 
 class Infer:
     """One inference with inputs by parameter name.
 
-    `expect` (outputs in order) and `states` (by variable) say what must come out where OpenVINO errs.
+    `expect` (outputs in order) and `states` (by variable) are the expected values where OpenVINO errs.
     """
 
     def __init__(self, expect: Sequence[Any] = (), states: Mapping[str, Any] | None = None,
@@ -73,12 +73,12 @@ class Scenario:
     tol       as in `Case`
     oracle    "auto": OpenVINO's CPU plugin, and for a stateless model its reference if the plugin refuses;
               "evaluate": the reference (stateless only); "value": every Infer has `expect`
-    error     a regular expression: some step must raise, opening with "[error_op]"
+    error     a regular expression: some step must raise an error that begins with "[error_op]"
     dynamic   also run with all dims of all parameters dynamic
     rankless  also run with a dynamic rank
     emulated  also run on the emulated device
-    told      the steps with what the specification expects of them: a random scenario that differs from OpenVINO
-              passes if it agrees with these, since the plugin gives stray memory now and then
+    told      the steps with the values that the specification requires: a random scenario that differs from OpenVINO
+              passes if it agrees with these, since the plugin sometimes returns stray memory
     """
 
     id: str
@@ -119,7 +119,7 @@ class Scenario:
         return recall([*self.net.build(), self.oracle, *self._contents()], self.judge)
 
     def judge(self) -> Wanted:
-        """What OpenVINO shows; what a step brings itself wins."""
+        """Return OpenVINO's outputs and states of each step; the expectations of a step itself take precedence."""
         xml, weights = self.net.build()
         stateful = any(kind == "ReadValue" for kind, _ in self.net.layers())
         assert not (stateful and self.oracle == "evaluate"), f"{self.id}: evaluate keeps no state"
@@ -138,7 +138,7 @@ class Scenario:
         return seen
 
     def run(self, variant: Variant, device: str) -> None:
-        """Takes every step and compares, or checks the error."""
+        """Take every step and compare, or check the error."""
         where = f"{self.id} ({variant}, {device})"
         if self.error is not None:
             with pytest.raises(Exception) as caught:
@@ -152,7 +152,7 @@ class Scenario:
             watch.close(self.group, self.name, variant)
 
     def watched(self, variant: Variant, device: str, passes: int = PASSES, expected: Wanted | None = None) -> Watch:
-        """Takes every step and compares, on a device several times over; what else than graphs the last one took."""
+        """Take every step and compare, on a device in several passes; return the watch over the last pass."""
         expected = self.expected if expected is None else expected
         request, watch = compile(self.net, variant, device), Watch()
         last = passes - 1 if device == EMULATED else 0
@@ -164,25 +164,25 @@ class Scenario:
         return watch
 
     def _pass(self, where: str, request: Any, expected: Wanted, watch: Watch | None) -> None:
-        """Takes the steps, from the initial state."""
+        """Take the steps from the initial state, and compare."""
         settled = False
         for number, (step, (outputs, states)) in enumerate(zip(self.steps, expected, strict=True)):
-            place = f"{where} step {number} {type(step).__name__}"
+            label = f"{where} step {number} {type(step).__name__}"
             take = partial(self._take, api(), request, step)
             infers = isinstance(step, Infer)
             got = watch.infer(request, take, settled=settled) if watch and infers else take()
             settled = infers
-            compare_all(place, got, outputs, self.tol)
+            compare_all(label, got, outputs, self.tol)
             found = _states(request, step)
             for name, value in states.items():
                 # OpenVINO shows some states in wider types, and scalars as [1]
                 kind, one = name_of(found[name].dtype), value.size == found[name].size == 1
                 value = value.reshape(found[name].shape) if one else value
                 wanted = Expected(value.astype(found[name].dtype), kind, kind)
-                compare(f"{place} state {name}", found[name], kind, wanted, self.tol)
+                compare(f"{label} state {name}", found[name], kind, wanted, self.tol)
 
     def _contents(self) -> Iterator[Any]:
-        """All that the steps hold."""
+        """Yield everything that the steps hold, for `recall`."""
         for step in self.steps:
             yield type(step).__name__
             if isinstance(step, Infer):
@@ -197,13 +197,13 @@ class Scenario:
                     yield from (np.asarray(step.value), step.type)
 
     def values(self, step: Infer) -> dict[str, Value]:
-        """The inputs in the order of the parameters, in their element types."""
+        """Return the inputs in the order of the parameters, in their element types."""
         ports = self.net.parameters
         assert set(step.inputs) == set(ports), f"{self.id}: parameters are {set(ports)}"
         return {name: (as_logical(step.inputs[name], port.type), port.type) for name, port in ports.items()}
 
     def _take(self, library: Any, request: Any, step: Step) -> list[Value]:
-        """Takes a step with a request of `library`; the outputs."""
+        """Take a step with a request of `library`; return the outputs."""
         if isinstance(step, Infer):
             return judge.infer(library, request, self.values(step))
         if isinstance(step, Reset) and step.variable is None:
@@ -219,8 +219,8 @@ class Scenario:
 
 
 def _states(request: Any, step: Step) -> States:
-    """The states by variable. After a reset nothing is promised before the next inference, and after setting
-    a variable nothing of the others."""
+    """Return the states by variable. After a reset none is defined before the next inference, and after setting a
+    variable only that one is."""
     if isinstance(step, Reset):
         return {}
     wanted = step.variable if isinstance(step, SetState) else None

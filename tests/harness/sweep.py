@@ -4,9 +4,9 @@
     def pools(draw: st.DrawFn) -> Case: ...
     test_random = sweep(pools())
 
-Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` draws
-forty times as many, others in every run, and a tenth of that on the emulated device as well. What OpenVINO refuses is
-no draw; where that is most of what is drawn, the test fails.
+Each draw is one inference on NumPy, or the steps of a scenario, with static or dynamic shapes. `pytest --long` makes
+forty times as many draws, different ones in every run, and a tenth of that on the emulated device as well. A case that
+OpenVINO refuses does not count; the test fails if OpenVINO refuses most of them.
 """
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .tolerance import compare_all
 Draws = st.SearchStrategy[Case] | st.SearchStrategy[Scenario]
 DRAWS, LONGER = 50, 40
 VARIANTS: st.SearchStrategy[Variant] = st.sampled_from(("static", "dynamic"))
-PASSES = 3  # of a scenario on a device: one runs, one captures, one replays
-# Hypothesis draws constants of the modules loaded by then as well: other cases in every worker, after every change.
+PASSES = 3  # passes of a scenario on a device: one runs, one captures, one replays
+# Hypothesis would also draw constants of the loaded modules: cases would differ between workers and after changes.
 providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
 LIMITS = settings(database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
                   suppress_health_check=[check for check in HealthCheck if check != HealthCheck.filter_too_much])
 
 
 def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
-    """A pytest function that judges so many draws of cases: `test_random = sweep(cases())`."""
+    """Return a pytest function that judges so many draws of cases: `test_random = sweep(cases())`."""
 
     def test(request: pytest.FixtureRequest) -> None:
         judge.openvino()
@@ -46,12 +46,12 @@ def sweep(cases: Draws, draws: int = DRAWS) -> Callable[..., None]:
             request.getfixturevalue("emulated")  # a kernel may have to be compiled for every draw
             run(cases, EMULATED, settings(LIMITS, max_examples=draws * LONGER // 10, derandomize=False))
 
-    test.drawn = cases  # type: ignore[attr-defined]  # what tests.conformance draws from
+    test.drawn = cases  # type: ignore[attr-defined]  # read by tests.conformance
     return pytest.mark.timeout(3600)(test)
 
 
 def run(cases: Draws, device: str, limits: settings) -> None:
-    """Judges draws of cases and of how their shapes are declared."""
+    """Judge draws of cases and of the variants in which their shapes are declared."""
 
     @limits
     @given(cases, VARIANTS)
@@ -66,15 +66,16 @@ def run(cases: Draws, device: str, limits: settings) -> None:
 
 
 def described(case: Case | Scenario, variant: Variant) -> str:
-    """What is drawn, so that it can be made again by hand."""
+    """Describe a draw so that it can be reproduced by hand."""
     if isinstance(case, Scenario):
         return f"{case.net.build(variant)[0].decode()}\n{case.steps}"
     return f"{case.op} {case.version} {dict(case.attrs)} of {', '.join(map(str, case.inputs))} ({variant})"
 
 
 def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
-    """Compares a case with OpenVINO, or with what it expects itself: one inference, or all steps of a scenario.
-    `Refused` where OpenVINO does not answer; a case that does not run with dynamic shapes runs with static ones."""
+    """Compare a case with OpenVINO, or with its own expectation: one inference, or all steps of a scenario.
+
+    Raise `Refused` if OpenVINO does not answer. A case that does not run with dynamic shapes runs with static ones."""
     variant = variant if case.dynamic else "static"
     if isinstance(case, Scenario):
         expected = case.judge() if case.oracle == "value" else guarded.ask(case.judge)

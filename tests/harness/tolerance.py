@@ -1,4 +1,4 @@
-"""How close is right, in one table; and the comparison: shape, then element type, then values."""
+"""The table of tolerances, and the comparison: shape, then element type, then values."""
 from __future__ import annotations
 
 import math
@@ -35,7 +35,7 @@ Tol = float | Tolerance | Sum | None
 
 
 def resolve(tol: Tol, kind: str, computed: str) -> Tolerance:
-    """The tolerance of one output; a judge that computed more coarsely than `kind` decides the base."""
+    """Return the tolerance of one output; the base is that of the coarser of `kind` and the judge's `computed`."""
     base = max(TOLERANCE.get(kind, 0.0), TOLERANCE.get(computed, 0.0))
     if not is_float(kind) or tol is None:
         return Tolerance(base, base)
@@ -46,7 +46,7 @@ def resolve(tol: Tol, kind: str, computed: str) -> Tolerance:
 
 
 def compare(where: str, actual: np.ndarray[Any, Any], kind: str, wanted: Expected, tol: Tol) -> None:
-    """Raises AssertionError, which opens with `where`, unless shape, element type and values agree."""
+    """Raise AssertionError, which begins with `where`, unless shape, element type and values agree."""
     __tracebackhide__ = True
     assert actual.shape == wanted.array.shape, f"{where}: shape {actual.shape}, expected {wanted.array.shape}"
     assert kind == wanted.type, f"{where}: element type {kind}, expected {wanted.type}"
@@ -68,7 +68,7 @@ def compare(where: str, actual: np.ndarray[Any, Any], kind: str, wanted: Expecte
 
 
 def compare_all(where: str, outputs: Sequence[Value], wanted: Sequence[Expected], tol: Tol) -> None:
-    """`compare` for all outputs of a model."""
+    """Compare all outputs of a model, see `compare`."""
     __tracebackhide__ = True
     assert len(outputs) == len(wanted), f"{where}: {len(outputs)} outputs, expected {len(wanted)}"
     for i, ((array, kind), expected) in enumerate(zip(outputs, wanted)):

@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], kind: str,
            low: float | None = None, high: float | None = None) -> Array:
-    """Logical array of random values: floats in [low, high), by default [-4, 4); integers in [low, high],
-    by default -9..9, as far as the type goes; booleans either way."""
+    """Return a logical array of random values: floats in [low, high), by default [-4, 4); integers in [low, high],
+    by default -9..9, within the range of the type; booleans of either value."""
     if kind == "string":
         words = ["".join(rng.choice(list("abxyz 0"), rng.integers(0, 5))) for _ in range(math.prod(shape))]
         return np.array(words, dtype=np.str_).reshape(shape)
@@ -35,7 +35,7 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], kind: str,
 
 
 def limits(kind: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """Return the least and the greatest value of an integer type."""
     if kind in ("u1", "u2", "u3", "u6"):
         return 0, 2 ** int(kind[1:]) - 1
     info = ml_dtypes.iinfo(ELEMENTS[kind].dtype)
@@ -44,7 +44,7 @@ def limits(kind: str) -> tuple[int, int]:
 
 def special_floats(kind: str = "f32", *, nan: bool = True, inf: bool = True, huge: bool = True,
                    denormals: bool = True) -> Array:
-    """A vector of floats at their limits: NaN, infinities, both zeros, denormals, extremes, halves."""
+    """Return a vector of floats at their limits: NaN, infinities, both zeros, denormals, extremes, halves."""
     info = ml_dtypes.finfo(ELEMENTS[kind].dtype)
     values = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, -7.0, 0.1, float(info.eps), -100.0]
     values += [float(info.max), float(info.min)] if huge else []
@@ -55,14 +55,14 @@ def special_floats(kind: str = "f32", *, nan: bool = True, inf: bool = True, hug
 
 
 def special_integers(kind: str) -> Array:
-    """A vector of integers at the limits of their type."""
+    """Return a vector of integers at the limits of their type."""
     low, high = limits(kind)
     values = [low, low + 1, 0, 1, 2, 3, 7, high // 2, high - 1, high] + ([-1, -2, -3] if low < 0 else [])
     return np.array(values, dtype=np.uint64 if high > 2**63 else np.int64).astype(ELEMENTS[kind].dtype)
 
 
 def specials(kind: str) -> Array:
-    """`special_floats`, `special_integers` or both booleans, by type."""
+    """Return `special_floats`, `special_integers` or both booleans, by type."""
     if kind == "boolean":
         return np.array([False, True, True])
     return special_floats(kind) if is_float(kind) else special_integers(kind)

@@ -1,4 +1,4 @@
-"""Small models built with openvino: one function each, found by `MODELS`."""
+"""Small models built with openvino, one function each. `MODELS` lists them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def convolution() -> ov.Model:
 
 @model
 def attributes() -> ov.Model:
-    """Of every kind: numbers, lists, texts, booleans, types."""
+    """Build layers with attributes of every kind: numbers, lists, texts, booleans, types."""
     x = param(1, 2, 6, 5)
     y = ops.interpolate(x, const([12, 9], np.int64), "linear_onnx", "sizes", pads_begin=[0, 0, 1, 0],
                         pads_end=[0, 0, 0, 1], coordinate_transformation_mode="asymmetric", cube_coeff=-0.6,
@@ -121,7 +121,7 @@ def strings() -> ov.Model:
 
 
 def body() -> tuple[ov.Model, list[Any], list[Any]]:
-    """h' = (x_t + h) * w, given out with and without an axis to concatenate."""
+    """Build h' = (x_t + h) * w, with two results: h' as it is, and with an axis to concatenate along."""
     w, x, h = param(1, 3), param(1, 1, 3), param(1, 3)
     y = ops.multiply(ops.add(ops.squeeze(x, const([1], np.int64)), h), w)
     ends = [ops.result(y), ops.result(ops.unsqueeze(y, const([1], np.int64)))]
@@ -201,10 +201,10 @@ def variable(name: str, *shape: int) -> Any:
 @model
 def state() -> ov.Model:
     x = param(1, 2)
-    kept = variable("a,b", -1, 2)
-    read = opset6.read_value(const(np.zeros((1, 2))), kept)
+    variable_ab = variable("a,b", -1, 2)
+    read = opset6.read_value(const(np.zeros((1, 2))), variable_ab)
     grown = ops.concat([read, x], 0)
-    return model_of(ops.multiply(grown, const([2, 3])), [x], [opset6.assign(grown, kept)])
+    return model_of(ops.multiply(grown, const([2, 3])), [x], [opset6.assign(grown, variable_ab)])
 
 
 @model

@@ -1,4 +1,4 @@
-"""Malformed files: one clear error that says what is wrong where, quickly, whatever the file is."""
+"""Malformed files fail fast, with one clear error that names the fault and its location."""
 from __future__ import annotations
 
 import os
@@ -156,7 +156,7 @@ def test_a_long_cycle() -> None:
 # ---- attributes
 
 @pytest.mark.parametrize("old, new, message", [
-    ('shape="2,3" element_type="f32"', 'element_type="f32"', None),  # the port has no dims either: a scalar
+    ('shape="2,3" element_type="f32"', 'element_type="f32"', None),  # the port has no dims either, so it is a scalar
     ('shape="2,3" element_type="f32"', 'shape="2,x" element_type="f32"', r"\[Parameter\] attribute 'shape'"),
     ('shape="2,3" element_type="f32"', 'shape="2,-3" element_type="f32"', r"\[Parameter\] attribute 'shape'"),
     ('shape="2,3" element_type="f32"', f'shape="{10**30},3" element_type="f32"', r"\[Parameter\] .*64 bits"),
@@ -201,7 +201,7 @@ def test_constants_without(missing: str) -> None:
     fails(re.sub(f' {missing}="[^"]*"', "", XML), rf"\[Const\] attribute '{missing}' is missing")
 
 
-def test_zero_extents_hide_no_overflow() -> None:
+def test_zero_extents_do_not_hide_an_overflow() -> None:
     data = re.search('<data [^>]*offset[^>]*>', XML)
     assert data is not None
     absurd = f'<data shape="0,{2**62}" element_type="f32" offset="0" size="0"/>'
@@ -276,12 +276,12 @@ def test_weights_of_other_kinds(tmp_path: Path) -> None:
     (tmp_path / "m.bin").write_bytes(b"version https://git-lfs.github.com/spec/v1\nsize 24\n")
     with pytest.raises(ModelError, match=r"^m\.bin is a pointer of Git LFS: `git lfs pull` fetches the file itself$"):
         read_model(tmp_path / "m.xml")
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # opening a pipe would block
     with pytest.raises(OpError, match=r"cannot be read: .*pipe: it is not a regular file \(layer 'w'"):
         read_model(tmp_path / "m.xml", tmp_path / "pipe")
 
 
-def test_no_more_is_read_than_a_model_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_the_size_limit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_files, "MAX_BYTES", 100)
     with pytest.raises(ModelError, match=r"zero is no OpenVINO IR, .*: it begins with b'\\x00\\x00"):
         read_model("/dev/zero")
@@ -302,7 +302,7 @@ def test_other_formats(name: str) -> None:
         read_model(name)
 
 
-def test_what_is_no_model() -> None:
+def test_objects_that_are_no_models() -> None:
     with pytest.raises(TypeError, match="a model is a path, or XML as str or bytes, not int"):
         read_model(3)  # type: ignore[arg-type]
 
@@ -362,7 +362,7 @@ def test_variables(build: Callable[[Net, object], object], message: str) -> None
     fails(net.build()[0], message, b"")
 
 
-# ---- whatever comes
+# ---- random changes
 
 FILES = [((path / "model.xml").read_bytes(), (path / "model.bin").read_bytes())
          for path in sorted(DATA.iterdir())
@@ -371,7 +371,7 @@ FILES += [(XML.encode(), WEIGHTS), (LOOP.encode(), LOOP_WEIGHTS)]
 
 
 def tolerates(xml: bytes, weights: bytes) -> None:
-    """The file is read, or refused with an error of ours, in little time and memory."""
+    """Assert that the file is read, or refused with an error of ours, in little time and memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     try:
@@ -411,7 +411,7 @@ def test_any_text(text: str | bytes) -> None:
 
 
 def test_shape_arithmetic_of_absurd_size() -> None:
-    """Values that inference follows are bounded: a Range of ten billion elements is not built."""
+    """Shape inference does not compute large values: a Range of ten billion elements is not built."""
     net = Net()
     ends = [net.const(v, "i64") for v in (0, 10**10, 1)]
     values = net.layer("Range", "opset4", ends, {"output_type": "i64"}, outputs=["i64"])

@@ -1,4 +1,4 @@
-"""The files of a model: both are written or none is, and reading tells when they are not what they were."""
+"""Files of a model: either both are written or none, and reading reports files that do not belong together."""
 from __future__ import annotations
 
 import os
@@ -27,14 +27,14 @@ VALUES = np.arange(6, dtype=np.float32)
 
 
 def model(factor: float) -> Model:
-    """A sum with VALUES times a factor. All such models have the same graph."""
+    """Build a sum with VALUES times a factor. All such models have the same graph."""
     net = Net()
     net.result(net.layer("Add", "opset1", [net.parameter("f32", (6,)), net.const(VALUES * factor)]))
     return read_model(*net.build())
 
 
 def factor(path: Path) -> float:
-    """The factor of a model that was written."""
+    """Return the factor of a model that was written."""
     compiled = ovgpu.compile_model(read_model(path), "CPU")
     return float(compiled([np.zeros(6, np.float32)])[0][1])
 
@@ -85,7 +85,7 @@ def test_folders_are_refused(name: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_one_file_is_not_two(tmp_path: Path) -> None:
+def test_one_file_for_both_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("m.xml")
     with pytest.raises(ModelError, match=r"are two files, not '.*m\.xml' alone"):
         serialize(model(1), tmp_path / "m.xml", tmp_path / "link")
@@ -93,7 +93,7 @@ def test_one_file_is_not_two(tmp_path: Path) -> None:
 
 def test_symbolic_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    for name in ("m.xml", "m.bin"):  # one leads to a file, one to none so far
+    for name in ("m.xml", "m.bin"):  # one link has a target, the other has none so far
         (tmp_path / name).symlink_to(tmp_path / "store" / name)
     (tmp_path / "store" / "m.xml").touch()
     save_model(model(3), tmp_path / "m.xml")
@@ -107,7 +107,7 @@ def test_permissions_are_kept(saved: Path, monkeypatch: pytest.MonkeyPatch) -> N
     serialize(model(2), saved)
     assert (saved.stat().st_mode & 0o777, factor(saved)) == (0o640, 2)
     before = listing(saved.parent)
-    monkeypatch.setattr(atomic_file.os, "access", lambda path, mode: path.suffix != ".bin")  # root may write anything
+    monkeypatch.setattr(atomic_file.os, "access", lambda path, mode: path.suffix != ".bin")  # root may write any file
     with pytest.raises(ModelError, match=r"the model cannot be written: .*m\.bin: Permission denied"):
         serialize(model(3), saved)
     assert listing(saved.parent) == before
@@ -117,7 +117,7 @@ def test_permissions_are_kept(saved: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(params=["hard links", "no hard links"])
 def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File systems with hard links, and those without."""
+    """Run a test on file systems with and without hard links."""
     def refused(*_: Any) -> None:
         raise PermissionError("no links here")
 
@@ -126,7 +126,7 @@ def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def failing(name: str) -> Callable[[Path, Path], Path]:
-    """`Path.replace` that fails to put a temporary file at a path of this name."""
+    """Return a `Path.replace` that fails to move a temporary file to a path of this name."""
     replace = Path.replace
 
     def function(self: Path, target: Path) -> Path:
@@ -164,7 +164,7 @@ def test_files_are_complete_and_flushed_before_one_is_replaced(saved: Path, monk
 
 @pytest.mark.usefixtures("links")
 def test_every_line_of_writing(saved: Path) -> None:
-    """An interrupted `serialize` has replaced both files, or none."""
+    """`serialize`, interrupted at any line, has replaced both files or none."""
     new = model(2)
     with Interruption(0) as all_lines:
         serialize(new, saved)
@@ -177,7 +177,7 @@ def test_every_line_of_writing(saved: Path) -> None:
             serialize(new, saved)
         seen[factor(saved)] += 1
         for path in saved.parent.iterdir():
-            if path.name not in old:  # Ctrl-C came as it was about to be removed
+            if path.name not in old:  # Ctrl-C came just before its removal
                 path.unlink()
             else:
                 path.write_bytes(old[path.name])
@@ -205,7 +205,7 @@ def test_a_process_killed_between_the_two(saved: Path) -> None:
         with pytest.raises(ModelError, match=r"^m\.bin is not the file that the \.xml was written with: it does not"):
             read()
     weights = saved.with_suffix(".bin").read_bytes()
-    assert read_model(saved, weights)  # the caller may know better
+    assert read_model(saved, weights)  # weights in memory are not checked
 
 
 # ---- the checksum
@@ -219,7 +219,7 @@ def test_openvino_reads_files_with_a_checksum_and_writes_them_without(saved: Pat
     assert factor(saved.with_name("again.xml")) == 1
 
 
-def test_a_shorter_file_is_told(saved: Path) -> None:
+def test_a_shorter_file_is_reported(saved: Path) -> None:
     weights = saved.with_suffix(".bin")
     weights.write_bytes(weights.read_bytes()[:-CHECKSUM_BYTES])
     with pytest.raises(ModelError, match=r"^m\.bin has 24 bytes, but the \.xml was written with one of 40 bytes$"):
@@ -260,7 +260,7 @@ def test_a_file_that_changes_in_place(use: str, change: tuple[Callable[[Path], N
 
 
 def test_constants_that_are_bound_later(saved: Path, change: tuple[Callable[[Path], None], str], device: str) -> None:
-    """A model of unknown rank gets its programs when it is run."""
+    """The programs of a model of unknown rank are built when it runs, and then notice changed weights."""
     net = Net()
     net.result(net.layer("Add", "opset1", [net.parameter("f32", None), net.const(VALUES)]))
     serialize(read_model(*net.build()), saved)

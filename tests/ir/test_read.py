@@ -66,8 +66,8 @@ def test_constants_may_have_more_bytes_than_they_need(kind: str, shape: str) -> 
     assert text != xml.decode() and 'size="28"' in text
     found = np.asarray(ovgpu.Core().compile_model(read_model(text.encode(), weights), "CPU")([])[0])
     core = ov.Core()
-    wanted = core.compile_model(core.read_model(text.encode(), weights), "CPU")([])[0]
-    assert found.dtype == wanted.dtype and np.array_equal(found, wanted)
+    expected = core.compile_model(core.read_model(text.encode(), weights), "CPU")([])[0]
+    assert found.dtype == expected.dtype and np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", sorted(ELEMENTS))
@@ -86,12 +86,12 @@ def test_constants_of_every_type_match_openvino(name: str, tmp_path: Path) -> No
     if name == "string":
         assert value.tolist() == [b"ab", b"", b"x" * 40]
     else:
-        expected = [float(v) for v in constant.get_value_strings()]  # of nf4, the codes
+        expected = [float(v) for v in constant.get_value_strings()]  # codes for nf4
         assert value.astype(np.float64).tolist() == pytest.approx(expected)
 
 
 def test_unsigned_shape_only_at_the_port() -> None:
-    """As in old files: Parameter and Const state shape and type only at their output ports."""
+    """In old files, Parameter and Const state shape and type only at their output ports."""
     layers = (parameter(0, "", 'precision="FP32"', "<dim>2</dim><dim>3</dim>")
               + '<layer id="1" name="c" type="Const" version="opset1"><data offset="0" size="12"/>'
                 '<output><port id="1" precision="FP32"><dim>3</dim></port></output></layer>'
@@ -129,7 +129,7 @@ def test_names_with_commas_and_entities() -> None:
 
 @pytest.mark.parametrize("version", ["10", "11"])
 def test_names_without_any(version: str) -> None:
-    """Only in version 10 do inputs and outputs go by the names of layers."""
+    """Only in version 10 do inputs and outputs have the names of layers."""
     split = ('<layer id="2" name="s" type="Split" version="opset1"><data num_splits="2"/>'
              '<input><port id="0"/><port id="1"/></input>'
              '<output><port id="2" precision="FP32"/><port id="3" precision="FP32"/></output></layer>')
@@ -167,7 +167,7 @@ def test_results_share_or_have_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["true", "True", "1", "false", "False", "0", "on", "yes", "off", "", " true", "2"])
 def test_booleans(text: str) -> None:
-    """As openvino reads them; a text that is none stands for the default."""
+    """Booleans are read as openvino reads them; any other text means the default."""
     net = Net()
     boxes, scores = net.parameter("f32", (1, 4, 4)), net.parameter("f32", (1, 2, 4))
     net.result(net.layer("MatMul", "opset1", [boxes, boxes], {"transpose_a": text}, name="no"))
@@ -180,7 +180,7 @@ def test_booleans(text: str) -> None:
 
 @pytest.mark.parametrize("name, found", [("ReLU", "Relu"), ("SoftMax", "Softmax"), ("Relu", "Relu"),
                                          ("softmax", "Softmax"), ("PReLU", "PRelu")])
-def test_spellings(name: str, found: str) -> None:
+def test_alternative_op_names(name: str, found: str) -> None:
     net = Net()
     x = net.parameter("f32", (2, 3))
     inputs = [x, net.const(np.ones(3, np.float32))] if found == "PRelu" else [x]
@@ -188,7 +188,7 @@ def test_spellings(name: str, found: str) -> None:
     assert op(read_model(*net.build()), "n").name == found
 
 
-def test_unknown_attributes_are_kept_aside() -> None:
+def test_unknown_attributes_are_stored_separately() -> None:
     net = Net()
     net.result(net.layer("Relu", "opset1", [net.parameter("f32", (2,))], {"later": "7"}, name="n"))
     model = read_model(*net.build())
@@ -404,7 +404,7 @@ def test_a_long_chain() -> None:
 # ---- bodies
 
 def test_tensor_iterator(tmp_path: Path) -> None:
-    """As openvino writes it."""
+    """A TensorIterator that openvino wrote is read with its port maps, back edges and body."""
     x, h, w = (ops.parameter(s, np.float32) for s in ([1, 4, 3], [1, 3], [1, 3]))
     bx, bh, bw = (ops.parameter(s, np.float32) for s in ([1, 1, 3], [1, 3], [1, 3]))
     step = ops.multiply(ops.add(ops.squeeze(bx, ops.constant([1])), bh), bw)
@@ -480,7 +480,7 @@ def test_if(tmp_path: Path) -> None:
 # ---- state
 
 def state_net(variables: list[tuple[str, str]]) -> Net:
-    """A chain of (kind, variable) with kind "read" or "assign"."""
+    """Build a chain of (kind, variable) with kind "read" or "assign"."""
     net = Net()
     x = net.parameter("f32", (2,))
     for kind, variable in variables:

@@ -1,4 +1,4 @@
-"""Writing IR: openvino reads what we write, and it runs as before."""
+"""Writing IR: openvino reads our files, and the models compute the same as before."""
 from __future__ import annotations
 
 import re
@@ -27,7 +27,7 @@ DATA = Path(__file__).parents[1] / "models" / "data"
 
 
 def results(model: ov.Model, runs: int = 3) -> list[Any]:
-    """Outputs for random inputs, over several inferences of one request."""
+    """Return outputs for random inputs, over several inferences of one request."""
     request = CORE.compile_model(model, "CPU", EXACT).create_infer_request()
     found = []
     for run in range(runs):
@@ -48,7 +48,7 @@ def assert_same(ours: ov.Model, theirs: ov.Model) -> None:
 
 
 def written(name: str, folder: Path) -> tuple[ov.Model, ov.Model]:
-    """A model as openvino reads it after openvino, and after we have written it."""
+    """Write a model with ovgpu and with openvino, and read both files with openvino."""
     ov.serialize(MODELS[name](), folder / "theirs.xml")
     serialize(read_model(folder / "theirs.xml"), folder / "ours.xml")
     return CORE.read_model(folder / "ours.xml"), CORE.read_model(folder / "theirs.xml")
@@ -235,7 +235,7 @@ def test_a_model_may_replace_its_own_files(tmp_path: Path) -> None:
     assert_same(CORE.read_model(tmp_path / "m.xml"), CORE.read_model(source))
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_writing_leaves_no_files_behind(tmp_path: Path) -> None:
     net = Net()
     net.result(net.layer("Relu", "opset1", [net.parameter("f32", (2,))], name="n"))
     model = read_model(*net.build())
@@ -269,7 +269,7 @@ def test_attributes_that_files_cannot_hold(tmp_path: Path) -> None:
 
 
 def test_memory_is_not_doubled(tmp_path: Path) -> None:
-    """A sparse file of 300 MB is compressed and written in much less memory."""
+    """A sparse file of 300 MB is compressed and written with much less memory."""
     count = 75_000_000
     layers = (f'<layer id="0" name="w" type="Const" version="opset1"><data element_type="f32" shape="{count}" '
               f'offset="0" size="{4 * count}"/><output><port id="0" precision="FP32"/></output></layer>'
@@ -286,7 +286,7 @@ def test_memory_is_not_doubled(tmp_path: Path) -> None:
 
 @contextmanager
 def allocating_less_than(limit: int) -> Iterator[None]:
-    """Bounds what NumPy and Python allocate at once, as seen by tracemalloc."""
+    """Assert that NumPy and Python allocate less than `limit` bytes, as measured by tracemalloc."""
     tracemalloc.start()
     try:
         yield

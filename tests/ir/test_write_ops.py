@@ -1,4 +1,4 @@
-"""Writing keeps every attribute of every op: openvino sees the same ones in the cases of the op tests."""
+"""Writing preserves every attribute of every op, as openvino reads them in the cases of the op tests."""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -12,9 +12,9 @@ from tests.conformance import modules
 from tests.harness import Case
 
 CORE = ov.Core()
-PER_OP = 6  # cases of an op version, those with different attributes first
+PER_OP = 6  # maximum number of cases of an op version, with different attributes
 
-# What openvino shows differently though it means the same: it ignores the order of gates that it defaults to.
+# Texts of openvino with the same meaning: it ignores its default order of gates.
 SAME = {"'weights_format': 'ifco'": "'weights_format': 'fico'"}
 
 
@@ -48,7 +48,7 @@ def test_attributes(name: str, tmp_path: Path) -> None:
         try:
             theirs = CORE.read_model(xml, weights)
         except RuntimeError:
-            continue  # cases with an expectation of their own, which openvino refuses
+            continue  # openvino refuses cases with their own expectation
         serialize(read_model(xml, weights), tmp_path / "m.xml")
         assert described(CORE.read_model(tmp_path / "m.xml")) == described(theirs), case.name
 

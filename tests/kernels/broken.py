@@ -1,4 +1,4 @@
-"""Faults put into the project's kernels, one at a time, each in a process of its own."""
+"""Fault injection for the CUDA kernels: one fault at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS: tuple[str | int, ...] = ("ascending", "descending", 7)
 
 @dataclass(frozen=True)
 class Fault:
-    """``sound`` in a file of cuda_kernels/ becomes ``broken``; ``run`` is a check that passes without it."""
+    """Replacement of ``sound`` by ``broken`` in a file of cuda_kernels/; ``run`` is a check that passes without it."""
 
     name: str
     run: Callable[[], None]
@@ -29,7 +29,7 @@ class Fault:
 
 
 def evidence(fault: Fault) -> list[str]:
-    """What tells that the kernel is broken: wrong results, or the device's checks, in any order of threads."""
+    """Return the errors that reveal the fault, for all thread orders: wrong results, or failed device checks."""
     sound = sources.folder()
     seen = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def _sound(fault: Fault) -> None:
 
 
 def is_noticed(fault: Fault) -> None:
-    """Fails unless the check passes with the sound kernel and shows evidence of the fault."""
+    """Assert that the check passes with the sound kernel and fails with the fault."""
     call(_sound, fault).result()
     found: Outcome = call(evidence, fault)
     assert found.result()

@@ -13,7 +13,7 @@ from ovgpu.backends.cuda import CudaBackend
 
 @pytest.fixture(scope="module")
 def backend(emulated: str) -> Iterator[CudaBackend]:
-    """A backend on the emulated device, to record kernels with. Arrays are made and read on its stream."""
+    """Yield a backend on the emulated device that records kernels. Arrays are made and read on its stream."""
     found = CudaBackend()
     with found.active():
         yield found
@@ -21,6 +21,6 @@ def backend(emulated: str) -> Iterator[CudaBackend]:
 
 @pytest.fixture
 def compiled(emulated: str) -> Callable[[Any], Any]:
-    """Compiles an IR for the emulated device."""
+    """Return a function that compiles an IR for the emulated device."""
     core = ov.Core()
     return lambda ir: core.compile_model(core.read_model(*ir), emulated)

@@ -1,4 +1,4 @@
-"""Runs an op's `cuda` form on the emulated device: eagerly, then captured and replayed, against `evaluate`."""
+"""Checks of an op's `cuda` form on the emulated device: eager, then captured and replayed, against `evaluate`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def whole(x: Any) -> Any:
 
 
 def preload(file: str, *expressions: str) -> None:
-    """Compiles kernels of a file together, in less time than one by one; not on a card, which keeps them on disk."""
+    """Compile kernels of a file together, which is faster than one by one. Real GPUs cache them on disk instead."""
     cupy = rt.cupy()
     if not getattr(cupy, "is_emulated", False):
         return
@@ -46,7 +46,7 @@ def preload(file: str, *expressions: str) -> None:
 
 
 def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> Launcher:
-    """What the op's `cuda` form records; it must not decline."""
+    """Return the launcher with the launches of the op's `cuda` form, which must not decline."""
     launcher = Launcher(cp.cuda.Stream(non_blocking=True), None)
     assert op.cuda is not None
     assert op.cuda(launcher, [x, *host], outputs, []) is not NotImplemented, "declined"
@@ -55,10 +55,10 @@ def launches(op: Op, x: Any, host: Sequence[Array], outputs: Sequence[Any]) -> L
 
 def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, view: View = whole, out: View = whole,
           types: Sequence[Type] = (), inplace: bool = False, tol: float | None = None) -> int:
-    """Compares the outputs for three draws of the input; how many kernels one run launches.
+    """Compare the outputs for three draws of the input; return the number of kernels that one run launches.
 
-    ``view`` makes the op's input of the drawn array, and ``out`` output 0 of an array that it would be the
-    whole of; ``host`` are the other inputs, ``types`` those of the outputs if not all that of the input.
+    ``view`` maps the drawn array to the op's input, and ``out`` maps a larger array to output 0. ``host`` are the
+    other inputs, and ``types`` the types of the outputs (default: the input's type).
     """
     values = [np.asarray(h) for h in host]
     drawn = draw(0)
@@ -95,14 +95,14 @@ def check(op: Op, draw: Callable[[int], Array], host: Sequence[Any] = (), *, vie
 
 
 def _laid_out(like: Array, out: View) -> Any:
-    """A device array of this shape that is a part of a larger one."""
-    room = tuple(2 * n + 1 for n in like.shape)
-    array = out(cp.empty(room, like.dtype))
+    """Return a device array of the shape of ``like`` that is a part of a larger one."""
+    allocated = tuple(2 * n + 1 for n in like.shape)
+    array = out(cp.empty(allocated, like.dtype))
     return array[tuple(slice(n) for n in like.shape)]
 
 
 def same(found: Array, right: Array, tol: float | None = None) -> None:
-    """Equal shapes, types, and values: exactly for integers, else within the type's tolerance."""
+    """Assert equal shapes, types, and values: exactly for integers, else within the type's tolerance."""
     assert (found.shape, found.dtype) == (right.shape, right.dtype)
     if found.dtype.kind in "iub":
         np.testing.assert_array_equal(found, right)
@@ -112,7 +112,7 @@ def same(found: Array, right: Array, tol: float | None = None) -> None:
 
 
 def random(shape: Sequence[int], dtype: Any = np.float32, scale: float = 3.0) -> Callable[[int], Array]:
-    """Draws of a random array: normal numbers, or integers of the whole range of small types."""
+    """Return a function that draws an array for a seed: normal numbers, or integers within the type and ±1000."""
     dtype = np.dtype(dtype)
 
     def draw(seed: int) -> Array:

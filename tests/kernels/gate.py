@@ -2,11 +2,11 @@
 
     python -m tests.kernels.gate [pytest arguments]
 
-runs the tests that the arguments choose (all by default), adds the instances that the table lacks (without arguments,
-also drops those that no test runs), and records what NVRTC says of each, and of which sources it says so. test_gate.py
-compiles those of other sources, and with `pytest --long` all of the table, which takes minutes. As a pytest plugin,
-which tests/conftest.py loads, this module compiles at the end of a run what the table lacks, and compares the blocks
-that were launched with the limits of each architecture."""
+runs the tests that the arguments choose (all by default) and adds the instances that the table lacks (without
+arguments, it also drops instances that no test runs). It records the resource usage that NVRTC reports for each
+instance, and a digest of the sources. test_gate.py compiles the instances of files whose digest has changed, and with
+`pytest --long` the whole table, which takes minutes. As a pytest plugin, which tests/conftest.py loads, this module
+compiles missing instances at the end of a run, and compares the launched blocks with each architecture's limits."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from .limits import Block, Usage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("instances.json")
-SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of what the table was made from
+SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
 HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.kernels.gate` adds them"
-# Files with instructions that older cards lack: ops that launch them ask for the compute capability.
+# Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
 NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "compressed_mma.cu": nvrtc.AMPERE}
 
 COMMENT = re.compile(r"\s*//.*")
-UNBOUND = 256  # threads of a block that has as many registers as a thread can name
+UNBOUND = 256  # threads of a block that may launch with any register count (at most 255 per thread)
 Instance = tuple[str, str]  # a file of cuda_kernels/, and a name expression
-# Bytes that instances may spill: less would let fewer blocks run at the same time.
+# Bytes that instances may spill: fewer spills would cost occupancy.
 SPILLS: dict[Instance, dict[str, int]] = {
     ("compressed_mma.cu", "product_mma<Nibbles<false>, __half, unsigned char, __nv_bfloat16, 4, 4, 2, true>"):
         {"sm_120": 8},
@@ -58,13 +58,14 @@ def architectures(file: str) -> Sequence[str]:
 
 
 def table() -> Table:
+    """Return the contents of instances.json."""
     found = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     return {file: {name: {architecture: Usage(*needs) for architecture, needs in row.items()}
                    for name, row in rows.items()} for file, rows in found.items()}
 
 
 def digest(file: str) -> str:
-    """Digest of a file, of all headers, both without comments, of the compiler's flags, and of the file's instances."""
+    """Return a digest of a file and all headers, without comments, and of its compiler flags and instances."""
     found = hashlib.sha256(json.dumps([kernels.flags(file), sorted(table().get(file, {}))]).encode())
     for path in (nvrtc.KERNELS / file, *sorted(nvrtc.KERNELS.glob("*.cuh"))):
         found.update(COMMENT.sub("", path.read_text()).encode())
@@ -72,21 +73,21 @@ def digest(file: str) -> str:
 
 
 def is_compiled(file: str) -> bool:
-    """Whether NVRTC has compiled the instances of a file, as it is now, for the table."""
+    """Return whether NVRTC has compiled the instances of a file, as it is now, for the table."""
     known: dict[str, str] = json.loads(SOURCES.read_text()) if SOURCES.exists() else {}
     return known.get(file) == digest(file)
 
 
 def usage(file: str, expressions: Sequence[str], architecture: str) -> dict[str, Usage]:
-    """Return the resources that instances of one file need; NvrtcError when they do not compile."""
+    """Return the resources that instances of one file need. Raises NvrtcError if they do not compile."""
     cubin = nvrtc.compile_file(file, architecture, expressions)
     needs = {name: cubin.usage[cubin.lowered[name]] for name in expressions}
     return {name: Usage(use.registers, use.spill_stores, use.shared) for name, use in needs.items()}
 
 
 def faults(instances: Iterable[Instance], only: Sequence[str] = nvrtc.ARCHITECTURES) -> list[str]:
-    """Return the faults of these instances on real devices: one does not compile, spills registers, or was launched
-    with blocks that need more than there is."""
+    """Return the faults of these instances on real devices: compile errors, register spills, and launched blocks that
+    exceed the limits."""
     found = []
     for file, expressions in by_file(instances).items():
         for architecture in (name for name in architectures(file) if name in only):
@@ -109,7 +110,7 @@ def by_file(instances: Iterable[Instance]) -> dict[str, list[str]]:
 
 
 # ---- the plugin ------------------------------------------------------------------------------------------
-_met: set[Instance] = set()
+_seen: set[Instance] = set()
 # Kernels behind generated source have no entry of their own: their name is "".
 _functions: dict[int, tuple[kernel.Function, Instance]] = {}  # by the entry
 _blocks: dict[Instance, Block] = {}
@@ -118,7 +119,7 @@ _faults: list[str] = []
 
 def _unlisted() -> list[Instance]:
     known = table()
-    return sorted((file, name) for file, name in _met if name not in known.get(file, {}))
+    return sorted((file, name) for file, name in _seen if name not in known.get(file, {}))
 
 
 def _excess(instance: Instance, use: Usage, architecture: str) -> Iterator[str]:
@@ -130,7 +131,7 @@ def _excess(instance: Instance, use: Usage, architecture: str) -> Iterator[str]:
 def launch_faults() -> list[str]:
     """Return the launches of the table's instances whose blocks need more than an architecture has.
 
-    Kernels behind generated source are taken to share as much as the file's others."""
+    Kernels behind generated source are assumed to use as much shared memory as the file's largest instance."""
     found = []
     for file, rows in table().items():
         shared = Usage(0, 0, max(use.shared for row in rows.values() for use in row.values()))
@@ -140,7 +141,7 @@ def launch_faults() -> list[str]:
     return found
 
 
-def _met_launch(function: kernel.Function, threads: int, shared: int) -> None:
+def _record_launch(function: kernel.Function, threads: int, shared: int) -> None:
     known = _functions.get(id(function.entry))
     if known is None:
         return
@@ -160,7 +161,7 @@ def _texts() -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watches which kernels the emulator is asked for, and how they are launched."""
+    """Patch the emulator to record the kernels that are looked up, and their launches."""
     find, launch = kernel.RawModule._function, kernel.launch
 
     def found(self: kernel.RawModule, name: str) -> Any:
@@ -171,13 +172,13 @@ def pytest_configure(config: pytest.Config) -> None:
                 if text in self.code:
                     whole = self.code.startswith(text)
                     _functions[id(function.entry)] = function, (file, name if whole else "")
-                    _met.update([(file, name)] if whole else [])
+                    _seen.update([(file, name)] if whole else [])
         return function
 
     def launched(function: kernel.Function, grid: Sequence[int], block: Sequence[int], args: Sequence[Any],
                  shared: int = 0, *more: Any, **named: Any) -> None:
         launch(function, grid, block, args, shared, *more, **named)
-        _met_launch(function, prod(block), shared)
+        _record_launch(function, prod(block), shared)
 
     kernel.RawModule._function = found  # type: ignore[method-assign]
     kernel.launch = launched
@@ -185,9 +186,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """From a worker process of pytest-xdist, which has run some of the tests."""
+    """Merge the records of a pytest-xdist worker process."""
     output = getattr(node, "workeroutput", {})
-    _met.update(map(tuple, output.get("kernel_instances", ())))
+    _seen.update(map(tuple, output.get("kernel_instances", ())))
     for file, name, *block in output.get("kernel_blocks", ()):
         _blocks[file, name] = _blocks.get((file, name), Block(*block)) | Block(*block)
     _faults.extend(output.get("kernel_faults", ()))
@@ -196,13 +197,13 @@ def pytest_testnodedown(node: Any) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["kernel_instances"] = sorted(_met)
+        session.config.workeroutput["kernel_instances"] = sorted(_seen)
         session.config.workeroutput["kernel_blocks"] = [(*key, *astuple(block)) for key, block in _blocks.items()]
         session.config.workeroutput["kernel_faults"] = _faults
         return
     wanted = session.config.getoption("--instances")
     if wanted:
-        Path(wanted).write_text(json.dumps(sorted(_met)))
+        Path(wanted).write_text(json.dumps(sorted(_seen)))
         return
     _faults.extend(launch_faults())
     if nvrtc.is_available():
@@ -223,7 +224,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 # ---- the command -----------------------------------------------------------------------------------------
 def record(instances: Iterable[Instance], rest: Table) -> None:
-    """Writes the table of these instances, and of what `rest` has for other files."""
+    """Compile these instances and write the table, with the rows of `rest` for other files."""
     names = by_file(instances)
     found: Table = {file: {name: {} for name in expressions} for file, expressions in names.items()}
     found = dict(sorted({**rest, **found}.items()))

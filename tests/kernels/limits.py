@@ -22,7 +22,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Block:
-    """The largest block that a kernel was launched with: threads, and bytes of dynamic shared memory."""
+    """The largest block that a kernel was launched with: number of threads, and bytes of dynamic shared memory."""
 
     threads: int
     shared: int
@@ -32,7 +32,7 @@ class Block:
 
     def excess(self, usage: Usage, architecture: str) -> Iterator[str]:
         """Yield the resources of which the block needs more than the architecture has."""
-        # Registers are given to four warps at a time, eight to each of their threads.
+        # Registers are allocated for four warps at a time, in multiples of eight per thread.
         registers = -(-self.threads // 128) * 128 * -(-usage.registers // 8) * 8
         if registers > REGISTERS:
             yield f"{self.threads} threads of {usage.registers} registers"

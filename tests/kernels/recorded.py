@@ -1,4 +1,4 @@
-"""Kernels recorded by hand: run at once, then captured and replayed with other inputs."""
+"""Checks of recorded kernels: run eagerly, then captured and replayed with other inputs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ POISON = 0xFB
 
 
 def settle() -> None:
-    """Wait for all streams: tests write and read arrays on another one than kernels run on."""
+    """Wait for all streams: tests write and read arrays on another stream than the kernels run on."""
     rt.cupy().cuda.runtime.deviceSynchronize()
 
 
 def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]]],
            inputs: Sequence[tuple[Any, Sequence[Array]]], outputs: Sequence[Any],
            wanted: Callable[[int], Sequence[Array]], tolerance: float = 0) -> int:
-    """Checks ``wanted(draw)`` eagerly for draw 0, then for replays of one graph with draws 1 and 2.
+    """Check ``wanted(draw)`` eagerly for draw 0, then for replays of one graph with draws 1 and 2.
 
-    Each input is a device array, and what it holds in every draw. Without a tolerance, of results and relative to
-    them, all bits count. Returns the launches in the graph.
+    Each input is a device array with its values in every draw. The tolerance is absolute and relative; 0 compares
+    all bits. Returns the number of launches in the graph.
     """
     calls = record()
     for draw in range(3):
@@ -61,10 +61,10 @@ def replay(backend: CudaBackend, record: Callable[[], Sequence[Callable[[], Any]
 
 
 def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[Any], Any] = lambda x: x) -> list[str]:
-    """Checks the CUDA form of an op against its `evaluate`: `replay` of its launches. Returns the kernels' names.
+    """Check the CUDA form of an op against its `evaluate` by `replay`. Returns the names of its kernels.
 
-    Inputs are three draws, which become device arrays, or one array that the op wants on the host; ``pick`` takes
-    the part of a device array that the op is given.
+    Each input is a list of three draws, which become device arrays, or one array for an input on the host. ``pick``
+    selects the part of a device array that the op reads.
     """
     draws = [list(x) if isinstance(x, list) else [x] * 3 for x in inputs]
     device = [cupy_emu.empty(d[0].shape, d[0].dtype) if i not in op.host_inputs else d[0] for i, d in enumerate(draws)]
@@ -84,7 +84,7 @@ def run_op(backend: CudaBackend, op: Op, inputs: Sequence[Any], pick: Callable[[
 
 
 def kernel_name(call: Any) -> str:
-    """The name of the kernel that a call launches; "" for other calls."""
+    """Return the name of the kernel that a call launches; "" for other calls."""
     return str(getattr(call.func, "name", ""))
 
 
@@ -93,7 +93,7 @@ def spec(x: Any, host: bool) -> Spec:
 
 
 def draws(shape: tuple[int, ...], kind: Any, low: int = 0, high: int = 100) -> list[Array]:
-    """Three arrays of integers from ``low`` to ``high``, exclusive, of any type."""
+    """Return three arrays of integers from ``low`` to ``high``, exclusive, of any type."""
     return [np.random.default_rng(i).integers(low, high, shape).astype(kind) for i in range(3)]
 
 
@@ -102,7 +102,7 @@ def axis(value: int) -> Array:
 
 
 def counted(run: Callable[[], Any]) -> tuple[Any, Any]:
-    """The result of a call, and what it asked of the device."""
+    """Return the result of a call, and the device counters for it."""
     cupy_emu.counters.reset()
     found = run()
     return found, replace(cupy_emu.counters)

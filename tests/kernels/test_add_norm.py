@@ -36,7 +36,7 @@ def op(added: Any = THREE, cls: type[ScaledMVN] = ScaledMVN, keep: bool = True, 
 
 
 def run(op: AddNorm, scale: Any, shift: Any, terms: Sequence[Any], inplace: int | None = None) -> tuple[int, list[Any]]:
-    """How many kernels are launched, and the outputs; a term may be (array, how to view it)."""
+    """Check the op; return the number of launched kernels, and the outputs. A term may be (array, view function)."""
     kind = np.asarray(terms[0][0] if isinstance(terms[0], tuple) else terms[0]).dtype
     host = [term[1](term[0]) if isinstance(term, tuple) else term for term in terms]
     there = [term[1](cp.asarray(term[0])) if isinstance(term, tuple) else cp.asarray(term) for term in terms]
@@ -57,7 +57,7 @@ def run(op: AddNorm, scale: Any, shift: Any, terms: Sequence[Any], inplace: int 
 
 
 def draws(n: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[Any, Any, list[Any]]:
-    """Scale, shift and terms."""
+    """Return scale, shift and terms."""
     scale, shift, *terms = (random(shape, dtype)(seed) for seed, shape in enumerate([(n,), (n,), *shapes]))
     return scale, shift, terms
 
@@ -66,17 +66,17 @@ def draws(n: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> tuple[An
     (ScaledMVN, F32, 7), (ScaledMVN, F32, 1032), (ScaledRMS, F32, 64), (ScaledMVN, F16, 64), (ScaledRMS, F16, 7),
     (ScaledMVN, BF16, 64), (ScaledMVN, np.dtype("f8"), 64)], ids=str)
 def test_types(cls: type[ScaledMVN], dtype: np.dtype[Any], n: int) -> None:
-    """Bit for bit what two launches give."""
+    """One launch gives the same bits as two."""
     scale, shift, terms = draws(n, (3, 5, n), (n,), (3, 5, n), dtype=dtype)
     launched, found = run(op(cls=cls), scale, shift, terms)
     assert launched == 1
-    launched, apart = run(op(cls=cls), scale, shift, [(terms[0].swapaxes(0, 1).copy(), turned), *terms[1:]])
+    launched, apart = run(op(cls=cls), scale, shift, [(terms[0].swapaxes(0, 1).copy(), transposed), *terms[1:]])
     assert launched == 2
     for a, b in zip(found, apart):
         np.testing.assert_array_equal(a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}"))
 
 
-def turned(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     return x.swapaxes(0, 1)
 
 
@@ -93,13 +93,13 @@ def test_roundings_count() -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_sums(added: Any, keep: bool) -> None:
     terms = [(2, 3, 64), (64,), (1, 3, 64)]
-    for turn in range(3):
-        shapes = [*terms[turn:], *terms[:turn]][: added.chain.inputs]
+    for first in range(3):
+        shapes = [*terms[first:], *terms[:first]][: added.chain.inputs]
         if np.broadcast_shapes(*shapes) == (2, 3, 64):
             assert run(op(added, keep=keep), *draws(64, *shapes))[0] == 1
 
 
-def test_what_grows() -> None:
+def test_broadcast_terms() -> None:
     """Every term may be broadcast."""
     assert run(op(TWO), *draws(8, (4, 1, 8), (1, 3, 8)))[0] == 2
     assert run(op(TWO), *draws(8, (1, 8), (3, 1)))[0] == 2
@@ -134,6 +134,6 @@ def test_in_place() -> None:
                 run(op(keep=keep), *draws(n, (3, n), (n,), (3, n)), inplace=inplace)
 
 
-def test_nothing() -> None:
+def test_empty() -> None:
     assert run(op(), *draws(8, (0, 8), (8,), (0, 8)))[0] == 0
     assert run(op(), *draws(0, (3, 0), (0,), (3, 0)))[0] == 0

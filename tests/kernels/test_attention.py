@@ -25,8 +25,8 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6
 def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | None = None, sink: Shape | None = None,
            scale: bool = False, kind: Any = np.float32, causal: bool = False, hidden: bool = False,
            swapped: bool = False) -> list[Any]:
-    """Checks attention eagerly and replayed; returns the recorded calls. With ``swapped``, arrays of shape
-    [B, L, H, E] are read, and written, as [B, H, L, E]."""
+    """Check attention eagerly and replayed; return the recorded calls. With ``swapped``, arrays of shape
+    [B, L, H, E] are read and written as [B, H, L, E]."""
     op, kind = ScaledDotProductAttention(causal=causal), np.dtype(kind)
     shapes = [q, key, v, () if mask is None else mask, () if scale else None, sink]
     while shapes[-1] is None:
@@ -69,8 +69,8 @@ def attend(backend: CudaBackend, q: Shape, key: Shape, v: Shape, mask: Shape | N
 
 
 def attend_hidden(backend: CudaBackend, keys: int, kind: Any, lowest: bool) -> None:
-    """Checks 9 queries whose mask hides all keys: NaN for a boolean mask, and the mean of the values for one of the
-    lowest number of ``kind``, in which scores vanish."""
+    """Check 9 queries whose mask hides all keys: a boolean mask gives NaN, and a mask of the lowest number of
+    ``kind``, in which scores vanish, gives the mean of the values."""
     q, key, v = (np.random.default_rng(i).standard_normal((n, 8)).astype(kind) for i, n in enumerate((9, keys, keys)))
     hidden = np.full((9, keys), ml_dtypes.finfo(kind).min) if lowest else np.zeros((9, keys), bool)
     out = cupy_emu.empty((9, 8), kind)
@@ -131,12 +131,12 @@ def test_short_types(kind: Any, queries: int, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("case", [MANY[0], MANY[3], MANY[6], MANY[8], *FEW[2:6]])
 def test_f64(case: dict[str, Any], backend: CudaBackend) -> None:
-    """By one kernel, whatever the number of queries."""
+    """One kernel serves any number of queries."""
     calls = attend(backend, **case, kind=np.float64)
     assert len(calls) == 1 and name(calls).startswith("attend_split<double")
 
 
-def test_heads_that_share_keys_are_queries_of_one(backend: CudaBackend) -> None:
+def test_grouped_heads_are_queries_of_one_head(backend: CudaBackend) -> None:
     calls = attend(backend, (1, 2, 4, 1, 64), (1, 2, 1, 130, 64), (1, 2, 1, 130, 64))
     assert ", 4, 8, 4, " in name(calls)  # vectors of 4, 8 elements per lane, 4 queries
     grid, _, _ = calls[0].args[:3]
@@ -145,17 +145,17 @@ def test_heads_that_share_keys_are_queries_of_one(backend: CudaBackend) -> None:
 
 def test_keys_without_a_unit_stride_are_copied(backend: CudaBackend) -> None:
     draws = [np.random.default_rng(i).standard_normal((1, 2, 8, 20)).astype(np.float32) for i in range(3)]
-    turned, q = cupy_emu.empty((1, 2, 8, 20), np.float32), cupy_emu.asarray(draws[0][..., :3].swapaxes(2, 3).copy())
+    transposed, q = cupy_emu.empty((1, 2, 8, 20), np.float32), cupy_emu.asarray(draws[0][..., :3].swapaxes(2, 3).copy())
     out = cupy_emu.empty((1, 2, 3, 8), np.float32)
     op = ScaledDotProductAttention()
 
     def record() -> list[Any]:
         launcher = Launcher(backend.stream, backend.blas)
-        key = turned.swapaxes(2, 3)
+        key = transposed.swapaxes(2, 3)
         assert op.cuda(launcher, (q, key, key), [out], ()) is None
         return launcher.calls
 
-    replay(backend, record, [(turned, draws)], [out],
+    replay(backend, record, [(transposed, draws)], [out],
            lambda i: list(op.evaluate(NUMPY, q.get(), draws[i].swapaxes(2, 3), draws[i].swapaxes(2, 3))), 2e-5)
 
 
@@ -166,7 +166,7 @@ def test_orders_of_threads(order: Any, queries: int, backend: CudaBackend) -> No
         attend(backend, (1, queries, 40), (1, 140, 40), (1, 140, 40), sink=(1, queries, 1))
 
 
-def test_a_row_that_sees_nothing_is_not_a_number(backend: CudaBackend) -> None:
+def test_a_fully_masked_row_is_nan(backend: CudaBackend) -> None:
     for queries in (1, 9):
         q, key = (cupy_emu.asarray(np.ones((1, n, 4), np.float32)) for n in (queries, 5))
         mask = cupy_emu.asarray(np.zeros((queries, 5), bool))

@@ -1,4 +1,4 @@
-"""Attention on tensor cores, of f16 and bf16, on the emulated device against NumPy."""
+"""Attention in f16 and bf16 on tensor cores, on the emulated device against NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMS = [(case, HALF) for case in (*MANY, GROUPED)] + [(case, BF16) for case in 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`attention_stream.cu` takes small batches otherwise."""
+    """Disable `attention_stream.cu`, which would run small batches."""
     monkeypatch.setattr(_attention, "STREAMED_WIDTH", 0)
 
 
@@ -41,7 +41,7 @@ def test_forms(case: dict[str, Any], kind: Any, backend: CudaBackend) -> None:
     (64, 1, 64), (64, 2, 64), (80, 2, 64), (96, 2, 32), (128, 1, 64), (128, 2, 32), (192, 1, 32), (256, 1, 16)])
 def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tiles per warp where there are enough queries for all multiprocessors, and registers."""
+    """A warp has two tiles where there are enough queries for all multiprocessors, and enough registers."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     shape = (1, 130 if tiles == 2 else 60, size)
     (call,) = attend(backend, shape, (1, 140, size), (1, 140, size), kind=HALF, causal=True)
@@ -49,7 +49,7 @@ def test_sizes_of_heads(size: int, tiles: int, keys: int, backend: CudaBackend,
 
 
 def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel has 64-bit indices, as arrays of 2**31 elements need them."""
+    """The kernel has 64-bit indices, which arrays of 2**31 elements need."""
     monkeypatch.setattr(Axes, "index", "long long")
     (call,) = attend(backend, (2, 70, 24), (2, 40, 24), (2, 40, 8), (2, 70, 40), kind=BF16)
     assert kernel_name(call) == "attend_mma<__nv_bfloat16, ADDED, 32, 16, 1, 64, 8, long long, 2>"
@@ -69,7 +69,7 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
 
 
 def attend_masked(backend: CudaBackend, mask: Array, kind: Any = HALF, scale: float | None = None) -> list[Any]:
-    """Checks attention of two heads that share a mask [.., queries, keys]; returns the recorded calls."""
+    """Check attention of two heads that share a mask [.., queries, keys]; return the recorded calls."""
     op, shape = ScaledDotProductAttention(), (*mask.shape[:-2], 2, mask.shape[-2], 16)
     q, key, v = (np.random.default_rng(i).standard_normal((*shape[:-2], n, 16)).astype(kind)
                  for i, n in enumerate((mask.shape[-2], *mask.shape[-1:] * 2)))
@@ -112,7 +112,7 @@ def test_masks_with_hidden_tiles(name: str, kind: Any, backend: CudaBackend) -> 
 
 
 def test_long_masks(backend: CudaBackend) -> None:
-    """A mask may have more than the 32 tiles of keys that a warp looks at together; each warp has two tiles of rows."""
+    """A mask may have more than the 32 tiles of keys that a warp scans together; each warp has two tiles of rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Launcher, "multiprocessors", 1)
         mask = causal(256, 4400)
@@ -127,7 +127,7 @@ def test_negative_scale(keys: int, backend: CudaBackend) -> None:
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(("capability", "kind"), [("75", HALF), ("80", np.float32), ("120", HALF)])
-def test_which_cards_have_it(capability: str, kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capabilities(capability: str, kind: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", capability)
     (call,) = attend(backend, **MANY[2], kind=kind)
     assert ("attend_mma<" in kernel_name(call)) is (capability == "120")

@@ -1,4 +1,4 @@
-"""Attention that streams keys through registers, of f16 and bf16, on the emulated device against NumPy."""
+"""Attention in f16 and bf16 that streams keys through registers, on the emulated device against NumPy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_sizes_of_heads(size: int, queries: int, form: str, backend: CudaBackend
 
 
 def test_splits_of_long_keys(backend: CudaBackend) -> None:
-    """Long keys are split into parts of at least 128 keys, of which there are at most enough to fill the device."""
+    """Long keys are split into parts of at least 128 keys, and into no more parts than fill the device."""
     case = {"q": (1, 4, 1, 64), "key": (1, 1, 520, 64), "v": (1, 1, 520, 64)}
     (call,) = attend(backend, **case, kind=HALF)
     assert call.args[0] == (1, 4)
@@ -61,7 +61,7 @@ def test_splits_of_long_keys(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("keys", [1, 100, 128, 129, 600])
 def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
-    """One launch serves all lengths up to the capacity; what lies behind them is not read."""
+    """One launch serves all lengths up to the capacity; elements beyond the length are not read."""
     draws = [[np.random.default_rng(i + n).standard_normal(s).astype(HALF) for n in range(3)]
              for i, s in enumerate([(1, 2, 4, 1, 16), (1, 2, 1, 640, 16), (1, 2, 1, 640, 16), (1, 1, 1, 1, 640)])]
     for values in draws[1:3]:
@@ -84,7 +84,7 @@ def test_lengths_on_the_device(keys: int, backend: CudaBackend) -> None:
 
 
 def test_large_arrays(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel has 64-bit indices, as arrays of 2**31 elements need them."""
+    """The kernel has 64-bit indices, which arrays of 2**31 elements need."""
     monkeypatch.setattr(Axes, "index", "long long")
     (call,) = attend(backend, (2, 30, 24), (2, 40, 24), (2, 40, 8), (2, 30, 40), kind=BF16)
     assert kernel_name(call) == "attend_stream<__nv_bfloat16, ADDED, 32, 64, 16, 32, long long, 2>"
@@ -102,8 +102,8 @@ def test_rows_whose_keys_are_hidden(lowest: bool, backend: CudaBackend) -> None:
     attend_hidden(backend, 270, BF16, lowest)
 
 
-def test_which_arrays_have_it(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 16 bytes, on cards with the instructions."""
+def test_shapes_and_capabilities(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel needs rows in multiples of 16 bytes, heads of up to 128, and a compute capability of 8.0."""
     (call,) = attend(backend, (1, 3, 12), (1, 40, 12), (1, 40, 12), kind=HALF)
     assert "attend_split<" in kernel_name(call)
     (call,) = attend(backend, (1, 3, 136), (1, 40, 136), (1, 40, 136), kind=HALF)

@@ -13,8 +13,8 @@ from tests.kernels.test_attention_mma import attend_masked
 
 FILE = "attention_mma.cu"
 STREAM = "attention_stream.cu"
-KEYS = "__syncthreads();  // keys and values are there, and those before are read"
-MASK = "__syncthreads();  // the mask is there"
+KEYS = "__syncthreads();  // keys and values have arrived, and the previous ones have been read"
+MASK = "__syncthreads();  // the mask has arrived"
 
 
 def many(causal: bool = False) -> None:
@@ -29,7 +29,7 @@ def causal() -> None:
 
 
 def marked() -> None:
-    """A mask that exported decoders add, of which all of the first query's scores are hidden alike."""
+    """Attend with an additive mask as exported decoders have it, which hides all keys of the first query."""
     mask = np.where(np.arange(264) > np.arange(264)[:, None], -65504, 0).astype(np.float16)
     mask[0] = -65504
     backend = CudaBackend()
@@ -39,7 +39,7 @@ def marked() -> None:
 
 
 def few() -> None:
-    """Keys in splits, whose last block merges them."""
+    """Attend with few queries: keys are split, and the last block merges the splits."""
     backend = CudaBackend()
     with backend.stream:
         attend(backend, (1, 2, 4, 1, 40), (1, 2, 1, 600, 40), (1, 2, 1, 600, 40), (1, 1, 1, 1, 600), kind=np.float16)
@@ -55,22 +55,24 @@ FAULTS = [
     Fault("rows that see nothing", marked, FILE, "mark != LOW ? mark : visible ? HIDDEN : MIXED",
           "mark != LOW ? mark : HIDDEN"),
     Fault("keys behind the end", many, FILE, "row + r < rows && column + c < columns", "column + c < columns"),
-    Fault("sum not rescaled", many, FILE, "[i % 2 * 2] *= shrink[i / 2][i % 2]", "[i % 2 * 2] *= 1.f"),
+    Fault("sum not rescaled", many, FILE, "[i % 2 * 2] *= rescale[i / 2][i % 2]", "[i % 2 * 2] *= 1.f"),
     Fault("weights of other keys", many, FILE, "weight[m][n + i / 2] + i % 2 * 2",
           "weight[m][n + i % 2] + i / 2 * 2"),
-    Fault("keys beyond the diagonal", causal, FILE, "now + KEYS <= top + 1", "now + KEYS <= top + 16"),
-    Fault("keys up to the diagonal", causal, FILE, "now < top + TILES * 16", "now < top"),
+    Fault("keys beyond the diagonal", causal, FILE, "first_key + KEYS <= top + 1",
+          "first_key + KEYS <= top + 16"),
+    Fault("keys up to the diagonal", causal, FILE, "first_key < top + TILES * 16", "first_key < top"),
     Fault("splits merged early", few, "attention.cuh", "arrived, splits - 1) == splits - 1",
           "arrived, splits - 1) == 0"),
-    Fault("splits of one maximum", few, "attention.cuh", "peak[i] = exponential(peak[i] - shift)", "peak[i] = 1"),
+    Fault("splits of one maximum", few, "attention.cuh", "maxima[i] = math::exp_fast(maxima[i] - shift)",
+          "maxima[i] = 1"),
     Fault("weights not waited for", few, "attention.cuh", "__syncthreads();\n  for (int first",
           "for (int first"),
-    Fault("warps of one maximum", few, STREAM, "maximum[m][h] - subtrahend(highest)", "0.f"),
+    Fault("warps of one maximum", few, STREAM, "maximum[m][h] - softmax_shift(highest)", "0.f"),
     Fault("maxima of warps not waited for", few, STREAM, "__syncthreads();\n#pragma unroll", "#pragma unroll"),
     Fault("sums of warps not waited for", few, STREAM, "__syncthreads();\n  const int rows", "const int rows"),
     Fault("values of other keys", few, STREAM, "value[4 * i + 2][c], value[4 * i + 3][c]",
           "value[4 * i + 3][c], value[4 * i + 2][c]"),
-    Fault("keys of other tiles", few, STREAM, "group / 2 * OWN + 2 * n + group % 2", "n * 8 + group"),
+    Fault("keys of other tiles", few, STREAM, "group / 2 * LANE_KEYS + 2 * n + group % 2", "n * 8 + group"),
 ]
 
 

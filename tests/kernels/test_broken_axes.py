@@ -46,17 +46,18 @@ def topk() -> None:
 FAULTS = [
     Fault("no barrier before a fold is read", rows, "axes.cuh", "value;\n    __syncthreads();", "value;"),
     Fault("no barrier before a fold's memory is used again", mvn, "axes.cuh",
-          "    __syncthreads();  // what an earlier fold left may still be read\n    if", "    if"),
+          "    __syncthreads();  // other threads may still be reading the values of an earlier call\n    if",
+          "    if"),
     Fault("no barrier between the halves", columns, "axes.cuh",
           "    __syncthreads();\n    if (threadIdx.y", "    if (threadIdx.y"),
     Fault("too few shuffles", rows, "axes.cuh", "step = width / 2", "step = width / 4"),
     Fault("head of the vectors", rows, "reduction.cu", "unsigned done = 0;", "unsigned done = 1;"),
-    Fault("sum not rescaled", softmax_columns, "softmax.cu", "sum * exponential(maximum - greatest)", "sum"),
+    Fault("sum not rescaled", softmax_columns, "softmax.cu", "sum * math::exp(maximum - greatest)", "sum"),
     Fault("total of a warp", cumsum, "cumsum.cu", "sum, 31)", "sum, 30)"),
     Fault("no barrier before the segments are read", cumsum_columns, "cumsum.cu", "= sum;\n    __syncthreads();",
           "= sum;"),
     Fault("no barrier in the sort", topk, "topk.cu", "step /= 2) {\n      __syncthreads();", "step /= 2) {"),
-    Fault("no room left", topk, "topk.cu", "count + tile > room", "count > room"),
+    Fault("no room left", topk, "topk.cu", "count + tile > capacity", "count > capacity"),
     Fault("greatest first", topk, "topk.cu", "greatest ? Bits(~key) : key", "key"),
 ]
 

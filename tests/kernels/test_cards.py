@@ -1,5 +1,5 @@
-"""Whole models on cards unlike the emulator's own: with few or many multiprocessors, older and newer instructions, and
-as much shared memory as each has. They take other kernels, and grids of other sizes."""
+"""Whole models on emulated GPUs with few or many multiprocessors, older and newer instructions, and less or more shared
+memory. They use other kernels, and grids of other sizes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ pytestmark = pytest.mark.emulator
 
 
 class Card(NamedTuple):
+    """Properties of an emulated GPU; the capability is 10 * major + minor, as text."""
+
     capability: str
     multiprocessors: int
 
@@ -29,7 +31,7 @@ HALF = ["bert", "bilstm", "llama", "llama_int4_asym", "llama_int4_sym", "segform
 
 @pytest.fixture(params=CARDS)
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of the device that is such a card."""
+    """Yield the name of an emulated device with the properties of a GPU."""
     capability, multiprocessors = CARDS[request.param]
     shared = SHARED[f"sm_{capability}"]
     monkeypatch.setattr(cuda.Device, "compute_capability", capability)

@@ -1,4 +1,4 @@
-"""Group normalisation and its relatives on the device: what the ops' own cases do not reach."""
+"""Group normalisation and its relatives on the device: paths that the ops' own cases do not reach."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def device(emulated: str) -> str:
 
 def normalize(backend: CudaBackend, op: Op, shape: Sequence[int], dtype: Any = np.float32, inplace: bool = False,
               offset: float = 0) -> list[str]:
-    """Checks an op of data and of numbers per channel against its definition; the kernels that it launches."""
+    """Check an op of data and per-channel parameters against its definition; return the kernels that it launches."""
     dtype = np.dtype(dtype)
     count = 4 if isinstance(op, BatchNormInference5) else 2
     draws = [[np.add(random(shape)(draw), offset).astype(dtype) for draw in range(3)]]
@@ -50,7 +50,7 @@ def normalize(backend: CudaBackend, op: Op, shape: Sequence[int], dtype: Any = n
     def wanted(draw: int) -> Any:
         return evaluate(op, NUMPY, [values[draw] for values in draws], [Type.of(dtype)])
 
-    if inplace:  # the output is not to be poisoned
+    if inplace:  # `replay` would poison the output, which is the input
         for draw in range(3):
             for array, values in zip(arrays, draws):
                 array.set(values[draw])
@@ -75,8 +75,8 @@ def test_types(shape: Any, dtype: Any, backend: CudaBackend) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("area", [(16, 33), (16, 32), (9, 29)], ids=str)
 def test_parts(area: tuple[int, int], order: Any, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that several blocks share: their moments are put together, whatever they are and however many."""
-    monkeypatch.setattr(channel_normalization, "PART", 100)
+    """Several blocks share a row, and their moments are merged."""
+    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", 100)
     for op in (GROUPS, OUTSIDE):
         with cp.thread_order(order):
             first, second = normalize(backend, op, (1, 6, *area))
@@ -85,19 +85,19 @@ def test_parts(area: tuple[int, int], order: Any, backend: CudaBackend, monkeypa
 
 def test_in_place(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     normalize(backend, GROUPS, (2, 4, 9, 7), inplace=True)
-    monkeypatch.setattr(channel_normalization, "PART", 50)
+    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", 50)
     assert len(normalize(backend, GROUPS, (2, 4, 9, 8), inplace=True)) == 2
 
 
 def test_a_large_mean_costs_no_digits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (1 << 20, 100):
-        monkeypatch.setattr(channel_normalization, "PART", part)
+        monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", part)
         normalize(backend, GROUPS, (1, 2, 30, 40), np.float64, offset=1e3)
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
-def test_layers_after_it_compile_for_devices(architecture: str) -> None:
-    """Without spills."""
+def test_epilogues_compile_for_devices(architecture: str) -> None:
+    """Kernels with a fused epilogue compile without spills."""
     layers = chain(2, Add(), Multiply(), Swish())
     source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3, channel_normalization.OTHERS, "common.cuh")
     names = [f"{name}<float, {vector}, Epilogue>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
@@ -116,6 +116,6 @@ def test_grn() -> None:
     check(GRN(bias=0.1), random((2, 5, 4)), out=lambda a: a[:, ::2])
 
 
-def test_nothing(backend: CudaBackend) -> None:
+def test_empty(backend: CudaBackend) -> None:
     assert normalize(backend, GROUPS, (0, 4, 5)) == []
     assert check(LOCAL, random((0, 4, 5)), [[1]]) == 0

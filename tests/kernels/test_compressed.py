@@ -1,5 +1,5 @@
-"""Compressed weights on the emulated device: which kernels a product takes, vectors and what breaks them, parts of
-sums, and rows by number."""
+"""Compressed weights on the emulated device: kernels of a product, vector loads and misalignment, partial sums, and
+gathered rows."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stored(packed: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] 
 
 def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scale: tuple[int, int] | None = None,
              zero: tuple[int, int] | None = None, tile: int = 1 << 14, skew: int = 0, of_x: int = 1) -> list[str]:
-    """Checks a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes, and has
-    ``of_x`` matrices. Returns the functions that it calls."""
+    """Check a product against its definition; x begins ``skew`` elements after a multiple of 16 bytes, and has
+    ``of_x`` matrices. Returns the names of the called functions."""
     batch = () if packed.matrices == 1 else (packed.matrices,)
     op = CompressedMatMul(weights=packed, transpose=transpose, tile=tile, device=True, batch=batch)
     n, depth = packed.shape if transpose else packed.shape[::-1]
@@ -42,7 +42,7 @@ def multiply(backend: CudaBackend, packed: Packed, transpose: bool, m: int, scal
     memory = cupy_emu.empty(x.size + skew, np.float32)
     given = memory[skew:].reshape(shape)
     given[...] = cupy_emu.asarray(x)
-    out, scratch = cupy_emu.empty((*batch, m, n), np.float32), cupy_emu.empty(op.room + 1, np.float32)
+    out, scratch = cupy_emu.empty((*batch, m, n), np.float32), cupy_emu.empty(op.tile_elements + 1, np.float32)
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [given, *(None if w is None else cupy_emu.asarray(w) for w in weights)], [out], [scratch])
     for call in launcher.calls:
@@ -65,7 +65,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns", "skew"), [(9, 64, 1), (9, 64, 4), (9, 60, 0), (1, 8, 0), (2, 1, 0)])
-def test_what_vectors_there_are(rows: int, columns: int, skew: int, backend: CudaBackend) -> None:
+def test_vector_widths(rows: int, columns: int, skew: int, backend: CudaBackend) -> None:
     for m in (1, 5):
         assert multiply(backend, Packed(Type.u8, rows, columns), True, m, (rows, 1), skew=skew) == ["product"]
 
@@ -78,7 +78,7 @@ def test_columns(rows: int, columns: int, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_tiles(transpose: bool, backend: CudaBackend) -> None:
-    """The last one is narrower."""
+    """The last tile is smaller."""
     packed = nibbles(22, 48) if transpose else nibbles(48, 22)
     terms = (22, 3) if transpose else (3, 22)
     names = multiply(backend, packed, transpose, 9, terms, terms, tile=48 * 8)
@@ -87,7 +87,7 @@ def test_tiles(transpose: bool, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("of_x", [1, 3])
 def test_batches(of_x: int, backend: CudaBackend) -> None:
-    """Of as many matrices of x, or of the same for all; in parts, and tiles of some matrices or of less than one."""
+    """A batch of weights takes one x for all or one each; sums have parts, and tiles hold matrices or parts of one."""
     rows, columns = nibbles(3 * 21, 64, 3), nibbles(3 * 300, 40, 3)
     for m in (1, 5):
         assert multiply(backend, rows, True, m, (63, 4), (63, 4), of_x=of_x) == ["product"]
@@ -99,7 +99,7 @@ def test_batches(of_x: int, backend: CudaBackend) -> None:
     multiply(backend, columns, False, 9, (9, 40), (3, 40), 300 * 16, of_x=of_x)
 
 
-def test_rows_by_number(backend: CudaBackend) -> None:
+def test_gather(backend: CudaBackend) -> None:
     packed = nibbles(7, 33)
     weights, indices = stored(packed, (7, 1), (7, 1)), np.array([[6, -7, 7], [-8, 0, 2**40]])
     op = CompressedGather(weights=packed, kind=Type.f16)

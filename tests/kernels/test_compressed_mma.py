@@ -30,7 +30,7 @@ def packed(kind: Type, rows: int, columns: int, matrices: int = 1) -> Packed:
 
 
 def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int] | None, scale_type: Any) -> list[Any]:
-    """Random codes of all values, scales, and zero points of all values that codes have."""
+    """Return random codes, scales, and zero points; codes and zero points take all values of their type."""
     count, signed = weights.rows * weights.columns, weights.kind in (Type.i4, Type.i8)
     codes = RNG.integers(0, 256, count // 2 if weights.is_nibbles else (weights.rows, weights.columns), np.uint8)
     low, high = (-8, 8) if signed and weights.is_nibbles else (-128, 128) if signed else (
@@ -43,7 +43,7 @@ def stored(weights: Packed, scale: tuple[int, int] | None, zero: tuple[int, int]
 def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, int] | None = None,
              zero: tuple[int, int] | None = None, kind: Any = HALF, of_x: int = 1, scale_type: Any = HALF,
              skew: int = 0) -> str:
-    """Checks a product: it has the error of one rounding, and of sums of exact products in f32. Returns the name of its
+    """Check a product within the error of one rounding, and of sums of exact products in f32. Returns the name of its
     first kernel. x begins ``skew`` elements after a multiple of 16 bytes."""
     n, depth = weights.shape
     batch = () if weights.matrices == 1 else (weights.matrices,)
@@ -55,7 +55,7 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
     out = cupy_emu.empty((*batch, m, n), kind)
     launcher = Launcher(backend.stream, backend.blas)
     op.cuda(launcher, [memory[skew:].reshape(shape), *(None if g is None else cupy_emu.asarray(g) for g in given)],
-            [out], [cupy_emu.empty(op.room + 1, np.float32)])
+            [out], [cupy_emu.empty(op.tile_elements + 1, np.float32)])
     for call in launcher.calls:
         call()
     backend.synchronize()
@@ -72,7 +72,7 @@ def multiply(backend: CudaBackend, weights: Packed, m: int, scale: tuple[int, in
     return kernel_name(launcher.calls[0])
 
 
-def is_new(name: str) -> bool:
+def is_mma(name: str) -> bool:
     return name.startswith("product_mma<")
 
 
@@ -80,9 +80,9 @@ def is_new(name: str) -> bool:
 @pytest.mark.parametrize("codes", KINDS)
 @pytest.mark.parametrize("m", [1, 2, 7, 8, 9, 33, 64])
 def test_kinds_of_codes(m: int, codes: Type, kind: Any, backend: CudaBackend) -> None:
-    """Scales for groups of 128, with and without zero points: N and K are no multiples of a block's."""
+    """Scales have groups of 128, with and without zero points; N and K are no multiples of a block's extents."""
     for zero in (None, (37, 3)):
-        assert is_new(multiply(backend, packed(codes, 37, 384), m, (37, 3), zero, kind))
+        assert is_mma(multiply(backend, packed(codes, 37, 384), m, (37, 3), zero, kind))
 
 
 @pytest.mark.parametrize("codes", [Type.i4, Type.u8])
@@ -90,7 +90,7 @@ def test_kinds_of_codes(m: int, codes: Type, kind: Any, backend: CudaBackend) ->
 def test_sizes_of_groups(columns: int, group: int, codes: Type, backend: CudaBackend) -> None:
     terms = (20, columns // group)
     for m, kind in ((3, HALF), (10, BF16)):
-        assert is_new(multiply(backend, packed(codes, 20, columns), m, terms, terms, kind))
+        assert is_mma(multiply(backend, packed(codes, 20, columns), m, terms, terms, kind))
 
 
 @pytest.mark.parametrize("codes", [Type.u4, Type.i8])
@@ -98,31 +98,31 @@ def test_sizes_of_groups(columns: int, group: int, codes: Type, backend: CudaBac
     (None, None, HALF), ((1, 1), None, HALF), ((20, 1), (1, 1), BF16), ((1, 4), (20, 2), np.float32),
     (None, (20, 1), HALF), (None, (20, 4), HALF)])
 def test_shapes_of_terms(scale: Any, zero: Any, scale_type: Any, codes: Type, backend: CudaBackend) -> None:
-    assert is_new(multiply(backend, packed(codes, 20, 512), 2, scale, zero, scale_type=scale_type))
+    assert is_mma(multiply(backend, packed(codes, 20, 512), 2, scale, zero, scale_type=scale_type))
 
 
 @pytest.mark.parametrize("codes", [Type.i4, Type.i8])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 32), (15, 40), (17, 2080), (33, 1032), (300, 1040)])
 def test_ragged_shapes(rows: int, columns: int, codes: Type, backend: CudaBackend) -> None:
-    """Vectors of fewer words where rows of codes are not multiples of 16 bytes."""
+    """Vectors have fewer words where rows of codes are not multiples of 16 bytes."""
     for m in (1, 5):
-        assert is_new(multiply(backend, packed(codes, rows, columns), m, (rows, 1)))
+        assert is_mma(multiply(backend, packed(codes, rows, columns), m, (rows, 1)))
 
 
 @pytest.mark.parametrize("of_x", [1, 3])
 def test_batches(of_x: int, backend: CudaBackend) -> None:
     for m in (2, 20):
-        assert is_new(multiply(backend, packed(Type.u4, 3 * 21, 128, 3), m, (63, 1), (63, 1), of_x=of_x))
+        assert is_mma(multiply(backend, packed(Type.u4, 3 * 21, 128, 3), m, (63, 1), (63, 1), of_x=of_x))
 
 
 @pytest.mark.parametrize("multiprocessors", [1, 4, 132])
 def test_divisions_of_work(multiprocessors: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few warps share the steps of K where there are enough rows; x is staged in several parts."""
+    """Fewer warps share the steps of K where there are enough rows; x is staged in several parts."""
     monkeypatch.setattr(Launcher, "multiprocessors", multiprocessors)
     monkeypatch.setattr(_compressed_mma, "SHARED_BYTES", 32 << 10)
     for m in (1, 8, 40):
-        assert is_new(multiply(backend, packed(Type.i4, 140, 1536), m, (140, 12), None))
-        assert is_new(multiply(backend, packed(Type.u8, 140, 1536), m, (140, 1), (140, 1)))
+        assert is_mma(multiply(backend, packed(Type.i4, 140, 1536), m, (140, 12), None))
+        assert is_mma(multiply(backend, packed(Type.u8, 140, 1536), m, (140, 1), (140, 1)))
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", 7])
@@ -140,14 +140,14 @@ def test_orders_of_threads(order: Any, backend: CudaBackend, monkeypatch: pytest
     (Packed(Type.nf4, 40, 64, tuple(np.linspace(-1, 1, 16).tolist())), 3, {}),
     (Packed(Type.u8, 40, 64, tuple(map(float, range(256)))), 3, {})])
 def test_other_products(weights: Packed, m: int, options: dict[str, Any], backend: CudaBackend) -> None:
-    """More rows, x that is not aligned, rows or groups without vectors, f32, and codes that stand for other numbers."""
-    assert not is_new(multiply(backend, weights, m, **options))
+    """Other kernels take more rows, unaligned x, rows or groups without vectors, f32, and codes with a lookup table."""
+    assert not is_mma(multiply(backend, weights, m, **options))
 
 
 @pytest.mark.parametrize("capability", [75, 80])
-def test_which_devices_have_it(capability: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capabilities(capability: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Launcher, "capability", capability)
-    assert is_new(multiply(backend, packed(Type.i4, 40, 64), 3)) is (capability == 80)
+    assert is_mma(multiply(backend, packed(Type.i4, 40, 64), 3)) is (capability == 80)
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)

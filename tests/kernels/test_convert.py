@@ -1,4 +1,4 @@
-"""Conversions by tables: the tables against the storage types' own rounding, and the kernels for real devices.
+"""Conversions by lookup table: the tables against the storage types' own rounding, and the kernels for real devices.
 
 The judged cases of Convert run on the emulated device with all others.
 """
@@ -12,14 +12,14 @@ from ovgpu.ops.convert import _steps
 from ovgpu.types import Type
 from tests.emulator import nvrtc
 
-NARROW = ("nf4", "f8e8m0", "f4e2m1", "f8e4m3", "f8e5m2")
+SMALL_FLOATS = ("nf4", "f8e8m0", "f4e2m1", "f8e4m3", "f8e5m2")
 TYPES = ("float", "double", "__half", "__nv_bfloat16", "bool", "signed char", "unsigned char", "short",
          "unsigned short", "int", "unsigned int", "long long", "unsigned long long")
 
 
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", SMALL_FLOATS)
 def test_steps_round_as_the_type_does(name: str) -> None:
-    """Random bits, and both sides of every bound."""
+    """The table rounds random bits, and both sides of every bound, as the type does."""
     kind = getattr(Type, name)
     table = _steps(kind)
     bounds, codes = table[:1020].view(np.int32), table[1020:1276]

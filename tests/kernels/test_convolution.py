@@ -1,4 +1,4 @@
-"""Convolutions on the emulated device: which kernels compute them, and what the ops' own cases do not reach."""
+"""Convolutions on the emulated device: which kernels run, and paths that the ops' own cases do not reach."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def draw(seed: list[int], shape: tuple[int, ...], whole: bool) -> Array:
 
 
 def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             room: int = 1 << 16, pick: Pick = whole, place: Pick = whole, others: Shapes = (),
+             capacity: int = 1 << 16, pick: Pick = whole, into: Pick = whole, others: Shapes = (),
              exact: bool = False) -> list[str]:
-    """Checks the CUDA form against `evaluate`; the kernels that it launches, "" for cuBLAS.
+    """Check the CUDA form against `evaluate`; return the kernels that it launches, "" for cuBLAS.
 
-    ``room`` are the elements of the workspace; ``pick`` makes the data of an array of shape x, and ``place`` the
-    output of a much larger array; ``others`` are shapes of further inputs. ``exact``: of whole numbers, and all bits
-    count.
+    ``capacity`` is the number of elements of the workspace. ``pick`` selects the data from an array of shape x, and
+    ``into`` the output from a larger array. ``others`` are the shapes of further inputs. ``exact`` uses whole numbers
+    and compares all bits.
     """
     kind = np.dtype(kind)
     draws = [[draw([i, n], shape, exact).astype(kind) for i in range(3)]
@@ -63,12 +63,12 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
 
     shape = wanted(0)[0].shape
     data, *rest = arrays = [cupy_emu.empty(shape, kind) for shape in (x, kernel, *others)]
-    out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
+    out = into(cupy_emu.empty(shape if into is whole else tuple(4 * n for n in shape), kind))
     out = out[tuple(slice(n) for n in shape)]
     transposed = isinstance(getattr(op, "convolution", op), ConvolutionBackpropData)
     sums = np.float32 if transposed and kind != np.float64 else kind
     launcher = Launcher(backend.stream, backend.blas)
-    op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((room,), sums)])  # type: ignore[misc]
+    op.cuda(launcher, [pick(data), *rest], [out], [cupy_emu.empty((capacity,), sums)])  # type: ignore[misc]
     replay(backend, lambda: launcher.calls, list(zip(arrays, draws)), [out], wanted,
            0 if exact else TOLERANCE[kind.name])
     return [kernel_name(call).split("<")[0].removeprefix("_launch") for call in launcher.calls]
@@ -85,18 +85,18 @@ def test_sums_are_split_where_tiles_are_few(kind: Any, backend: CudaBackend, mon
         launch(self, file, expression, grid, *args, **named)
 
     monkeypatch.setattr(Launcher, "kernel", watched)
-    names = convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), kind, room=0)
+    names = convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), kind, capacity=0)
     assert (names, launched) == (["convolve_tiles"], [(1, 1, 4)])
 
 
 def test_parts_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The card says so: one block has the whole sum."""
+    """One block has the whole sum if the device cannot run all parts at the same time."""
     monkeypatch.setattr(Kernel, "resident", lambda self, threads, shared: 3)
     launched: list[Any] = []
     launch = Launcher.kernel
     monkeypatch.setattr(Launcher, "kernel", lambda self, *args, **named: (
         launched.append((args[2], named["cooperative"])), launch(self, *args, **named)))
-    convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), room=0)
+    convolve(backend, Convolution(pads_begin=(1, 0)), (1, 67, 5, 7), (3, 67, 3, 3), capacity=0)
     assert launched == [((1, 1, 1), False)]
 
 
@@ -122,17 +122,17 @@ def test_one_tap_is_a_product(backend: CudaBackend) -> None:
     assert convolve(backend, Convolution(strides=(2, 1)), (3, 5, 4, 7), (6, 5, 1, 1)) == ["convolve_tiles"]
 
 
-# A pixel has 5 * 6 products, an image 5 * 6 pixels.
+# A pixel has 5 * 6 products, and an image has 5 * 6 pixels.
 @pytest.mark.parametrize(("capacity", "calls"), [(5000, 1), (1800, 2), (900, 3), (899, 6), (29, 0)])
-def test_columns_for_what_there_is_room(room: int, calls: int, backend: CudaBackend) -> None:
-    names = convolve(backend, Convolution(pads_end=(1, 0)), (3, 5, 5, 8), (7, 5, 2, 3), np.float16, room)
+def test_column_capacity(capacity: int, calls: int, backend: CudaBackend) -> None:
+    names = convolve(backend, Convolution(pads_end=(1, 0)), (3, 5, 5, 8), (7, 5, 2, 3), np.float16, capacity)
     assert names == (["gather_columns", ""] * calls or ["convolve_tiles"])
 
 
 @pytest.mark.parametrize(("capacity", "calls"), [(9000, 1), (2800, 2), (1400, 3)])
-def test_folds_what_there_is_room_for(room: int, calls: int, backend: CudaBackend) -> None:
+def test_fold_capacity(capacity: int, calls: int, backend: CudaBackend) -> None:
     op = ConvolutionBackpropData(strides=(2, 1), pads_begin=(1, 1), output_padding=(1, 0))
-    assert convolve(backend, op, (3, 5, 5, 7), (5, 10, 2, 2), np.float16, room) == ["", "fold_columns"] * calls
+    assert convolve(backend, op, (3, 5, 5, 7), (5, 10, 2, 2), np.float16, capacity) == ["", "fold_columns"] * calls
 
 
 PARTS: list[Pick] = [
@@ -147,11 +147,11 @@ PARTS: list[Pick] = [
     (GroupConvolution(), (5, 1, 1, 2, 3), np.float32)])
 def test_parts_of_tensors(op: Op, kernel: tuple[int, ...], kind: Any, part: int, backend: CudaBackend) -> None:
     convolve(backend, op, (2, 10, 8, 12), kernel, kind, pick=PARTS[part])
-    convolve(backend, op, (2, 5, 4, 5), kernel, kind, place=PARTS[part])
+    convolve(backend, op, (2, 5, 4, 5), kernel, kind, into=PARTS[part])
 
 
-def test_numbers_of_64_bits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_convolution, "FAR", 0)
+def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_convolution, "LONG_INDEX", 0)
     convolve(backend, Convolution(pads_begin=(1, 1)), (1, 67, 5, 7), (3, 67, 3, 3))
     convolve(backend, Convolution(pads_begin=(1, 1)), (2, 5, 5, 7), (3, 5, 3, 3), np.float16)
     convolve(backend, ConvolutionBackpropData(strides=(2, 1)), (2, 5, 5, 7), (5, 3, 3, 3))
@@ -167,7 +167,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize(("capacity", "calls"), [(5400, 1), (3600, 2), (1800, 3)])
 @pytest.mark.parametrize("fades", [False, True])
-def test_deformed_columns_for_what_there_is_room(room: int, calls: int, fades: bool, backend: CudaBackend) -> None:
+def test_deformed_column_capacity(capacity: int, calls: int, fades: bool, backend: CudaBackend) -> None:
     """An image has 30 pixels, each with 10 * 6 products. Data, offsets and output are parts of larger tensors."""
     op = DeformableConvolution8(group=2, deformable_group=5, pads_begin=(1, 0), bilinear_interpolation_pad=fades)
     rng = np.random.default_rng(1)
@@ -180,7 +180,7 @@ def test_deformed_columns_for_what_there_is_room(room: int, calls: int, fades: b
     launcher = Launcher(backend.stream, backend.blas)
     x, offsets, kernel, mask = on_device
     assert op.cuda(launcher, [x[:, ::2, :, :7], offsets[:, 1:, :, :6], kernel, mask[..., :6]], [out],
-                   [cupy_emu.empty((room,), np.float32)]) is None
+                   [cupy_emu.empty((capacity,), np.float32)]) is None
     for call in launcher.calls:
         call()
     backend.synchronize()

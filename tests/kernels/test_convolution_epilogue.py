@@ -1,4 +1,4 @@
-"""Elementwise layers after a convolution, in its kernel on the emulated device: results, and how many kernels."""
+"""Elementwise layers fused into a convolution's kernel on the emulated device: results, and the number of kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def chain(others: int, *layers: Elementwise) -> Chain:
-    """Layers one after the other; those of two operands take one of the others each."""
+    """Return a chain of layers, in which each binary layer takes the next of the other operands."""
     parts, free = list[Part](), iter(range(1, others + 1))
     for layer in layers:
         last = others + len(parts) if parts else 0
@@ -54,7 +54,7 @@ def per_channel(out: Shape) -> Shape:
 
 CASES: list[tuple[Op, Shape, Shape, Shape, list[str]]] = [
     (Convolution(pads_begin=(1, 0)), (2, 9, 5, 7), (70, 9, 3, 3), (2, 70, 4, 5), ["convolve_tiles"]),
-    (Convolution(), (1, 70, 4, 6), (66, 70, 3, 3), (1, 66, 2, 4), ["convolve_tiles"]),  # of two rows, in parts
+    (Convolution(), (1, 70, 4, 6), (66, 70, 3, 3), (1, 66, 2, 4), ["convolve_tiles"]),  # of two rows, with split sums
     (Convolution(), (2, 9, 5, 7), (70, 9, 1, 1), (2, 70, 5, 7), ["convolve_tiles"]),
     (GroupConvolution(pads_end=(0, 2)), (2, 12, 5, 7), (12, 1, 1, 3, 3), (2, 12, 3, 7), ["convolve_each"]),
     (GroupConvolutionBackpropData(), (2, 12, 5), (4, 3, 2, 3), (2, 8, 7), ["convolve_each"]),
@@ -64,50 +64,50 @@ CASES: list[tuple[Op, Shape, Shape, Shape, list[str]]] = [
 
 @pytest.mark.parametrize(("case", "kind"), [
     *((case, np.float32) for case in range(len(CASES))), *((case, np.float16) for case in range(4)), (1, BF16)])
-def test_in_the_kernel_that_computes(case: int, kind: Any, backend: CudaBackend) -> None:
-    """A bias, the sum with a tensor, and an activation, each rounded to its type; cuBLAS finishes nothing."""
+def test_fused_epilogue(case: int, kind: Any, backend: CudaBackend) -> None:
+    """The kernel adds a bias and a tensor, and applies an activation, rounding each; cuBLAS fuses no epilogue."""
     op, x, kernel, out, names = CASES[case]
     layers = with_epilogue(op, 2, Add(), Add(), Clamp(min=-5.0, max=700.0))
-    room = 720 if "fold_columns" in names else 0  # for two images
-    found = convolve(backend, layers, x, kernel, kind, room, others=[per_channel(out), out], exact=True)
+    capacity = 720 if "fold_columns" in names else 0  # for two images
+    found = convolve(backend, layers, x, kernel, kind, capacity, others=[per_channel(out), out], exact=True)
     assert found == (["", "ovgpu_add_clamp"] if np.dtype(kind).itemsize == 2 and kernel[2:] == (1, 1) else names)
 
 
-def test_beside_columns(backend: CudaBackend) -> None:
+def test_epilogue_after_columns(backend: CudaBackend) -> None:
     layers = with_epilogue(Convolution(), 1, Add(), Relu())
     found = convolve(backend, layers, (3, 5, 4, 8), (7, 5, 2, 3), np.float16, others=[(1, 7, 1, 1)], exact=True)
     assert found == ["gather_columns", "", "ovgpu_add_relu"]
 
 
-def test_large_products_are_of_cublas(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_products_use_cublas(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     layers, shapes = with_epilogue(Convolution(), 1, Add()), ((1, 9, 5, 7), (8, 9, 1, 1))
-    monkeypatch.setattr(_convolution, "LITTLE", 8 * 35 * 9 - 1)
+    monkeypatch.setattr(_convolution, "SMALL_PRODUCTS", 8 * 35 * 9 - 1)
     assert convolve(backend, layers, *shapes, others=[(1, 8, 1, 1)]) == ["convolve_tiles"]
-    monkeypatch.setattr(_convolution, "SHALLOW", 8)
+    monkeypatch.setattr(_convolution, "SHALLOW_PRODUCTS", 8)
     assert convolve(backend, layers, *shapes, others=[(1, 8, 1, 1)]) == ["", "ovgpu_add"]
-    monkeypatch.setattr(_convolution, "LITTLE", 8 * 35 * 9)
+    monkeypatch.setattr(_convolution, "SMALL_PRODUCTS", 8 * 35 * 9)
     assert convolve(backend, layers, *shapes, others=[(1, 8, 1, 1)]) == ["convolve_tiles"]
 
 
 @pytest.mark.parametrize("other", [(), (4,), (5, 1), (6, 1, 1), (2, 1, 1, 1), (2, 6, 5, 1)])
 def test_operands_broadcast(other: Shape, backend: CudaBackend) -> None:
-    """In a result [2, 6, 5, 4] that is part of a larger array."""
+    """Operands broadcast to a result [2, 6, 5, 4] that is part of a larger array."""
     cut = ConvolutionBackpropData(pads_begin=(1, 1), pads_end=(1, 1))
     for op, x, kernel in ((Convolution(), (2, 3, 6, 5), (6, 3, 2, 2)), (cut, (2, 3, 6, 5), (3, 6, 2, 2)),
                           (GroupConvolution(), (2, 3, 6, 5), (3, 2, 1, 2, 2))):
         layers = with_epilogue(op, 1, Multiply(), Swish())
-        convolve(backend, layers, x, kernel, others=[other], place=lambda a: a[:, 4:, 2:, 1:])
+        convolve(backend, layers, x, kernel, others=[other], into=lambda a: a[:, 4:, 2:, 1:])
 
 
-def test_numbers_of_64_bits(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_convolution, "FAR", 0)
+def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_convolution, "LONG_INDEX", 0)
     convolve(backend, with_epilogue(Convolution(), 2, Add(), Add(), Relu()), (1, 70, 4, 6), (5, 70, 3, 3),
              others=[(5, 1, 1), (1, 5, 2, 4)])  # fmt: skip
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
-    """Without spills."""
+    """Kernels with an epilogue compile without spills."""
     source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolution.OPERANDS)
     names = [f"{name}, Epilogue>" for name in (
         "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]

@@ -1,4 +1,4 @@
-"""Networks of convolutions on the emulated device: which layers these do themselves, and how many kernels are left."""
+"""Convolutional networks on the emulated device: the layers that convolutions fuse, and the kernels that remain."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ IR = tuple[bytes, bytes]
 
 @pytest.fixture(autouse=True)
 def without_cudnn(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card's machine may have it."""
+    """Disable cuDNN, which may be installed on a machine with a GPU."""
     monkeypatch.setattr(rt, "_cudnn", False)
 
 
 @pytest.fixture(params=[False, True], ids=["own", "cuDNN"])
 def cudnn(request: pytest.FixtureRequest, without_cudnn: None, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Run with and without cuDNN: on a card the installed one, else an emulation."""
+    """Run with and without cuDNN: the installed one on a GPU, else an emulation."""
     if request.param:
         monkeypatch.setattr(rt, "_cudnn", cudnn_emu if cp.is_emulated else None)
         if rt.cudnn() is None:
@@ -39,7 +39,7 @@ def cudnn(request: pytest.FixtureRequest, without_cudnn: None, monkeypatch: pyte
 
 
 def kernels(model: tuple[Any, ...], device: str, *shape: int) -> int:
-    """Of an inference, which is one launch, takes no memory, and gives the CPU's results."""
+    """Return the number of kernels of an inference, which is one launch, allocates nothing, and matches the CPU."""
     x = np.random.default_rng(2).uniform(-1, 1, shape).astype(np.float32)
     core = ov.Core()
     compiled, host = (core.compile_model(core.read_model(*model), name) for name in (device, "CPU"))
@@ -68,7 +68,7 @@ def hard_swish(net: Net, _: Port, port: Port) -> Port:
 
 
 def gated(net: Net, _: Port, port: Port) -> Port:
-    """By a number for each channel that follows from all pixels."""
+    """Scale each channel by its mean, as a squeeze-and-excitation gate does."""
     axes = net.const(np.array([2, 3]))
     mean = net.layer("ReduceMean", "opset1", [port, axes], {"keep_dims": True})
     return net.layer("Multiply", "opset1", [port, mean])
@@ -81,12 +81,12 @@ def gated(net: Net, _: Port, port: Port) -> Port:
     ((BIAS, SWISH), {"op": "ConvolutionBackpropData"}, 2), ((layer("Greater", 0.5),), {}, 2),
     ((layer("Add", np.ones((2, 2, 6, 7, 9))),), {}, 2),
 ])  # fmt: skip
-def test_layers_that_join(epilogues: Any, given: Any, count: int, emulated: str) -> None:
+def test_fused_layers(epilogues: Any, given: Any, count: int, emulated: str) -> None:
     assert kernels(network(*epilogues, **given).build(), emulated, 2, 6, 7, 9) == count
 
 
 def test_two_convolutions_of_a_sum(emulated: str) -> None:
-    """Both have a bias; the later one adds."""
+    """Both convolutions have a bias, and the later one adds the result of the other."""
     def both(net: Net, data: Port, port: Port) -> Port:
         weights = net.const(np.random.default_rng(3).uniform(-1, 1, (6, 6, 1, 1)), "f32")
         numbers = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0"}
@@ -97,16 +97,16 @@ def test_two_convolutions_of_a_sum(emulated: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-@pytest.mark.parametrize(("op", "kernel", "little", "count"), [
+@pytest.mark.parametrize(("op", "kernel", "small", "count"), [
     ("Convolution", (16, 16, 3, 3), True, 1), ("Convolution", (16, 16, 3, 3), False, 2),
     ("GroupConvolution", (256, 1, 1, 3, 3), False, 1), ("GroupConvolutionBackpropData", (256, 1, 1, 3, 3), False, 1),
     ("ConvolutionBackpropData", (16, 16, 3, 3), True, 3),
 ])  # fmt: skip
-def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], little: bool, count: int, kind: str, emulated: str,
+def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], small: bool, count: int, kind: str, emulated: str,
                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are read as they are, or cast by a kernel before."""
-    if not little:
-        monkeypatch.setattr(_convolution, "LITTLE", 0)
+    """16-bit weights are read directly, or cast by a kernel first."""
+    if not small:
+        monkeypatch.setattr(_convolution, "SMALL_PRODUCTS", 0)
     net = Net()
     x = net.parameter("f32", (1, kernel[0], 5, 6))
     weights = net.const(np.random.default_rng(3).uniform(-1, 1, kernel), kind)
@@ -118,7 +118,7 @@ def test_weights_of_16_bits(op: str, kernel: tuple[int, ...], little: bool, coun
 # ---- whole models
 
 def resnet50(width: int, kind: str) -> IR:
-    """Its 53 convolutions, with ``width`` channels where it has 64, and weights of this type."""
+    """Return ResNet-50 with 53 convolutions, ``width`` channels where it has 64, and weights of this type."""
     net, rng = Net("resnet50"), np.random.default_rng(1)
     x = net.parameter("f32", (1, 3, 32, 32))
 
@@ -154,12 +154,12 @@ def resnet50(width: int, kind: str) -> IR:
 
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
-    """53 convolutions, two pools, and a product with its bias; also as weights are saved by default."""
+    """The kernels are 53 convolutions, two pools, and a product with its bias; f16 weights are the default."""
     assert kernels(resnet50(2, kind), emulated, 1, 3, 32, 32) == 56
 
 
-def test_spelled_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A convolution, and two norms, with Swish between them."""
+def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are a convolution and two norms, with Swish fused between them."""
     model = DATA / "spelled_group_norms" / "model.xml"
     assert kernels((model,), emulated, 2, 3, 4, 5) == 3
     monkeypatch.setattr(passes, "join_norms", lambda model: None)
@@ -168,17 +168,18 @@ def test_spelled_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_mobilenet_v2(cudnn: bool, emulated: str) -> None:
-    """52 convolutions, the mean, and a product with its bias. cuDNN does no more than the first convolution's sums."""
+    """The kernels are 52 convolutions, the mean, and a product with its bias. cuDNN runs the first convolution alone,
+    without its epilogue."""
     model = DATA / "mobilenet_v2" / "model.xml"
     assert kernels((model,), emulated, 1, 3, 48, 60) == 54 + cudnn
 
 
 def test_convnext(emulated: str) -> None:
-    """Layer norms of channels that come first are one kernel, and so are biases, scales and residuals that are on
-    either side of a Transpose."""
+    """A layer norm of a leading channel axis is one kernel, and so are biases, scales and residuals on either side of
+    a Transpose."""
     assert kernels((DATA / "convnext" / "model.xml",), emulated, 2, 3, 32, 44) == 45
 
 
 def test_swin(emulated: str) -> None:
-    """Windows of images move round, and back, by a kernel each."""
+    """Each cyclic shift of image windows, and each shift back, is one kernel."""
     assert kernels((DATA / "swin" / "model.xml",), emulated, 2, 3, 32, 32) == 75

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend, copy
-from ovgpu.ops.base.strided import Axes, widened
+from ovgpu.ops.base.strided import Axes, vectorized
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import replay
 
@@ -22,7 +22,7 @@ def whole(x: Any) -> Any:
     return x
 
 
-# Kernel, shapes of source and target, and the parts of them that are copied.
+# Kernel, shape and view of the source, and shape and view of the target.
 CASES: list[tuple[str, tuple[int, ...], Callable[[Any], Any], tuple[int, ...], Callable[[Any], Any]]] = [
     ("dense", (5, 7, 11), whole, (5, 7, 11), whole),
     ("dense", (16,), whole, (4, 4), lambda y: y.reshape(16)),
@@ -72,7 +72,7 @@ def test_copies(case: Any, kind: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: np.dtype(k).name)
-def test_a_transposition_in_any_order_of_threads(kind: Any, order: Any, backend: CudaBackend) -> None:
+def test_transposed_in_any_order_of_threads(kind: Any, order: Any, backend: CudaBackend) -> None:
     draws = [drawn((2, 70, 37), kind, i) for i in range(3)]
     x, y = cupy_emu.empty((2, 70, 37), kind), cupy_emu.empty((2, 37, 70), kind)
     with cupy_emu.thread_order(order):
@@ -96,8 +96,8 @@ def test_too_many_axes_for_the_kernels(backend: CudaBackend) -> None:
 @pytest.mark.parametrize(("values", "count"), [
     (np.arange(5), 1), (np.float32(2.5), 1), (np.arange(40, dtype=np.int32).reshape(2, 20), 1),
     (np.arange(900).reshape(3, 300), 3), (np.array([True, False]), 1)], ids=["5", "scalar", "40", "900", "mask"])
-def test_numbers_of_the_host(values: Any, count: int, backend: CudaBackend) -> None:
-    """They are part of the graph: the array they came from may change."""
+def test_host_numbers(values: Any, count: int, backend: CudaBackend) -> None:
+    """Numbers from the host are part of the graph: their array may change later."""
     shape, kind = np.shape(values), np.asarray(values).dtype
     for step in (1, 2):  # dense, and as columns of a wider array
         y = cupy_emu.empty((*shape[:-1], shape[-1] * step) if shape else (), kind)
@@ -116,22 +116,22 @@ def test_numbers_of_the_host(values: Any, count: int, backend: CudaBackend) -> N
         assert replay(backend, record, [], [y], wanted) == count
 
 
-def test_axes_that_lie_side_by_side_are_one() -> None:
+def test_adjacent_axes_collapse() -> None:
     assert Axes.collapse((2, 3, 1, 4), (12, 4, 9, 1), (12, 4, 0, 1)) == Axes((24,), ((1,), (1,)))
     assert Axes.collapse((2, 3, 4), (12, 4, 1), (24, 4, 1)) == Axes((2, 12), ((12, 1), (24, 1)))
     assert Axes.collapse((5, 1), (0, 3)) == Axes((5,), ((0,),))
 
 
-def test_elements_are_moved_as_wide_as_they_can() -> None:
+def test_widest_vectors() -> None:
     axes = Axes((6, 8), ((8, 1), (16, 1)))
-    assert widened(axes, 2, (0, 32)) == (Axes((6,), ((1,), (2,))), 16)
-    assert widened(axes, 2, (4, 32)) == (Axes((6, 4), ((4, 1), (8, 1))), 4)
-    assert widened(axes, 2, (2, 32)) == (axes, 2)
-    assert widened(axes, 16, (0, 0)) == (axes, 16)
+    assert vectorized(axes, 2, (0, 32)) == (Axes((6,), ((1,), (2,))), 16)
+    assert vectorized(axes, 2, (4, 32)) == (Axes((6, 4), ((4, 1), (8, 1))), 4)
+    assert vectorized(axes, 2, (2, 32)) == (axes, 2)
+    assert vectorized(axes, 16, (0, 0)) == (axes, 16)
 
 
 def test_divisions_by_multiplication() -> None:
-    """What the kernels compute with the packed reciprocals, for the extents and numbers that may go wrong."""
+    """The kernels' division by packed reciprocals is exact at the critical extents and numbers."""
     extents = [1, 2, 3, 5, 7, 641, 2**16 + 1, 2**30 - 1, 2**30 + 1, 2**31 - 2000]
     for extent in extents:
         magic, shift = (int(v) & 0xFFFFFFFF for v in Axes((extent,), ()).packed()[1:3, 1])
@@ -163,7 +163,7 @@ def test_every_instantiation_compiles_for_devices(architecture: str) -> None:
     sizes = ("unsigned char", "unsigned short", "unsigned int", "unsigned long long", "uint4")
     expressions = [f"copy_{form}<{t}, {i}, {r}>" for form in ("strided", "transposed") for t in sizes
                    for i, r in (("int", 2), ("int", 4), ("int", 8), ("long long", 8))]
-    expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n, r in zip(copy.COUNTS, (2, 8))]
+    expressions += [f"write_numbers<{t}, {n}, {r}>" for t in sizes[:4] for n, r in zip(copy.NUMBERS_PER_LAUNCH, (2, 8))]
     usage = nvrtc.compile_file("copy.cu", architecture, expressions).usage
     assert len(usage) == len(expressions) + 1
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())

@@ -1,4 +1,4 @@
-"""CTC on the emulated device: long sequences and rows, lengths that are out of range."""
+"""CTC on the emulated device: long sequences and rows, and lengths that are out of range."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_classes_beyond_16_bits(backend: CudaBackend) -> None:
 
 
 def run(backend: CudaBackend, op: Any, inputs: Any, expected: Any) -> None:
-    """Checks the kernels of an op where its definition raises."""
+    """Check the kernels of an op where its definition raises."""
     device = [cupy_emu.asarray(x) for x in inputs]
     outputs = [cupy_emu.empty(x.shape, x.dtype) for x in expected]
     launcher = Launcher(backend.stream, backend.blas)

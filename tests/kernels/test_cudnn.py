@@ -1,4 +1,4 @@
-"""Convolutions through cuDNN, for which an emulation stands in: what it takes, results, memory, what goes wrong."""
+"""Convolutions through an emulated cuDNN: supported cases, results, memory, and failures."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def whole(x: Any) -> Any:
 
 
 def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any = np.float32,
-             pick: Pick = whole, place: Pick = whole, others: Sequence[tuple[int, ...]] = ()) -> list[str]:
-    """Checks the CUDA form with cuDNN against `evaluate`; "cuDNN" for each call of it, "other" for those of others.
+             pick: Pick = whole, into: Pick = whole, others: Sequence[tuple[int, ...]] = ()) -> list[str]:
+    """Check the CUDA form with cuDNN against `evaluate`; return "cuDNN" or "other" for each call.
 
-    ``pick`` takes the data of an array of shape x, ``place`` the output of a larger array; ``others`` are shapes of
-    further inputs.
+    ``pick`` selects the data from an array of shape x, and ``into`` the output from a larger array. ``others`` are
+    the shapes of further inputs.
     """
     kind = np.dtype(kind)
     draws = [[np.random.default_rng([i, n]).standard_normal(shape).astype(kind) for i in range(3)]
@@ -75,7 +75,7 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
 
     shape = wanted(0)[0].shape
     data, *rest = arrays = [cupy_emu.empty(shape, kind) for shape in (x, kernel, *others)]
-    out = place(cupy_emu.empty(shape if place is whole else tuple(4 * n for n in shape), kind))
+    out = into(cupy_emu.empty(shape if into is whole else tuple(4 * n for n in shape), kind))
     out = out[tuple(slice(n) for n in shape)]
     launcher = Launcher(backend.stream, backend.blas, backend.dnn)
     sums = np.float32 if isinstance(op, ConvolutionBackpropData) else kind
@@ -84,7 +84,7 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
     return ["cuDNN" if isinstance(call.func, cudnn.Plan) else "other" for call in launcher.calls]
 
 
-# ---- what it takes
+# ---- supported convolutions
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
 @pytest.mark.parametrize(("op", "x", "kernel"), [
@@ -97,7 +97,7 @@ def convolve(backend: CudaBackend, op: Op, x: tuple[int, ...], kernel: tuple[int
     (ConvolutionBackpropData(strides=(3,), output_padding=(2,)), (1, 9, 8), (9, 8, 2)),
     (GroupConvolutionBackpropData(dilations=(1, 2)), (1, 18, 4, 4), (2, 9, 10, 2, 3)),
 ])  # fmt: skip
-def test_takes(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any, backend: CudaBackend) -> None:
+def test_supported(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any, backend: CudaBackend) -> None:
     assert convolve(backend, op, x, kernel, kind) == ["cuDNN"]
 
 
@@ -106,15 +106,15 @@ def test_takes(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], kind: Any, b
     (lambda a: a[:, ::-2], False), (lambda a: a[:, :9, :, 1:], False),
 ])  # fmt: skip
 def test_parts_of_tensors(pick: Pick, taken: bool, backend: CudaBackend) -> None:
-    """Only such as begin where cuDNN may read 16 bytes at once, and are not reversed."""
+    """cuDNN takes parts that begin at a multiple of 16 bytes and are not reversed."""
     calls = convolve(backend, Convolution(pads_begin=(1, 1)), (2, 17, 8, 12), (4, 9, 2, 3), pick=pick)
     assert ("cuDNN" in calls) == taken
 
 
 def test_parts_of_results(backend: CudaBackend) -> None:
     for op in (Convolution(), ConvolutionBackpropData()):
-        assert convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), place=lambda a: a[:, 4:, 2:]) == ["cuDNN"]
-        assert "cuDNN" not in convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), place=lambda a: a[:, 4:, 2:, 1:])
+        assert convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), into=lambda a: a[:, 4:, 2:]) == ["cuDNN"]
+        assert "cuDNN" not in convolve(backend, op, (2, 9, 5, 8), (9, 9, 2, 3), into=lambda a: a[:, 4:, 2:, 1:])
 
 
 @pytest.mark.parametrize(("op", "x", "kernel"), [
@@ -122,12 +122,12 @@ def test_parts_of_results(backend: CudaBackend) -> None:
     (GroupConvolution(), (2, 12, 5, 8), (12, 1, 1, 3, 3)),
     (ConvolutionBackpropData(output_padding=(2, 0), strides=(2, 1)), (2, 9, 5, 8), (9, 8, 2, 2)),
 ])  # fmt: skip
-def test_leaves_to_others(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], backend: CudaBackend) -> None:
-    """Products of matrices, few channels per group, and zeros behind what a gradient reaches."""
+def test_unsupported(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], backend: CudaBackend) -> None:
+    """cuDNN does not take matrix products, few channels per group, and output padding beyond the gradient."""
     assert "cuDNN" not in convolve(backend, op, x, kernel)
 
 
-def test_pads_alike_where_that_is_the_same(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symmetric_padding(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[cudnn.Problem] = []
     monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem))
     convolve(backend, Convolution(strides=(2, 2), pads_begin=(3, 3), pads_end=(3, 2)), (1, 3, 28, 32), (8, 3, 7, 7))
@@ -143,8 +143,8 @@ CONV, X, KERNEL, OUT, BIAS = Convolution(), (2, 9, 5, 8), (8, 9, 2, 1), (2, 8, 4
     ([Add()], [BIAS]), ([Add(), Relu()], [(1, *BIAS)]), ([Add(), Add()], [BIAS, OUT]), ([Add(), Add()], [OUT, BIAS]),
     ([Add(), Add(), Relu()], [BIAS, OUT]),
 ])  # fmt: skip
-def test_finishes(layers: Any, others: Any, backend: CudaBackend) -> None:
-    """A bias, the sum with a tensor, and Relu, in that order or in the other one."""
+def test_epilogues(layers: Any, others: Any, backend: CudaBackend) -> None:
+    """cuDNN fuses a bias and the sum with a tensor, in either order, and Relu."""
     assert convolve(backend, with_epilogue(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN"]
 
 
@@ -152,7 +152,7 @@ def test_finishes(layers: Any, others: Any, backend: CudaBackend) -> None:
     ((2, 9, 8), (8, 9, 1), (2, 8, 8)), ((1, 9, 4, 8), (4, 9, 1, 1), (1, 4, 4, 8)), ((1, 9, 4), (4, 9, 4), (1, 4, 1)),
     ((1, 2, 3, 3, 8), (4, 2, 2, 2, 1), (1, 4, 2, 2, 8)),
 ])  # fmt: skip
-def test_finishes_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBackend) -> None:
+def test_epilogues_of_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBackend) -> None:
     others = [(out[1], *(1 for _ in out[2:])), out]
     assert convolve(backend, with_epilogue(CONV, 2, Add(), Add(), Relu()), x, kernel, others=others) == ["cuDNN"]
 
@@ -162,7 +162,7 @@ def test_finishes_any_convolution(x: Any, kernel: Any, out: Any, backend: CudaBa
     ([Add(), Add()], [BIAS, BIAS]), ([Add(), Add(), Add()], [BIAS, OUT, OUT]), ([Add()], [(8,)]),
     ([Add(), Add()], [BIAS, (2, 8, 1, 8)]),
 ])  # fmt: skip
-def test_leaves_other_layers(layers: Any, others: Any, backend: CudaBackend) -> None:
+def test_unsupported_epilogues(layers: Any, others: Any, backend: CudaBackend) -> None:
     assert convolve(backend, with_epilogue(CONV, len(others), *layers), X, KERNEL, others=others) == ["cuDNN", "other"]
 
 
@@ -171,8 +171,8 @@ def test_rounds_16_bits_between_layers(backend: CudaBackend) -> None:
     assert convolve(backend, layers, X, KERNEL, np.float16, others=[BIAS]) == ["cuDNN", "other"]
 
 
-def test_what_engines_cannot_finish(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel of this project does, after a convolution, or along with little work."""
+def test_epilogues_without_an_engine(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an engine for the epilogue, a kernel of this project runs it after cuDNN, or with a small convolution."""
     layers = with_epilogue(CONV, 2, Add(), Add(), Relu())
     wrong = refuses(RuntimeError("CUDNN_STATUS_BAD_PARAM"))
     for name, value in (("is_conv_bias_act", lambda _: False), ("Pointwise.finalize", wrong)):
@@ -206,7 +206,7 @@ def test_sums_are_the_same_every_time(kind: Any, backend: CudaBackend) -> None:
 # ---- plans and memory
 
 def network(*channels: int) -> tuple[bytes, bytes]:
-    """Convolutions of 3 x 3, with so many channels before, between and behind them, over pixels that are not known."""
+    """Return 3 x 3 convolutions with these channel counts before, between and after them, and dynamic image sizes."""
     net = Net("convolutions")
     x = net.parameter("f32", (1, channels[0], -1, -1), "x")
     for number, (given, outputs) in enumerate(pairwise(channels)):
@@ -226,8 +226,8 @@ def ones(rows: int) -> Array:
     return np.ones((1, 4, rows, 8), np.float32)
 
 
-def test_plans_are_kept(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for two layers of the same shape; anew only for other pixels, in memory that then is another."""
+def test_plans_are_cached(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of the same shape share a plan; only another image size, with other memory, needs a new one."""
     seen: list[cudnn.Problem] = []
     build = cudnn.build
     monkeypatch.setattr(cudnn, "build", lambda problem, handle: seen.append(problem) or build(problem, handle))
@@ -253,18 +253,18 @@ def test_requests_share_plans(emulated: str, monkeypatch: pytest.MonkeyPatch) ->
     requests = [compiled.create_infer_request() for _ in range(4)]
     expected = requests[0].infer(ones(4))[0].copy()
     for number in range(3):
-        for request_of_it in requests:
-            request_of_it.start_async((number + 1) * ones(4 + 4 * (number == 2)))
-        for request_of_it in requests:
-            request_of_it.wait()
+        for each in requests:
+            each.start_async((number + 1) * ones(4 + 4 * (number == 2)))
+        for each in requests:
+            each.wait()
             if number < 2:
-                np.testing.assert_array_equal(request_of_it.results[0], (number + 1) * expected)
+                np.testing.assert_array_equal(each.results[0], (number + 1) * expected)
     assert [p.x[1:3] for p in seen] == [(4, 4), (4, 4), (4, 8), (4, 8)]
     assert len({id(r._backend.dnn.handle) for r in requests}) == 4
 
 
-def test_few_plans(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "PLANS", 1)
+def test_cache_capacity(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "MAX_PLANS", 1)
     dnn = cudnn.Dnn(backend.stream)
     monkeypatch.setattr(backend, "dnn", dnn)
     for width in (8, 12, 8):
@@ -272,7 +272,7 @@ def test_few_plans(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> Non
         assert [p.x for p in dnn.plans._plans] == [(1, 3, 5, width)]
 
 
-def test_handles_go_on(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handles_are_reused(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     dnn = cudnn.Dnn(backend.stream)
     handle = dnn.handle
     del dnn
@@ -280,7 +280,7 @@ def test_handles_go_on(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) ->
     assert cudnn.Dnn(backend.stream).handle == handle
 
 
-# ---- what goes wrong
+# ---- failures
 
 def refuses(error: Exception) -> Callable[..., Any]:
     def refuse(*_: Any) -> Any:
@@ -293,7 +293,7 @@ def refuses(error: Exception) -> Callable[..., Any]:
     ("check_support", cudnn_emu.cudnnGraphNotSupportedError("No execution plans support the graph.")),
     ("build_operation_graph", RuntimeError("CUDNN_BACKEND_OPERATION: CUDNN_STATUS_NOT_SUPPORTED_PADDING")),
 ])
-def test_what_it_does_not_support(step: str, error: Exception, backend: CudaBackend,
+def test_unsupported_graphs(step: str, error: Exception, backend: CudaBackend,
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
     monkeypatch.setattr(cudnn_emu.pygraph, step, refuses(error))
@@ -302,7 +302,7 @@ def test_what_it_does_not_support(step: str, error: Exception, backend: CudaBack
 
 def test_little_workspace(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
-    monkeypatch.setattr(cudnn, "WORKSPACE", 100)
+    monkeypatch.setattr(cudnn, "MAX_WORKSPACE_BYTES", 100)
     assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
 
 
@@ -326,10 +326,10 @@ def test_a_plan_that_cannot_be_built(step: str, error: Exception, backend: CudaB
     are those of several versions of cuDNN's frontend."""
     monkeypatch.setattr(backend, "dnn", cudnn.Dnn(backend.stream))
     monkeypatch.setattr(cudnn_emu.pygraph, step, refuses(error))
-    with pytest.warns(RuntimeWarning, match=f"cuDNN builds no plan .*: {type(error).__name__}: {error}") as told:
+    with pytest.warns(RuntimeWarning, match=f"cuDNN builds no plan .*: {type(error).__name__}: {error}") as warned:
         assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
         assert "cuDNN" not in convolve(backend, Convolution(), (1, 3, 5, 8), (4, 3, 2, 3))
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 def test_no_handle(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +343,7 @@ def test_no_handle(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_thread_takes_the_last_handle(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     class Taken(list[Any]):
         def __bool__(self) -> bool:
-            return True  # as it was when it was asked
+            return True  # the list had a handle when it was checked
 
     key = id(rt.cudnn()), rt.cupy().cuda.Device().id
     monkeypatch.setattr(handles, "_idle", {key: Taken()})
@@ -377,5 +377,5 @@ def test_broken(error: Exception, backend: CudaBackend, monkeypatch: pytest.Monk
     assert "cuDNN" not in device.libraries()  # and no other warning
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     assert device.libraries().endswith(", cuDNN 9.12.0")

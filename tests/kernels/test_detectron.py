@@ -1,4 +1,4 @@
-"""Suppression on the device: equal scores, limits, orders of threads, and how many boxes the kernels take."""
+"""Non-maximum suppression on the device: equal scores, limits, orders of threads, and the maximum number of boxes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backend(emulated: str) -> CudaBackend:
 
 
 def run(backend: CudaBackend, op: Op, inputs: Sequence[Sequence[Any]]) -> list[str]:
-    """Checks an op against its definition, bit for bit; the kernels that it launches."""
+    """Check an op against its definition, bit for bit; return the kernels that it launches."""
     arrays = [cp.empty(values[0].shape, values[0].dtype) for values in inputs]
     specs = [spec(x, False) for x in arrays]
     found = op.infer(*specs)
@@ -47,7 +47,7 @@ def run(backend: CudaBackend, op: Op, inputs: Sequence[Sequence[Any]]) -> list[s
 
 
 def boxes(count: int, draw: int) -> Any:
-    """Boxes by small numbers, a tenth of them without an area."""
+    """Return boxes with small integer corners, many of them equal or without an area."""
     rng = np.random.default_rng([count, draw])
     start = rng.integers(0, 40, (count, 2))
     return np.concatenate([start, start + rng.integers(0, 10, (count, 2))], 1).astype(np.float32)
@@ -58,7 +58,7 @@ def numbers(shape: tuple[int, ...], low: int, high: int, draw: int) -> Any:
 
 
 def detections(count: int, classes: int, scores: int = 9) -> list[list[Any]]:
-    """Regions that only move, with scores of which most are equal."""
+    """Return inputs of DetectionOutput whose offsets only translate boxes, and whose scores are mostly equal."""
     offsets = [numbers((count, classes, 4), -2, 3, draw) * np.array([1, 1, 0, 0], np.float32) for draw in range(3)]
     return [[boxes(count, draw) for draw in range(3)], [x.reshape(count, -1) for x in offsets],
             [numbers((count, classes), 0, scores, draw) for draw in range(3)], [np.ones((1, 3), np.float32)] * 3]
@@ -106,18 +106,18 @@ def test_too_many_boxes(backend: CudaBackend) -> None:
 # ---- a whole detector
 
 def detector() -> Net:
-    """The end of Mask R-CNN, from anchors to boxes, with two levels of maps."""
+    """Return the end of Mask R-CNN, from anchors to boxes, with two levels of feature maps."""
     rng, net = np.random.default_rng(3), Net("detector")
     maps, image = [net.parameter("f32", (1, 3, *s)) for s in ((6, 7), (3, 4))], net.parameter("f32", (1, 3, 96, 112))
     offsets, scores = net.parameter("f32", (12, 6, 7)), net.parameter("f32", (3, 6, 7))
     priors = net.const(np.array([[-12, -12, 12, 12], [-20, -9, 20, 9], [-30, -30, 30, 30]], np.float32))
     anchors = net.layer(f"{NAME}PriorGridGenerator", "opset6", [priors, maps[0], image],
-                        {"flatten": True, "stride_x": 16, "stride_y": 16})  # without flatten, openvino takes false
+                        {"flatten": True, "stride_x": 16, "stride_y": 16})  # OpenVINO's default for flatten is false
     size = net.const(np.array([96, 112, 1], np.float32))
     rois, rated = net.layer(f"{NAME}GenerateProposalsSingleImage", "opset6", [size, anchors, offsets, scores], {
         "min_size": 0, "nms_threshold": 0.8, "pre_nms_count": 50, "post_nms_count": 20}, 2)
     best = net.layer(f"{NAME}TopKROIs", "opset6", [rois, rated], {"max_rois": 11})
-    features, kept = net.layer(f"{NAME}ROIFeatureExtractor", "opset6", [best, *maps], {
+    features, regions = net.layer(f"{NAME}ROIFeatureExtractor", "opset6", [best, *maps], {
         "output_size": 2, "sampling_ratio": 2, "pyramid_scales": "16,32", "aligned": True}, 2)
     flat = net.layer("Reshape", "opset1", [features, net.const(np.array([-1, 12]))], {"special_zero": False})
     moves, votes = (net.layer("MatMul", "opset1", [flat, net.const(rng.uniform(-1, 1, (12, n)).astype(np.float32))])
@@ -126,7 +126,8 @@ def detector() -> Net:
     attrs = {"score_threshold": 0.05, "nms_threshold": 0.4, "num_classes": 5, "post_nms_count": 9,
              "max_detections_per_image": 13, "max_delta_log_wh": 4.1, "deltas_weights": "10,10,5,5"}
     size = net.const(np.array([[96, 112, 1]], np.float32))
-    for port in net.layer(f"{NAME}DetectionOutput", "opset6", [kept, moves, votes, size], attrs, ["f32", "i32", "f32"]):
+    for port in net.layer(f"{NAME}DetectionOutput", "opset6", [regions, moves, votes, size], attrs,
+                          ["f32", "i32", "f32"]):
         net.result(port)
     return net
 

@@ -19,7 +19,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
 
 class ByDlpack:
-    """An array of a library that speaks DLPack; ``streams`` are those that were to wait for it."""
+    """An array of a library with DLPack; ``streams`` are the consumers' streams, which it was asked to synchronize."""
 
     def __init__(self, values: Any) -> None:
         self.memory = cp.asarray(values)
@@ -34,7 +34,7 @@ class ByDlpack:
 
 
 class ByInterface:
-    """An array of a library that has the CUDA array interface alone, and works on a stream of its own."""
+    """An array of a library with only the CUDA array interface, and a stream of its own."""
 
     def __init__(self, values: Any) -> None:
         self.memory = cp.asarray(values)
@@ -46,7 +46,7 @@ class ByInterface:
 
 
 def cupys(values: Any) -> Any:
-    """An array of CuPy, which on a card is not the emulator."""
+    """Return a CuPy array: CuPy's own on a GPU, else the emulator's."""
     return cp.asarray(values)
 
 
@@ -60,7 +60,7 @@ def memory_of(array: Any) -> Any:
 @pytest.mark.parametrize("producer", PRODUCERS, ids=["cupy", "dlpack", "interface"])
 @pytest.mark.parametrize("share", [False, True])
 def test_given_to_infer(producer: Any, share: bool, compiled: Any) -> None:
-    """Shared, an array is read where it is once it has come twice; else one copy on the device goes before."""
+    """A shared array is read in place from its second inference on; other arrays are copied on the device first."""
     request = compiled(nets.one()).create_infer_request()
     arrays = [producer(n * X) for n in range(2)]
     for n in range(10):
@@ -73,8 +73,8 @@ def test_given_to_infer(producer: Any, share: bool, compiled: Any) -> None:
 
 
 @pytest.mark.emulator
-def test_the_memory_of_arrays_that_are_lent_is_not_kept(compiled: Any) -> None:
-    """Arrays come from new places every time; what they took is free again."""
+def test_shared_arrays_are_not_retained(compiled: Any) -> None:
+    """Shared arrays at new addresses do not accumulate: their memory is freed."""
     request = compiled(nets.one()).create_infer_request()
     for n in range(12):
         request.infer([cp.asarray(n * X)], share_inputs=True)
@@ -87,7 +87,7 @@ def test_the_memory_of_arrays_that_are_lent_is_not_kept(compiled: Any) -> None:
 
 @pytest.mark.parametrize("producer", PRODUCERS, ids=["cupy", "dlpack", "interface"])
 def test_bound_as_input(producer: Any, compiled: Any) -> None:
-    """Read where it is from the first inference on, with what its owner writes there meanwhile."""
+    """A bound array is read in place from the first inference on, with its owner's later writes."""
     request = compiled(nets.one()).create_infer_request()
     array = producer(X)
     tensor = ov.Tensor(array, shared_memory=True)
@@ -174,7 +174,7 @@ def test_bf16_by_dlpack(compiled: Any) -> None:
 
 @pytest.mark.parametrize("producer", PRODUCERS, ids=["cupy", "dlpack", "interface"])
 def test_bound_as_output(producer: Any, compiled: Any) -> None:
-    """Written where it is, and never downloaded; the result is the array."""
+    """A bound output array is written in place, never downloaded, and returned as the result."""
     request = compiled(nets.one()).create_infer_request()
     array = producer(0 * X)
     request.set_output_tensor(ov.Tensor(array, shared_memory=True))
@@ -200,7 +200,7 @@ def test_from_device_to_device(compiled: Any) -> None:
 
 
 def test_one_array_as_input_and_output(compiled: Any) -> None:
-    """A step that reads the input after the output was begun sees the input as it was."""
+    """Steps read the original input even after the output has been partly written."""
     net = Net("reversed")
     x = net.parameter("f32", (2, 3), "x")
     y = net.layer("Transpose", "opset1", [x, net.const(np.array([1, 0]))])
@@ -216,7 +216,7 @@ def test_one_array_as_input_and_output(compiled: Any) -> None:
 
 
 def test_regions(compiled: Any) -> None:
-    """Memory that is not contiguous is copied, within the device."""
+    """Non-contiguous memory is copied within the device."""
     request = compiled(nets.one()).create_infer_request()
     source, target = cp.zeros((4, 6), np.float32), cp.zeros((4, 6), np.float32)
     request.set_input_tensor(ov.Tensor(ov.Tensor(source, True), [1, 2], [3, 5]))
@@ -231,7 +231,7 @@ def test_regions(compiled: Any) -> None:
 
 
 def test_results_stay_on_the_device(emulated: str) -> None:
-    """A tensor of the context takes on the shape of the result, and is downloaded when it is asked for its data."""
+    """A tensor of the context takes the shape of the result, and is downloaded only when its data is read."""
     core = ov.Core()
     context = core.get_default_context(emulated)
     request = core.compile_model(core.read_model(*nets.one((-1, 3))), emulated).create_infer_request()
@@ -256,7 +256,7 @@ def test_results_that_do_not_fit(compiled: Any) -> None:
     np.testing.assert_array_equal(request.infer([X[:1]])[0].get(), np.abs(X[:1]))
 
 
-def test_results_whose_shape_only_running_tells(compiled: Any, emulated: str) -> None:
+def test_results_of_data_dependent_shape(compiled: Any, emulated: str) -> None:
     net = Net("nonzero")
     net.result(net.layer("NonZero", "opset3", [net.parameter("f32", (2, 3), "x")], {"output_type": "i64"}))
     request = compiled(net.build()).create_infer_request()
@@ -294,7 +294,7 @@ def test_states_stay_on_the_device(compiled: Any) -> None:
     _, counters = counted(lambda: setattr(target, "state", tensor))
     assert (counters.h2d_bytes, counters.d2h_bytes) == (0, 0)
     np.testing.assert_array_equal(second.infer([x])[0], np.full((1, 3), 6))
-    tensor.data[...] = 20  # a copy of the state, which comes to the host
+    tensor.data[...] = 20  # downloads a copy of the state
     assert not tensor.remote
     target.state = tensor
     np.testing.assert_array_equal(second.infer([x])[0], np.full((1, 3), 21))
@@ -306,9 +306,9 @@ def test_states_stay_on_the_device(compiled: Any) -> None:
     np.testing.assert_array_equal(target.state.data, np.full((1, 3), 31))
 
 
-# ---- tensors by themselves
+# ---- tensors without a request
 
-def test_a_tensor_in_memory_of_others() -> None:
+def test_a_tensor_in_shared_memory() -> None:
     array = cp.asarray(X)
     tensor = ov.Tensor(array, shared_memory=True)
     assert tensor.device_array is array and list(tensor.shape) == [2, 3] and tensor.element_type == ov.Type.f32
@@ -377,7 +377,7 @@ def test_context(emulated: str) -> None:
 # ---- errors
 
 @pytest.mark.parametrize("producer", PRODUCERS, ids=["cupy", "dlpack", "interface"])
-def test_the_cpu_takes_none(producer: Any, emulated: str) -> None:
+def test_the_cpu_rejects_them(producer: Any, emulated: str) -> None:
     core = ov.Core()
     request = core.compile_model(core.read_model(*nets.one()), "CPU").create_infer_request()
     array = producer(X)
@@ -401,18 +401,18 @@ def test_arrays_that_do_not_fit(compiled: Any) -> None:
     np.testing.assert_array_equal(request.infer([X])[0], np.abs(X))
 
 
-def test_what_its_library_does_not_hand_out(compiled: Any) -> None:
-    class Withheld(ByDlpack):
+def test_a_failing_export(compiled: Any) -> None:
+    class Failing(ByDlpack):
         def __dlpack__(self, **options: Any) -> Any:
             raise BufferError("it requires gradients")
 
-    with pytest.raises(RuntimeError, match="Withheld cannot be used: it requires gradients"):
-        compiled(nets.one()).create_infer_request().infer([Withheld(X)])
+    with pytest.raises(RuntimeError, match="Failing cannot be used: it requires gradients"):
+        compiled(nets.one()).create_infer_request().infer([Failing(X)])
 
 
 @pytest.mark.emulator
 def test_arrays_of_several_devices(emulated: str) -> None:
-    """Each is adopted on its device: a stream of one cannot wait on another."""
+    """Each array is adopted on its own device, since a stream of one device cannot wait on another's."""
     with cp.devices(2):
         for device in (0, 1, 0, 1):
             with cp.cuda.Device(device):

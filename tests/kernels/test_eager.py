@@ -1,4 +1,4 @@
-"""Which calls become graphs: runs of launches do, what is evaluated on the way does not."""
+"""Graphs around eager steps: consecutive launches become graphs, and evaluated steps run between them."""
 from __future__ import annotations
 
 import numpy as np
@@ -14,11 +14,12 @@ from tests.harness.store import runnables
 
 @pytest.fixture(autouse=True)
 def unbound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the CUDA form of Convert, so that it is evaluated."""
     monkeypatch.setattr(Convert, "cuda", None)
 
 
 def around() -> Net:
-    """Relu, a Convert from f8, Exp."""
+    """Return a model of Relu, a Convert from f8, and Exp."""
     net = Net("around")
     x = net.layer("Relu", "opset1", [net.parameter("f32", (2, 3), "x")], name="relu")
     table = net.raw_const(bytes([0x38, 0x40, 0x48]), "f8e4m3", (3,), "table")  # 1, 2, 4
@@ -30,7 +31,7 @@ def around() -> Net:
     return net
 
 
-def test_evaluated_steps_stand_between_graphs(emulated: str) -> None:
+def test_evaluated_steps_run_between_graphs(emulated: str) -> None:
     compiled = ov.Core().compile_model(ov.Core().read_model(*around().build()), emulated)
     request = compiled.create_infer_request()
     graphs = []
@@ -44,7 +45,7 @@ def test_evaluated_steps_stand_between_graphs(emulated: str) -> None:
     assert graphs == [0, 2, 2, 2]
 
 
-def test_an_error_on_the_way_names_the_layer(emulated: str) -> None:
+def test_an_error_of_an_evaluated_step_names_the_layer(emulated: str) -> None:
     compiled = ov.Core().compile_model(ov.Core().read_model(*around().build()), emulated)
     request = compiled.create_infer_request()
     x, i = np.ones((2, 3), np.float32), np.zeros(3, np.int32)
@@ -60,8 +61,8 @@ def test_an_error_on_the_way_names_the_layer(emulated: str) -> None:
     assert np.allclose(request.infer([x, i]).to_tuple()[0], np.exp(2), rtol=1e-6)
 
 
-def test_the_list_names_cases_that_there_are() -> None:
-    """Every case is compared with the list when it runs; this finds what no longer runs."""
+def test_listed_cases_exist() -> None:
+    """The list has no case that no longer exists. Each case that runs is compared with the list elsewhere."""
     known: dict[str, set[str]] = {}
     for case in runnables():
         known.setdefault(case.group, set()).add(case.name)

@@ -19,10 +19,11 @@ from tests.harness import Case
 
 KINDS = ("f32", "f16", "bf16", "i32", "i64", "boolean")
 TARGETS = {"f32": "real", "f16": "real", "i8": "narrow", "u8": "narrow", "i64": "wide", "boolean": "boolean"}
-MORE = 1  # case of several inputs of other ranks beside those
+EXTRA = 1  # cases per op version whose inputs differ in rank, besides one case per type
 
 
-def tables() -> Iterator[Case]:
+def candidates() -> Iterator[Case]:
+    """Yield the judged cases of all elementwise ops."""
     for module in modules("ops"):
         for value in vars(module).values():
             for case in getattr(value, "cases", ()):
@@ -32,23 +33,23 @@ def tables() -> Iterator[Case]:
 
 
 def suits(case: Case) -> bool:
-    """Whether the case has values to redraw, of types with arithmetic of their own, and is not all constant."""
+    """Return whether the case has few elements, types with CUDA arithmetic, and an input to redraw."""
     kinds = {i.dtype for i in case.inputs}
     drawn = [i for i in case.inputs if not i.fixed]
     return bool(drawn) and kinds <= set(KINDS) and all(0 < np.prod(i.shape) < 500 for i in case.inputs)
 
 
 def chosen() -> Iterator[Case]:
-    """One case per op version and type, the plainest first, and a few of other ranks."""
+    """Yield one case per op version and type, the first in the tables, and a few with inputs of different ranks."""
     found: dict[tuple[Any, ...], Case] = {}
     counts: dict[Any, int] = {}
-    for case in tables():
+    for case in candidates():
         cls = lookup(case.op, case.version)
         kind = case.inputs[-1].dtype, TARGETS.get(str(case.attrs.get("destination_type")))
         ranks = len({len(i.shape) for i in case.inputs})
         if (cls, kind) not in found:
             found[cls, kind] = case
-        elif ranks > 1 and counts.get(cls, 0) < MORE:
+        elif ranks > 1 and counts.get(cls, 0) < EXTRA:
             counts[cls] = counts.get(cls, 0) + 1
             found[cls, kind, counts[cls]] = case
     yield from found.values()
@@ -64,7 +65,7 @@ def test_every_op_has_cases() -> None:
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_every_body_compiles_for_devices(architecture: str) -> None:
-    """All in one piece, as functions; infinite and absent attributes too."""
+    """All bodies compile as functions of one source, also with infinite and absent attributes."""
     nvrtc.compile_source("\n".join(['#include "elementwise.cuh"', *functions()]), architecture)
 
 

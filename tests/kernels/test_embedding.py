@@ -1,4 +1,4 @@
-"""Bags of rows and segments on the emulated device: shares of a block, vectors, numbers that are out of range."""
+"""Embedding bags and segments on the emulated device: shares of a block, vectors, and indices out of range."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_means_of_integers(kind: Any, backend: CudaBackend) -> None:
 
 
 def on_device(backend: CudaBackend, op: Any, inputs: Any, expected: Any) -> None:
-    """Checks the kernel of an op where its definition raises: arrays, of which 0-d ones stay on the host."""
+    """Check the kernel of an op where its definition raises. Inputs of rank 0 stay on the host."""
     device = [x if x.ndim == 0 else cupy_emu.asarray(x) for x in inputs]
     out, launcher = cupy_emu.empty(expected.shape, expected.dtype), Launcher(backend.stream, backend.blas)
     op.cuda(launcher, device, [out], ())
     replay(backend, lambda: launcher.calls, [], [out], lambda draw: [expected])
 
 
-def test_numbers_out_of_range(backend: CudaBackend) -> None:
+def test_indices_out_of_range(backend: CudaBackend) -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     far = np.array([1, 4, -1, 2, 2**40, -(2**40), 3])
     bags = np.stack([table[1], table[2] + table[3], np.zeros(3, np.float32)])
     on_device(backend, EmbeddingBagOffsets(), [table, far, np.array([0, 3, 7])], bags)
-    for starts in ([-5, 2, 99], [6, 0, 3], [2**40, -(2**40), 5]):  # nothing but the indices that there are is read
+    for starts in ([-5, 2, 99], [6, 0, 3], [2**40, -(2**40), 5]):  # no index out of bounds is read
         on_device(backend, EmbeddingBagOffsets(), [np.zeros_like(table), far, np.array(starts)], np.zeros((3, 3), "f4"))
     for numbers in ([3, 0, 2, 1, 9, -4, 1], [9] * 7, [-1] * 7):
         on_device(backend, SegmentMax(), [np.zeros((7, 3), np.float32), np.array(numbers), np.array(4)],

@@ -1,4 +1,4 @@
-"""What goes wrong on the device: one clear error, and a request that goes on."""
+"""Failures on the device: each raises one clear error, and the request stays usable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def softmax() -> tuple[bytes, bytes]:
 
 
 def counting() -> tuple[bytes, bytes]:
-    """v becomes v + 1; y = softmax of x repeated n times, + v; x [1, 64]."""
+    """Return a model with y = n + v for x of ones [1, 64] tiled n times, and v = v + 1 after each inference."""
     net = Net("counting")
     x, n = net.parameter("f32", (1, 64), "x"), net.parameter("i64", (2,), "n")
     v = net.read_value("v", "f32", (1, 64))
@@ -55,14 +55,14 @@ ONES = np.ones((1, 64), np.float32)
 
 @contextmanager
 def little_memory(nbytes: int) -> Iterator[None]:
-    """Within the block so many bytes are free."""
-    gc.collect()  # what nobody holds is not to become free meanwhile
+    """Leave ``nbytes`` of free device memory within the block."""
+    gc.collect()  # garbage must not be freed within the block
     with memory_limit(cupy_emu.get_default_memory_pool().used_bytes() + nbytes):
         yield
 
 
 def test_no_memory_for_a_result(emulated: str) -> None:
-    """One error that names layer and bytes; the request goes on, its state as it was."""
+    """The error names layer and bytes; the request stays usable, and its state is unchanged."""
     request = compiled(emulated, counting()).create_infer_request()
     for n in range(3):
         assert (request.infer([ONES, [2, 1]])[0] == n + 2).all()
@@ -79,7 +79,7 @@ def test_no_memory_for_a_result(emulated: str) -> None:
     assert (state.state.data == 7).all()
 
 
-def test_room_to_grow_is_given_up_for_a_result(emulated: str) -> None:
+def test_spare_capacity_is_given_up_for_a_result(emulated: str) -> None:
     request = compiled(emulated, counting()).create_infer_request()
     for _ in range(3):
         request.infer([ONES, [2, 1]])
@@ -88,8 +88,8 @@ def test_room_to_grow_is_given_up_for_a_result(emulated: str) -> None:
         assert (request.infer([ONES, [4000, 1]])[0] == 3 + 4000).all()
 
 
-def test_what_earlier_inferences_have_bound_is_given_up(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of other shapes, once; the state is as it should be."""
+def test_earlier_bindings_are_released(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of other shapes is released once, and the state stays correct."""
     request = compiled(emulated, counting()).create_infer_request()
     forgotten = []
     forget = type(request)._forget
@@ -145,7 +145,7 @@ def test_no_pinned_memory(emulated: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Faulty:
-    """Stands for a function that fails, from its next call on."""
+    """A replacement for a function that fails from its next call on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, status: int, text: str) -> None:
         self.error = cupy_emu.cuda.runtime.CUDARuntimeError(status, text)
@@ -164,15 +164,15 @@ STICKY = (r"the device failed: cudaErrorIllegalAddress: an illegal memory access
 
 @pytest.mark.parametrize(("before", "what"), [(0, "run"), (1, "launch"), (1, "run"), (4, "run")])
 def test_a_launch_that_is_refused(before: int, what: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first inference, while it is captured, and when its graph is launched; nothing of it counts."""
+    """A launch fails at the first inference, during capture, or at a graph launch; the state does not change."""
     request = compiled(emulated, nets.total((1, 64))).create_infer_request()
     for n in range(before):
         np.testing.assert_array_equal(request.infer(ONES)[0], (n + 1) * ONES)
     Faulty(monkeypatch, kernel if what == "launch" else kernel.KernelNode, what, *INVALID)
     with warnings.catch_warnings(), pytest.raises(ov.Error) as raised:
-        warnings.simplefilter("ignore")  # that it cannot be captured
+        warnings.simplefilter("ignore")  # the failed capture warns
         request.infer(ONES)
-    # the value that the variable begins with is nobody's step
+    # no step writes the variable's initial value
     assert re.match(rf"\[(Add|Upload)\] {REFUSED} \(layer '" if before else f"{REFUSED}$", str(raised.value))
     monkeypatch.undo()
     for n in range(before, before + 4):
@@ -180,7 +180,7 @@ def test_a_launch_that_is_refused(before: int, what: str, emulated: str, monkeyp
 
 
 def test_an_illegal_address(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known only when the stream is waited for: no step is named, and nothing of the inference counts."""
+    """The error appears only when the stream is synchronized: it names no step, and the state does not change."""
     request = compiled(emulated, nets.total((1, 64))).create_infer_request()
     request.infer(ONES)
     Faulty(monkeypatch, cupy_emu.cuda.Stream, "synchronize", *ILLEGAL)
@@ -219,7 +219,7 @@ def test_a_product_that_is_refused(emulated: str, monkeypatch: pytest.MonkeyPatc
 
 
 def broken(log: str) -> Any:
-    """A compiler that finds something wrong."""
+    """Return a compiler that fails with this log."""
     def compile(*_: Any, **__: Any) -> Any:
         raise cupy_emu.cuda.compiler.CompileException(log)
 

@@ -1,4 +1,4 @@
-"""Fourier transforms on the emulated device: what is launched for which layout, plans, and a cuFFT that is missing."""
+"""Fourier transforms on the emulated device: launches for each layout, cached plans, and a missing cuFFT."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(*values: int) -> Any:
 
 def launched(backend: CudaBackend, op: Op, shapes: Sequence[tuple[int, ...]], host: Sequence[Any],
              kind: Any = np.float32, pick: Pick = whole) -> list[str]:
-    """Checks the CUDA form against `evaluate`, and names what it launches. ``pick`` takes a part of the data."""
+    """Check the CUDA form against `evaluate`; return the names of its launches. ``pick`` selects a part of the data."""
     drawn = [[np.random.default_rng([i, n]).uniform(0.5, 2, shape).astype(kind) for n in range(3)]
              for i, shape in enumerate(shapes)]
     memory = [cupy_emu.asarray(draws[0]) for draws in drawn]
@@ -47,9 +47,9 @@ def launched(backend: CudaBackend, op: Op, shapes: Sequence[tuple[int, ...]], ho
         return evaluate(op, NUMPY, [*values, *host], [s.type for s in inferred])
 
     outputs = [cupy_emu.empty(s.shape, s.type.storage) for s in inferred]
-    room = [cupy_emu.empty(shape, found.storage) for found, shape in op.workspace(specs, inferred)]
+    scratch = [cupy_emu.empty(shape, found.storage) for found, shape in op.workspace(specs, inferred)]
     launcher = Launcher(backend.stream, backend.blas)
-    assert op.cuda is not None and op.cuda(launcher, given, outputs, room) is not NotImplemented
+    assert op.cuda is not None and op.cuda(launcher, given, outputs, scratch) is not NotImplemented
     tolerance = {"float16": 4e-3, "float64": 1e-12}.get(np.dtype(kind).name, 2e-5)
     replay(backend, lambda: launcher.calls, list(zip(memory, drawn)), outputs, wanted, tolerance)
     return [kernel_name(call).partition("<")[0] or "cuFFT" for call in launcher.calls]
@@ -105,30 +105,30 @@ def test_istft(center: bool, backend: CudaBackend) -> None:
     assert names == ["copy_transposed", "symmetrize", "cuFFT", "overlap_add"]
 
 
-def test_far_apart(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Axes, "index", "long long")
     assert launched(backend, IDFT(), [(3, 5, 6, 2)], [numbers(0, 1), numbers(4, 4)])[0] == "arrange"
 
 
-def test_plans_are_kept(backend: CudaBackend) -> None:
+def test_plans_are_cached(backend: CudaBackend) -> None:
     ffts = cufft.Fft()
     x, y = (cupy_emu.empty((4, 5), np.complex64) for _ in range(2))
     (first,), (again,) = ffts.transform(x, y, 1, False), ffts.transform(y, x, 1, True)
     assert first.func.__self__ is again.func.__self__
     (other,) = ffts.transform(x[:3], y[:3], 1, False)
     assert other.func.__self__ is not first.func.__self__
-    for n in range(1, cufft.PLANS + 3):
+    for n in range(1, cufft.MAX_PLANS + 3):
         x = cupy_emu.empty((1, n), np.complex64)
         ffts.transform(x, x, 1, False)
-    assert len(ffts._plans) == cufft.PLANS
+    assert len(ffts._plans) == cufft.MAX_PLANS
 
 
-def test_what_cufft_does_not_take(backend: CudaBackend) -> None:
+def test_unsupported_layouts(backend: CudaBackend) -> None:
     ffts = cufft.Fft()
     x = cupy_emu.empty((2, 3, 2, 3, 4), np.complex64)
     assert ffts.transform(x, x, 4, False) is None
     assert ffts.transform(x[..., 1:], x[..., 1:], 1, False) is None
-    assert ffts.transform(x[0, 0, 0, 0, 1:], x[0, 0, 0, 0, :3], 1, False) is None  # 8 bytes on
+    assert ffts.transform(x[0, 0, 0, 0, 1:], x[0, 0, 0, 0, :3], 1, False) is None  # 8 bytes after an aligned address
 
 
 @pytest.mark.emulator

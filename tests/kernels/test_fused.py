@@ -1,4 +1,4 @@
-"""Generated elementwise kernels: every form of them, and chains of ops against the same ops one by one, bit for bit."""
+"""Generated elementwise kernels: all their forms, and fused chains against the same ops one by one, bit for bit."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ SCALED = chain(1, (Multiply(), 0, 1), (Add(), 2, 0), literals=(HALF,))
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Vectors from 8 elements on, and several per thread from 4096 on."""
+    """Use vectors from 8 elements on, and several vectors per thread from 4096 elements on."""
     elementwise._planned.cache_clear()
-    monkeypatch.setattr(elementwise, "FEW", 8)
-    monkeypatch.setattr(elementwise, "MANY", 4096)
+    monkeypatch.setattr(elementwise, "MIN_VECTORIZED_ELEMENTS", 8)
+    monkeypatch.setattr(elementwise, "MIN_UNROLLED_ELEMENTS", 4096)
     yield
     elementwise._planned.cache_clear()
 
 
 def run(op: Fused, inputs: Sequence[Array], views: Sequence[Callable[[Any], Any]] = (),
         target: Callable[[Any], Any] = lambda x: x, shape: tuple[int, ...] = ()) -> Form:
-    """Compares the kernel's result with that of the parts one after the other; the form of the kernel."""
+    """Compare the kernel's result with that of the parts one by one; return the form of the kernel."""
     views = views or [lambda x: x] * len(inputs)
     (expected,) = op.evaluate(NUMPY, *(view(x) for view, x in zip(views, inputs)))
     given_ = [view(cp.asarray(x)) for view, x in zip(views, inputs)]
@@ -77,7 +77,7 @@ def run(op: Fused, inputs: Sequence[Array], views: Sequence[Callable[[Any], Any]
 
 
 def same_bits(found: Array, expected: Array) -> None:
-    """Equal but for the payload of NaNs, which depends on the order of operands."""
+    """Assert equal bits, except for the payload of NaNs, which depends on the order of operands."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     unequal = np.ascontiguousarray(found).view(f"u{found.itemsize}") != expected.view(f"u{found.itemsize}")
     if found.dtype.kind not in "biu":
@@ -90,12 +90,12 @@ def same_bits(found: Array, expected: Array) -> None:
 @pytest.mark.parametrize(("dtype", "vector"), [("f4", 4), ("f2", 8), (BF16, 8), ("f8", 2), ("i1", 8), ("i8", 2)])
 @pytest.mark.parametrize("size", [64, 67, 8, 4096, 4999])
 def test_dense(dtype: Any, vector: int, size: int, emulated: str, small: None) -> None:
-    """16 bytes at once, or 8 elements; the last ones one by one. Large ones take several vectors per thread."""
+    """A vector has 16 bytes, or 8 elements at most; a remainder is scalar. Large arrays take several per thread."""
     form = run(SUM, [random((size,), dtype)(i) for i in (0, 1)])
     assert (form.rank, form.vector, form.unroll) == (1, vector, 2 if size >= 4096 else 1)
 
 
-def test_few_elements_have_a_thread_each(emulated: str) -> None:
+def test_small_arrays_have_one_element_per_thread(emulated: str) -> None:
     form = run(SUM, [random((40, 50))(i) for i in (0, 1)])
     assert form == Form(1, 1, 1, "int", (False, False))
 
@@ -116,8 +116,8 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {  # sha
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_broadcasting(name: str, swapped: bool, emulated: str, small: None) -> None:
-    large, little, rank, vector = LAYOUTS[name]
-    shapes = (little, large) if swapped else (large, little)
+    large, small_shape, rank, vector = LAYOUTS[name]
+    shapes = (small_shape, large) if swapped else (large, small_shape)
     form = run(SUM, [random(shape)(i) for i, shape in enumerate(shapes)])
     assert (form.rank, form.vector) == (rank, vector)
 
@@ -131,8 +131,8 @@ def test_many_rows(emulated: str, small: None) -> None:
 
 def test_other_layouts(emulated: str, small: None) -> None:
     a, b = random((24, 16))(0), random((24, 16))(1)
-    turned = run(SUM, [np.ascontiguousarray(a.T), b], [lambda x: x.T, lambda x: x])
-    assert (turned.rank, turned.vector) == (2, 1)
+    transposed = run(SUM, [np.ascontiguousarray(a.T), b], [lambda x: x.T, lambda x: x])
+    assert (transposed.rank, transposed.vector) == (2, 1)
     both = run(SUM, [a, b], [lambda x: x.T] * 2, lambda out: out.T, (24, 16))
     assert (both.rank, both.vector) == (1, 4), "all in the order of memory"
     assert run(SUM, [a, b], [lambda x: x[:, 4:12]] * 2).vector == 4
@@ -144,14 +144,14 @@ def test_other_layouts(emulated: str, small: None) -> None:
 
 
 def test_several_types(emulated: str, small: None) -> None:
-    """As many elements as the widest type has in 16 bytes."""
+    """A vector has as many elements as fit in 16 bytes of the largest type."""
     assert run(MIXED, [random((9, 16), "f2")(0), random((16,))(1)]).vector == 4
     assert run(MIXED, [random((9, 16), "i1")(0), random((1, 1))(1)]).vector == 4
     assert run(BLEND, [random((9, 16), BF16)(i) for i in range(3)]).vector == 8
 
 
 def test_literals_are_rounded_as_values_are(emulated: str) -> None:
-    """0.5 x + x in f16, rounded twice."""
+    """0.5 x + x in f16 is rounded twice."""
     run(SCALED, [random((500,), "f2", 1000)(0)])
 
 
@@ -162,7 +162,7 @@ LITERALS += [("i8", -128), ("u8", 255), ("boolean", True), ("boolean", False)]
 
 @pytest.mark.parametrize(("kind", "value"), LITERALS)
 def test_literals(kind: str, value: Any, emulated: str) -> None:
-    """Chosen where a condition holds."""
+    """A Select returns the literal where its condition holds."""
     kind_: Type = getattr(Type, kind)
     number = np.asarray(value).astype(kind_.storage)
     op = chain(2, (Select(), 0, 2, 1), literals=((kind_, number.tobytes()),))
@@ -194,7 +194,7 @@ FORMS = [Form(1, 4, 2, "int", (False, False)), Form(2, 4, 1, "int", (False, True
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
-    """Without spilling registers: bias, Gelu and a residual; and conversions."""
+    """A bias with Gelu and a residual, and conversions, compile without register spills."""
     gelu = chain(2, (Add(), 0, 1), (Gelu7(), 2), (Add(), 3, 0))
     for op, inputs, output in ((gelu, (F32, F32), F32), (gelu, (F16, F16), F16), (gelu, (BF16, BF16), BF16),
                                (MIXED, (F16, F32), np.dtype("i4"))):
@@ -206,7 +206,7 @@ def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
 # ---- whole models
 
 class Apart(CudaBackend):
-    """Runs every layer on its own."""
+    """The CUDA backend without elementwise fusion."""
 
     fuses = False
 
@@ -234,7 +234,7 @@ COMPARISONS = ("Less", "Equal", "GreaterEqual", "NotEqual")
 
 
 class Draw:
-    """Draws a net of elementwise layers; every one of them is in the cone of the result, if possible."""
+    """A random net of elementwise layers, most of which the result depends on."""
 
     def __init__(self, data: st.DataObject) -> None:
         self.data = data
@@ -250,7 +250,7 @@ class Draw:
         return self.data.draw(st.sampled_from(list(choices)))
 
     def leaf(self, kind: str) -> Port:
-        """A parameter that broadcasts to the base shape, or a constant."""
+        """Add a parameter that broadcasts to the base shape, or a constant, and return its port."""
         rank = self.data.draw(st.integers(0, len(self.base)))
         shape = tuple(1 if self.data.draw(st.booleans()) else d for d in self.base[len(self.base) - rank :])
         storage = getattr(Type, kind).storage
@@ -266,7 +266,7 @@ class Draw:
         return self.values[-1]
 
     def operand(self, kind: str) -> Port:
-        """A value of this type, most likely the last one, or a new leaf."""
+        """Return a value of this type, most likely the last one, or a new leaf."""
         found = [v for v in self.values if v.type == kind]
         if not found or self.data.draw(st.integers(0, 3)) == 0:
             return self.leaf(kind)
@@ -297,7 +297,7 @@ class Draw:
         elif choice == "convert":
             kind = self.pick(KINDS)
             if last.type in (*FLOATS, "f64") and kind not in (*FLOATS, "f64"):
-                self.layer("Clamp", [last], last.type, min=0.0, max=100.0)  # what does not fit is undefined in C++
+                self.layer("Clamp", [last], last.type, min=0.0, max=100.0)  # C++ leaves other conversions undefined
                 if kind != "boolean":
                     self.layer("Select", [self._finite(self.values[-1]), self.values[-1],
                                           self.net.const(np.zeros(()), last.type)], last.type)
@@ -339,7 +339,7 @@ def residual(width: int = 8, dynamic: bool = True) -> Net:
 
 
 def test_shapes_share_a_kernel(emulated: str) -> None:
-    """Of changing extents, the one kernel takes them as arguments."""
+    """One kernel serves changing extents, which are its arguments."""
     model = compiled(residual(), emulated)
     reference = compiled(residual(), "CPU")
     for rows in (3, 5, 5, 5, 1, 0, 40):
@@ -350,14 +350,14 @@ def test_shapes_share_a_kernel(emulated: str) -> None:
 
 
 def test_layers_share_kernels(emulated: str) -> None:
-    """A model of three layers compiles as many as one of one."""
+    """A model of three layers compiles as many kernels as a model of one layer."""
     kernels: list[set[int]] = []
     for count in (1, 3):
         core = ov.Core()
         sizes = Sizes(count, 24, 2, 48, 61, 20)
         model = core.compile_model(core.read_model(*bert(1, sizes, (2, 9)).ir), emulated)
         model([np.zeros((2, 9), np.int64), np.ones((2, 9), np.int64), np.zeros((2, 9), np.int64)])
-        calls = [call for kept in model._request()._last.bindings for b in kept.values() for call in b.flat]
+        calls = [call for cached in model._request()._last.bindings for b in cached.values() for call in b.flat]
         kernels.append({id(c.func) for c in calls if isinstance(getattr(c, "func", None), Generated)})
     assert kernels[0] and len(kernels[1]) == len(kernels[0])
 
@@ -370,7 +370,7 @@ def test_the_plan_names_the_layers(emulated: str) -> None:
 
 
 def test_errors_name_the_layer(emulated: str) -> None:
-    """Extents that do not fit; the request stays usable."""
+    """An error about mismatched extents names the layer; the request stays usable."""
     request = compiled(residual(), emulated).create_infer_request()
     x = random((4, 8))(0)
     first = np.array(request.infer([x, x])[0])
@@ -380,7 +380,7 @@ def test_errors_name_the_layer(emulated: str) -> None:
 
 
 def test_stopping_at_a_layer(emulated: str) -> None:
-    """Compiled with the dial set, layers are apart; else the error says what to do."""
+    """With STOP_AT set at compilation, layers are not fused; otherwise, the error says to set it before compilation."""
     x = random((4, 8))(0)
     with ov.STOP_AT("gelu"), pytest.raises(Stopped, match="stopped at layer 'gelu'"):
         compiled(residual(), emulated)([x, x])
@@ -390,7 +390,7 @@ def test_stopping_at_a_layer(emulated: str) -> None:
 
 
 def chained(net: Net, x: Port, bias: Port) -> Port:
-    """tanh(x + bias) * 0.5 + x"""
+    """Add layers for tanh(x + bias) * 0.5 + x, and return the port."""
     y = net.layer("Tanh", "opset1", [net.layer("Add", "opset1", [x, bias], name="plus")])
     y = net.layer("Multiply", "opset1", [y, net.const(np.float32(0.5))])
     port: Port = net.layer("Add", "opset1", [y, x], name="sum")
@@ -398,7 +398,7 @@ def chained(net: Net, x: Port, bias: Port) -> Port:
 
 
 def agree(net: Net, emulated: str, *draws: Sequence[Array]) -> Any:
-    """Runs on the device, captured from the second inference on, equal those on the host; the model on the device."""
+    """Check that eager and captured runs on the device match the CPU; return the model on the device."""
     model, reference = compiled(net, emulated), compiled(net, "CPU")
     for inputs in draws:
         for found, expected in zip(model(inputs).to_tuple(), reference(inputs).to_tuple(), strict=True):

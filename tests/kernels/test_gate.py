@@ -1,7 +1,7 @@
-"""Every kernel instance that the tests run compiles for real devices, and none keeps its variables in memory.
+"""Every kernel instance that the tests run compiles for real devices without register spills.
 
-NVRTC compiles what has changed since `python -m tests.kernels.gate` recorded what it said, and one instance of every
-file; with --long, all of them."""
+NVRTC compiles the instances of files that have changed since `python -m tests.kernels.gate` recorded its results, and
+one instance of every other file; with --long, it compiles all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_instances_compile_without_spills(file: str, request: pytest.FixtureRequ
     assert gate.faults([(file, name) for name in names], architectures) == []
 
 
-def test_what_is_recorded_spills() -> None:
+def test_recorded_spills() -> None:
     spilled: dict[gate.Instance, dict[str, int]] = {}
     for file, names in gate.table().items():
         for name, needs in names.items():
@@ -35,8 +35,8 @@ def test_what_is_recorded_spills() -> None:
     assert spilled == gate.SPILLS
 
 
-def test_sources_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A changed file, header or list of instances is compiled anew; changed comments are not."""
+def test_digests_of_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A changed file, header or list of instances changes the digest; changed comments do not."""
     (tmp_path / "range.cu").write_text("one")
     (tmp_path / "sums.cuh").write_text("two")
     monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
@@ -56,20 +56,20 @@ def test_the_files_exist() -> None:
     assert set(gate.table()) <= {path.name for path in nvrtc.KERNELS.glob("*.cu")}
 
 
-def test_faults_are_told() -> None:
-    """A kernel that is not there, and one that needs more registers than a thread has."""
+def test_compile_errors_are_reported() -> None:
+    """A kernel that does not exist is a fault on every architecture."""
     found = gate.faults([("range.cu", "ranges<int>")])
     assert [fault[:34] for fault in found] == [
         f"range.cu does not compile for {name}"[:34] for name in nvrtc.ARCHITECTURES]
 
 
-def test_spills_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spills_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: Usage(255, 16, 0) for name in names})
     assert gate.faults([("range.cu", "range<int>")])[0] == "range.cu: range<int> spills 16 bytes for sm_75"
 
 
-def test_blocks_that_need_too_much_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registers of all threads, and shared memory, which cards have in different sizes."""
+def test_blocks_beyond_the_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are the registers of all threads, and each architecture's shared memory."""
     monkeypatch.setattr(gate, "_blocks", {})
     monkeypatch.setattr(gate, "usage", lambda file, names, architecture: {name: Usage(129, 0, 40) for name in names})
     instance = ("range.cu", next(iter(gate.table()["range.cu"])))
@@ -91,8 +91,8 @@ def launch(name: str, threads: int, prelude: str = "") -> None:
     module.get_function(name)((1,), (threads,), (y, np.int64(0), np.int64(1), np.int64(threads)))
 
 
-def test_launches_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest block of each instance; of what stands behind generated source, of the file."""
+def test_launches_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest block of each instance is recorded, and that of a file for kernels behind generated source."""
     monkeypatch.setattr(gate, "_blocks", {})
     for threads in (32, 512, 64):
         launch("range<int, long long>", threads)
@@ -102,7 +102,7 @@ def test_launches_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_launches_behind_generated_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have launch bounds, or few threads: nothing tells how many registers they need."""
+    """Kernels behind generated source need launch bounds or few threads, since their register use is unknown."""
     monkeypatch.setattr(gate, "_faults", [])
     launch("range<int, long long>", 256, "using Other = int;")
     assert gate._faults == []
@@ -110,13 +110,13 @@ def test_launches_behind_generated_source(monkeypatch: pytest.MonkeyPatch) -> No
     assert gate._faults == ["range.cu: range<int, long long> was launched with 288 threads, and has no launch bounds"]
 
 
-def test_kernels_that_tests_ask_for_are_met() -> None:
-    """The plugin watches the emulator; what a test changes is no instance."""
+def test_looked_up_kernels_are_recorded() -> None:
+    """The plugin records the kernels that the emulator looks up, except those of modified sources."""
     text = (nvrtc.KERNELS / "range.cu").read_text()
     options = (f"-I{nvrtc.KERNELS}",)
     name = next(iter(gate.table()["range.cu"]))
-    gate._met.discard(("range.cu", name))
+    gate._seen.discard(("range.cu", name))
     RawModule(f"// changed\n{text}", options=options, name_expressions=[name]).get_function(name)
-    assert ("range.cu", name) not in gate._met
+    assert ("range.cu", name) not in gate._seen
     RawModule(text, options=options, name_expressions=[name]).get_function(name)
-    assert ("range.cu", name) in gate._met
+    assert ("range.cu", name) in gate._seen

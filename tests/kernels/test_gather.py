@@ -41,7 +41,7 @@ def test_types_of_indices(index: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize(("columns", "width"), [
     (16, "uint4"), (4, "unsigned long long"), (6, "unsigned int"), (5, "unsigned short")])
-def test_rows_are_moved_as_wide_as_they_can(columns: int, width: str, backend: CudaBackend) -> None:
+def test_widest_vectors_of_rows(columns: int, width: str, backend: CudaBackend) -> None:
     names = run_op(backend, Gather(), [draws((6, columns), np.float16), draws((5,), np.int64, -6, 6), axis(0)])
     assert names == [f"gather<{width}, long long, int, 2>"]
 
@@ -61,8 +61,8 @@ def test_indices_far_out_of_range_give_zeros(index: Any, backend: CudaBackend) -
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_nothing_out_of_range_is_read(where: int, backend: CudaBackend) -> None:
-    """Memory around the data has other numbers, and belongs to the same allocation."""
+def test_out_of_range_memory_is_not_read(where: int, backend: CudaBackend) -> None:
+    """Indices out of range do not read the memory around the data, which belongs to the same allocation."""
     memory = cupy_emu.asarray(np.full((5, 9), 7, np.float32))
     x, indices = memory[1:4, 2:6], cupy_emu.asarray(np.arange(-9, 9))
     extent = x.shape[where]
@@ -116,14 +116,14 @@ ND = [  # data, indices, batch_dims
 
 
 @pytest.mark.parametrize("shapes", ND, ids=str)
-def test_tuples(shapes: Any, backend: CudaBackend) -> None:
+def test_gather_nd(shapes: Any, backend: CudaBackend) -> None:
     data, indices, batch = shapes
     names = run_op(backend, GatherND8(batch_dims=batch), [draws(data, np.float32), draws(indices, np.int64, -8, 8)])
     assert len(names) == 1
 
 
 @pytest.mark.parametrize(("columns", "width"), [(16, "uint4"), (6, "unsigned int"), (5, "unsigned short")])
-def test_slices_are_moved_as_wide_as_they_can(columns: int, width: str, backend: CudaBackend) -> None:
+def test_widest_vectors_of_slices(columns: int, width: str, backend: CudaBackend) -> None:
     names = run_op(backend, GatherND8(), [draws((6, 3, columns), np.float16), draws((5, 2), np.int32, -3, 3)])
     assert names == [f"gather_nd<{width}, int, int, 2>"]
 

@@ -1,4 +1,4 @@
-"""Captured graphs: when they are made, what they hold, and what becomes of them."""
+"""Captured graphs: when they are captured, the memory they retain, and their eviction."""
 from __future__ import annotations
 
 import gc
@@ -17,13 +17,13 @@ from ovgpu.ops.arithmetic.arithmetic import Add
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net
 
-CALLS = (0, 3)  # of `infer`, call by call: two of Doubled, and one of the layers after it
-BESIDE: dict[str, Callable[[], object]] = {}
+CALLS = (0, 3)  # result of `infer` without a graph: two launches of Doubled, and one of the layers after it
+EXTRA_CALL: dict[str, Callable[[], object]] = {}
 
 
-@ov.op("Doubled", "graph_tests")
+@ov.register_op("Doubled", "graph_tests")
 class Doubled(ov.Op):
-    """Twice its input; its form for the device does something of the tests' on the way."""
+    """Twice its input; its CUDA form also calls a function that a test sets."""
 
     def infer(self, x: Any) -> Any:
         return (x,)
@@ -34,23 +34,23 @@ class Doubled(ov.Op):
     def cuda(self, k: Any, inputs: Any, outputs: Any, workspace: Any) -> None:
         k.copy(inputs[0], outputs[0])
         copy = k.calls.pop()
-        k.calls.append(lambda: (BESIDE["call"](), copy()))
+        k.calls.append(lambda: (EXTRA_CALL["call"](), copy()))
         k.elementwise(Add(), [inputs[0], outputs[0]], outputs[0])
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    monkeypatch.setitem(BESIDE, "call", lambda: None)
-    return lambda function: monkeypatch.setitem(BESIDE, "call", function)
+def extra_call(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    monkeypatch.setitem(EXTRA_CALL, "call", lambda: None)
+    return lambda function: monkeypatch.setitem(EXTRA_CALL, "call", function)
 
 
 @pytest.fixture(autouse=True)
-def nothing_beside(beside: Any) -> None:
-    """Unless a test asks for it."""
+def _no_extra_call(extra_call: Any) -> None:
+    """Reset the extra call of Doubled before each test."""
 
 
 def net(shape: tuple[int, ...] = (2, 3)) -> Net:
-    """relu(2x) + 1"""
+    """Return a model of relu(2x) + 1."""
     found = Net("graphs")
     x = found.layer("Doubled", "graph_tests", [found.parameter("f32", shape, "x")], name="doubled")
     x = found.layer("Relu", "opset1", [x], name="relu")
@@ -64,7 +64,7 @@ def request_of(found: Net, device: str) -> Any:
 
 
 def infer(request: Any, x: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """(graph launches, other launches) of one inference, whose result is checked."""
+    """Check the result of one inference; return its numbers of graph launches and other launches."""
     cp.counters.reset()
     (y,) = request.infer([x]).to_tuple()
     counters = replace(cp.counters)
@@ -83,11 +83,11 @@ def test_captured_at_the_second_run(emulated: str) -> None:
     assert plan.captured == (True,) and (plan.launches, plan.kernels) == (1, 3)
 
 
-def test_what_cannot_be_captured_runs_call_by_call(emulated: str, beside: Any) -> None:
-    """An allocation within a call: one warning names the layer; the stream and the results are as ever."""
+def test_a_failed_capture_runs_call_by_call(emulated: str, extra_call: Any) -> None:
+    """An allocation during capture gives one warning that names the layer; the stream and the results are correct."""
     request = request_of(net(), emulated)
 
-    beside(lambda: cp.empty(4, np.float32))
+    extra_call(lambda: cp.empty(4, np.float32))
     assert infer(request, draw(0)) == CALLS
     with pytest.warns(RuntimeWarning, match=r"be captured: \[Doubled\] .*16 bytes are allocated.*layer 'doubled'"):
         assert infer(request, draw(1)) == CALLS
@@ -97,43 +97,43 @@ def test_what_cannot_be_captured_runs_call_by_call(emulated: str, beside: Any) -
     assert not request._backend.stream.is_capturing() and request.plan().captured == (False,)
 
 
-def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: str, beside: Any) -> None:
-    """It fails when it is run as well, and is named; another inference succeeds."""
+def test_a_call_that_fails_while_captured_leaves_the_request_usable(emulated: str, extra_call: Any) -> None:
+    """The call also fails eagerly, and the error names its layer; the next inference succeeds."""
     request = request_of(net(), emulated)
     infer(request, draw(0))
 
     def fail() -> None:
         raise ValueError("no such thing")
 
-    beside(fail)
+    extra_call(fail)
     with pytest.warns(RuntimeWarning, match="no such thing"), pytest.raises(
             ov.Error, match=r"\[Doubled\] .*no such thing.*layer 'doubled'"):
         request.infer([draw(1)])
-    beside(lambda: None)
+    extra_call(lambda: None)
     assert infer(request, draw(2)) == CALLS and not request._backend.stream.is_capturing()
 
 
-def test_a_capture_that_is_spoilt_once_is_tried_again(emulated: str, beside: Any) -> None:
-    """If another thread, for example, spoils a capture, the second attempt succeeds and there is no warning."""
-    request, spoilt = request_of(net(), emulated), list[bool]()
+def test_an_invalidated_capture_is_retried(emulated: str, extra_call: Any) -> None:
+    """If another thread invalidates a capture, the second attempt succeeds without a warning."""
+    request, invalidated = request_of(net(), emulated), list[bool]()
     infer(request, draw(0))
 
-    def spoil() -> None:
-        if not spoilt and request._backend.stream.is_capturing():
-            spoilt.append(True)
-            raise RuntimeError("spoilt")
+    def invalidate() -> None:
+        if not invalidated and request._backend.stream.is_capturing():
+            invalidated.append(True)
+            raise RuntimeError("invalidated")
 
-    beside(spoil)
+    extra_call(invalidate)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [infer(request, draw(n)) for n in range(3)] == [(1, 0)] * 3
     plan = request.plan()
-    assert spoilt and plan.captured == (True,) and not plan.uncaptured
+    assert invalidated and plan.captured == (True,) and not plan.uncaptured
 
 
-def test_the_plan_says_why_there_is_no_graph(emulated: str, beside: Any) -> None:
+def test_the_plan_says_why_there_is_no_graph(emulated: str, extra_call: Any) -> None:
     request = request_of(net(), emulated)
-    beside(lambda: cp.empty(4, np.float32))
+    extra_call(lambda: cp.empty(4, np.float32))
     infer(request, draw(0))
     with pytest.warns(RuntimeWarning):
         infer(request, draw(1))
@@ -142,33 +142,33 @@ def test_the_plan_says_why_there_is_no_graph(emulated: str, beside: Any) -> None
     assert "call by call: [Doubled]" in " ".join(str(request.plan()).split())
 
 
-def test_the_garbage_collector_waits_for_a_capture(emulated: str, beside: Any) -> None:
+def test_the_garbage_collector_waits_for_a_capture(emulated: str, extra_call: Any) -> None:
     request, enabled = request_of(net(), emulated), dict[bool, bool]()
-    beside(lambda: enabled.update({request._backend.stream.is_capturing(): gc.isenabled()}))
+    extra_call(lambda: enabled.update({request._backend.stream.is_capturing(): gc.isenabled()}))
     for n in range(3):
         infer(request, draw(n))
     assert enabled == {False: True, True: False} and gc.isenabled()
 
 
 @pytest.mark.emulator
-def test_an_invalidated_capture_is_left(emulated: str, beside: Any) -> None:
-    """Something used the null stream: the driver tells only at the end of the capture."""
+def test_a_capture_invalidated_silently(emulated: str, extra_call: Any) -> None:
+    """The null stream was used: the driver reports this only at the end of the capture."""
     request = request_of(net(), emulated)
     infer(request, draw(0))
 
-    def spoil() -> None:
+    def invalidate() -> None:
         if request._backend.stream.is_capturing():
             request._backend.stream.capture.invalid = "the null stream was used"
 
-    beside(spoil)
+    extra_call(invalidate)
     with pytest.warns(RuntimeWarning, match="the capture was invalidated"):
         assert infer(request, draw(1)) == CALLS
-    beside(lambda: None)
+    extra_call(lambda: None)
     assert infer(request, draw(2)) == CALLS
 
 
-def test_one_capture_at_a_time(emulated: str, beside: Any) -> None:
-    """Two requests in two threads, each held up in the midst of its capture until the other had time to begin."""
+def test_one_capture_at_a_time(emulated: str, extra_call: Any) -> None:
+    """Two requests in two threads do not capture at the same time, though each capture waits for the other to begin."""
     requests = [request_of(net(), emulated) for _ in range(2)]
     for request in requests:
         infer(request, draw(0))
@@ -181,7 +181,7 @@ def test_one_capture_at_a_time(emulated: str, beside: Any) -> None:
             threading.Event().wait(0.05)
             inside[0] -= 1
 
-    beside(linger)
+    extra_call(linger)
     failures: list[BaseException] = []
 
     def run(request: Any) -> None:
@@ -202,7 +202,7 @@ def test_one_capture_at_a_time(emulated: str, beside: Any) -> None:
 
 
 @pytest.mark.emulator
-def test_the_mode_lets_other_threads_go_on(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_capture_mode_is_thread_local(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
     begin = cp.cuda.Stream.begin_capture
     monkeypatch.setattr(cp.cuda.Stream, "begin_capture",
@@ -213,8 +213,8 @@ def test_the_mode_lets_other_threads_go_on(emulated: str, monkeypatch: pytest.Mo
     assert modes == [cp.cuda.runtime.streamCaptureModeThreadLocal]
 
 
-def test_graphs_keep_what_they_read_and_write(emulated: str) -> None:
-    """Another shape grows the arena and rebinds the output; the first graph still runs, on its own memory."""
+def test_graphs_retain_their_memory(emulated: str) -> None:
+    """Another shape grows the arena and rebinds the output; the first graph still runs on its own memory."""
     request = request_of(net((-1, 3)), emulated)
     for n in range(2):
         infer(request, draw(n))
@@ -229,7 +229,7 @@ def test_graphs_keep_what_they_read_and_write(emulated: str) -> None:
 
 
 def test_evicted_bindings_free_their_graphs(emulated: str) -> None:
-    """Of nine shapes the last eight have graphs."""
+    """After nine shapes, the last eight have graphs."""
     request = request_of(net((-1, 3)), emulated)
     for rows in range(1, 10):
         for n in range(2):
@@ -241,7 +241,7 @@ def test_evicted_bindings_free_their_graphs(emulated: str) -> None:
 
 @dataclass
 class Recorded:
-    """A recording of so many copies of one array to another."""
+    """A recording of calls, as `CudaBackend.replay` takes it."""
 
     flat: list[Any]
     runs: int = 0
@@ -250,11 +250,12 @@ class Recorded:
 
 
 def recorded(backend: CudaBackend, count: int) -> Recorded:
+    """Return a recording of ``count`` copies of one array to another."""
     x, y = cp.zeros(4, np.float32), cp.empty(4, np.float32)
     return Recorded([call for _ in range(count) for call in backend.copy(x, y)])
 
 
-def test_shapes_in_turn_keep_their_graphs(emulated: str) -> None:
+def test_alternating_shapes_keep_their_graphs(emulated: str) -> None:
     request = request_of(net((-1, 3)), emulated)
     for rows in (3, 1, 2, 3, 1, 2):
         infer(request, draw(rows, (rows, 3)))
@@ -262,7 +263,7 @@ def test_shapes_in_turn_keep_their_graphs(emulated: str) -> None:
 
 
 def states() -> Net:
-    """Three variables: two totals, and one that is read and never set."""
+    """Return a model with three variables: two running totals, and one that is read and never assigned."""
     found = Net("states")
     x = found.parameter("f32", (2, 3), "x")
     a, b, c = (found.read_value(name, "f32", (2, 3), found.const(np.full((2, 3), k, "f4"))) for k, name in
@@ -276,7 +277,7 @@ def states() -> Net:
 
 
 def test_two_graphs_serve_all_states(emulated: str) -> None:
-    """One for either side of the variables' buffers, whatever is reset or set in between."""
+    """Each side of the variables' double buffers has a graph, whatever is reset or set in between."""
     core = ov.Core()
     host, device = (core.compile_model(core.read_model(*states().build()), name).create_infer_request()
                     for name in ("CPU", emulated))
@@ -298,14 +299,14 @@ def test_two_graphs_serve_all_states(emulated: str) -> None:
             both(lambda request: state(request, n % 3).reset())  # noqa: B023
         if n in (7, 10, 13, 16):
             both(lambda request: setattr(state(request, n % 2), "state", ov.Tensor(draw(n))))  # noqa: B023
-    kept = device._last.bindings[0].values()
-    assert len(kept) == 2 and all(binding.graph for binding in kept)
+    cached = device._last.bindings[0].values()
+    assert len(cached) == 2 and all(binding.graph for binding in cached)
 
 
 def test_nodes_are_limited(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for two graphs of three: the one that was not used for the longest time goes, and comes again when it
-    has been used twice."""
-    monkeypatch.setattr(graphs, "BUDGET", 11)
+    """Two of three graphs fit: the least recently used one is evicted, and captured again when it has been used
+    twice."""
+    monkeypatch.setattr(graphs, "MAX_NODES", 11)
     backend = CudaBackend()
     a, b, c = (recorded(backend, 4) for _ in range(3))
 
@@ -325,8 +326,8 @@ def test_nodes_are_limited(emulated: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert backend.graphs.nodes == 0 and replayed(a) == [True]
 
 
-def test_what_exceeds_the_limit_alone_is_never_captured(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "BUDGET", 3)
+def test_a_graph_beyond_the_limit_is_never_captured(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MAX_NODES", 3)
     request = request_of(net(), emulated)
     assert [infer(request, draw(n)) for n in range(4)] == [CALLS] * 4
     assert request._backend.graphs.nodes == 0

@@ -1,4 +1,4 @@
-"""GridSample, patches and video formats on the emulated device against their definitions, where cases do not reach."""
+"""GridSample, patches and video formats on the emulated device against their definitions, beyond the ops' cases."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 def exact_grid(n: int, rows: int, columns: int, kind: Any = np.float32) -> list[Any]:
-    """Quarters, from which follow weights without roundings in an image of 4 by 8."""
+    """Return grids of multiples of 1/4, whose weights are exact in an image of 4 by 8."""
     return [(x / 4).astype(kind) for x in draws((n, rows, columns, 2), np.float64, -8, 9)]
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("align", [False, True])
-def test_coordinates_far_away(padding: Any, align: bool, backend: CudaBackend) -> None:
+def test_coordinates_far_out_of_range(padding: Any, align: bool, backend: CudaBackend) -> None:
     far = np.stack(np.meshgrid(FAR, FAR), axis=2)[None].astype(np.float32)
     op = GridSample(mode="nearest", padding_mode=padding, align_corners=align)
     names = run_op(backend, op, [draws((1, 2, 4, 8), np.float32), [far, far[:, ::-1].copy(), far[..., ::-1].copy()]])
@@ -44,7 +44,7 @@ def test_nearest_moves_bits(kind: Any, backend: CudaBackend) -> None:
     assert name.startswith("sample_nearest<unsigned")
 
 
-def test_many_channels_and_places(backend: CudaBackend) -> None:
+def test_many_channels_and_points(backend: CudaBackend) -> None:
     run_op(backend, GridSample(padding_mode="border"), [draws((2, 37, 4, 8), np.float32), exact_grid(2, 13, 23)])
 
 
@@ -64,7 +64,7 @@ def test_patches_with_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64, np.float32], ids=lambda k: np.dtype(k).name)
-def test_patches_added_up(kind: Any, backend: CudaBackend) -> None:
+def test_col2im(kind: Any, backend: CudaBackend) -> None:
     op = Col2Im(strides=(2, 1), dilations=(1, 3), pads_begin=(1, 2), pads_end=(0, 1))
     run_op(backend, op, [draws((2, 18, 36), kind, 0, 9), np.array([7, 12]), np.array([3, 2])])
 

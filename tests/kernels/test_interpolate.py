@@ -23,13 +23,13 @@ def exact(*shape: int) -> list[Any]:
     return draws(shape, np.float32)
 
 
-# Sizes twice or four times as large: the weights are exact, and no order of summing makes a difference.
+# Scales of two and four make the weights exact, so that the order of summation does not matter.
 @pytest.mark.parametrize(("mode", "kernel"), [
     ("nearest", "pick<unsigned int, 2, int, {}>"), ("linear", "resample<float, float, 2, 2, int, {}>"),
     ("cubic", "resample<float, float, 4, 2, int, {}>")])
 @pytest.mark.parametrize(("shape", "axes", "rank"), [
     ((2, 3, 5, 7), (2, 3), 2), ((2, 5, 7, 3), (1, 2), 4), ((5, 3, 7, 2), (0, 2), 4), ((300, 3, 2), (1, 2), 2)], ids=str)
-def test_where_the_axes_are(mode: Any, kernel: str, shape: Any, axes: Any, rank: int, backend: CudaBackend) -> None:
+def test_axes(mode: Any, kernel: str, shape: Any, axes: Any, rank: int, backend: CudaBackend) -> None:
     sizes = np.array([shape[axes[0]] * 2, shape[axes[1]] * 4])
     names = run_op(backend, resize(mode), [exact(*shape), sizes, np.array(axes)])
     assert names == [kernel.format(rank)]
@@ -89,7 +89,7 @@ def test_64_bit_offsets(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
     assert names == ["pick<unsigned int, 1, long long, 2>"]
 
 
-def test_few_places_and_many_images_fill_the_device(backend: CudaBackend) -> None:
+def test_small_images_fill_the_device(backend: CudaBackend) -> None:
     op = resize("linear")
     x, y = cupy_emu.empty((5000, 2, 2), np.float32), cupy_emu.empty((5000, 4, 4), np.float32)
     launcher = Launcher(backend.stream, backend.blas)

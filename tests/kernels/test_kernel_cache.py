@@ -1,4 +1,4 @@
-"""CACHE_DIR: compiled kernels on disk, shared by processes, never trusted blindly."""
+"""CACHE_DIR: the on-disk cache of compiled kernels, which processes share and which is verified when read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An emulated card on which nothing is compiled yet."""
+    """Use an emulated device with no compiled kernels, and a cache directory of CuPy's that does not exist yet."""
     kernels.of_file.cache_clear()
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "usual"))
     with bound("emulator"):
@@ -35,7 +35,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(folder: Any, core: ov.Core | None = None, **config: Any) -> None:
-    """Two inferences with kernels of a file."""
+    """Compile a model that uses kernels of a file, and check two inferences."""
     kernels.of_file.cache_clear()
     net = Net()
     net.result(net.layer("SoftMax", "opset8", [net.parameter("f32", (-1, 32))], {"axis": 1}))
@@ -48,11 +48,11 @@ def run(folder: Any, core: ov.Core | None = None, **config: Any) -> None:
 
 
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """By name, what tells whether a file is still the same, and what is in it."""
+    """Return the inode and the contents of each file, by name."""
     return {file.name: (file.stat().st_ino, file.read_bytes()) for file in folder.iterdir()}
 
 
-def test_kernels_are_kept_and_found(fresh: None, tmp_path: Path) -> None:
+def test_kernels_are_cached(fresh: None, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "when needed"
     run(folder)
     before = files(folder)
@@ -63,7 +63,7 @@ def test_kernels_are_kept_and_found(fresh: None, tmp_path: Path) -> None:
     assert files(tmp_path / "another").keys() == before.keys()
 
 
-def test_a_folder_is_where_it_was_when_the_model_was_compiled(fresh: None, tmp_path: Path,
+def test_relative_folders_are_resolved_at_compilation(fresh: None, tmp_path: Path,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_a_folder_is_where_it_was_when_the_model_was_compiled(fresh: None, tmp_p
     assert files(tmp_path / "kernels") and not files(tmp_path / "elsewhere")
 
 
-def test_of_the_core_or_the_model(fresh: None, tmp_path: Path) -> None:
+def test_folders_of_core_and_model(fresh: None, tmp_path: Path) -> None:
     core = ov.Core()
     core.set_property({ov.properties.cache_dir: tmp_path / "core"})
     run(None, core)
@@ -85,22 +85,22 @@ def test_of_the_core_or_the_model(fresh: None, tmp_path: Path) -> None:
 
 
 def test_without_a_folder(fresh: None, tmp_path: Path) -> None:
-    """Kernels are kept beside those of CuPy."""
+    """Kernels are cached in CuPy's cache directory by default."""
     run(tmp_path / "chosen")
     assert not (tmp_path / "usual").exists()
     run(None)
     assert files(tmp_path / "usual" / "ovgpu").keys() == files(tmp_path / "chosen").keys()
 
 
-def test_nowhere_to_keep_them(fresh: None, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    """Nobody asked for it: no warning."""
+def test_no_default_folder(fresh: None, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """An unusable default folder gives no warning, since no one has set it."""
     (tmp_path / "usual").write_bytes(b"")
     run(None)
     assert not list(recwarn)
 
 
-def test_a_kernel_that_is_kept_is_not_compiled(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where headers nor where kernel files lie matters."""
+def test_a_cached_kernel_is_not_compiled(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths of headers and kernel files are not part of the key."""
     run(tmp_path)
     text = sources.source("softmax.cu")
     monkeypatch.setattr(sources, "source", lambda file: text)
@@ -109,8 +109,8 @@ def test_a_kernel_that_is_kept_is_not_compiled(fresh: None, tmp_path: Path, monk
     run(tmp_path)
 
 
-def test_machine_code_that_the_driver_does_not_take_is_made_anew(fresh: None, tmp_path: Path) -> None:
-    """It may be of a newer compiler than the driver knows."""
+def test_rejected_machine_code_is_recompiled(fresh: None, tmp_path: Path) -> None:
+    """The driver may reject machine code of a newer compiler."""
     run(tmp_path)
     before = files(tmp_path)
     for name in before:
@@ -119,7 +119,7 @@ def test_machine_code_that_the_driver_does_not_take_is_made_anew(fresh: None, tm
     assert {name: data for name, (_, data) in files(tmp_path).items()} == {n: d for n, (_, d) in before.items()}
 
 
-def test_what_a_key_tells_apart() -> None:
+def test_keys() -> None:
     keys = {kernel_cache.key(*parts) for parts in (
         ("text", "name", (), "90"), ("text", "name", ("flag",), "90"), ("text", "name", (), "80"),
         ("text", "nam", ("e",), "90"), ("other", "name", (), "90"))}
@@ -130,7 +130,7 @@ def test_what_a_key_tells_apart() -> None:
     lambda data: b"", lambda data: data[:7], lambda data: data[:-1], lambda data: data[:40] + b"?" + data[41:],
     lambda data: b"?" + data[1:], lambda data: data + b"?",
 ], ids=["empty", "no digest", "cut off", "changed", "other digest", "longer"])
-def test_damaged_files_are_written_anew(damage: Any, fresh: None, tmp_path: Path) -> None:
+def test_damaged_files_are_rewritten(damage: Any, fresh: None, tmp_path: Path) -> None:
     run(tmp_path)
     before = files(tmp_path)
     for name, (_, data) in before.items():
@@ -139,7 +139,7 @@ def test_damaged_files_are_written_anew(damage: Any, fresh: None, tmp_path: Path
     assert {name: data for name, (_, data) in files(tmp_path).items()} == {n: d for n, (_, d) in before.items()}
 
 
-def test_a_process_that_died_while_writing_leaves_nothing_that_counts(fresh: None, tmp_path: Path) -> None:
+def test_partial_files_are_ignored(fresh: None, tmp_path: Path) -> None:
     run(tmp_path)
     before = files(tmp_path)
     name = next(iter(before))
@@ -149,18 +149,18 @@ def test_a_process_that_died_while_writing_leaves_nothing_that_counts(fresh: Non
 
 
 @pytest.mark.parametrize("kind", ["file", "read-only", "full"])
-def test_a_folder_that_takes_nothing(kind: str, fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder(kind: str, fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "kernels"
     if kind == "file":
         folder.write_bytes(b"")
     elif kind == "read-only":
         folder.mkdir(mode=0o500)
-        if os.access(folder, os.W_OK):  # root may
+        if os.access(folder, os.W_OK):  # root may write anyway
             monkeypatch.setattr(kernel_cache, "replacing", lambda *_, **__: (folder / "no" / "such").open("wb"))
     else:
-        def no_room(path: Path, flush: bool) -> Any:
+        def disk_full(path: Path, flush: bool) -> Any:
             raise OSError(28, "No space left on device")
-        monkeypatch.setattr(kernel_cache, "replacing", no_room)
+        monkeypatch.setattr(kernel_cache, "replacing", disk_full)
     with pytest.warns(RuntimeWarning, match="CACHE_DIR '.*kernels' does not keep kernels: "):
         run(folder)
     assert folder.is_file() or not files(folder)
@@ -182,7 +182,7 @@ print(wrong)
 
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
-    """No process ever reads what another has not written to the end."""
+    """No process reads a file that another has not completely written."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate()[0].strip() for process in running] == ["0", "0"]
@@ -231,7 +231,7 @@ for name, text, exported in (("twice<float>", "template <class T> __global__ voi
 
 
 def test_with_cupy_itself(tmp_path: Path) -> None:
-    """CuPy and NVRTC as they are, but for loading what they compile into a GPU, which is not there."""
+    """The cache works with the real CuPy and NVRTC; only loading code into a GPU is replaced."""
     if find_spec("cupy") is None or find_spec("nvidia") is None:
         pytest.skip("CuPy is not installed")
     environment = {**os.environ, "CUPY_CACHE_DIR": str(tmp_path / "own"), "PYTHONPATH": str(ROOT)}

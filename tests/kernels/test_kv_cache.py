@@ -1,4 +1,4 @@
-"""What a decoder's step writes to its caches on the emulated device: rows at a place that only the device knows."""
+"""KV cache writes of a decode step on the emulated device, at a position that only the device knows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CAPACITY = 9
 
 def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", rows: int = 1,
           tolerance: float | None = None) -> None:
-    """Runs it, which is one kernel, then two replays of its graph, for caches of other lengths each time.
+    """Check the op, which is one kernel, in an eager run and two replays of its graph, with another length each time.
 
-    Inputs are random numbers of these shapes, or absent where they are None, and the lengths."""
+    Inputs are random numbers of these shapes, or absent where a shape is None, and the lengths."""
     dtype, random = np.dtype(KINDS[kind]), np.random.default_rng(1)
     limit = TOLERANCE[dtype.name] if tolerance is None else tolerance
     inputs = [None if s is None else cupy_emu.empty(s, dtype) for s in shapes]
@@ -35,9 +35,9 @@ def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", ro
     graph = outputs = None
     for had in HAD:
         values = [None if s is None else random.standard_normal(s).astype(dtype) for s in shapes]
-        told = np.array([had, had + rows])
-        wanted = op.evaluate(NUMPY, *(None if v is None else v.astype(np.float64) for v in values), told)
-        for array, value in [*zip(inputs, values), (lengths, told)]:
+        counts = np.array([had, had + rows])
+        wanted = op.evaluate(NUMPY, *(None if v is None else v.astype(np.float64) for v in values), counts)
+        for array, value in [*zip(inputs, values), (lengths, counts)]:
             if array is not None:
                 array[...] = cupy_emu.asarray(value)
         if outputs is None:
@@ -61,13 +61,13 @@ def check(backend: CudaBackend, op: Op, shapes: list[Any], kind: str = "f32", ro
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
-def test_place(kind: str, rows: int, backend: CudaBackend) -> None:
+def test_cache_write(kind: str, rows: int, backend: CudaBackend) -> None:
     check(backend, CacheWrite(axis=2), [(2, 3, CAPACITY, 16), (2, 3, rows, 16)], kind, rows, 0)
 
 
 @pytest.mark.parametrize(("axis", "cache", "new"), [
     (1, (2, CAPACITY), (2, 1)), (3, (2, 3, 5, CAPACITY), (2, 3, 5, 2)), (1, (2, CAPACITY, 3, 7), (2, 1, 3, 7))])
-def test_place_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBackend) -> None:
+def test_cache_write_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBackend) -> None:
     check(backend, CacheWrite(axis=axis), [cache, new], rows=new[axis], tolerance=0)
 
 
@@ -76,7 +76,7 @@ def test_place_along_other_axes(axis: int, cache: Any, new: Any, backend: CudaBa
                                 RotaryCacheWrite(size=8)])
 @pytest.mark.parametrize("each", [1, 2])
 def test_rotary_append(op: RotaryCacheWrite, each: int, kind: str, backend: CudaBackend) -> None:
-    """Six heads of queries to two of keys; factors per element and per pair."""
+    """Six query heads share two key heads; factors are per element or per pair."""
     factors = (2, 1, 1, op.size // each)
     check(backend, op, [(2, 6, 1, 16), (2, 2, 1, 16), (2, 2, 1, 24), factors, factors, (2, 2, CAPACITY, 16),
                         (2, 2, CAPACITY, 24)], kind)
@@ -84,7 +84,7 @@ def test_rotary_append(op: RotaryCacheWrite, each: int, kind: str, backend: Cuda
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rotary_append_of_several_rows(batch: int, backend: CudaBackend) -> None:
-    """Of one batch, that the factors are broadcast to or not; rows too short for vectors."""
+    """Factors are broadcast along the batch or not; rows are too short for vectors."""
     factors = (batch, 1, 3, 6)
     check(backend, RotaryCacheWrite(size=6), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 5), factors, factors,
                                               (2, 2, CAPACITY, 7), (2, 2, CAPACITY, 5)], rows=3)
@@ -94,7 +94,7 @@ def test_rotary_append_of_several_rows(batch: int, backend: CudaBackend) -> None
     (1, None), (1, (2, 1, 1, CAPACITY)), (3, (1, 1, 3, CAPACITY)), (9, None)])
 @pytest.mark.parametrize("kind", ["f32", "f16", "f64"])
 def test_attention(queries: int, mask: Any, kind: str, backend: CudaBackend) -> None:
-    """Keys behind those that count are not read: the masks say nothing of them."""
+    """Keys beyond the current length are not read, though the mask does not hide them."""
     cache = (2, 3, CAPACITY, 16)
     check(backend, CachedAttention(), [(2, 3, queries, 16), cache, cache, mask, None, None], kind, 1,
           {"f32": 2e-6, "f16": 2e-3, "f64": 1e-6}[kind])

@@ -1,4 +1,4 @@
-"""Large tensors between host and device, emulated: results are downloaded when they are read and never change after
+"""Large tensors between host and emulated device: results are downloaded when they are read and never change after
 that; neither results nor inputs take pinned memory of their size."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.emulator
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results above 1,000 bytes are large, and are copied by 512 bytes; above 10,000 bytes nothing is pinned."""
+    """Let results above 1,000 bytes be large, copy them in chunks of 512 bytes, and pin no more than 10,000 bytes."""
     monkeypatch.setattr(deferred, "LARGE_BYTES", 1000)
     monkeypatch.setattr(transfer, "DOWNLOAD_CHUNK", 512)
     monkeypatch.setattr(transfer, "CHUNK", 1024)
@@ -38,7 +38,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[100, 1000], ids=["large", "very-large"])
 def x(request: pytest.FixtureRequest) -> Any:
-    """An input whose result is large; the second one is also too large for pinned memory."""
+    """Return an input whose result is large; the second one is also too large for pinned memory."""
     return np.tile(X, (request.param // 100, 1))
 
 
@@ -48,7 +48,7 @@ def equal(found: Any, wanted: Any) -> None:
 
 @contextmanager
 def downloading(nbytes: int) -> Iterator[None]:
-    """Check that the block downloads so many bytes."""
+    """Check that the block downloads ``nbytes`` bytes."""
     cp.counters.reset()
     yield
     assert cp.counters.d2h_bytes == nbytes
@@ -70,7 +70,7 @@ def test_a_result_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:
 
 
 def test_results_do_not_change(x: Any, compiled: Any) -> None:
-    """A result that was not read is downloaded before the next inference writes over it, unless nobody has it."""
+    """An unread result is downloaded before the next inference overwrites it, unless it is no longer referenced."""
     request = compiled(nets.one((-1, 6))).create_infer_request()
     results: list[Any] = [request.infer([x])]
     for n in range(2, 6):
@@ -128,7 +128,7 @@ def test_types(kind: str, emulated: str) -> None:
 # ---- tensors
 
 def test_the_tensor_is_downloaded_when_it_is_read(x: Any, compiled: Any) -> None:
-    """Once somebody has its memory, each inference writes to it."""
+    """Once the tensor's memory has been handed out, each inference writes to it."""
     request = compiled(nets.one((-1, 6))).create_infer_request()
     for n in range(4):
         with downloading(0):
@@ -169,7 +169,7 @@ def test_shared_outputs(x: Any, compiled: Any) -> None:
 
 
 def test_pinned_unless_too_large(compiled: Any) -> None:
-    """The memory that somebody has asked for is pinned, and written by the graph; very large memory is not pinned."""
+    """Memory that was handed out is pinned, and the graph writes it; very large memory is not pinned."""
     request = compiled(nets.one((-1, 6))).create_infer_request()
     for rows, pinned in ((10, True), (100, True), (1000, False), (100, True)):
         for n in range(1, 4):
@@ -185,13 +185,13 @@ def test_pinned_unless_too_large(compiled: Any) -> None:
 @pytest.mark.parametrize("show", [False, True])
 def test_changing_sizes(show: bool, compiled: Any) -> None:
     request = compiled(nets.one((-1, 6))).create_infer_request()
-    kept: list[Any] = []
+    retained: list[Any] = []
     for n, rows in enumerate((3, 100, 3, 3, 1000, 1000, 100, 1000, 5, 100, 100)):
         given = n * np.tile(X, (10, 1))[:rows]
-        kept.append((request.infer([given]), np.abs(given)))
+        retained.append((request.infer([given]), np.abs(given)))
         if show:
             equal(request.get_output_tensor().data, np.abs(given))
-    for found, wanted in kept:
+    for found, wanted in retained:
         equal(found[0], wanted)
 
 
@@ -204,7 +204,7 @@ def test_the_shape_of_an_unread_tensor_is_changed(compiled: Any) -> None:
 
 
 def test_another_tensor_is_bound(x: Any, compiled: Any) -> None:
-    """A caller's tensor is there after the inference. The request's own one keeps the last result."""
+    """A caller's tensor has its data after the inference. The request's own tensor keeps its last result."""
     request = compiled(nets.one((-1, 6))).create_infer_request()
     request.infer([x])
     own, mine = request.get_output_tensor(), ov.Tensor(ov.Type.f32, x.shape)
@@ -246,10 +246,10 @@ def test_small_beside_large(compiled: Any) -> None:
         equal(results[0], np.abs(n * X))
 
 
-# ---- what goes wrong
+# ---- failures
 
 def test_a_download_that_fails(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It raises at the read; the state is that after the inference, and the next read tries again."""
+    """The read raises; the state is that after the inference, and the next read tries again."""
     request = compiled(nets.total(x.shape)).create_infer_request()
     results = request.infer([x])
     with monkeypatch.context() as patch:
@@ -263,7 +263,7 @@ def test_a_download_that_fails(x: Any, compiled: Any, monkeypatch: pytest.Monkey
 
 
 def test_the_tensor_after_an_inference_that_fails(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shows the last result, if nothing has written over that."""
+    """The tensor shows the last result if no step has overwritten it."""
     monkeypatch.setattr(deferred, "LARGE_BYTES", 0)
     request = compiled(nets.fragile()).create_infer_request()
     given = np.array([1, 2], np.float32)
@@ -275,8 +275,8 @@ def test_the_tensor_after_an_inference_that_fails(compiled: Any, monkeypatch: py
     equal(request.get_output_tensor().data, 3 * given)
 
 
-def test_no_memory_for_a_result_that_is_kept(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inference that would write over it fails before it begins."""
+def test_no_memory_for_a_retained_result(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inference that would overwrite the result fails before it begins."""
     request = compiled(nets.total(x.shape)).create_infer_request()
     for _ in range(3):
         results = request.infer([x])
@@ -318,7 +318,7 @@ def test_large_inputs(way: str, compiled: Any) -> None:
 
 
 def test_large_inputs_that_the_host_reads(compiled: Any) -> None:
-    """A value that decides on a shape is found where it was uploaded."""
+    """A value that decides a shape is read on the host from the uploaded input."""
     net = Net("tile")
     repeats = net.parameter("i64", (2000,), "repeats")
     axes = net.const(np.array([0]))

@@ -1,4 +1,4 @@
-"""How many kernels an inference launches on the emulated device."""
+"""Numbers of kernels that an inference launches on the emulated device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compiled(ir: tuple[bytes, bytes], device: str, precision: str = "f32") -> An
 
 
 def kernels(run: Callable[[], Any]) -> int:
-    """Of one run, in a graph or one by one."""
+    """Return the number of kernels of one run, in a graph or one by one."""
     cupy_emu.counters.reset()
     run()
     return cupy_emu.counters.graph_kernels + cupy_emu.counters.launches
@@ -39,7 +39,7 @@ def of_bert(layers: int, device: str) -> int:
 
 
 def of_decoder(model: Transformer, device: str, precision: str = "f32") -> int:
-    """Of the second step for one token: like all that follow."""
+    """Return the number of kernels of the second step for one token, which is like all later ones."""
     decoder = Decoder(compiled(model.ir, device, precision))
     prompt = np.arange(6)[None]
     decoder.step(decoder.start(prompt))
@@ -53,7 +53,7 @@ def of_gpt2(layers: int, device: str) -> int:
 
 @cache
 def of_gpt2_in_f16(layers: int, device: str) -> int:
-    """One fewer, for its Gelu."""
+    """Return the number of kernels of a step in f16, where a layer has one kernel fewer, for its Gelu."""
     return of_decoder(gpt2(1, replace(GPT2, layers=layers)), device, "f16")
 
 
@@ -76,14 +76,14 @@ def test_launches_per_layer(count: Callable[[int, str], int], most: int, emulate
 
 @pytest.mark.parametrize(("count", "most"), [(of_bert, 18), (of_gpt2, 6), (of_llama, 10)])
 def test_launches_beside_the_layers(count: Callable[[int, str], int], most: int, emulated: str) -> None:
-    """Embeddings, attention masks unless the host computes them, and the head."""
+    """The other kernels are embeddings, attention masks unless the host computes them, and the head."""
     one, three = count(1, emulated), count(3, emulated)
     assert 5 <= one - (three - one) / 2 <= most
 
 
 @pytest.mark.parametrize(("name", "most"), [("llama", 9), ("mistral", 9), ("qwen3", 13)])
 def test_a_decoders_step(name: str, most: int, emulated: str) -> None:
-    """One graph, of so many kernels for the last layer, which reads weights and caches, and moves little else."""
+    """A step is one graph with at most this many kernels per layer; it moves little but weights and caches."""
     decoder = Decoder(ov.Core().compile_model(DATA / name / "model.xml", emulated))
     token = decoder.start(np.arange(6)[None])
     for _ in range(2):
@@ -95,13 +95,13 @@ def test_a_decoders_step(name: str, most: int, emulated: str) -> None:
     end = next(i for i, step in enumerate(steps) if "model.norm" in step.layer)
     assert sum(step.calls or 0 for step in steps[begin:end]) <= most
     weights = sum(x.nbytes or 0 for step in steps if step.op != "Gather" for x in step.inputs
-                  if x is not None and x.place == "constant")
+                  if x is not None and x.location == "constant")
     caches = [decoder.request._variables.value(name).array for name in decoder.request._variables.all]
     assert plan.bytes_moved <= 1.1 * (weights + sum(c.nbytes + c[:, :, :1].nbytes for c in caches))
 
 
 def test_vit(emulated: str) -> None:
-    """Patches, and the first norm; two layers of eight kernels, products with their biases; and a classifier's head."""
+    """The kernels are patches and the first norm, two layers of eight kernels with fused biases, and the head."""
     request = ov.Core().compile_model(DATA / "vit" / "model.xml", emulated).create_infer_request()
     request.infer([np.zeros((2, 3, 32, 32), np.float32)])
     kinds = [step.op for step in request.plan().steps if step.calls]

@@ -1,4 +1,4 @@
-"""Recurrent models on the emulated device: one graph per inference, of few kernels, which copies nothing."""
+"""Recurrent models on the emulated device: each inference is one graph of few kernels, without copies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inputs(shapes: Sequence[tuple[int, ...]], run: int) -> list[Any]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_launches(name: str, emulated: str) -> None:
-    """Once warm, also after inferences with other values: kernels alone, no copies, no memory."""
+    """After warm-up, an inference runs kernels alone, without copies or allocations."""
     _, shapes, most = MODELS[name]
     request, host = (compiled(name, device).create_infer_request() for device in (emulated, "CPU"))
     for run in range(7):
@@ -67,7 +67,7 @@ def test_launches(name: str, emulated: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in MODELS if "lstm-s" not in n])
 def test_plan(name: str, emulated: str) -> None:
-    """One sequence, whose outputs are written where they belong."""
+    """The plan has one sequence, whose outputs are written directly to the results."""
     request = compiled(name, emulated).create_infer_request()
     request.infer(inputs(MODELS[name][1], 0))
     plan = request.plan()
@@ -86,7 +86,7 @@ def test_state_is_neither_read_nor_written_by_copies(emulated: str) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_changing_lengths(axis: int, emulated: str) -> None:
-    """No step at all, one, and many; a graph for each length that returns."""
+    """Sequences have zero, one or many steps, and each recurring length has a graph."""
     net = over_time(cell("GRUCell"), axis=axis)
     request, host = (ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
                      for device in (emulated, "CPU"))

@@ -11,8 +11,8 @@ from ovgpu.backends.cuda import CudaBackend, kernels, rt
 from ovgpu.backends.cuda.kernels import Kernel
 from tests.emulator import cupy_emu as cp
 
-FILL = '#include "common.cuh"\nextern "C" __global__ void fill(float* out) { OVGPU_DYN_SHARED(float, room); ' \
-       "room[threadIdx.x] = threadIdx.x; __syncthreads(); out[threadIdx.x] = room[blockDim.x - 1 - threadIdx.x]; }"
+FILL = '#include "common.cuh"\nextern "C" __global__ void fill(float* out) { OVGPU_DYN_SHARED(float, values); ' \
+       "values[threadIdx.x] = threadIdx.x; __syncthreads(); out[threadIdx.x] = values[blockDim.x - 1 - threadIdx.x]; }"
 LIMIT = 48 << 10
 
 
@@ -32,8 +32,8 @@ def test_static_shared_memory_counts(static: int, shared: int, allowed: int, fil
 
 
 @pytest.mark.emulator
-def test_what_was_allowed_stays(fill: Kernel, backend: CudaBackend) -> None:
-    """A launch that was recorded with more is still to run."""
+def test_the_shared_memory_limit_never_decreases(fill: Kernel, backend: CudaBackend) -> None:
+    """A launch with more shared memory may have been recorded already."""
     for shared in (100 << 10, 60 << 10, 1 << 10):
         fill.prepare(shared)
         assert fill.function().max_shared == 100 << 10
@@ -48,7 +48,7 @@ def test_a_launch(fill: Kernel, backend: CudaBackend) -> None:
 
 
 @pytest.mark.emulator
-def test_every_device_has_its_own(fill: Kernel, backend: CudaBackend) -> None:
+def test_each_device_has_its_own_function(fill: Kernel, backend: CudaBackend) -> None:
     with cp.devices(2):
         found: list[Any] = []
         for device in (0, 1, 0, 1):
@@ -57,13 +57,13 @@ def test_every_device_has_its_own(fill: Kernel, backend: CudaBackend) -> None:
     assert found[0] is found[2] is not found[1] is found[3]
 
 
-def test_how_many_blocks_run_together(fill: Kernel, backend: CudaBackend) -> None:
-    """At least one on each multiprocessor, and no more than the card holds."""
+def test_resident_blocks(fill: Kernel, backend: CudaBackend) -> None:
+    """At least one block runs on each multiprocessor, and no more than the device holds."""
     processors = rt.cupy().cuda.Device().attributes["MultiProcessorCount"]
     assert processors <= fill.resident(1024, 0) <= 4 * processors
 
 
-def test_kernels_whose_last_bits_decide_are_compiled_apart() -> None:
-    """Products and sums are rounded one by one."""
+def test_exact_kernels_compile_without_contraction() -> None:
+    """Products and sums of kernels whose last bits matter are rounded separately."""
     assert kernels.of_file("nms.cu", "name").flags == kernels.SEPARATE
     assert kernels.of_file("matmul.cu", "name").flags == kernels.FLAGS

@@ -1,4 +1,4 @@
-"""Loops of any length on the emulated device: how often it is asked for something, and how much graphs hold."""
+"""Loops of any length on the emulated device: numbers of launches and captures, and of graph nodes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ F = np.float32
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loops are long from 20 calls on."""
-    monkeypatch.setattr(bind, "UNROLLED", 20)
+    """Unroll loops up to 20 calls only."""
+    monkeypatch.setattr(bind, "MAX_UNROLLED_CALLS", 20)
 
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The streams of all captures."""
+    """Return the list of streams that are captured."""
     found: list[Any] = []
     begin = cp.cuda.Stream.begin_capture
     monkeypatch.setattr(cp.cuda.Stream, "begin_capture",
@@ -53,7 +53,7 @@ class Run:
                                    for name in ("CPU", self.device))
 
     def __call__(self, *inputs: Any) -> Any:
-        """What one inference asked of the device."""
+        """Check the results of one inference, and return its device counters."""
         cp.counters.reset()
         found = self.request.infer(list(inputs)).to_tuple()
         counters = replace(cp.counters)
@@ -68,24 +68,24 @@ class Run:
 
 
 def halved(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
-    """(h + x) / 2"""
+    """Build a loop body of (h + x) / 2."""
     return None, [mul(b, add(b, p[1], p[0]), scalar(b, 0.5))]
 
 
 def counted(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
-    """h / 2 + i"""
+    """Build a loop body of h / 2 + i."""
     return None, [add(b, mul(b, p[1], scalar(b, 0.5)), convert(b, i, "f32"))]
 
 
 def accumulated(b: Net, p: Sequence[Port]) -> Sequence[Port]:
-    """h / 2 + row"""
+    """Build a loop body of h / 2 + row."""
     return [add(b, mul(b, p[1], scalar(b, 0.5)), p[0])]
 
 
 @pytest.mark.parametrize(("trips", "kind"), [(0, "i64"), (1, "i64"), (2, "i64"), (3, "i64"), (3_000, "i32"),
                                             (10_000, "i64")])
 def test_trip_counts(trips: int, kind: str, emulated: str) -> None:
-    """With a counter, a last value and all values: a launch per hundred calls and a few more, and a bounded graph."""
+    """A loop with a counter, a last value and all values has few launches, and graphs of bounded size."""
     run = Run(looped(counted, [ONES], [(0, 0), (0, None)], trips=trips, counter=(kind, (1,))), emulated)
     launched = [run(X[n]) for n in range(3)][-1]
     plan = run.request.plan()
@@ -97,7 +97,7 @@ def test_trip_counts(trips: int, kind: str, emulated: str) -> None:
         assert (plan.kernels - 3) % trips == 0 and plan.kernels <= 4 * trips + 3
 
 
-def test_a_loop_without_slices_or_a_counter_is_its_body_alone(emulated: str, short: None) -> None:
+def test_a_loop_without_slices_or_a_counter(emulated: str, short: None) -> None:
     run = Run(looped(halved, [ONES], [(0, None)], trips=50), emulated)
     for n in range(3):
         run(X[n])
@@ -105,7 +105,7 @@ def test_a_loop_without_slices_or_a_counter_is_its_body_alone(emulated: str, sho
 
 
 def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, captures: list[Any]) -> None:
-    """Once the cycle is captured, a trip count met for the first time costs a few calls and no capture."""
+    """Once the cycle is captured, a new trip count costs a few calls and no capture."""
     run = Run(looped(counted, [ONES], [(0, 0), (0, None)], trips="n"), emulated)
     run(X[0], np.array(200))
     run(X[1], np.array(200))
@@ -113,12 +113,27 @@ def test_changing_trip_counts_capture_nothing_new(emulated: str, short: None, ca
     for trips in (300, 77, 1000, 31, 201, 40, 999, 64, 50):
         counters = run(X[trips % 4], np.array(trips))
         assert counters.graph_launches <= 12 + trips * 4 // 120
-    assert len(captures) <= 2 and run.nodes <= 250  # cycles for what few iterations are left, which 200 has once
+    assert len(captures) <= 2 and run.nodes <= 250  # cycles for the few remaining iterations, of which 200 has one
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_cached_cycles_hold_their_inputs(repeats: bool, emulated: str, short: None,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache finds cycles by the ids of input arrays. It holds the arrays, also of loops that cannot be repeated, so
+    that no other array gets one of these ids."""
+    monkeypatch.setattr(replayed, "MAX_CYCLE_ITERATIONS", replayed.MAX_CYCLE_ITERATIONS if repeats else -1)
+    run = Run(looped(halved, [ONES], [(0, None)], trips=50), emulated)
+    run(X[0])
+    (cache,) = run.request._last.loops.values()
+    assert cache.cycles
+    for key, cycle in cache.cycles.items():
+        assert (cycle.iterations is not None) == repeats
+        assert [id(array) for array in cycle.inputs] == [part for part in key if isinstance(part, int)]
 
 
 @pytest.mark.emulator
 def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[Any]) -> None:
-    """Those after them use the cycle, so that captures come to an end."""
+    """Later trip counts use the cycle, so that captures stop."""
     run = Run(looped(counted, [ONES], [(0, 0)], trips="n"), emulated)
     for trips in range(3, 3 + replayed.CACHED_CYCLES):
         for n in range(2):
@@ -135,7 +150,7 @@ def test_the_first_few_trip_counts_are_unrolled(emulated: str, captures: list[An
 @pytest.mark.parametrize("attrs", [{}, test_slices.BACKWARDS], ids=["forwards", "backwards"])
 @pytest.mark.parametrize("kind", ["f32", "i8"])
 def test_slices_and_concatenations(axis: int, attrs: dict[str, int], kind: str, emulated: str, short: None) -> None:
-    """Along any axis, into any other one, from either end; parts of 3 bytes and rows of one element included."""
+    """Slices run along any axis, into any other, from either end, also in parts of 3 bytes and rows of one element."""
     net, body = Net(), Net()
     shape = [2, 3, 5]
     shape[axis] = 30
@@ -156,7 +171,7 @@ def test_slices_and_concatenations(axis: int, attrs: dict[str, int], kind: str, 
 
 @pytest.mark.parametrize("values", [2, 3, 4])
 def test_rotations(values: int, emulated: str, short: None) -> None:
-    """Values that go round unchanged, but for one."""
+    """Loop-carried values rotate, and one of them changes."""
     starts = [numbers(2, 3, seed=n) for n in range(values)]
     net = looped(lambda b, i, p: (None, [mul(b, add(b, p[values], p[0]), scalar(b, 0.5)), *p[1:values]]), starts,
                  [(n, None) for n in range(values)], trips="n")
@@ -167,7 +182,7 @@ def test_rotations(values: int, emulated: str, short: None) -> None:
 
 
 def nested(outer: int, inner: int) -> Net:
-    """Planes, and rows in them, with a state that goes through all of them."""
+    """Return a loop over planes with a loop over their rows, which carry one state."""
     net, plane_body, row_body = Net(), Net(), Net()
     x = net.parameter("f32", (outer, inner, 3), "x")
     row, total = row_body.parameter("f32", (1, 1, 3)), row_body.parameter("f32", (1, 1, 3))
@@ -184,7 +199,7 @@ def nested(outer: int, inner: int) -> Net:
 
 @pytest.mark.parametrize(("outer", "inner", "nodes"), [(100, 100, 1500), (3, 2100, 600), (1100, 3, 400)])
 def test_nested_loops(outer: int, inner: int, nodes: int, emulated: str) -> None:
-    """The inner one is unrolled within the outer one while that is short, and repeats within it otherwise."""
+    """A short inner loop is unrolled within the outer one, and a long one repeats its cycle."""
     run = Run(nested(outer, inner), emulated)
     for n in range(3):
         launched = run(numbers(outer, inner, 3, seed=n))
@@ -194,7 +209,7 @@ def test_nested_loops(outer: int, inner: int, nodes: int, emulated: str) -> None
 
 
 def test_rows_by_the_counter(emulated: str, short: None) -> None:
-    """Gather reads the iteration number where it is, in the device's memory."""
+    """Gather reads the iteration number from device memory."""
     net = looped(lambda b, i, p: (None, [add(b, mul(b, p[1], scalar(b, 0.5)), gather(b, p[0], i, 0))]), [ONES[0]],
                  [(0, None)], trips=60, x_shape=(60, 3))
     run = Run(net, emulated)
@@ -204,7 +219,7 @@ def test_rows_by_the_counter(emulated: str, short: None) -> None:
 
 
 def test_slices_by_the_counter(emulated: str, short: None) -> None:
-    """Each iteration is bound to another slice: one by one, if there are many."""
+    """Each iteration is bound to another slice; many iterations run one by one."""
     def body(b: Net, i: Port, p: Sequence[Port]) -> tuple[None, Sequence[Port]]:
         start = reshape(b, i, [1])
         return None, [add(b, p[1], slice_(b, p[0], start, add(b, start, i64(b, [1]))))]
@@ -218,7 +233,7 @@ def test_slices_by_the_counter(emulated: str, short: None) -> None:
 
 
 def test_long_axes_of_dynamic_extent(emulated: str, captures: list[Any]) -> None:
-    """The rows of an input: one length after the other uses the graphs of the first."""
+    """Loops over the rows of an input use the graphs of the first length for all lengths."""
     run = Run(test_tensor_iterator.rows(accumulated, [ONES[:1]], [(0, False), (0, True)]), emulated)
     for rows in (2500, 2500, 2400, 3000, 2201):
         if rows == 2400:
@@ -238,8 +253,8 @@ def test_memory_does_not_grow_with_the_trip_count(emulated: str) -> None:
     assert pool.used_bytes() <= before[0] + 4096 and run.nodes <= before[1]
 
 
-def test_cycles_go_with_the_arrays_that_they_read(emulated: str, short: None) -> None:
-    """A state as an invariant of the loop: two parities of it, two cycles, and no captures afterwards."""
+def test_cycles_depend_on_the_arrays_that_they_read(emulated: str, short: None) -> None:
+    """A state that is invariant in the loop has two buffers and so two cycles, without later captures."""
     net, body = Net(), Net()
     x = net.parameter("f32", (40, 3), "x")
     state = net.read_value("s", "f32", (1, 3))
@@ -273,8 +288,8 @@ def test_an_error_in_a_cycle_names_the_layer(emulated: str, short: None, monkeyp
         fresh(X[n])
 
 
-def test_what_cannot_repeat_runs_iteration_by_iteration(emulated: str, short: None) -> None:
-    """A counter of 8 bits, which no device gives; more slices than a launch moves."""
+def test_irregular_loops_run_iteration_by_iteration(emulated: str, short: None) -> None:
+    """Loops with an 8-bit counter, or more slices than one launch moves, have no cycle."""
     run = Run(looped(counted, [ONES], [(0, None)], trips=40, counter=("u8", ())), emulated)
     for n in range(3):
         run(X[n])
@@ -300,8 +315,8 @@ def order(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize("shape", [(6, 4), (3, 6, 5), (2, 6, 4), (6, 700, 3), (6,)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float16, np.float64])
-def test_parts_go_in_and_out(shape: tuple[int, ...], dtype: Any, order: None, backend: CudaBackend) -> None:
-    """Of a tensor sliced in parts of 2 from its end, and written to another one from its beginning."""
+def test_slices_and_writes(shape: tuple[int, ...], dtype: Any, order: None, backend: CudaBackend) -> None:
+    """Parts of 2 are sliced from the end of a tensor, and written to another one from its beginning."""
     axis = shape.index(6)
     x = (np.arange(np.prod(shape)) % 120).astype(dtype).reshape(shape)
     given, result = cp.asarray(x), cp.asarray(np.zeros_like(x))

@@ -1,4 +1,4 @@
-"""Matrix products on the emulated device against NumPy: layouts, batches, types; and how many calls they take."""
+"""Matrix products on the emulated device against NumPy: layouts, batches, types, and numbers of calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def swapped(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
-# Shapes of a and b, the parts of them that are multiplied, and the calls of cuBLAS.
+# Shapes of a and b, views of them that are multiplied, and the number of cuBLAS calls.
 CASES: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], Callable[[Any], Any], int]] = [
     ((5, 7), (7, 3), whole, whole, 1),
     ((7, 5), (7, 3), swapped, whole, 1),
@@ -51,7 +51,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], Callab
     ((3, 1, 5, 7), (1, 4, 7, 2), whole, whole, 3),
     ((2, 4, 3, 5, 6), (4, 1, 6, 2), lambda a: a[:, ::2], lambda b: b[::2], 2),
 ]
-# What cuBLAS does not take.
+# Layouts that cuBLAS does not support.
 OTHER: list[tuple[tuple[int, ...], tuple[int, ...], Callable[[Any], Any], Callable[[Any], Any]]] = [
     ((5, 0), (0, 3), whole, whole),
     ((10, 7), (7, 3), lambda a: a[::-2], whole),
@@ -69,7 +69,7 @@ def draw(shape: tuple[int, ...], kind: Any, seed: int) -> Array:
 
 def multiply(backend: CudaBackend, shapes: tuple[tuple[int, ...], ...], parts: tuple[Callable[[Any], Any], ...],
              kind: Any, make: Callable[[tuple[int, ...]], Any] | None = None, **attributes: bool) -> list[str]:
-    """Checks a product, eagerly and replayed; returns the names of the functions it calls."""
+    """Check a product, eagerly and replayed; return the names of the called functions."""
     op = MatMul(**attributes)
     kind = np.dtype(kind)
     draws = [[draw(s, kind, 2 * i + j) for i in range(3)] for j, s in enumerate(shapes)]
@@ -113,8 +113,8 @@ def test_types(kind: Any, transposed: bool, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_halves_into_their_sums(kind: Any, batch: tuple[int, ...], backend: CudaBackend) -> None:
-    """One call, in whose result nothing is rounded to 16 bits; f32 into 16 bits is not for cuBLAS."""
+def test_16_bit_factors_with_f32_results(kind: Any, batch: tuple[int, ...], backend: CudaBackend) -> None:
+    """One call gives results that are not rounded to 16 bits; cuBLAS does not multiply f32 into 16-bit results."""
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal((*batch, *shape)).astype(kind) for shape in ((5, 9), (9, 7)))
     out = cupy_emu.empty((*batch, 5, 7), np.float32)
@@ -137,7 +137,7 @@ def test_strided_outputs(make: Callable[[tuple[int, ...]], Any], backend: CudaBa
 
 @pytest.mark.parametrize(("a", "b", "of_a", "of_b"), OTHER)
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_what_cublas_does_not_take(a: Any, b: Any, of_a: Any, of_b: Any, kind: Any, backend: CudaBackend) -> None:
+def test_layouts_without_cublas(a: Any, b: Any, of_a: Any, of_b: Any, kind: Any, backend: CudaBackend) -> None:
     assert multiply(backend, (a, b), (of_a, of_b), kind) == ["kernel"]
 
 
@@ -152,7 +152,7 @@ def test_orders_of_threads(order: Any, backend: CudaBackend) -> None:
         multiply(backend, ((17, 33), (33, 18)), (whole, whole), np.int32)
 
 
-def test_nothing_to_do(backend: CudaBackend) -> None:
+def test_empty(backend: CudaBackend) -> None:
     for shapes in (((0, 5), (5, 3)), ((4, 5), (5, 0)), ((0, 4, 5), (5, 3))):
         assert multiply(backend, shapes, (whole, whole), np.float32) == []
 

@@ -1,5 +1,5 @@
-"""Matrix products with a bias, a residual and an activation through cuBLASLt, for which an emulation stands in: what it
-takes, results, and what happens where it takes nothing."""
+"""Matrix products with a bias, a residual and an activation through an emulated cuBLASLt: supported cases, results, and
+the fallback to cuBLAS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(x: Any) -> Any:
 
 
 def with_epilogue(activation: Activation, bias: int, residual: int, transpose_a: bool = False) -> MatMulWithEpilogue:
-    """Of weights [N, K], the numbers of the bias and of the residual among the layers' inputs, or 0."""
+    """Return a product with weights [N, K]; ``bias`` and ``residual`` are input numbers of the layers, or 0."""
     others = bool(bias) + bool(residual)
     parts, last = list[Part](), 0
     for layer, more in [*[(Add(), n) for n in range(1, others + 1)], *[(layer, 0) for layer in LAYERS[activation]]]:
@@ -56,12 +56,12 @@ def with_epilogue(activation: Activation, bias: int, residual: int, transpose_a:
 
 
 def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float32, x: tuple[int, ...] = X,
-             weights: tuple[int, ...] = WEIGHTS, pick: Pick = whole, place: Pick = whole, beside: Pick = whole,
+             weights: tuple[int, ...] = WEIGHTS, pick: Pick = whole, into: Pick = whole, of_residual: Pick = whole,
              of_bias: Pick = whole) -> list[str]:
-    """Checks an op, at once and replayed, against `evaluate` in f64; what each call is of.
+    """Check an op, eagerly and replayed, against `evaluate` in f64; return the library of each call, or "kernel".
 
-    The pickers take the parts of x, of a residual and of a bias that are given, ``place`` the result in an array that
-    is twice as large.
+    ``pick``, ``of_residual`` and ``of_bias`` select parts of x, the residual and the bias, and ``into`` the result in
+    an array that is twice as large.
     """
     kind = np.dtype(kind)
     shape = (*pick(np.empty(x)).shape[:-2], pick(np.empty(x)).shape[-2 + op.product.transpose_a], weights[0])
@@ -69,13 +69,13 @@ def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float3
     for number in range(1, op.fused.chain.inputs):
         shapes.append((2 * weights[0],) if number == op.bias else tuple(2 * n for n in shape))
         pickers.append((lambda a: of_bias(a)[: weights[0]]) if number == op.bias else
-                       (lambda a: beside(a)[tuple(slice(n) for n in shape)]))
-    if beside is whole and op.residual:
+                       (lambda a: of_residual(a)[tuple(slice(n) for n in shape)]))
+    if of_residual is whole and op.residual:
         shapes[1 + op.residual], pickers[1 + op.residual] = shape, whole
     draws = [[np.random.default_rng([i, n]).standard_normal(s).astype(kind) for i in range(3)]
              for n, s in enumerate(shapes)]  # fmt: skip
     arrays = [cupy_emu.empty(s, kind) for s in shapes]
-    out = place(cupy_emu.empty(tuple(2 * n for n in shape) if place is not whole else shape, kind))
+    out = into(cupy_emu.empty(tuple(2 * n for n in shape) if into is not whole else shape, kind))
     out = out[tuple(slice(n) for n in shape)]
     launcher = Launcher(backend.stream, backend.blas)
     assert op.cuda(launcher, [p(a) for p, a in zip(pickers, arrays)], [out], ()) is None
@@ -89,18 +89,18 @@ def multiply(backend: CudaBackend, op: MatMulWithEpilogue, kind: Any = np.float3
     return [names.get(getattr(call.func, "__name__", ""), "kernel") for call in launcher.calls]
 
 
-# ---- what it takes
+# ---- supported products
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16, np.float64])
 @pytest.mark.parametrize(("activation", "bias", "residual"), [
     ("", 1, 0), ("relu", 0, 0), ("relu", 1, 0), ("", 0, 1), ("", 1, 2), ("relu", 2, 1)])
-def test_takes(activation: Activation, bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
+def test_supported(activation: Activation, bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
     assert multiply(backend, with_epilogue(activation, bias, residual), kind) == ["cuBLASLt"]
 
 
 @pytest.mark.parametrize("kind", [np.float16, BF16])
 @pytest.mark.parametrize(("bias", "residual"), [(0, 0), (1, 0), (1, 2)])
-def test_takes_a_gelu(bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
+def test_gelu(bias: int, residual: int, kind: Any, backend: CudaBackend) -> None:
     assert multiply(backend, with_epilogue("gelu", bias, residual), kind) == ["cuBLASLt"]
 
 
@@ -109,7 +109,7 @@ def test_takes_a_gelu(bias: int, residual: int, kind: Any, backend: CudaBackend)
     ((2, 5, 40), lambda a: a[..., 8:32], False), ((3, 5, 24), lambda a: a[:, 1:2], False),
 ])  # fmt: skip
 def test_inputs(x: Any, pick: Pick, transposed: bool, backend: CudaBackend) -> None:
-    """Rows of parts of tensors, also where nothing is aligned."""
+    """x may be transposed, or part of a larger tensor."""
     for kind in (np.float32, np.float16):
         op = with_epilogue("", 1, 2, transpose_a=transposed)
         assert multiply(backend, op, kind, x, pick=pick) == ["cuBLASLt"]
@@ -118,19 +118,19 @@ def test_inputs(x: Any, pick: Pick, transposed: bool, backend: CudaBackend) -> N
 @pytest.mark.parametrize("part", [lambda a: a[..., 1:], lambda a: a[1:]])
 def test_parts_of_results_and_residuals(part: Pick, backend: CudaBackend) -> None:
     x = (5, 24)
-    assert multiply(backend, with_epilogue("relu", 1, 2), x=x, place=part) == ["cuBLASLt"]
-    assert multiply(backend, with_epilogue("", 0, 1), x=x, beside=part) == ["cuBLASLt"]
-    assert multiply(backend, with_epilogue("", 1, 2), x=x, beside=part, place=lambda a: a[2:, 3:]) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("relu", 1, 2), x=x, into=part) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("", 0, 1), x=x, of_residual=part) == ["cuBLASLt"]
+    assert multiply(backend, with_epilogue("", 1, 2), x=x, of_residual=part, into=lambda a: a[2:, 3:]) == ["cuBLASLt"]
 
 
-def test_nothing_to_do(backend: CudaBackend) -> None:
+def test_empty(backend: CudaBackend) -> None:
     launcher = Launcher(backend.stream, backend.blas)
     given = [cupy_emu.empty(shape, np.float32) for shape in ((0, 24), WEIGHTS, (16,))]
     assert with_epilogue("", 1, 0).cuda(launcher, given, [cupy_emu.empty((0, 16), np.float32)], ()) is None
     assert not launcher.calls
 
 
-# ---- what it leaves to others: cuBLAS, and a kernel for all layers in its result's place
+# ---- products that fall back to cuBLAS, with one in-place kernel for all layers
 
 OTHERS: dict[str, tuple[MatMulWithEpilogue, dict[str, Any]]] = {
     "a Gelu in f32": (with_epilogue("gelu", 1, 0), {}),
@@ -138,13 +138,13 @@ OTHERS: dict[str, tuple[MatMulWithEpilogue, dict[str, Any]]] = {
     "one column": (with_epilogue("", 1, 0), {"weights": (1, 24)}),
     "a bias that begins anywhere": (with_epilogue("", 1, 0), {"of_bias": lambda a: a[1:]}),
     "a bias with gaps": (with_epilogue("", 1, 0), {"of_bias": lambda a: a[::2]}),
-    "a turned result": (with_epilogue("", 1, 0), {"x": (5, 24), "place": lambda a: a.reshape(32, 10).T}),
-    "a turned residual": (with_epilogue("", 0, 1), {"x": (5, 24), "beside": lambda a: a.reshape(32, 10).T}),
+    "a turned result": (with_epilogue("", 1, 0), {"x": (5, 24), "into": lambda a: a.reshape(32, 10).T}),
+    "a turned residual": (with_epilogue("", 0, 1), {"x": (5, 24), "of_residual": lambda a: a.reshape(32, 10).T}),
 }
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_leaves_to_others(case: str, backend: CudaBackend) -> None:
+def test_fallback(case: str, backend: CudaBackend) -> None:
     op, given = OTHERS[case]
     assert multiply(backend, op, **given) == ["cuBLAS", "kernel"]
 
@@ -161,7 +161,7 @@ def test_a_gelu_on_other_devices(backend: CudaBackend, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("reason", ["not installed", "no heuristic", "no algorithm"])
-def test_without_it(reason: str, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cublaslt(reason: str, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: int) -> None:
         if reason == "no heuristic":
             raise blaslt_emu.cuBLASLtError(blas_emu.Status.NOT_SUPPORTED)
@@ -185,7 +185,7 @@ def test_a_library_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rt.cublaslt() is None
 
 
-def test_what_goes_wrong_is_told(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_reported(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: int) -> None:
         raise blaslt_emu.cuBLASLtError(blas_emu.Status.EXECUTION_FAILED)
 
@@ -197,7 +197,7 @@ def test_what_goes_wrong_is_told(backend: CudaBackend, monkeypatch: pytest.Monke
         launcher.calls[0]()
 
 
-# ---- numbers, and what is kept
+# ---- rounding, and cached plans
 
 def test_f32_is_not_rounded(backend: CudaBackend) -> None:
     number, shapes = np.float32(1 + 2**-11), ((1, 1), (1, 8), (8,), (1, 8))
@@ -209,7 +209,7 @@ def test_f32_is_not_rounded(backend: CudaBackend) -> None:
 
 
 def test_f16_is_rounded_once(backend: CudaBackend) -> None:
-    """2048 + 1 + 1 is 2050, not 2048 twice rounded; and parts of sums are not rounded at all."""
+    """2048 + 1 + 1 is 2050, and not 2048 from two roundings; partial sums are not rounded at all."""
     a = cupy_emu.asarray(np.array([[2048, 1, -2048, 2048]], np.float16))
     b, bias, residual = (cupy_emu.asarray(np.ones(shape, np.float16)) for shape in ((4, 8), 8, (1, 8)))
     out = cupy_emu.zeros((1, 8), np.float16)
@@ -219,9 +219,9 @@ def test_f16_is_rounded_once(backend: CudaBackend) -> None:
     np.testing.assert_array_equal(out.get(), np.full((1, 8), 2052, np.float16))  # the nearest one to 2051
 
 
-def test_plans_are_shared_and_let_go(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for a shape, whatever the bias; what the library made goes with the last call."""
-    monkeypatch.setattr(blaslt, "PLANS", 2)
+def test_plans_are_shared_and_freed(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape has one plan for any bias; the library's objects are freed with the last call."""
+    monkeypatch.setattr(blaslt, "MAX_PLANS", 2)
     gc.collect()
     built, build, before = list[blaslt.Problem](), blaslt.build, blaslt_emu.living()
     monkeypatch.setattr(blaslt, "build", lambda problem, *rest: (built.append(problem), build(problem, *rest))[1])

@@ -19,8 +19,8 @@ from tests.kernels.recorded import axis, draws, run_op
 
 FILES = ("movement.test_indexing", "movement.test_movement", "movement.test_replication", "movement.test_scatter",
          "movement.test_slicing", "shape.test_reshape", "shape.test_shape")
-NOT_OF_CUPY = ("string", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0")
-TAKEN = 25  # one of so many cases beside the first of each op version, and the first of 16 bits
+WITHOUT_CUPY = ("string", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0")
+INTERVAL = 25  # every 25th case is tested besides the first of each op version, and its first one of f16
 
 
 def of(*values: int) -> np.ndarray[Any, Any]:
@@ -74,16 +74,16 @@ def cases() -> Iterator[Case]:
                   if hasattr(t, "cases")]
         for number, case in enumerate(case for table in tables for case in table):
             kinds = [i.dtype for i in case.inputs]
-            if case.judged and not {*kinds, case.attrs.get("output_type")} & {*NOT_OF_CUPY}:
+            if case.judged and not {*kinds, case.attrs.get("output_type")} & {*WITHOUT_CUPY}:
                 key = case.op, case.version, kinds[0] == "f16"
-                if key not in seen or number % TAKEN == 0:
+                if key not in seen or number % INTERVAL == 0:
                     yield case
                 seen.add(key)
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in cases()])
 def test_in_models(case: Case, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run, captured with other inputs, and replayed, never by way of `evaluate`."""
+    """A case is run, captured with other inputs, and replayed, without falling back to `evaluate`."""
     def refuse(*_: Any) -> None:
         raise AssertionError(f"{case.op} has no CUDA form for this")
 

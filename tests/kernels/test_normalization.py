@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import Launcher
-from ovgpu.ops.base import launch
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.normalization.normalization import MVN, MVN6, NormalizeL2, ScaledMVN, ScaledRMS, normalize
 from tests.emulator import cupy_emu as cp
@@ -59,7 +58,7 @@ def test_types(dtype: np.dtype[Any]) -> None:
 
 
 def test_offset_rows() -> None:
-    """The variance is that of centred elements: a large mean costs no digits."""
+    """The variance is computed from centred elements, so that a large mean costs no digits."""
     check(INSIDE, lambda draw: random((4, 500))(draw) + np.float32(1000), [[1]], tol=2e-3)
 
 
@@ -80,8 +79,8 @@ def test_strided() -> None:
 
 
 @pytest.mark.parametrize("op", [INSIDE, CENTRED], ids=["MVN", "centred"])
-def test_rows_apart(op: Any) -> None:
-    """Heads of a part of a product, in the order in which attention takes them; others are copied first."""
+def test_strided_rows(op: Any) -> None:
+    """One kernel reads aligned rows with gaps, such as heads in attention's order; other layouts are copied first."""
     def heads(a: Any) -> Any:
         return a[:, :, 16:].reshape(2, 5, 4, 8).transpose(0, 2, 1, 3)
 
@@ -94,36 +93,36 @@ def test_rows_apart(op: Any) -> None:
     assert check(op, random((2, 8, 12)), [[1]], view=lambda a: a[:, 2:]) == 2
 
 
-def turned(a: Any) -> Any:
+def transposed(a: Any) -> Any:
     return a.transpose(0, 2, 1)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("n", [1, 33, 300, 1300])
 def test_channels_that_come_last(n: int, order: Any) -> None:
-    """One kernel transposes as well, if shared memory has room for some rows."""
+    """One kernel also transposes, if some rows fit in shared memory."""
     with cp.thread_order(order):
         for op in (INSIDE, OUTSIDE, CENTRED):
-            assert check(op, random((3, n, 21)), [[2]], view=turned) == 1
-    assert check(INSIDE, random((2, 1500, 3)), [[2]], view=turned) == 2
+            assert check(op, random((3, n, 21)), [[2]], view=transposed) == 1
+    assert check(INSIDE, random((2, 1500, 3)), [[2]], view=transposed) == 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_types_of_channels(dtype: np.dtype[Any]) -> None:
-    check(INSIDE, random((2, 12, 5), dtype), [[2]], view=turned, tol=2e-2 if dtype.name == "bfloat16" else None)
-    assert check(INSIDE, random((2, 700, 5), dtype), [[2]], view=turned) == 1 + (dtype.itemsize == 8)
+    check(INSIDE, random((2, 12, 5), dtype), [[2]], view=transposed, tol=2e-2 if dtype.name == "bfloat16" else None)
+    assert check(INSIDE, random((2, 700, 5), dtype), [[2]], view=transposed) == 1 + (dtype.itemsize == 8)
 
 
 def test_many_channels_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More rows in a block, of images whose pixels are not a multiple of them; and parts of images."""
-    monkeypatch.setattr(launch, "PROCESSORS", 1)
+    """A block has several rows, which need not divide an image's pixels; parts of images work too."""
+    monkeypatch.setattr(Launcher, "multiprocessors", 1)
     for size in ((2, 6, 3, 11), (5, 6, 3, 3)):
         check(INSIDE, random(size), [[3]], view=lambda a: a.transpose(0, 2, 3, 1))
     assert check(INSIDE, random((2, 6, 4, 10)), [[3]], view=lambda a: a[..., 2:].transpose(0, 2, 3, 1)) == 1
     assert check(INSIDE, random((2, 6, 4, 10)), [[2]], view=lambda a: a[:, ::2, 0].transpose(0, 2, 1)) == 1
 
 
-def test_nothing() -> None:
+def test_empty() -> None:
     assert check(INSIDE, random((0, 3)), [[1]]) == 0
     assert check(ADDED, random((3, 0)), [[1]]) == 0
 
@@ -136,7 +135,7 @@ def test_no_axes(op: Any) -> None:
 
 @pytest.mark.parametrize("over", [(1, 2), (0, 1)], ids=str)
 def test_scale_and_shift(over: tuple[int, ...]) -> None:
-    """Layer normalisation in one launch."""
+    """Layer normalisation with scale and shift is one launch."""
     x = random((4, 6, 10))(0)
     n = [x.shape[i] for i in over]
     scale, shift = random(n)(1), random(n)(2)
@@ -168,7 +167,7 @@ def test_scales_of_channels(cls: Any, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["MVN", "RMS"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_scales_of_rows(kind: str, first: int) -> None:
-    """16 bytes at a time, if they are aligned."""
+    """Aligned scales and shifts are read 16 bytes at a time."""
     x, terms = random((6, 64))(0), random((2, 68))(1)
     launcher, out = Launcher(cp.cuda.Stream(non_blocking=True), None), cp.empty(x.shape, np.float32)
     scale, shift = (row[first : first + 64] for row in cp.asarray(terms))

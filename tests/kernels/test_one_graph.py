@@ -1,4 +1,4 @@
-"""Whole models as one graph per inference: what the host asks of the device, on the emulated one."""
+"""Whole models as one graph per inference on the emulated device: launches, allocations, and transfers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Inputs = list[Any]
 
 
 def requests(ir: IR, emulated: str) -> tuple[Any, Any]:
-    """A request of a model on the CPU, and one on the emulated device."""
+    """Return a request of a model on the CPU, and one on the emulated device."""
     core = ov.Core()
     host, device = (core.compile_model(core.read_model(*ir), name) for name in ("CPU", emulated))
     return host.create_infer_request(), device.create_infer_request()
@@ -58,7 +58,7 @@ def test_outputs_equal_the_cpus(name: str, emulated: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_graph_per_inference(name: str, emulated: str) -> None:
-    """From the third inference on: one launch, no memory, and nothing crosses but inputs and outputs."""
+    """From the third inference on, there is one launch, no allocation, and no transfer but inputs and outputs."""
     ir, shapes = MODELS[name]
     _, device = requests(ir, emulated)
     for n, inputs in zip(range(8), random_inputs(*shapes)):
@@ -73,7 +73,7 @@ def test_one_graph_per_inference(name: str, emulated: str) -> None:
 
 
 def test_one_graph_after_a_reset(emulated: str) -> None:
-    """A reset gives the initial values again; the graphs stay."""
+    """A reset restores the initial values, and the graphs remain valid."""
     ir, shapes = MODELS["lstm-state"]
     host, device = requests(ir, emulated)
     inputs = random_inputs(*shapes)
@@ -84,11 +84,11 @@ def test_one_graph_after_a_reset(emulated: str) -> None:
         given = next(inputs)
         found, counters = counted(lambda: device.infer(given))  # noqa: B023
         close(found, host.infer(given))
-        if n >= 2:  # six initial values are copied to where they are read; two of them are zeros made anew
+        if n >= 2:  # six initial values are copied to the variables; two of them are new zeros
             assert (counters.graph_launches, counters.launches) == (1, 8 if n in (5, 8) else 0), f"{n}: {counters}"
 
 
-def test_reading_a_state_is_the_only_thing_that_brings_it_to_the_host(emulated: str) -> None:
+def test_a_state_is_downloaded_only_when_read(emulated: str) -> None:
     ir, shapes = MODELS["lstm-state"]
     _, device = requests(ir, emulated)
     for _, inputs in zip(range(4), random_inputs(*shapes)):
@@ -112,7 +112,7 @@ def test_requests_have_graphs_of_their_own(emulated: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_iterators_of_changing_lengths(batch: int, axis: int, backwards: bool, emulated: str) -> None:
-    """Slices along either axis, and graphs for one length after the other."""
+    """Slices run along either axis, and alternating lengths have graphs."""
     net = iterators.cell("LSTMCell", batch, axis, backwards)
     host, device = requests(net.build(), emulated)
     for n, length in enumerate([4, 4, 6, 6, 4, 4, 1, 6, 6]):
@@ -126,7 +126,7 @@ def test_iterators_of_changing_lengths(batch: int, axis: int, backwards: bool, e
     "last", "all", "last-and-all", "two-back-edges", "swap", "swap-without-maths", "rotation", "delay-of-three",
     "fed-back-view", "both-directions", "two-stacked", "long", "iterator-in-an-iterator")], ids=lambda s: s.id)
 def test_iterators(scenario: Any, emulated: str) -> None:
-    """Graphs give the same as the CPU does, several times over and with other inputs between."""
+    """Graphs give the CPU's results repeatedly, with other inputs in between."""
     host, device = requests(scenario.net.build(), emulated)
     for _ in range(3):
         for step in scenario.steps:

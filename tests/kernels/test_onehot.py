@@ -15,7 +15,7 @@ from tests.kernels.recorded import axis, draws, run_op
 
 @pytest.mark.parametrize("where", [0, 1, -1])
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (600,), (0,)], ids=str)
-def test_marks(shape: Any, where: int, backend: CudaBackend) -> None:
+def test_one_hot(shape: Any, where: int, backend: CudaBackend) -> None:
     inputs = [draws(shape, np.int64, -4, 8), axis(6), draws((), np.float32), draws((), np.float32)]
     assert len(run_op(backend, OneHot(axis=where), inputs)) == (0 not in shape)
 
@@ -28,7 +28,7 @@ def test_negative_indices_from_the_end(kind: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("index", [np.int64, np.uint64, np.uint32], ids=lambda i: np.dtype(i).name)
 @pytest.mark.parametrize("mode", ["ignore_negative", "normalize"])
-def test_indices_far_out_of_range_mark_nothing(mode: Any, index: Any, backend: CudaBackend) -> None:
+def test_indices_far_out_of_range(mode: Any, index: Any, backend: CudaBackend) -> None:
     info = np.iinfo(index)
     far = np.array([info.max, info.max - 2, info.min, info.max // 2 + 1], index)
     names = run_op(backend, OneHot16(axis=1, negative_indices_mode=mode), [

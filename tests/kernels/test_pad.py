@@ -48,7 +48,7 @@ def test_axes_that_are_not_padded_are_joined(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("amount", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_to_pad_costs_nothing(mode: str, amount: int, emulated: str) -> None:
+def test_empty_pads_are_free(mode: str, amount: int, emulated: str) -> None:
     net = Net()
     x = net.layer("Exp", "opset1", [net.parameter("f32", (2, 5))])
     given = [net.const(np.array(v)) for v in ([0, 0], [0, amount])]
@@ -59,7 +59,7 @@ def test_nothing_to_pad_costs_nothing(mode: str, amount: int, emulated: str) -> 
     assert found.shape == (2, 5 + amount) and request.plan().kernels == 2 + amount
 
 
-def test_nothing_to_take_from(backend: CudaBackend) -> None:
+def test_empty_data(backend: CudaBackend) -> None:
     run_op(backend, Pad(pad_mode="constant"), [draws((0, 3), np.float32), *pads((2, 0), (1, 1))])
     run_op(backend, Pad(pad_mode="constant"), [draws((3,), np.float32), *pads((-5,), (4,))])
 

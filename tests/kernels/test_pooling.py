@@ -1,4 +1,4 @@
-"""Pooling on the device: what the ops' own cases do not reach."""
+"""Pooling on the device: paths that the ops' own cases do not reach."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def device(emulated: str) -> str:
 
 
 def kernels(op: Any, shape: tuple[int, ...], out: tuple[int, ...], *host: Any) -> list[str]:
-    """The kernels that one run launches."""
+    """Return the kernels that one run launches."""
     made = launches(op, cp.empty(shape, np.float32), [np.asarray(h) for h in host], [cp.empty(out, np.float32)])
     return [kernel_name(call) for call in made.calls]
 
@@ -49,7 +49,7 @@ def test_indices(index: Type) -> None:
 
 
 def test_specials() -> None:
-    """NaN stays, and minus infinity is one only where there is nothing else."""
+    """A maximum propagates NaN, and is minus infinity only if the window has no other value."""
     def draw(number: int) -> Any:
         chosen = np.random.default_rng(number).integers(0, 4, SHAPE)
         return np.float32([np.nan, -np.inf, -np.inf, 1])[chosen]
@@ -86,7 +86,7 @@ def test_64_bit_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     check(AVERAGE, random(SHAPE))
 
 
-def test_all_of_an_image_is_a_reduction() -> None:
+def test_global_pooling_is_a_reduction() -> None:
     whole: dict[str, Any] = {"kernel": (7, 6), "strides": (1, 1)}
     for op in (AvgPool16(**whole), MaxPool(**whole)):
         (name,) = kernels(op, SHAPE, (2, 3, 1, 1))
@@ -98,13 +98,13 @@ def test_all_of_an_image_is_a_reduction() -> None:
         assert name == "average_pool<float, int>"
 
 
-def test_windows_of_nothing() -> None:
+def test_empty_windows() -> None:
     for op in (MaxPool, AvgPool16, MaxPool8):
         types = (Type.f32, Type.i64) if op is MaxPool8 else ()
         check(op(kernel=(2,), strides=(4,), pads_begin=(1,), pads_end=(1,), rounding_type="ceil"), random((2, 3, 5)),
               types=types)
 
 
-def test_nothing() -> None:
+def test_empty() -> None:
     assert check(MAX, random((0, 3, 7, 6))) == 0
     assert check(AdaptiveMaxPool(), random((2, 0, 7)), [[3]], types=(Type.f32, Type.i64)) == 0

@@ -1,4 +1,4 @@
-"""Times per step: events of the device, named ranges, and timelines as Chrome traces."""
+"""Profiling: times per step from device events, NVTX ranges, and timelines as Chrome traces."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_times_lie_in_the_inference(device: str) -> None:
 
 
 def test_device_times_are_those_of_events(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host and device are told apart: here each pair of events is three seconds apart."""
+    """Device times come from events and host times do not: here each pair of events is three seconds apart."""
     profiled = request(emulated)
     monkeypatch.setattr(rt.cupy().cuda, "get_elapsed_time", lambda start, end: 3000.0)
     profiled.infer([X])
@@ -87,7 +87,7 @@ def test_no_times_without_profiling(device: str) -> None:
 
 @pytest.fixture
 def ranges(emulated: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is pushed to NVTX; ``)`` for what is popped."""
+    """Return the list of names that are pushed to NVTX, with ``)`` for each pop."""
     seen: list[str] = []
     monkeypatch.setattr(rt.cupy().cuda, "nvtx",
                         SimpleNamespace(RangePush=seen.append, RangePop=lambda: seen.append(")")))

@@ -1,4 +1,4 @@
-"""Whole models on CuPy's own arrays, see `tests.harness.arrays`: what these refuse fails here, not on a card first."""
+"""Whole models on CuPy's own arrays, see `tests.harness.arrays`: misuse of CuPy fails here, without a GPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def device() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models(name: str, device: str) -> None:
-    """Recorded, then captured."""
+    """Models are recorded, then captured."""
     check_calls(name, device, 3)
 
 
 @pytest.mark.parametrize("kind", [Type.f32, Type.bf16, Type.f8e4m3, Type.u4], ids=str)
 def test_arrays_are_cupys(kind: Type, device: str) -> None:
-    """Also of types that CuPy has no kernels for."""
+    """Arrays are CuPy's, also for types that CuPy has no kernels for."""
     backend = CudaBackend()
     whole = backend.dense(backend.allocate(64), (2, 8), kind)
     part = backend.view(whole, kind.storage.itemsize, (2, 4), whole.strides)
@@ -41,7 +41,7 @@ def test_arrays_are_cupys(kind: Type, device: str) -> None:
     assert part.data.ptr == whole[:, 1:].data.ptr and part.strides == whole[:, 1:].strides
 
 
-def test_what_cupy_refuses(device: str) -> None:
+def test_cupys_errors(device: str) -> None:
     backend = CudaBackend()
     block = backend.allocate(64)
     with pytest.raises(TypeError, match="Cannot convert"):

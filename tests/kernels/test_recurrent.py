@@ -29,7 +29,7 @@ from tests.emulator import cupy_emu, nvrtc
 from .recorded import kernel_name, replay
 
 Array = np.ndarray[Any, Any]
-TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-3, "bfloat16": 8e-3}  # of halves, one unit
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-3, "bfloat16": 8e-3}  # 16 bits: one ulp
 CELLS: list[tuple[type[Recurrent], type[Recurrent], dict[str, Any]]] = [
     (LSTMCell, LSTMSequence, {}),
     (LSTMCell, LSTMSequence, {"activations": ("hardsigmoid", "relu", "sigmoid"), "clip": 0.4,
@@ -55,7 +55,7 @@ def sequence_inputs(op: Any, batch: int, steps: int, features: int, hidden: int)
 
 def run(backend: CudaBackend, op: Any, shapes: list[tuple[int, ...]], kind: Any = np.float32, steps: int = 0,
         outputs: Any = None, given: Any = None, lengths: Any = np.int32) -> list[Any]:
-    """Checks an op eagerly and replayed; returns the recorded calls. ``steps`` bounds the lengths, if there are any."""
+    """Check an op eagerly and replayed; return the recorded calls. ``steps`` bounds the lengths, if there are any."""
     kind = np.dtype(kind)
     random = np.random.default_rng(3)
     draws = [[random.integers(0, steps + 1, s).astype(lengths) if steps and len(s) == 1
@@ -96,8 +96,8 @@ def test_cells(cell: Any, _: Any, attributes: dict[str, Any], backend: CudaBacke
 @pytest.mark.parametrize("cell", [LSTMCell, GRUCell, RNNCell])
 @pytest.mark.parametrize("batch", [1, 2, 5, 9])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_cells_in_words(cell: Any, batch: int, kind: Any, backend: CudaBackend) -> None:
-    """Rows that are read 16 bytes at a time, some more than once by a lane; sequences share them four by four."""
+def test_cells_with_vector_loads(cell: Any, batch: int, kind: Any, backend: CudaBackend) -> None:
+    """Lanes read rows 16 bytes at a time, several times for long rows; four sequences share each read."""
     run(backend, cell(), cell_inputs(cell(), batch, 264, 144), kind)
 
 
@@ -108,8 +108,8 @@ def test_cells_of_types(cell: Any, kind: Any, backend: CudaBackend) -> None:
     run(backend, op, cell_inputs(op, 2, 9, 8), kind)
 
 
-def test_cells_of_old(backend: CudaBackend) -> None:
-    """LSTMCell-1: without bias, with peepholes, and with W and R in one matrix."""
+def test_lstm_cell_1(backend: CudaBackend) -> None:
+    """LSTMCell-1 may have no bias, peepholes, or W and R in one matrix."""
     op = LSTMCell1()
     shapes = cell_inputs(op, 2, 5, 8)
     for given in (shapes, shapes[:-1], [*shapes, (24,)]):
@@ -151,7 +151,7 @@ def test_cells_take_slices(backend: CudaBackend) -> None:
 @pytest.mark.parametrize(("_", "sequence", "attributes"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_sequences(_: Any, sequence: Any, attributes: dict[str, Any], direction: Any, backend: CudaBackend) -> None:
-    """One product, and one launch for all steps."""
+    """A sequence is one product, and one launch for all steps."""
     op = sequence(direction=direction, **attributes)
     calls = run(backend, op, sequence_inputs(op, 2, 5, 6, 11), steps=5)
     assert kernels(calls) == 1 and len(calls) == 2
@@ -168,7 +168,7 @@ def test_sequences_of_types(sequence: Any, kind: Any, backend: CudaBackend) -> N
 @pytest.mark.parametrize(("batch", "hidden", "launches"), [(1, 8, 1), (3, 5, 1), (2, 9, 0)])
 def test_one_multiprocessor(sequence: Any, batch: int, hidden: int, launches: int, backend: CudaBackend,
                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that all run together wait for each other; else there is a launch for each turn."""
+    """Blocks that run concurrently synchronize in one launch; otherwise, each step has its launches."""
     monkeypatch.setattr(Launcher, "multiprocessors", 1)
     op = sequence(direction="bidirectional")
     calls = run(backend, op, sequence_inputs(op, batch, 3, 5, hidden), steps=3)
@@ -176,7 +176,7 @@ def test_one_multiprocessor(sequence: Any, batch: int, hidden: int, launches: in
 
 
 def test_blocks_that_do_not_fit_together(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The card says so: there is a launch for each turn."""
+    """Each step has its launches if the device cannot run all blocks concurrently."""
     monkeypatch.setattr(Kernel, "resident", lambda self, threads, shared: 1)
     op = LSTMSequence()
     assert kernels(run(backend, op, sequence_inputs(op, 2, 3, 5, 40), steps=3)) == 3
@@ -194,9 +194,9 @@ def test_weights_that_registers_cannot_hold(sequence: Any, batch: int, backend: 
 
 
 def test_plans_of_launches() -> None:
-    """(units, directions, batch, turns) on 132 multiprocessors."""
-    def plan(units: int, directions: int, batch: int, turns: int, keeps: bool = True) -> tuple[Any, ...]:
-        found = _recurrence.Launches.of(units, directions, batch, turns, 132, keeps)
+    """Launch plans for 132 multiprocessors follow from units, directions, batch and the number of rounds."""
+    def plan(units: int, directions: int, batch: int, rounds: int, use_registers: bool = True) -> tuple[Any, ...]:
+        found = _recurrence.Launches.of(units, directions, batch, rounds, 132, use_registers)
         return found.together, found.registers, found.sequences, found.units, found.grid
 
     assert plan(256, 1, 1, 25) == (True, 8, 1, 8, (32, 1, 1))
@@ -206,7 +206,7 @@ def test_plans_of_launches() -> None:
     assert plan(1024, 2, 1, 100) == (True, 0, 1, 8, (128, 2, 1))
     assert plan(2048, 1, 1, 100) == (True, 0, 1, 8, (256, 1, 1))
     assert plan(2048, 1, 8, 100) == (False, 0, 4, 8, (256, 1, 2))
-    assert plan(512, 1, 1, 100, keeps=False) == (True, 0, 1, 8, (64, 1, 1))
+    assert plan(512, 1, 1, 100, use_registers=False) == (True, 0, 1, 8, (64, 1, 1))
     assert plan(512, 1, 1, 1) == (False, 0, 1, 2, (256, 1, 1))
     assert plan(512, 1, 6, 1) == (False, 0, 4, 4, (128, 1, 2))
     assert plan(2048, 1, 1, 1) == (False, 0, 1, 8, (256, 1, 1))
@@ -214,7 +214,7 @@ def test_plans_of_launches() -> None:
 
 @pytest.mark.parametrize("sequence", [LSTMSequence, GRUSequence])
 def test_without_lengths_and_bias(sequence: Any, backend: CudaBackend) -> None:
-    """All steps count; of no steps, the last state is the first."""
+    """Without lengths, all steps count; with no steps, the last state is the initial one."""
     op = sequence(direction="reverse")
     shapes = sequence_inputs(op, 2, 3, 5, 8)
     for steps in (3, 0):
@@ -242,7 +242,7 @@ def test_orders_of_threads(order: Any, sequence: Any, backend: CudaBackend) -> N
 
 
 def test_sequences_of_swapped_axes(backend: CudaBackend) -> None:
-    """x, y and the states as an iterator over the first axis has them."""
+    """x, y and the states have the layout of an iterator over the first axis."""
     op = LSTMSequence()
     n, steps, d, hidden = 2, 4, 5, 8
     shapes = sequence_inputs(op, n, steps, d, hidden)
@@ -260,8 +260,8 @@ def test_declines(backend: CudaBackend) -> None:
     assert op.cuda(launcher, empty, empty[1:3], ()) is NotImplemented
 
 
-def test_bases() -> None:
-    """The kernel knows these numbers of gates and biases."""
+def test_numbers_of_gates() -> None:
+    """The numbers of gates and biases are those in the kernel."""
     assert (LSTM.gates, GRU.gates, RNN.gates) == (4, 3, 1)
     assert (GRUCell(linear_before_reset=True).bias_rows(), GRUCell().bias_rows()) == (4, 3)
 

@@ -43,7 +43,7 @@ def kernels(cls: type[Reduction], dtype: np.dtype[Any], parts: bool = False) -> 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(emulated: str) -> None:
-    """All the kernels of this file, compiled at once."""
+    """Compile all kernels of this file together."""
     names = {name for cls in ARITHMETIC for name in kernels(cls, F32)}
     names |= {name for dtype in DTYPES for cls in (ReduceSum, ReduceMin) for name in kernels(cls, dtype)[:1]}
     names |= {name for cls in (ReduceSum, ReduceMax) for name in kernels(cls, F32, parts=True)}
@@ -89,7 +89,7 @@ def test_sizes(n: int, order: Any) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_parts(order: Any) -> None:
-    """Few results of many elements: two launches, neither of which leaves the device idle."""
+    """Few results of many elements take two launches, each of which fills the device."""
     with cp.thread_order(order):
         assert check(ReduceSum(), random((40011,)), [[0]], tol=1e-3) == 2
         assert check(ReduceSum(), random((3, 33001)), [[1]], tol=1e-3) == 2
@@ -122,7 +122,7 @@ def test_vectors_start_where_they_are_aligned() -> None:
 
 
 @pytest.mark.parametrize("cls", ARITHMETIC)
-def test_over_nothing(cls: type[Reduction]) -> None:
+def test_empty(cls: type[Reduction]) -> None:
     check(cls(), random((3, 0, 2)), [[1]])
     check(cls(), random((3, 0)), [[1]])
     assert check(cls(), random((0, 3)), [[1]]) == 0

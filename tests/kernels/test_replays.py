@@ -1,4 +1,4 @@
-"""Inferences like one before: nothing is looked for or bound, and what they depend on is compared each time."""
+"""Replays of an earlier inference, which search and make no bindings, but check the replay's conditions each time."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from tests.harness.ir import Net
 from tests.harness.layers import add, scalar
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
-Looked = Callable[[], int]
+Count = Callable[[], int]
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
-    """Returns a function that tells how often an executor has searched its bindings since the last call."""
-    found, bound = [0], Executor._bound
+def search_count(monkeypatch: pytest.MonkeyPatch) -> Count:
+    """Return a function that gives the number of executors' searches for a binding since its last call."""
+    found, bound = [0], Executor._binding_for
 
     def count(*args: Any) -> Any:
         found[0] += 1
@@ -32,7 +32,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
         count, found[0] = found[0], 0
         return count
 
-    monkeypatch.setattr(Executor, "_bound", count)
+    monkeypatch.setattr(Executor, "_binding_for", count)
     return take
 
 
@@ -41,7 +41,7 @@ def resident(array: Any) -> Any:
 
 
 def running(names: int = 2) -> Any:
-    """Sums of all inputs so far, of several variables."""
+    """Return a model whose variables each sum up all inputs so far."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     for name in map(str, range(names)):
@@ -51,7 +51,7 @@ def running(names: int = 2) -> Any:
     return net.build()
 
 
-def test_tensors_on_the_device(compiled: Any, looked: Looked) -> None:
+def test_tensors_on_the_device(compiled: Any, search_count: Count) -> None:
     request = compiled(nets.one()).create_infer_request()
     request.set_input_tensor(resident(X)), request.set_output_tensor(resident(0 * X))
     for n in range(6):
@@ -60,35 +60,36 @@ def test_tensors_on_the_device(compiled: Any, looked: Looked) -> None:
         found = request.infer()[0]
         np.testing.assert_array_equal(found.get(), np.abs(n * X))
         if n > 1:
-            assert not looked() and (cp.counters.graph_launches, cp.counters.launches, cp.counters.allocs) == (1, 0, 0)
+            assert not search_count() and (
+                cp.counters.graph_launches, cp.counters.launches, cp.counters.allocs) == (1, 0, 0)
         else:
-            assert looked()
+            assert search_count()
 
 
-def test_tensors_on_the_host(compiled: Any, looked: Looked) -> None:
-    """The request's own; those of others are copied."""
+def test_tensors_on_the_host(compiled: Any, search_count: Count) -> None:
+    """Inferences with the request's own tensors are replayed, and other tensors are copied."""
     request = compiled(nets.one()).create_infer_request()
     for n in range(6):
         np.testing.assert_array_equal(request.infer([n * X])[0], np.abs(n * X))
-        assert (looked() == 0) == (n > 1)
+        assert (search_count() == 0) == (n > 1)
     request.set_input_tensor(ov.Tensor(X))
     for n in range(4):
         np.testing.assert_array_equal(request.infer()[0], np.abs(X))
-        assert looked(), n
+        assert search_count(), n
 
 
-def test_other_places(compiled: Any, looked: Looked) -> None:
-    """Each has a graph of its own; the last few are told apart."""
+def test_other_addresses(compiled: Any, search_count: Count) -> None:
+    """Each pair of addresses has its own graph, and replays distinguish the last few pairs."""
     request = compiled(nets.one()).create_infer_request()
     inputs, outputs = [resident(n * X) for n in range(3)], [resident(0 * X) for _ in range(2)]
     for n in range(30):
         request.set_input_tensor(inputs[n % 3]), request.set_output_tensor(outputs[n % 2])
         np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n % 3 * X))
-    looked()
+    search_count()
     for n in range(8):
         request.set_input_tensor(inputs[n % 2]), request.set_output_tensor(outputs[n % 2])
         np.testing.assert_array_equal(request.infer()[0].get(), np.abs(n % 2 * X))
-        count = looked()
+        count = search_count()
         assert n < 2 or not count
 
 
@@ -104,8 +105,8 @@ def test_other_shapes(compiled: Any) -> None:
         np.testing.assert_array_equal(found, np.abs(x))
 
 
-def test_memory_that_is_bound_no_more(compiled: Any) -> None:
-    """A request does not keep tensors on the device that other ones have replaced, beyond its last few bindings."""
+def test_replaced_tensors_are_released(compiled: Any) -> None:
+    """A request does not retain replaced device tensors beyond its last few bindings."""
     request = compiled(nets.one()).create_infer_request()
     pool, used = cp.get_default_memory_pool(), []
     for n in range(20):
@@ -116,7 +117,7 @@ def test_memory_that_is_bound_no_more(compiled: Any) -> None:
     assert used[-1] == used[10]
 
 
-def test_states(compiled: Any, looked: Looked) -> None:
+def test_states(compiled: Any, search_count: Count) -> None:
     request = compiled(running()).create_infer_request()
     request.set_input_tensor(resident(X))
     total = 0 * X
@@ -130,29 +131,29 @@ def test_states(compiled: Any, looked: Looked) -> None:
         np.testing.assert_array_equal(request.query_state()[0].state.data, total)
 
     check(8)
-    looked()
+    search_count()
     check(5)
-    assert not looked()
+    assert not search_count()
     request.reset_state()
     total = 0 * X
     check(5)
     total = np.full_like(X, 9)
     for state in request.query_state():
         state.state = ov.Tensor(total)
-    looked()
+    search_count()
     check(3)
-    assert not looked()
+    assert not search_count()
     request._release_memory()
     check(5)
 
 
-def test_failures(compiled: Any, looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave states as they are, and the request usable."""
+def test_failures(compiled: Any, search_count: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed replay leaves the states unchanged and the request usable."""
     request = compiled(running()).create_infer_request()
     request.set_input_tensor(resident(X))
     for _ in range(7):
         request.infer()
-    looked()
+    search_count()
 
     def fail() -> None:
         raise ValueError("no")
@@ -163,7 +164,7 @@ def test_failures(compiled: Any, looked: Looked, monkeypatch: pytest.MonkeyPatch
             request.infer()
     np.testing.assert_array_equal(request.query_state()[1].state.data, 7 * X)
     np.testing.assert_array_equal(request.infer()[0], 8 * X)
-    assert not looked()
+    assert not search_count()
 
 
 def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +185,8 @@ def test_one_event_for_arrays_of_one_stream(compiled: Any, monkeypatch: pytest.M
     assert waited[0] == 1
 
 
-def test_the_memory_of_smaller_shapes_goes_when_it_has_to_grow(emulated: str) -> None:
-    """A replay does not keep alive an arena that a larger one has replaced."""
+def test_a_replaced_arena_is_freed(emulated: str) -> None:
+    """A replay does not keep an arena alive that a larger one has replaced."""
     net = Net()
     x = net.parameter("f32", (-1, 64), "x")
     y = net.layer("SoftMax", "opset8", [net.layer("SoftMax", "opset8", [x], {"axis": 0})], {"axis": 1})

@@ -1,4 +1,4 @@
-"""Requests on a device whose memory is not the host's: the emulated one."""
+"""Requests on the emulated device, whose memory is separate from the host's."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_state(compiled: Any, init: Any) -> None:
 MEETING = threading.Barrier(3, timeout=60)
 
 
-@ov.op("Meet", "request_tests")
+@ov.register_op("Meet", "request_tests")
 class Meet(ov.Op):
-    """Gives its input, once three inferences are here."""
+    """Identity that returns once three inferences have reached it."""
 
     def infer(self, x: Any) -> Any:
         return (x,)
@@ -88,7 +88,7 @@ class Meet(ov.Op):
 
 
 def test_inferences_overlap(compiled: Any) -> None:
-    """On streams of their own: none waits for another to end."""
+    """Inferences run on streams of their own, and none waits for another to end."""
     net = Net("meeting")
     x = net.layer("Abs", "opset1", [net.parameter("f32", (2, 3), "x")])
     net.result(net.layer("Meet", "request_tests", [x]))

@@ -34,7 +34,7 @@ def test_other_layouts(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) ->
     assert run_op(backend, ReverseSequence(), inputs) == ["reverse_sequence<unsigned int, int, long long, 4>"]
 
 
-ROLLS = [  # shape, shifts by axis, axes that the kernel knows
+ROLLS = [  # shape, shifts by axis, axes of the kernel instance
     ((7,), {0: 3}, 2), ((5, 6), {0: -1}, 2), ((5, 6), {0: 2, 1: 13}, 2), ((2, 8, 8, 3), {1: -2, 2: 3}, 4),
     ((2, 3, 4, 5, 6), {4: 1}, 2), ((2, 3, 4, 5, 6), {0: 1, 2: 1, 4: 1}, 8), ((4, 4, 4), {0: 1, 1: 4, 2: 2}, 4)]
 
@@ -42,7 +42,7 @@ ROLLS = [  # shape, shifts by axis, axes that the kernel knows
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.float64], ids=lambda k: np.dtype(k).name)
 @pytest.mark.parametrize(("shape", "shifts", "rank"), ROLLS)
 def test_rolls(shape: Any, shifts: dict[int, int], rank: int, kind: Any, backend: CudaBackend) -> None:
-    """Once round all of its axes in one launch."""
+    """One launch rolls all axes."""
     moves = np.array([*shifts.values()]), np.array([*shifts])
     (name,) = run_op(backend, Roll(), [draws(shape, kind), *moves])
     assert name.startswith("roll<") and name.endswith(f", {rank}>")

@@ -1,4 +1,4 @@
-"""Pooling of regions on the device: element types, and images that there are not."""
+"""Pooling of regions on the device: element types, and images that do not exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPS: dict[str, Op] = {
 
 
 def pool(backend: CudaBackend, op: Any, dtype: Any, images: Any = np.int32) -> list[str]:
-    """Checks an op against its definition; the kernels that it launches. Some regions are of no image."""
+    """Check an op against its definition; return the kernels that it launches. Some regions have no image."""
     shape, count, wanted_type = (2, 8, 7, 9), 5, Type.of(dtype)
     aligned = isinstance(op, (ROIAlign9, ROIAlignRotated))
 
@@ -78,7 +78,7 @@ def test_images(images: Any, backend: CudaBackend) -> None:
     assert name == f"roi_align<float, {'unsigned char' if images is np.uint8 else 'long long'}, false>"
 
 
-def test_nothing(backend: CudaBackend) -> None:
+def test_empty(backend: CudaBackend) -> None:
     launcher = Launcher(backend.stream, backend.blas)
     for shape, regions, done in (((1, 2, 3, 4), 0, None), ((1, 2, 0, 4), 3, NotImplemented)):
         given = [cp.empty(shape, np.float32), cp.empty((regions, 5), np.float32)]

@@ -1,4 +1,4 @@
-"""Rotary embeddings on the emulated device against NumPy in f64: pairings, factors, vectors, strides, what stays."""
+"""Rotary embeddings on the emulated device against NumPy in f64: pairings, factors, layouts, partial rotation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f64"
 
 def rotate(backend: CudaBackend, op: Rotary, x: Shape, factors: Shape, kind: str = "f32", swapped: bool = False,
            shift: int = 0, lead: Shape = ()) -> str:
-    """Checks it eagerly and replayed; returns the kernel's name. With ``swapped``, x and the result are [b, s, h, e]
-    in memory; ``shift`` is the first element of theirs that counts; ``lead`` are the result's axes, if not x's."""
+    """Check the op eagerly and replayed; return the kernel's name. With ``swapped``, x and the result are [b, s, h, e]
+    in memory; their rows begin at element ``shift``; ``lead`` are the result's leading axes, if not x's."""
     dtype, random = np.dtype(KINDS[kind]), np.random.default_rng(1)
 
     def stored(shape: Shape) -> Shape:
@@ -57,7 +57,7 @@ HALVES, PAIRS = Rotary(size=16), Rotary(size=16, pairs=True)
 @pytest.mark.parametrize("op", [HALVES, PAIRS], ids=["halves", "pairs"])
 @pytest.mark.parametrize("each", [8, 16])
 def test_vectors(op: Rotary, each: int, kind: str, backend: CudaBackend) -> None:
-    """Factors per pair and per element, for heads of a projection and densely stored ones."""
+    """Vectors are used with factors per pair or element, for strided and dense heads."""
     width = 16 // np.dtype(KINDS[kind]).itemsize
     for swapped in (False, True):
         assert f", {width}, int" in rotate(backend, op, (2, 3, 5, 16), (1, 1, 5, each), kind, swapped)
@@ -66,28 +66,28 @@ def test_vectors(op: Rotary, each: int, kind: str, backend: CudaBackend) -> None
 @pytest.mark.parametrize("op", [HALVES, PAIRS], ids=["halves", "pairs"])
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_single_elements(op: Rotary, kind: str, backend: CudaBackend) -> None:
-    """Where rows do not begin at 16 bytes."""
+    """Rows that do not begin at multiples of 16 bytes are processed element by element."""
     assert ", 1, int" in rotate(backend, op, (2, 3, 5, 16), (2, 1, 5, 16), kind, shift=1)
     assert ", 1, int" in rotate(backend, op, (1, 2, 3, 19), (1, 1, 3, 8), kind)
 
 
 @pytest.mark.parametrize("op", [HALVES, PAIRS], ids=["halves", "pairs"])
-def test_what_stays(op: Rotary, backend: CudaBackend) -> None:
+def test_partial_rotation(op: Rotary, backend: CudaBackend) -> None:
     assert ", 4, int" in rotate(backend, op, (2, 3, 5, 28), (1, 1, 5, 16), swapped=True)
     assert ", 1, int" in rotate(backend, op, (2, 3, 5, 18), (1, 1, 5, 8))
 
 
 def test_long_rows(backend: CudaBackend) -> None:
-    """More pairs than a block has threads."""
+    """A row may have more pairs than a block has threads."""
     rotate(backend, Rotary(size=600), (1, 2, 2, 603), (1, 1, 2, 300))
 
 
-def test_batches_that_factors_have(backend: CudaBackend) -> None:
+def test_batches_of_factors(backend: CudaBackend) -> None:
     rotate(backend, HALVES, (1, 2, 3, 16), (4, 1, 3, 16), lead=(4, 2, 3))
     rotate(backend, HALVES, (2, 16), (3, 1, 16), lead=(3, 2))
 
 
-def test_nothing_to_turn(backend: CudaBackend) -> None:
+def test_empty(backend: CudaBackend) -> None:
     launcher = Launcher(backend.stream, backend.blas)
     x, cos = (cupy_emu.empty(shape, np.float32) for shape in ((0, 2, 3, 16), (1, 1, 3, 16)))
     assert HALVES.cuda(launcher, [x, cos, cos], [x], ()) is None and not launcher.calls

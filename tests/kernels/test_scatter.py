@@ -1,4 +1,4 @@
-"""Scatters on the emulated device against their definitions, with updates of one element in their order."""
+"""Scatters on the emulated device against their definitions, with several updates of an element in order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_last_update_wins(shapes: Any, kind: Any, backend: CudaBackend) -> N
 def test_reductions(shapes: Any, reduction: Any, keeps: bool, backend: CudaBackend) -> None:
     for kind in (np.float32, np.int32):
         inputs = given(*shapes, kind)
-        if reduction == "prod":  # of at most a few factors, so that all is exact
+        if reduction == "prod":  # few factors other than 1, so that products are exact
             inputs[2] = [np.where(np.arange(u.size).reshape(u.shape) % 7, 1, 2).astype(kind) for u in inputs[2]]
         run_op(backend, ScatterElementsUpdate12(reduction=reduction, use_init_val=keeps), inputs)
 
@@ -72,7 +72,7 @@ def test_other_types(kind: Any, backend: CudaBackend) -> None:
     run_op(backend, ScatterElementsUpdate12(reduction="sum"), given((4, 6), (3, 6), 0, kind, np.uint8))
 
 
-def test_not_a_number_stays(backend: CudaBackend) -> None:
+def test_nan_propagates(backend: CudaBackend) -> None:
     inputs = given((40,), (100,), 0, np.float32)
     for data, updates in zip(inputs[0], inputs[2]):
         data[::7] = updates[::9] = np.nan
@@ -85,8 +85,8 @@ def test_not_a_number_stays(backend: CudaBackend) -> None:
 @pytest.mark.parametrize("indices", [
     np.array([-5, -4, 1, 4, 2**40, -(2**63), 2**63 - 1]), np.array([2**64 - 1, 0, 1, 2**63, 4], np.uint64),
     np.array([127, -128, 0, 1, -5], np.int8)], ids=lambda i: str(i.dtype))
-def test_indices_out_of_range_are_passed_over(indices: Any, repeats: int, reduction: Any, backend: CudaBackend) -> None:
-    """What lies around the data, in the same allocation, stays as it is."""
+def test_indices_out_of_range_are_ignored(indices: Any, repeats: int, reduction: Any, backend: CudaBackend) -> None:
+    """Indices out of range do not change the memory around the data, in the same allocation."""
     memory = cupy_emu.asarray(np.full(12, 7, np.float32))
     data, out = cupy_emu.asarray(np.full(4, 6, np.float32)), memory[4:8]
     given = np.tile(indices, repeats)
@@ -104,7 +104,7 @@ def test_indices_out_of_range_are_passed_over(indices: Any, repeats: int, reduct
 
 
 def scattered(device: str, indices: Any, const: bool, extent: int = 4) -> Any:
-    """What a compiled model makes of four elements 0 and updates 1."""
+    """Return the result of a compiled model that scatters ones into zeros."""
     net = Net()
     x = net.parameter("f32", (-1,), "x")
     i = net.const(indices) if const else net.parameter("i64", (len(indices),), "i")
@@ -117,8 +117,8 @@ def scattered(device: str, indices: Any, const: bool, extent: int = 4) -> Any:
 
 
 @pytest.mark.parametrize("index", [4, -5, 2**40])
-def test_what_a_device_makes_of_indices_out_of_range(index: int, emulated: str) -> None:
-    """Those of the model are an error on every device, computed ones only where they are looked at."""
+def test_models_with_indices_out_of_range(index: int, emulated: str) -> None:
+    """Constant indices out of range are an error on every device, and computed ones only on the CPU."""
     for device in ("CPU", emulated):
         assert scattered(device, [0, -1], True) == [1, 0, 0, 1]
         with pytest.raises(ovgpu.OpError, match=rf"\[ScatterElementsUpdate\] index {index} is out of range"):
@@ -135,12 +135,12 @@ def test_other_layouts(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("kind", [np.float16, Type.bf16.storage], ids=lambda k: np.dtype(k).name)
 def test_short_types_are_rounded_once(kind: Any, backend: CudaBackend) -> None:
-    """They are computed in wider ones: two conversions, the scatter, and one back."""
+    """Short types are upcast: the launches are two conversions, the scatter, and one conversion back."""
     inputs = [draws((40,), kind, 0, 2), draws((100,), np.int64, -40, 40), draws((100,), kind, 0, 2), axis(0)]
     assert len(run_op(backend, ScatterElementsUpdate12(reduction="sum"), inputs)) == 4
 
 
-SLICES = [  # data, indices, axis, launches: in the order of the updates, then the last ones alone
+SLICES = [  # data, indices, axis, launches: with updates in order, then with the last updates alone
     ((7, 5), (3,), 0, 2), ((7, 5), (3,), 1, 2), ((2, 6, 9), (2, 4), 1, 2), ((2, 6, 9), (), 1, 2), ((6, 5), (1,), 0, 2),
     ((7, 5), (60,), 0, 4), ((3, 50), (45,), 1, 4), ((2, 30, 6), (5, 9), 1, 4), ((90,), (300,), 0, 4),
 ]
@@ -162,7 +162,7 @@ ND = [  # data, indices, launches
 
 
 @pytest.mark.parametrize("shapes", ND, ids=str)
-def test_tuples(shapes: Any, backend: CudaBackend) -> None:
+def test_scatter_nd(shapes: Any, backend: CudaBackend) -> None:
     data, indices, launches = shapes
     inputs = [draws(data, np.float32), draws(indices, np.int32, -3, 3),
               draws((*indices[:-1], *data[indices[-1] :]), np.float32)]
@@ -171,7 +171,7 @@ def test_tuples(shapes: Any, backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "sub", "prod", "min", "max"])
 @pytest.mark.parametrize("kind", [np.float32, np.int32, np.bool_], ids=lambda k: np.dtype(k).name)
-def test_reduced_tuples(kind: Any, reduction: Any, backend: CudaBackend) -> None:
+def test_scatter_nd_reductions(kind: Any, reduction: Any, backend: CudaBackend) -> None:
     for data, indices in (((7, 5), (90, 2)), ((7, 5), (9, 1))):
         updates = (*indices[:-1], *data[indices[-1] :])
         inputs = [draws(data, kind, 0, 3), draws(indices, np.int64, -5, 5), draws(updates, kind, 0, 2)]
@@ -186,7 +186,7 @@ def test_the_last_of_many_wins(order: Any, backend: CudaBackend) -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 9], ids=["few", "many"])
-def test_tuples_out_of_range_are_passed_over(repeats: int, backend: CudaBackend) -> None:
+def test_tuples_out_of_range_are_ignored(repeats: int, backend: CudaBackend) -> None:
     memory = cupy_emu.asarray(np.full((5, 4), 7, np.float32))
     data = cupy_emu.asarray(np.full((3, 4), 6, np.float32))
     tuples = np.tile(np.array([[3, 0], [-4, 0], [0, 4], [2, -5], [2**40, 0], [-3, -4], [2, 3]]), (repeats, 1))
@@ -230,13 +230,13 @@ def test_compiles_for_devices(architecture: str) -> None:
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
 
 
-@pytest.mark.parametrize("itself", [False, True])
-def test_in_place(itself: bool, emulated: str) -> None:
-    """Data that nobody needs later is updated where it is: one launch, and no copy. Not if it is the updates, too."""
+@pytest.mark.parametrize("aliased", [False, True])
+def test_in_place(aliased: bool, emulated: str) -> None:
+    """Data without later users is updated in place, by one launch and no copy, unless it is also the updates."""
     net = Net()
     x, i, u = net.parameter("f32", (6,), "x"), net.parameter("i64", (6,), "i"), net.parameter("f32", (6,), "u")
     data = net.layer("Relu", "opset1", [x])
-    updated = net.layer("ScatterElementsUpdate", "opset3", [data, i, data if itself else u, net.const(0)])
+    updated = net.layer("ScatterElementsUpdate", "opset3", [data, i, data if aliased else u, net.const(0)])
     net.result(net.layer("Relu", "opset1", [updated]))
     net.result(net.layer("Relu", "opset1", [u]))
     core = ovgpu.Core()
@@ -246,5 +246,5 @@ def test_in_place(itself: bool, emulated: str) -> None:
         cupy_emu.counters.reset()
         found = request.infer({"x": numbers, "i": np.array([5, 4, 3, 2, 1, 0]), "u": numbers})
         assert found[0].tolist() == [5, 4, 3, 2, 1, 0]
-        if run == 0 and not itself:
+        if run == 0 and not aliased:
             assert cupy_emu.counters.launches == 4

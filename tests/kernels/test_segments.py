@@ -1,4 +1,4 @@
-"""What running alone tells: the segments before and after it are graphs, and so are the bodies of its iterations."""
+"""Data-dependent shapes and conditions: the segments around them are graphs, and so are the bodies of iterations."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["captures"]
 
 
 def indices() -> Net:
-    """Twice the indices of what is above zero in relu(x) / 2: a segment before, and one after."""
+    """Return a model that doubles the indices of positive elements, with a segment before NonZero and one after."""
     net = Net()
     x = mul(net, relu(net, net.parameter("f32", (2, 6), "x")), scalar(net, 0.5))
     found = convert(net, nonzero(net, x), "f32")
@@ -26,15 +26,15 @@ def indices() -> Net:
 
 
 def flags(count: int) -> np.ndarray[Any, Any]:
-    """So many ones, and minus ones."""
+    """Return a random permutation of ``count`` ones and 12 - ``count`` minus ones, as [2, 6]."""
     x = -np.ones(12, np.float32)
     x[:count] = 1
     return np.random.default_rng(count).permutation(x).reshape(2, 6)
 
 
 def test_segments_around_a_data_dependent_result(emulated: str) -> None:
-    """Two graphs from the second inference on; what NonZero does by itself, and bringing its result to its place, is
-    the same each time."""
+    """There are two graphs from the second inference on; the launches of NonZero and of copying its result are the
+    same each time."""
     run = Run(indices(), emulated)
     found = [run(flags(5)) for _ in range(5)]
     plan = run.request.plan()
@@ -44,8 +44,8 @@ def test_segments_around_a_data_dependent_result(emulated: str) -> None:
 
 
 @pytest.mark.emulator
-def test_sizes_that_come_again_are_captured_once(emulated: str, captures: list[Any]) -> None:
-    """Four sizes in turn: every one has a graph, and keeps it."""
+def test_recurring_sizes_are_captured_once(emulated: str, captures: list[Any]) -> None:
+    """Each of four alternating sizes has a graph and keeps it."""
     run = Run(indices(), emulated)
     for count in (12, 3, 5, 7, 3, 5, 7, 12):
         run(flags(count))
@@ -55,7 +55,7 @@ def test_sizes_that_come_again_are_captured_once(emulated: str, captures: list[A
 
 
 @pytest.mark.emulator
-def test_sizes_that_never_come_again_are_not_captured(emulated: str, captures: list[Any]) -> None:
+def test_unique_sizes_are_not_captured(emulated: str, captures: list[Any]) -> None:
     net, run = indices(), None
     run = Run(net, emulated)
     for count in range(12, 0, -1):
@@ -63,8 +63,8 @@ def test_sizes_that_never_come_again_are_not_captured(emulated: str, captures: l
     assert len(captures) == 1  # the segment before
 
 
-def test_a_condition_is_all_that_comes_back(emulated: str) -> None:
-    """Each iteration is one graph; a byte of its results is read."""
+def test_only_the_condition_is_downloaded(emulated: str) -> None:
+    """Each iteration is one graph, and one byte of its results is read."""
     run = Run(looped(until(1e4), [ONES], [(0, None)], trips=-1), emulated)
     x = np.abs(X[0])
     for _ in range(3):
@@ -83,7 +83,7 @@ def _trips(x: Any) -> int:
 
 @pytest.mark.emulator
 def test_changing_numbers_of_iterations_capture_nothing_new(emulated: str, captures: list[Any]) -> None:
-    """Bodies are bound for the first iteration, the odd and the even ones."""
+    """A body has bindings for the first, the odd and the even iterations."""
     run = Run(looped(until(1e4), [ONES], [(0, None)], trips=-1), emulated)
     for n in range(2):
         run(np.abs(X[n]))
@@ -94,7 +94,7 @@ def test_changing_numbers_of_iterations_capture_nothing_new(emulated: str, captu
 
 
 def test_concatenated_values_and_a_counter(emulated: str) -> None:
-    """A value kept for the end is copied, and the number of an iteration is given to it: nothing else."""
+    """Each iteration copies a value for concatenation and uploads the iteration number, and nothing else."""
     def body(b: Net, i: Any, p: Any) -> Any:
         new = add(b, mul(b, p[1], scalar(b, 2)), convert(b, i, "f32"))
         return compare(b, "Less", reduce(b, "ReduceSum", new, [0, 1]), scalar(b, 3e3)), [new]
@@ -109,7 +109,7 @@ def test_concatenated_values_and_a_counter(emulated: str) -> None:
 
 
 def test_a_constant_condition_is_not_read(emulated: str) -> None:
-    """A loop whose slices differ in length, for a number of iterations that is given."""
+    """A loop with slices of varying length and a given trip count downloads its results alone."""
     def body(b: Net, i: Any, p: Any) -> Any:
         return None, [add(b, p[1], reduce(b, "ReduceSum", p[0], [0])), slice_(b, p[0], 0, reshape(b, i, [1]))]
 
@@ -133,14 +133,13 @@ def test_slices_of_a_loop_with_a_condition(emulated: str) -> None:
     for scale in (1, 1, 1, 3, 3):
         counters = run((numbers(8, 3) * scale).astype(np.float32))
         assert counters.d2h_bytes <= 8 + 12  # a byte per iteration, and the result
-    assert counters.graph_launches == 1 + counters.launches <= 9  # a slice is copied to where the body reads it
+    assert counters.graph_launches == 1 + counters.launches <= 9  # a slice is copied to the body's input
 
 
 @pytest.mark.parametrize("go", [True, False])
 @pytest.mark.parametrize("on_device", [True, False])
 def test_branches_of_a_computed_condition(go: bool, on_device: bool, emulated: str) -> None:
-    """The branch that is taken and what follows it are one graph, and what computes the condition another if the
-    device does."""
+    """The taken branch and the steps after it are one graph; a condition computed on the device is in another."""
     net = Net()
     x = net.parameter("f32", (2, 600), "x")
     y = relu(net, add(net, x, scalar(net, 0.5))) if on_device else x  # too much for the host
@@ -159,8 +158,7 @@ def test_branches_of_a_computed_condition(go: bool, on_device: bool, emulated: s
 
 
 def test_nested_loops_with_conditions(emulated: str) -> None:
-    """An inner loop until something holds, in an outer one until something else does; and its initial value is used
-    after it has run."""
+    """Two nested loops have conditions; the initial value of the inner loop is used after it has run."""
     def outer(b: Net, i: Any, p: Any) -> Any:
         inner = Net()
         ip = [inner.parameter("f32", (2, 3)) for _ in range(2)]

@@ -38,7 +38,7 @@ def test_types(op: Any, dtype: np.dtype[Any], n: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS[1:3], ids=str)
-def test_vectors_of_halves(dtype: np.dtype[Any]) -> None:
+def test_vectors_of_16_bit_types(dtype: np.dtype[Any]) -> None:
     for shape in ((3, 64), (2, 2048)):
         check(Softmax8(axis=-1), random(shape, dtype), tol=4e-3)
 
@@ -51,7 +51,7 @@ def test_columns(op: Any, order: Any) -> None:
             assert check(op(axis=axis), random(shape)) == 1
 
 
-def test_many_rows_have_a_warp_each() -> None:
+def test_a_warp_per_row() -> None:
     check(Softmax8(axis=-1), random((1056, 300)), tol=1e-6)
 
 
@@ -70,7 +70,7 @@ def test_extremes(op: Any, axis: int) -> None:
     check(op(axis=axis), lambda draw: np.ascontiguousarray(np.roll(rows if axis else rows.T, draw, 1 - axis)))
 
 
-def test_nothing() -> None:
+def test_empty() -> None:
     assert check(Softmax8(axis=1), random((3, 0))) == 0
     assert check(Softmax8(axis=1), random((0, 3))) == 0
 

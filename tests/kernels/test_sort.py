@@ -20,7 +20,7 @@ DTYPES = (*FLOATS, *INTEGERS)
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(emulated: str) -> None:
-    """All the kernels of this file, compiled at once per file."""
+    """Compile all kernels of these tests, together for each file."""
     names = [c_type(dtype) for dtype in DTYPES]
     preload("cumsum.cu", *(f"cumsum_{way}<{name}>" for way in ("rows", "columns") for name in names))
     preload("topk.cu", *(f"topk<{name}, int>" for name in names), "topk<float, long long>")
@@ -57,11 +57,11 @@ def test_cumsum_strided() -> None:
         check(CumSum(), random((4, 6), np.int32), [axis % 2], out=lambda a: a[:, ::2])
 
 
-def test_cumsum_of_nothing() -> None:
+def test_empty_cumsum() -> None:
     assert check(CumSum(), random((3, 0)), [1]) == 0
 
 
-def test_cumsum_spoilt_by_infinity() -> None:
+def test_cumsum_of_infinity() -> None:
     row = np.array([[1, np.inf, 2, -np.inf, 3, np.nan, 4]], np.float32)
     for op in WAYS:
         check(op, lambda draw: np.roll(row, draw, 1), [1])
@@ -98,7 +98,7 @@ def test_topk_sizes(n: int, k: int, order: Any) -> None:
 @pytest.mark.parametrize("mode", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_topk_types(mode: str, dtype: np.dtype[Any]) -> None:
-    """With many equal elements, of which the first are chosen."""
+    """The first of many equal elements are selected."""
     check(top(mode, "value"), lambda draw: random((3, 100), np.int8)(draw).clip(-3 if dtype.kind != "u" else 0, 3)
           .astype(dtype), [20], types=types(dtype))
     check(top(mode, "value"), random((2, 33), dtype), [5], types=types(dtype))
@@ -106,7 +106,7 @@ def test_topk_types(mode: str, dtype: np.dtype[Any]) -> None:
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_topk_of_sorted_rows(direction: int) -> None:
-    """The worst case for selection: everything new is better than all before, or nothing is."""
+    """Sorted rows are the worst case for selection: each element beats all earlier ones, or none does."""
     row = np.arange(9000, dtype=np.float32)[None, ::direction]
     for k in (1, 1000, 3000):
         check(top("max", "value"), lambda draw: np.ascontiguousarray(row + draw), [k], types=types(np.float32))
@@ -124,7 +124,7 @@ def test_topk_strided_and_wide_indices() -> None:
           view=lambda a: a.transpose(2, 0, 1)[::2])
 
 
-def test_topk_of_nothing() -> None:
+def test_empty_topk() -> None:
     assert check(top("max", "value"), random((3, 4)), [0], types=types(np.float32)) == 0
     assert check(top("max", "value", 0), random((3, 0)), [2], types=types(np.float32)) == 0
 

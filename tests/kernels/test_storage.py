@@ -1,4 +1,4 @@
-"""Small types on the device: arrays of dtypes that CuPy has no kernels for are moved by ours, and decoded."""
+"""Small types on the device: this project's kernels move and decode dtypes that CuPy has no kernels for."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,5 +11,5 @@ from tests.ops.base.test_storage import SMALL, check_moves, constant, parameter
 
 @pytest.mark.parametrize("source", [parameter, constant], ids=["parameter", "constant"])
 @pytest.mark.parametrize("kind", SMALL)
-def test_moved_as_they_are(kind: str, source: Callable[[Net, str], Port], emulated: str) -> None:
+def test_moves(kind: str, source: Callable[[Net, str], Port], emulated: str) -> None:
     check_moves(kind, source, emulated)

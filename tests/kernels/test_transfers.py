@@ -1,4 +1,4 @@
-"""What crosses between host and device at an inference, emulated: inputs and outputs, inside the graph."""
+"""Transfers between host and emulated device at an inference: inputs and outputs are copied inside the graph."""
 from __future__ import annotations
 
 import gc
@@ -20,7 +20,7 @@ X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
 
 
 def check_settled(counters: Any, h2d: int, d2h: int) -> None:
-    """One launch of a graph and one wait, and nothing else."""
+    """Assert one graph launch, these transfers, and one synchronization, and nothing else."""
     assert (counters.graph_launches, counters.launches, counters.allocs) == (1, 0, 0), counters
     assert (counters.h2d_bytes, counters.d2h_bytes, counters.d2d_bytes) == (h2d, d2h, 0), counters
     assert counters.synchronizations == 1, counters
@@ -53,16 +53,16 @@ def test_no_copies_on_the_host(compiled: Any) -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_lent_arrays_of_any_layout_and_type(share: bool, compiled: Any) -> None:
+def test_arrays_of_any_layout_and_type(share: bool, compiled: Any) -> None:
     request = compiled(nets.one()).create_infer_request()
     for n, x in enumerate([X, X, X, np.asfortranarray(X), X.astype(np.float64), X[::-1, ::-1], X.copy(), X.tolist()]):
         found, counters = counted(lambda: request.infer([x], share_inputs=share))  # noqa: B023
         np.testing.assert_array_equal(found[0], np.abs(np.asarray(x)))
-        if n in (2, 5, 6, 7) or (n >= 2 and not share):  # what is lent lies elsewhere than what is copied at once
+        if n in (2, 5, 6, 7) or (n >= 2 and not share):  # a shared array has another address than a copied one
             check_settled(counters, 24, 24)
 
 
-def test_the_requests_own_tensors_are_copied_by_the_device_alone(compiled: Any) -> None:
+def test_own_tensors_have_no_copies_on_the_host(compiled: Any) -> None:
     request = compiled(nets.one()).create_infer_request()
     source, target = request.get_input_tensor(), request.get_output_tensor()
     memory = source.data
@@ -89,7 +89,7 @@ def test_bound_tensors_on_the_host(compiled: Any) -> None:
         np.testing.assert_array_equal(target, np.abs(n * X))
         if n >= 2:
             check_settled(counters, 24, 24)
-    assert (own.data == 7).all() and (result.data == 7).all()  # those that were bound before stay as they are
+    assert (own.data == 7).all() and (result.data == 7).all()  # tensors that were bound before do not change
 
 
 def test_an_inputs_tensor_as_output(compiled: Any) -> None:
@@ -104,7 +104,7 @@ def test_an_inputs_tensor_as_output(compiled: Any) -> None:
 
 
 def test_changing_shapes(compiled: Any) -> None:
-    """A shape that comes again finds its graph, unless memory has grown meanwhile."""
+    """A recurring shape uses its graph, unless memory has grown meanwhile."""
     request = compiled(nets.one((-1, 3))).create_infer_request()
     tensor = request.get_output_tensor()
     rng = np.random.default_rng(1)
@@ -160,7 +160,7 @@ def test_strings_stay_on_the_host(compiled: Any) -> None:
 
 
 def shaped_by_values() -> Net:
-    """x, reshaped to the numbers of the second input."""
+    """Return a model that reshapes x to the shape in its second input."""
     net = Net("shaped")
     x, shape = net.parameter("f32", (-1, -1), "x"), net.parameter("i64", (2,), "shape")
     net.result(net.layer("Reshape", "opset1", [x, shape], {"special_zero": False}))
@@ -200,8 +200,8 @@ def test_two_results_of_one_value_and_an_input_as_result(compiled: Any) -> None:
     check_settled(counters, 24, 72)
 
 
-def test_results_whose_shape_only_running_tells(compiled: Any) -> None:
-    """They follow the graph: which are downloaded then, and which is in it."""
+def test_results_of_data_dependent_shape(compiled: Any) -> None:
+    """Results of data-dependent shape are downloaded after the graph, and other results in it."""
     net = Net("nonzero")
     x = net.parameter("f32", (2, 3), "x")
     net.result(net.layer("NonZero", "opset3", [x], {"output_type": "i64"}))
@@ -265,8 +265,8 @@ def test_a_plan_before_the_first_inference(compiled: Any) -> None:
     assert cp.counters.captured_loads == 0
 
 
-def test_what_goes_before_a_result_of_unknown_shape_is_a_graph(compiled: Any) -> None:
-    """Its inputs are uploaded in it, for every shape that comes again."""
+def test_the_segment_before_a_data_dependent_shape_is_a_graph(compiled: Any) -> None:
+    """The graph uploads its inputs, for every recurring shape."""
     net = Net("around")
     x = net.layer("Abs", "opset1", [net.parameter("f32", (-1, 3), "x")])
     net.result(net.layer("NonZero", "opset3", [x], {"output_type": "i64"}))
@@ -279,7 +279,7 @@ def test_what_goes_before_a_result_of_unknown_shape_is_a_graph(compiled: Any) ->
 
 
 @pytest.mark.emulator
-def test_memory_goes_with_the_request(compiled: Any) -> None:
+def test_memory_is_freed_with_the_request(compiled: Any) -> None:
     model = compiled(nets.one((-1, 3)))
     gc.collect()
     before = memory.used_bytes(), len(memory._pinned)

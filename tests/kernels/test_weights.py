@@ -34,7 +34,7 @@ def mlp() -> Net:
 
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The sizes of all copies from the host to the device."""
+    """Yield the list of sizes of all copies from the host to the device."""
     sizes: list[int] = []
     run = memory.MemcpyNode.run
 
@@ -68,7 +68,7 @@ def test_compiling_uploads_them_once(emulated: str, uploads: list[int]) -> None:
 
 
 @pytest.mark.emulator
-def test_those_of_bodies_as_well(emulated: str, uploads: list[int]) -> None:
+def test_constants_of_bodies(emulated: str, uploads: list[int]) -> None:
     core = ov.Core()
     compiled = core.compile_model(core.read_model(*spec_tensor_iterator(3)), emulated)
     at_compile = len(uploads)
@@ -101,7 +101,7 @@ def test_no_constants(backend: CudaBackend, uploads: list[int]) -> None:
 
 
 @pytest.mark.emulator
-def test_a_mapped_file_is_read_where_it_lies(emulated: str, tmp_path: Path, uploads: list[int]) -> None:
+def test_a_mapped_file_is_read_in_place(emulated: str, tmp_path: Path, uploads: list[int]) -> None:
     xml, weights = mlp().build()
     (tmp_path / "m.xml").write_bytes(xml)
     (tmp_path / "m.bin").write_bytes(weights)
@@ -114,7 +114,7 @@ def test_a_mapped_file_is_read_where_it_lies(emulated: str, tmp_path: Path, uplo
 
 
 @pytest.mark.emulator
-def test_the_slab_goes_with_the_model(emulated: str) -> None:
+def test_the_slab_is_freed_with_the_model(emulated: str) -> None:
     core = ov.Core()
     gc.collect()
     before = memory.used_bytes()

@@ -1,4 +1,4 @@
-"""The architectures that ovgpu is judged by: what builds each, its sizes in `data/`, and those of larger ones."""
+"""Architectures of the test models: their builders, their small sizes in `data/`, and larger sizes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Sizes = dict[str, Any]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A builder, the sizes of its small model, and those of larger ones by name.
+    """Builder of an architecture, the sizes of its small model, and sizes of larger models by name.
 
-    Small models that are `kept` are in `data/`.
+    `stored` small models are checked in, in `data/`.
     """
 
     build: Callable[..., Built]
     small: Sizes
     large: dict[str, Sizes] = field(default_factory=dict)
-    kept: bool = True
+    stored: bool = True
 
 
 _IMAGES = (2, 3, 32, 44), (1, 3, 41, 37)
@@ -75,7 +75,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "lstm_state": Architecture(recurrent.lstm_state, {}),
     "spec_tensor_iterator": Architecture(recurrent.spec_tensor_iterator, {}, {"tensor_iterator_lstm": {}}),
     "lstm_sequence": Architecture(recurrent.lstm_sequence, dict(steps=13, features=20, hidden=24), {
-        "lstm_sequence_100x512": {}}, kept=False),
+        "lstm_sequence_100x512": {}}, stored=False),
     "bilstm": Architecture(recurrent.bilstm, {}, {"bilstm_100x256": dict(
         vocabulary=1000, features=256, hidden=256, layers=2, shape=(4, 100))}),
     "gru": Architecture(recurrent.gru, {}, {"gru_100x512": dict(features=512, hidden=512, layers=2, shape=(1, 100))}),
@@ -83,15 +83,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bert": _bert,
     "distilbert": Architecture(text.distilbert, dict(
         vocab_size=211, dim=60, n_layers=2, n_heads=5, hidden_dim=112, max_position_embeddings=40,
-        initializer_range=0.15), kept=False),
+        initializer_range=0.15), stored=False),
     "roberta": Architecture(
-        text.roberta, _encoder | dict(max_position_embeddings=42, initializer_range=0.15), kept=False),
+        text.roberta, _encoder | dict(max_position_embeddings=42, initializer_range=0.15), stored=False),
     "deberta": Architecture(text.deberta, _encoder | dict(
         max_position_embeddings=40, position_buckets=8, initializer_range=0.15)),
     "t5_encoder": Architecture(text.t5, dict(half="encoder") | _t5),
     "t5_decoder": Architecture(text.t5, dict(half="decoder") | _t5),
-    "bart_encoder": Architecture(text.bart, dict(half="encoder") | _bart, kept=False),
-    "bart_decoder": Architecture(text.bart, dict(half="decoder") | _bart, kept=False),
+    "bart_encoder": Architecture(text.bart, dict(half="encoder") | _bart, stored=False),
+    "bart_decoder": Architecture(text.bart, dict(half="decoder") | _bart, stored=False),
     "spelled_encoder": Architecture(spelled.encoder, dict(vocabulary=61, width=40, heads=5, layers=1, hidden=64)),
     # vision
     "vit": Architecture(
@@ -143,9 +143,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         dict(vocab_size=211, n_positions=96, n_embd=48, n_layer=2, n_head=4, initializer_range=0.25),
         {"gpt2_12x256": dict(n_embd=256, n_layer=12, n_head=8)}),
     "llama": _llama,
-    "qwen2": Architecture(partial(decoders.causal, "qwen2", 41), _decoder, kept=False),
+    "qwen2": Architecture(partial(decoders.causal, "qwen2", 41), _decoder, stored=False),
     "qwen3": Architecture(partial(decoders.causal, "qwen3", 42), _decoder | dict(head_dim=8)),
-    "phi3": Architecture(partial(decoders.causal, "phi3", 43), _decoder | dict(pad_token_id=0), kept=False),
+    "phi3": Architecture(partial(decoders.causal, "phi3", 43), _decoder | dict(pad_token_id=0), stored=False),
     "gemma2": Architecture(partial(decoders.causal, "gemma2", 44), _decoder | dict(
         head_dim=8, sliding_window=8, tie_word_embeddings=False)),
     "mistral": Architecture(partial(decoders.causal, "mistral", 45), _decoder | dict(sliding_window=8)),
@@ -164,4 +164,4 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 SMALL = {name: partial(a.build, **a.small) for name, a in ARCHITECTURES.items()}
 LARGE = {name: partial(a.build, **sizes) for a in ARCHITECTURES.values() for name, sizes in a.large.items()}
-KEPT = [name for name, a in ARCHITECTURES.items() if a.kept]
+STORED = [name for name, a in ARCHITECTURES.items() if a.stored]

@@ -1,10 +1,10 @@
-"""Compares models that make.py has made with OpenVINO's CPU plugin in f32, and prints a table.
+"""Comparison of ovgpu with OpenVINO's CPU plugin in f32, for models from make.py. Prints a table.
 
     python -m tests.models.make --all --out DIR
     python -m tests.models.check --models DIR [NAME ...]
 
-Each model answers its recorded calls on one request, and where it has no state once more with the static shapes of each
-call; decoders continue their prompts. The figures are the largest differences, in largest values of their output.
+Each model runs its recorded calls on one request, and if it has no state once more with the static shapes of each
+call; decoders continue their prompts. The figures are the largest differences, relative to the largest output value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answers = list[tuple[Array, ...]]
 
 @dataclass
 class Verdict:
-    """What one model came to: largest differences, whether all tokens are equal, seconds, and what is wrong."""
+    """Result of one model: largest differences, whether all tokens are equal, seconds, and the fault."""
 
     dynamic: float | None = None
     static: float | None = None
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def judge(folder: Path) -> Verdict:
-    """Both libraries' answers to what was recorded; stops at what raises."""
+    """Run the recorded calls with both libraries and compare; an exception becomes the fault."""
     start, verdict = time.perf_counter(), Verdict()
     expected = Expected.load(folder / "expected.npz")
     try:
@@ -61,21 +61,21 @@ def _judge(xml: Path, expected: Expected, verdict: Verdict) -> None:
     calls = expected.calls
     if openvino.Core().read_model(xml).get_sinks():
         reference = _compiled(openvino, xml)
-        wanted = list(replay(reference, calls))
+        answers = list(replay(reference, calls))
     else:
-        wanted = _static(openvino, xml, calls)
+        answers = _static(openvino, xml, calls)
     own = _compiled(ovgpu, xml)
-    verdict.dynamic = _difference(calls, list(replay(own, calls)), wanted)
+    verdict.dynamic = _difference(calls, list(replay(own, calls)), answers)
     if expected.greedy:
         verdict.tokens = all(
             np.array_equal(_greedy(own, run), _greedy(reference, run)) for run in expected.greedy
         )
     if not own.query_state():
-        verdict.static = _difference(calls, _static(ovgpu, xml, calls), wanted)
+        verdict.static = _difference(calls, _static(ovgpu, xml, calls), answers)
 
 
 def _compiled(library: Any, xml: Path, call: Call | None = None) -> Any:
-    """The model on a library's CPU, reshaped to the shapes of a call."""
+    """Compile the model for a library's CPU, reshaped to the shapes of a call if given."""
     core = library.Core()
     model = core.read_model(xml)
     if call is not None:
@@ -87,9 +87,9 @@ def _static(library: Any, xml: Path, calls: Sequence[Call]) -> Answers:
     return [next(replay(_compiled(library, xml, call), [call])) for call in calls]
 
 
-def _difference(calls: Sequence[Call], found: Answers, wanted: Answers) -> float:
+def _difference(calls: Sequence[Call], found: Answers, answers: Answers) -> float:
     worst = 0.0
-    for k, (call, actual, outputs) in enumerate(zip(calls, found, wanted, strict=True)):
+    for k, (call, actual, outputs) in enumerate(zip(calls, found, answers, strict=True)):
         for i, (a, e) in enumerate(zip(actual, defined(call, outputs), strict=True)):
             if (a.shape, a.dtype) != (e.shape, e.dtype):
                 raise ValueError(f"call {k}, output {i}: {a.dtype} {a.shape}, expected {e.dtype} {e.shape}")

@@ -1,4 +1,4 @@
-"""Runs a compiled model through recorded calls or decodes greedily, by the API of openvino and ovgpu."""
+"""Recorded calls and greedy decoding of a compiled model, by the API that openvino and ovgpu share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPENVINO_F32 = {
 
 @dataclass(frozen=True)
 class Call:
-    """One inference: inputs by tensor name, expected outputs in order, and whether state is reset before.
+    """One inference: inputs by tensor name, expected outputs in order, and whether the state is reset first.
 
     NaN among the expected values stands for any finite value.
     """
@@ -37,9 +37,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Greedy:
-    """A prompt [batch, length] and the tokens [batch, steps] that greedy decoding must continue it with.
+    """Prompt [batch, length] and the tokens [batch, steps] that greedy decoding must add to it.
 
-    `context` are inputs that stay the same at every step: what an encoder has made.
+    `context` are inputs that stay the same at every step, such as the output of an encoder.
     """
 
     prompt: Array
@@ -49,7 +49,7 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a model is asked and must answer, to `tolerance` of the largest value of each output."""
+    """Recorded calls and prompts of a model. Outputs agree within `tolerance` times the largest value of each."""
 
     calls: list[Call] = field(default_factory=list)
     greedy: list[Greedy] = field(default_factory=list)
@@ -92,7 +92,7 @@ def _inputs(entry: dict[str, Array]) -> dict[str, Array]:
 
 
 def defined(call: Call, outputs: tuple[Array, ...]) -> tuple[Array, ...]:
-    """What a decoder must answer: NaN at padded positions, which attend to nothing, so that values mean nothing."""
+    """Replace a decoder's outputs at padded positions by NaN: they attend to nothing, and mean nothing."""
     if not {"attention_mask", "beam_idx"} <= set(call.inputs):
         return outputs
     (logits,) = outputs
@@ -101,7 +101,7 @@ def defined(call: Call, outputs: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def relative_error(actual: Array, expected: Array) -> float:
-    """The largest difference between defined values, in largest values."""
+    """Return the largest difference between defined values, relative to the largest expected value."""
     if not expected.size:
         return 0.0
     error = np.nanmax(np.abs(actual.astype(np.float64) - expected))
@@ -109,7 +109,7 @@ def relative_error(actual: Array, expected: Array) -> float:
 
 
 def infer(request: Any, call: Call) -> tuple[Array, ...]:
-    """Outputs of one call, copied out of the request."""
+    """Run one call, and return copies of its outputs."""
     if call.reset:
         request.reset_state()
     request.infer(call.inputs)
@@ -117,14 +117,14 @@ def infer(request: Any, call: Call) -> tuple[Array, ...]:
 
 
 def replay(compiled: Any, calls: Iterable[Call]) -> Iterator[tuple[Array, ...]]:
-    """Outputs of every call in turn, on one request, so that its state carries over."""
+    """Run calls in turn on one request, so that its state carries over, and yield the outputs of each."""
     request = compiled.create_infer_request()
     for call in calls:
         yield infer(request, call)
 
 
 def decoder_inputs(tokens: Array, mask: Array, beam: Array | None = None) -> dict[str, Array]:
-    """What a stateful decoder takes; `tokens` [batch, new], `mask` [batch, past + new] with 0 for padding."""
+    """Return the inputs of a stateful decoder: `tokens` [batch, new], `mask` [batch, past + new], 0 for padding."""
     positions = np.maximum(mask.cumsum(-1) - 1, 0)[:, -tokens.shape[1] :]
     return {
         "input_ids": tokens.astype(np.int64),
@@ -135,9 +135,9 @@ def decoder_inputs(tokens: Array, mask: Array, beam: Array | None = None) -> dic
 
 
 class Decoding:
-    """Greedy decoding, token by token, as optimum-intel drives it; what runs a step is left to subclasses.
+    """Greedy decoding, token by token, as optimum-intel does it. Subclasses run the steps.
 
-    `context` are inputs that stay the same at every step; `logits` [batch, new, vocabulary] are those of the last.
+    `context` are inputs that stay the same at every step; `logits` [batch, new, vocabulary] belong to the last step.
     """
 
     logits: Array
@@ -147,27 +147,27 @@ class Decoding:
         self.mask = np.ones((1, 0), np.int64)
 
     def reset(self) -> None:
-        """Forgets what has been fed."""
+        """Reset the state."""
         raise NotImplementedError
 
     def feed(self, inputs: dict[str, Array]) -> Array:
-        """Logits of one more step, from the inputs of a stateful decoder."""
+        """Run one more step on the inputs of a stateful decoder, and return its logits."""
         raise NotImplementedError
 
     def start(self, prompt: Array) -> Array:
-        """Resets the state and feeds the prompt [batch, length]; the next tokens [batch, 1]."""
+        """Reset the state, feed the prompt [batch, length] and return the next tokens [batch, 1]."""
         self.reset()
         self.mask = np.ones((len(prompt), 0), np.int64)
         return self.step(prompt)
 
     def step(self, tokens: Array) -> Array:
-        """Feeds `tokens` [batch, new]; the most likely tokens after them [batch, 1]."""
+        """Feed `tokens` [batch, new] and return the most likely next tokens [batch, 1]."""
         self.mask = np.concatenate([self.mask, np.ones(tokens.shape, np.int64)], axis=1)
         self.logits = self.feed(decoder_inputs(tokens, self.mask) | self.context)
         return np.argmax(self.logits[:, -1:], axis=-1)
 
     def greedy(self, prompt: Array, steps: int) -> Array:
-        """The `steps` tokens after `prompt`, as [batch, steps]."""
+        """Return `steps` tokens after `prompt`, as [batch, steps]."""
         tokens = [self.start(prompt)]
         while len(tokens) < steps:
             tokens.append(self.step(tokens[-1]))

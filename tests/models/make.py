@@ -1,15 +1,15 @@
-"""Makes the models of the catalogue: small ones with their expected outputs, larger ones for the benchmarks.
+"""Script that makes the models of the catalogue: small ones with expected outputs, larger ones for benchmarks.
 
-    python -m tests.models.make                          the small models that are kept, into tests/models/data
+    python -m tests.models.make                          the small models that are checked in, into tests/models/data
     python -m tests.models.make gpt2 llama --out DIR     some of them, elsewhere
     python -m tests.models.make --all --out DIR          every small model
     python -m tests.models.make --large --out DIR        the larger ones (without expected outputs; about 2 GB)
 
 It needs the extra `models` (torch, transformers, optimum-intel, nncf, openvino); seeds are fixed, so with the same
 versions the models come out the same. gemma2 takes transformers 5.0.0. A model is `<name>/model.xml`, `model.bin` and
-`expected.npz` (see `drive.Expected`). OpenVINO's CPU plugin in f32 says what to expect; torch has to agree on the
-tokens of decoders, and on the outputs of other models where there is a torch module. Of the latter torch's are
-kept, since OpenVINO agrees with static shapes only: with dynamic ones it ignores the lengths of an LSTMSequence.
+`expected.npz` (see `drive.Expected`). OpenVINO's CPU plugin in f32 is the reference; torch must agree on the tokens
+of decoders, and on the outputs of other models that have a torch module. For the latter torch's outputs are stored,
+as OpenVINO agrees with static shapes only: with dynamic ones it ignores the lengths of an LSTMSequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lxml import etree
 
 from .build._convert import Built, function
 from .build.decoders import continuation
-from .catalogue import KEPT, LARGE, SMALL
+from .catalogue import LARGE, SMALL, STORED
 from .drive import (
     DATA,
     GREEDY_STEPS,
@@ -45,7 +45,7 @@ LEAST_MARGIN = 2e-4
 
 
 def save(model: ov.Model, folder: Path) -> None:
-    """Writes model.xml and model.bin in f32, without what the model tells of the machine that made it."""
+    """Write model.xml and model.bin in f32, without information about the machine that made them."""
     folder.mkdir(parents=True, exist_ok=True)
     xml = folder / "model.xml"
     ov.save_model(model, xml, compress_to_fp16=False)
@@ -58,7 +58,7 @@ def save(model: ov.Model, folder: Path) -> None:
 
 
 def expect(name: str, built: Built, folder: Path) -> Expected:
-    """Runs the recorded calls on the saved model; raises where OpenVINO and torch disagree."""
+    """Run the recorded calls on the saved model. Raises RuntimeError where OpenVINO and torch disagree."""
     core = ov.Core()
     random = np.random.RandomState(21)
     recorded = built.calls(random)
@@ -83,7 +83,7 @@ def expect(name: str, built: Built, folder: Path) -> Expected:
 
 
 def _sensitivity(compiled: ov.CompiledModel, calls: list[Call], outputs: list[tuple[Array, ...]]) -> float:
-    """How far outputs move when inputs do by a millionth: quantization turns rounding errors into whole levels."""
+    """Measure how far outputs move if inputs do by 1e-6, as quantization turns rounding errors into whole levels."""
     random, worst = np.random.RandomState(22), 0.0
     for _ in range(8):
         moved = [Call({name: _moved(random, a) for name, a in call.inputs.items()}, reset=call.reset) for call in calls]
@@ -105,7 +105,7 @@ def _agree(name: str, actual: tuple[Array, ...], expected: tuple[Array, ...]) ->
 
 
 def _greedy(name: str, built: Built, compiled: ov.CompiledModel, random: np.random.RandomState) -> list[Greedy]:
-    """Prompts and their continuations; others are drawn where two tokens are too close to call."""
+    """Decode prompts greedily; prompts are drawn again if the two best tokens are too close at any step."""
     while True:
         runs, margins = [], []
         for prompt, context in built.prompts(random):
@@ -131,27 +131,27 @@ def _greedy(name: str, built: Built, compiled: ov.CompiledModel, random: np.rand
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*SMALL, *LARGE]))
-    parser.add_argument("--all", action="store_true", help="every small model, not only those that are kept")
+    parser.add_argument("--all", action="store_true", help="every small model, not only those that are checked in")
     parser.add_argument("--large", action="store_true", help="the larger models instead of the small ones")
     parser.add_argument("--out", type=Path, default=DATA)
     options = parser.parse_args()
     if unknown := set(options.names) - {*SMALL, *LARGE}:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
-    for name in options.names or (LARGE if options.large else SMALL if options.all else KEPT):
+    for name in options.names or (LARGE if options.large else SMALL if options.all else STORED):
         folder = options.out / name
-        if name not in KEPT and folder.is_relative_to(DATA):
+        if name not in STORED and folder.is_relative_to(DATA):
             parser.error(f"{name} is not to be checked in: give --out")
         print(name)
         built = (SMALL | LARGE)[name]()
         folder.mkdir(parents=True, exist_ok=True)
-        # The model of the specification's example is made in the test, from the same seed.
+        # The test builds the model of the specification's example itself, from the same seed.
         with tempfile.TemporaryDirectory() as temporary:
-            place = Path(temporary) / name if name == "spec_tensor_iterator" else folder
-            save(built.model, place)
+            target = Path(temporary) / name if name == "spec_tensor_iterator" else folder
+            save(built.model, target)
             if name in LARGE:
                 expected = Expected(built.calls(np.random.RandomState(21)))
             else:
-                expected = expect(name, built, place)
+                expected = expect(name, built, target)
         expected.save(folder / "expected.npz")
 
 

@@ -1,4 +1,4 @@
-"""LSTM models as IR, made without openvino: one long sequence, and cells with state; and what torch has for them."""
+"""LSTM models as IR, built without openvino: one long sequence, and cells with state; and their torch equivalents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 def lstm_sequence(
     seed: int, *, steps: int = 100, features: int = 512, hidden: int = 512
 ) -> tuple[bytes, bytes]:
-    """One forward LSTMSequence-5, batch 1: inputs x [1,steps,features], h and c [1,1,hidden] -> y, h, c."""
+    """Build one forward LSTMSequence-5, batch 1: inputs x [1,steps,features], h and c [1,1,hidden] -> y, h, c."""
     random = np.random.RandomState(seed)
     scale = 1 / np.sqrt(hidden)
     shapes = (1, 4 * hidden, features), (1, 4 * hidden, hidden), (1, 4 * hidden)
@@ -25,7 +25,7 @@ def lstm_sequence(
     h, c = (net.parameter("f32", (1, 1, hidden), name) for name in "hc")
     lengths = net.const(np.array([steps], np.int64))
     weights = [net.const(random.uniform(-scale, scale, shape).astype(np.float32)) for shape in shapes]
-    # OpenVINO takes activations that are not written for none at all.
+    # OpenVINO takes missing activations for none at all.
     attrs = {"hidden_size": hidden, "direction": "forward", "activations": ["sigmoid", "tanh", "tanh"]}
     for value in net.layer("LSTMSequence", "opset5", [x, h, c, lengths, *weights], attrs, outputs=3):
         net.result(value)
@@ -33,10 +33,10 @@ def lstm_sequence(
 
 
 def lstm_state(seed: int, *, features: int = 40, hidden: int = 48, outputs: int = 11) -> tuple[bytes, bytes]:
-    """Three LSTM cells with state, one frame [1,features] per inference, as speech models run.
+    """Build three LSTM cells with state, which take one frame [1,features] per inference, as speech models do.
 
-    The layers differ in how their states begin: from a constant zero, without an initial value (ReadValue-6
-    makes that zeros as well), and from a constant that is not zero.
+    The initial states of the layers differ: a constant zero, no initial value (ReadValue-6 makes it zeros as
+    well), and a constant that is not zero.
     """
     random = np.random.RandomState(seed)
     net = Net("lstm_state")
@@ -60,7 +60,7 @@ def lstm_state(seed: int, *, features: int = 40, hidden: int = 48, outputs: int 
 
 
 def weights_of(ir: tuple[bytes, bytes]) -> tuple[Array, Array, Array]:
-    """Weights of the inputs and of the states, and bias, of the one recurrent layer, which has one direction."""
+    """Return the input weights, recurrent weights and bias of the one unidirectional recurrent layer."""
     w, r, b = (np.frombuffer(ir[1], np.float32, int(data.get("size")) // 4, int(data.get("offset"))).reshape(
         [int(n) for n in data.get("shape").split(",")])
         for data in etree.fromstring(ir[0]).iter("data")
@@ -69,7 +69,7 @@ def weights_of(ir: tuple[bytes, bytes]) -> tuple[Array, Array, Array]:
 
 
 def torch_lstm(w: Array, r: Array, bias: Array, *, every_state: bool) -> Any:
-    """`torch.nn.LSTM`, which is cuDNN's on a GPU: x [1,T,I], h and c [1,H] or [1,1,H] -> y, or y, h, c."""
+    """Build `torch.nn.LSTM` (cuDNN's on a GPU): x [1,T,I], h and c [1,H] or [1,1,H] -> y, or y, h, c."""
     import torch
 
     hidden = r.shape[1]

@@ -10,13 +10,13 @@ STEPS, FEATURES, HIDDEN = 25, 512, 256
 
 
 def spec_tensor_iterator(seed: int, *, document: bool = False) -> tuple[bytes, bytes]:
-    """The "full TensorIterator layer" inside a net: inputs x, h, c, output y [1,25,256]; (xml, weights).
+    """Build the "full TensorIterator layer" in a net: inputs x, h, c, output y [1,25,256]. Returns (xml, weights).
 
-    With `document` the layer stands as the document prints it, with nothing but its elided attributes filled
-    in: input ports carry no precision, Parameter and Const take type and shape from their ports, and the cell
-    has the older form of one weight matrix [W R]. Otherwise it is today's dialect, which OpenVINO reads too.
+    With `document`, the layer is written as in the document, with only its elided attributes filled in: input
+    ports have no precision, Parameter and Const take type and shape from their ports, and the cell has the
+    older form of one weight matrix [W R]. Otherwise it is written in today's form, which OpenVINO reads too.
     """
-    # RandomState's stream is frozen by NumPy, so that stored expectations stay valid.
+    # NumPy never changes RandomState's stream, so that stored expectations stay valid.
     random = np.random.RandomState(seed)
     wr = random.uniform(-0.08, 0.08, (4 * HIDDEN, FEATURES + HIDDEN)).astype(np.float32)
     bias = random.uniform(-0.2, 0.2, 4 * HIDDEN).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Long texts of decoders, token by token: the caches grow past what was set aside for them, several times."""
+"""Long texts of decoders, token by token: the caches outgrow their capacity several times."""
 from __future__ import annotations
 
 from typing import Any
@@ -22,8 +22,8 @@ def decoder(name: str, device: str) -> Decoder:
     return Decoder(ov.Core().compile_model(DATA / name / "model.xml", device))
 
 
-def wanted(name: str, start: Array, steps: int) -> Array:
-    """OpenVINO's tokens."""
+def expected_tokens(name: str, start: Array, steps: int) -> Array:
+    """Decode with OpenVINO."""
     core: Any = judge.core()
     compiled = core.compile_model(core.read_model(DATA / name / "model.xml"), "CPU", OPENVINO_F32)
     return Decoder(compiled).greedy(start, steps)
@@ -32,18 +32,18 @@ def wanted(name: str, start: Array, steps: int) -> Array:
 @pytest.mark.parametrize("name", MODELS)
 def test_five_hundred_steps(name: str) -> None:
     found = decoder(name, "CPU")
-    np.testing.assert_array_equal(found.greedy(prompt(5), 500), wanted(name, prompt(5), 500))
+    np.testing.assert_array_equal(found.greedy(prompt(5), 500), expected_tokens(name, prompt(5), 500))
     variables = [found.request._variables.value(name).array for name in found.request._variables.all]
     assert {v.shape[2] for v in variables} == {504}
-    written = sum(s.bytes_written for s in found.request.plan().steps for o in s.outputs if "variable" in o.place)
+    written = sum(s.bytes_written for s in found.request.plan().steps for o in s.outputs if "variable" in o.location)
     assert written == sum(v[:, :, :1].nbytes for v in variables)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_past_what_was_set_aside(name: str, device: str) -> None:
-    """Twelve steps, of which the ninth moves the caches."""
+def test_past_the_initial_capacity(name: str, device: str) -> None:
+    """Twelve steps are decoded, of which the ninth moves the caches."""
     start = prompt(120)
-    np.testing.assert_array_equal(decoder(name, device).greedy(start, 13), wanted(name, start, 13))
+    np.testing.assert_array_equal(decoder(name, device).greedy(start, 13), expected_tokens(name, start, 13))
 
 
 MASKS = [(1, 6), (2, 6), (1, 7), (1, 5), (1, 1), (1, 0), (0, 0)]
@@ -52,10 +52,9 @@ MASKS = [(1, 6), (2, 6), (1, 7), (1, 5), (1, 1), (1, 0), (0, 0)]
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_masks_of_other_extents(shape: tuple[int, int], name: str, device: str) -> None:
-    """After five tokens, with one more: the values beyond an extent are not read, or those that are missing are zeros.
+    """With a mask of another extent after five tokens, extra values are not read, and missing values count as zeros.
 
-    Of masks without any value OpenVINO's plugin says that they do not fit; it takes the zeros that `Model.evaluate`
-    reads in them.
+    OpenVINO's plugin refuses masks without any value; it gets the zeros instead that `Model.evaluate` reads.
     """
     def step(compiled: Any, mask: Array) -> Array:
         request = compiled.create_infer_request()

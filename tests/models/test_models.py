@@ -1,4 +1,4 @@
-"""Whole models against stored expectations (see make.py), and side by side with OpenVINO if installed."""
+"""Whole models against stored expectations (see make.py), and against OpenVINO if installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .drive import DATA, OPENVINO_F32, TOLERANCE, Array, Call, Decoder, Expected
 from .recurrent import lstm_state
 from .spec import spec_tensor_iterator
 
-SPEC_SEED = 11  # the seed of make.py's expectations
+SPEC_SEED = 11  # seed of make.py's expectations
 NAMES = sorted(file.parent.name for file in DATA.glob("*/model.xml"))
 EXPECTED = {name: Expected.load(DATA / name / "expected.npz") for name in NAMES}
 DECODERS = [name for name in NAMES if EXPECTED[name].greedy]
@@ -34,7 +34,7 @@ def compile_ir(ir: IR, device: str) -> Any:
 
 
 def check(actual: tuple[Array, ...], call: Call, where: str, tolerance: float = TOLERANCE) -> None:
-    """Shapes and dtypes equal, every value finite and within the tolerance times the largest of its output."""
+    """Assert equal shapes and dtypes, and finite values within tolerance times the largest of the output."""
     assert len(actual) == len(call.outputs), where
     for i, (a, e) in enumerate(zip(actual, call.outputs)):
         assert (a.shape, a.dtype) == (e.shape, e.dtype), f"{where}, output {i}"
@@ -44,7 +44,7 @@ def check(actual: tuple[Array, ...], call: Call, where: str, tolerance: float = 
 
 
 def check_calls(name: str, device: str, count: int | None = None) -> None:
-    """The first ``count`` calls of a model, or all, give the stored outputs."""
+    """Assert that the first ``count`` calls of a model, or all, give the stored outputs."""
     compiled, expected = load(name, device)
     calls = expected.calls[:count]
     for k, (call, actual) in enumerate(zip(calls, replay(compiled, calls))):
@@ -68,7 +68,7 @@ def test_static_shapes(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_requests_keep_their_own_state(name: str, device: str) -> None:
-    """Two requests of one compiled model, the second three calls behind the first."""
+    """Two requests of one compiled model have separate states; the second is three calls behind."""
     compiled, expected = load(name, device)
     calls, lag = expected.calls, 3
     first, second = compiled.create_infer_request(), compiled.create_infer_request()
@@ -98,7 +98,7 @@ def test_spec_tensor_iterator(document: bool, device: str) -> None:
 
 @pytest.mark.parametrize("make", [spec_tensor_iterator, lstm_state])
 def test_side_by_side_with_openvino(make: Callable[[int], IR], device: str) -> None:
-    """Ten inferences, state reset in the middle, within 1e-5."""
+    """Ten inferences, with a reset in the middle, agree with OpenVINO within 1e-5."""
     openvino = pytest.importorskip("openvino")
     ir = make(31)
     core = openvino.Core()

@@ -1,12 +1,12 @@
 """Whole models in f16 and bf16, against the f32 values of OpenVINO.
 
-How far off they may be: a layer in 16 bits rounds its result, by at most one part in 2^11 in f16 and in 2^8 in bf16:
-the unit roundoff u. A path from an input to a result with R such layers has R roundings, of signs as good as random,
-that the norms and residuals behind them neither shrink nor grow much: sqrt(R) u is what they add up to. Twice that is
-allowed, of the largest value; a layer that had lost its meaning is off by parts of 1.
+Error bound: a layer in 16 bits rounds its result by at most the unit roundoff u, which is 2^-11 in f16 and 2^-8 in
+bf16. A path from an input to a result with R such layers has R roundings of practically random sign, which later norms
+and residuals neither shrink nor amplify much, so that they add up to sqrt(R) u. The bound is twice that, relative to
+the largest value. A layer that computes something else is off by a large fraction of 1.
 
-Some small models of random weights are AMPLIFYING: they answer a rounding with far more. OpenVINO's own bf16 is as far
-off there, which is their bound, and so is arithmetic in f32 once the weights were rounded.
+Some small models of random weights are AMPLIFYING: a rounding changes their results far more. OpenVINO's own bf16 has
+errors of the same size there, which is their bound, and so has f32 arithmetic with rounded weights.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ovgpu.passes import prepare
 from .drive import DATA, OPENVINO_F32, Array, Call, Decoder, Expected, decoder_inputs, defined, relative_error, replay
 
 AMPLIFYING = {
-    "t5_encoder": 0.105,  # scores of attention reach 300, so that weights are 0 or 1: a rounding changes who gets the 1
+    "t5_encoder": 0.105,  # attention scores reach 300, so that weights are 0 or 1: a rounding changes which one is 1
     "t5_decoder": 0.131,
-    "mobilenet_v2": 0.076,  # rounding the weights alone does as much
-    "resnet_int8": 0.058,  # what lies at the edge of a level of FakeQuantize moves by a level, in f32 too
+    "mobilenet_v2": 0.076,  # rounding only the weights has as large an effect
+    "resnet_int8": 0.058,  # values at the edge of a level of FakeQuantize move by a level, in f32 too
 }
-"""What OpenVINO's bf16 is off by in each of them (see `deviation`), and why."""
+"""Error of OpenVINO's bf16 in each of them (see `deviation`), and its cause."""
 
 MODELS = ("bert", "bilstm", "clip", "convnext", "deberta", "efficientnet", "gemma2", "gpt2", "gru", "llama",
           "llama_int4_asym", "llama_int4_sym", "lstm_state", "mixtral", "qwen3", "resnet", "segformer",
@@ -38,7 +38,7 @@ NOISE = 2
 
 
 def roundings(name: str, kind: str) -> int:
-    """The most layers in 16 bits on a path through a model."""
+    """Return the maximum number of 16-bit layers on a path through a model."""
     half = getattr(ov.Type, kind)
     depth: dict[int, int] = {}
     for node in prepare(ov.Core().read_model(DATA / name / "model.xml"), precision=half, cache=half).ops:
@@ -53,7 +53,7 @@ def compiled(name: str, kind: str, device: str) -> Any:
 
 
 def errors(name: str, kind: str, device: str) -> list[float]:
-    """Of each call's outputs."""
+    """Return the relative errors of all outputs of all calls."""
     calls = Expected.load(DATA / name / "expected.npz").calls
     found = replay(compiled(name, kind, device), calls)
     return [relative_error(a, b) for call, outputs in zip(calls, found)
@@ -68,7 +68,7 @@ def test_values(name: str, kind: str) -> None:
 
 
 def deviation(model: Any, calls: list[Call]) -> float:
-    """The root of the mean square of all differences, in that of all values."""
+    """Return the root mean square of all differences, relative to that of all values."""
     pairs = [pair for call, outputs in zip(calls, replay(model, calls))
              for pair in zip(outputs, defined(call, call.outputs), strict=True)]
     difference, whole = (sum(float(np.nansum(np.square(x, dtype=np.float64))) for x in arrays)
@@ -77,7 +77,7 @@ def deviation(model: Any, calls: list[Call]) -> float:
 
 
 def openvinos_deviation(name: str, calls: list[Call]) -> float:
-    """In bf16, measured where its CPU plugin has that."""
+    """Return the deviation of OpenVINO in bf16, measured if its CPU plugin supports bf16."""
     core = openvino.Core()
     if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return AMPLIFYING[name]
@@ -87,7 +87,7 @@ def openvinos_deviation(name: str, calls: list[Call]) -> float:
 
 @pytest.mark.parametrize("name", AMPLIFYING)
 def test_amplifying(name: str) -> None:
-    """In bf16 no more than twice as far off as OpenVINO in bf16; in f16 less than half as far, but for whole levels."""
+    """The error in bf16 is below twice that of OpenVINO in bf16, and in f16 below half of it, but for whole levels."""
     calls = Expected.load(DATA / name / "expected.npz").calls
     bound = openvinos_deviation(name, calls)
     assert UNITS["bf16"] < deviation(compiled(name, "bf16", "CPU"), calls) < 2 * bound
@@ -97,18 +97,18 @@ def test_amplifying(name: str) -> None:
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_detector(kind: str, name: str = "detector") -> None:
-    """Boxes and scores are right to one unit. Candidates whose scores are nearer to each other may change places, and
-    one of them may be the fifth of five instead of the other: OpenVINO in bf16 has the same one there, 5e-5 behind."""
+    """Boxes and scores are right to one unit. Candidates with closer scores may be swapped, also at the end of the list
+    of five: OpenVINO in bf16 has the same fifth candidate, whose score is lower by 5e-5."""
     calls = Expected.load(DATA / name / "expected.npz").calls
     for call, (boxes, indices, scores, count) in zip(calls, replay(compiled(name, kind, "CPU"), calls)):
-        wanted_boxes, wanted, wanted_scores, wanted_count = call.outputs
-        assert count == wanted_count
-        assert relative_error(scores[:, 2], wanted_scores[:, 2]) < UNITS[kind]  # from the best one down
-        place = {tuple(row): i for i, row in enumerate(wanted)}
-        pairs = [(i, place[tuple(row)]) for i, row in enumerate(indices) if tuple(row) in place]
-        assert len(pairs) >= len(wanted) - 1
+        expected_boxes, expected, expected_scores, expected_count = call.outputs
+        assert count == expected_count
+        assert relative_error(scores[:, 2], expected_scores[:, 2]) < UNITS[kind]  # in descending order
+        row_index = {tuple(row): i for i, row in enumerate(expected)}
+        pairs = [(i, row_index[tuple(row)]) for i, row in enumerate(indices) if tuple(row) in row_index]
+        assert len(pairs) >= len(expected) - 1
         found, same = (list(column) for column in zip(*pairs))
-        assert relative_error(boxes[found], wanted_boxes[same]) < UNITS[kind]
+        assert relative_error(boxes[found], expected_boxes[same]) < UNITS[kind]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bert", "f16"), ("lstm_state", "bf16")])
@@ -119,7 +119,7 @@ def test_values_on_the_device(name: str, kind: str, emulated: str) -> None:
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_greedy(kind: str, name: str = "llama") -> None:
-    """Every token is the best one in f32, or one that the error may put before it."""
+    """Every token is the best one in f32, or one within the error of it."""
     (run, *_), steps = Expected.load(DATA / name / "expected.npz").greedy, 24
     decoder = Decoder(compiled(name, kind, "CPU"))
     tokens = decoder.greedy(run.prompt, steps)

@@ -1,4 +1,4 @@
-"""Transformers made without an exporter: the same operations as exported ones, and OpenVINO's results."""
+"""Transformers built without an exporter: the operations are those of an export, and the results OpenVINO's."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_bert_computes_what_openvino_does() -> None:
     mask = np.arange(9) < np.array([[9], [5]])
     inputs = [ids, mask.astype(np.int64), types]
     model = bert(1, BERT)
-    found, wanted = (compiled(library, model)(inputs)[0] for library in (ovgpu, judge.openvino()))
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    found, expected = (compiled(library, model)(inputs)[0] for library in (ovgpu, judge.openvino()))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("model", [gpt2(1, GPT2), llama(1, LLAMA)], ids=["gpt2", "llama"])

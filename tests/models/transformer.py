@@ -1,6 +1,6 @@
-"""BERT, GPT-2 and Llama with random weights, op for op as optimum-intel exports them, made without it.
+"""BERT, GPT-2 and Llama with random weights, op for op as optimum-intel exports them, but built without it.
 
-For machines that have neither openvino nor torch, and for sizes that are not worth keeping on disk.
+They serve machines without openvino and torch, and sizes that are not worth storing on disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sizes:
     inner: int
     vocabulary: int
     positions: int
-    shared: int = 1  # query heads to a head of keys and values
+    shared: int = 1  # query heads per key-value head
 
     @property
     def head(self) -> int:
@@ -38,7 +38,7 @@ GPT2_SMALL = Sizes(12, 768, 12, 3072, 50257, 1024)
 
 @dataclass(frozen=True)
 class Transformer:
-    """IR (XML and weights), and its weights by torch's names, matrices as [out, in]."""
+    """IR (XML and weights), and its weights by torch's names, with matrices as [out, in]."""
 
     ir: tuple[bytes, bytes]
     weights: Weights
@@ -47,7 +47,7 @@ class Transformer:
 
 @dataclass
 class _Writer:
-    """A net in progress, and the weights drawn for it."""
+    """Net in progress, and the random weights of its constants."""
 
     net: Net
     random: np.random.Generator
@@ -58,7 +58,7 @@ class _Writer:
         return port
 
     def weight(self, name: str, *shape: int, mean: float = 0.0, like: tuple[int, ...] = ()) -> Port:
-        """A constant of random numbers, as ``like`` in the net."""
+        """Add a constant of random numbers, reshaped to ``like`` in the net."""
         scale = shape[-1] ** -0.5 if len(shape) > 1 else 0.1
         array = self.random.standard_normal(shape, np.float32) * np.float32(scale) + np.float32(mean)
         self.weights[name] = array
@@ -71,7 +71,7 @@ class _Writer:
         return self.net.const(value, kind)
 
     def embedding(self, name: str, rows: int, width: int, indices: Port) -> tuple[Port, Port]:
-        """The rows of a table, and the table."""
+        """Look up rows of a table. Returns the rows and the table."""
         table = self.weight(f"{name}.weight", rows, width)
         picked = self("Convert", [indices], kind="i32", destination_type="i32")
         return self("Gather", [table, picked, self.number(0, "i32")], 8, batch_dims=0), table
@@ -105,22 +105,22 @@ class _Writer:
         return self.turned(self.reshape(x, self.i64(0, 0, sizes.heads, sizes.head), True))
 
     def attention(self, query: Port, key: Port, value: Port, mask: Port, sizes: Sizes) -> Port:
-        """[batch, queries, width]"""
+        """Add attention, with a result [batch, queries, width]."""
         scale = self.net.const(np.float32(sizes.head**-0.5))
         y = self("ScaledDotProductAttention", [query, key, value, mask, scale], 13, causal=False)
         return self.reshape(self.turned(y), self.i64(0, 0, sizes.width), True)
 
-    # ---- what the exported attention masks are made of
+    # ---- parts of the exported attention masks
 
     def shape_of(self, x: Port, kind: str = "i64") -> Port:
         return self("ShapeOf", [x], 3, kind, output_type=kind)
 
     def item(self, x: Port, index: int) -> Port:
-        """An element of a vector, as a vector."""
+        """Return an element of a vector, as a vector."""
         return self("Gather", [x, self.i64(index), self.number(0)], 8, batch_dims=0)
 
     def scalar(self, x: Port, index: int) -> Port:
-        """An element of a vector, as a scalar."""
+        """Return an element of a vector, as a scalar."""
         return self("Gather", [x, self.number(index), self.number(0)], 8, batch_dims=0)
 
     def range(self, start: Port, stop: Port) -> Port:
@@ -132,13 +132,13 @@ class _Writer:
         return x
 
     def rows(self, count: Port, first: Port, last: Port) -> Port:
-        """Positions of the queries, [1, 1, queries, 1]."""
+        """Return the positions of the queries, [1, 1, queries, 1]."""
         along = self.range(self.number(0, "i32"), self("Squeeze", [count, self.number(0, "i32")]))
         along = self.add(along, self.scalar(self.range(first, last), 0))
         return self.unsqueezed(along, 0, 1, 3)
 
     def unmasked(self, mask: Port, shape: Port, columns: Port, batch: Port) -> Port:
-        """Where a mask of 0 and 1, [batch, keys], lets attend: a boolean [batch, 1, 1, keys], by flat indices."""
+        """Expand a mask of 0 and 1, [batch, keys], to booleans [batch, 1, 1, keys], by flat indices."""
         count = self("ReduceProd", [shape, self.number(0, "i32")], keep_dims=True)
         flat = self("Concat", [count, self.net.const(np.array([-1], np.int32))], axis=0)
         flat = self.reshape(mask, flat, True)
@@ -152,7 +152,7 @@ class _Writer:
 
 
 def bert(seed: int, sizes: Sizes = BERT_BASE, shape: tuple[int, int] = (-1, -1)) -> Transformer:
-    """A BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state."""
+    """Build a BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state."""
     w = _Writer(Net("bert"), np.random.default_rng(seed))
     net, width = w.net, sizes.width
     ids, mask, types = (net.parameter("i64", shape, name) for name in ("input_ids", "attention_mask", "token_type_ids"))
@@ -196,7 +196,7 @@ def _bert_mask(w: _Writer, mask: Port, dims: Port, length: Port, x: Port) -> Por
 
 
 def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
-    """A stateful GPT-2 decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
+    """Build a stateful GPT-2 decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
     w = _Writer(Net("gpt2"), np.random.default_rng(seed))
     net, width = w.net, sizes.width
     ids, mask, positions = (net.parameter("i64", (-1, -1), n) for n in ("input_ids", "attention_mask", "position_ids"))
@@ -217,7 +217,7 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
         return w.reshape(w.add(w.weight(f"{name}.bias", out, like=(1, out)), y), shape, False)
 
     tripled = w("Concat", [dims, w.i64(3 * width)], axis=0)
-    widened = w("Concat", [dims, w.i64(sizes.inner)], axis=0)
+    inner_shape = w("Concat", [dims, w.i64(sizes.inner)], axis=0)
     for k in range(sizes.layers):
         y = dense(f"{k}.qkv", w.norm(f"{k}.norm_1", x, width, 1e-5), 3 * width, width, tripled)
         query, key, value = net.layer("VariadicSplit", "opset1", [y, w.number(2), w.i64(width, width, -1)], {}, 3)
@@ -227,7 +227,7 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
             assigned.append((name, w("Concat", [past, w.split_heads(new, sizes)], axis=-2)))
         y = w.attention(query, assigned[-2][1], assigned[-1][1], allowed, sizes)
         x = w.add(dense(f"{k}.attended", y, width, width, back), x)
-        y = dense(f"{k}.inner", w.norm(f"{k}.norm_2", x, width, 1e-5), sizes.inner, width, widened)
+        y = dense(f"{k}.inner", w.norm(f"{k}.norm_2", x, width, 1e-5), sizes.inner, width, inner_shape)
         y = w("Gelu", [y], 7, approximation_mode="TANH")
         x = w.add(x, dense(f"{k}.outer", y, width, sizes.inner, back))
     x = w.reshape(w.norm("norm", x, width, 1e-5), w.i64(0, 0, width), True)
@@ -240,7 +240,7 @@ def gpt2(seed: int, sizes: Sizes = GPT2_SMALL) -> Transformer:
 
 
 def _caches(w: _Writer, batch: Port, beam: Port, sizes: Sizes) -> dict[tuple[int, str], tuple[str, Port]]:
-    """By layer and part, the variable of keys or values, and what it holds of the beams."""
+    """Return the variable of keys or values and its content, reordered by beams, by (layer, part)."""
     cache, heads = {}, sizes.heads // sizes.shared
     for k in range(sizes.layers):
         for part in ("key", "value"):
@@ -261,8 +261,8 @@ def _gpt2_mask(w: _Writer, mask: Port, dims: Port, past_keys: Port) -> Port:
 
 
 def _causal(w: _Writer, flags: Port, batch: Port, batches: Port, past: Port, total: Port, count: Port) -> Port:
-    """What is added to scores: of ``count`` queries behind ``past`` keys of ``total``; numbers as vectors (batch,
-    count) and scalars."""
+    """Return the causal mask to add to scores of ``count`` queries after ``past`` of ``total`` keys. `batch` and
+    `count` are vectors of one element, the other numbers scalars."""
     columns = w.unsqueezed(w.range(w.number(0, "i32"), total), 0, 1, 2)
     rows = w.rows(count, past, total)
     causal = w("LessEqual", [columns, rows], kind="boolean", auto_broadcast="numpy")
@@ -277,15 +277,15 @@ def _causal(w: _Writer, flags: Port, batch: Port, batches: Port, past: Port, tot
 
 
 def llama(seed: int, sizes: Sizes) -> Transformer:
-    """A stateful Llama decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
+    """Build a stateful Llama decoder: input_ids, attention_mask, position_ids, beam_idx -> logits."""
     w = _Writer(Net("llama"), np.random.default_rng(seed))
     write_llama(w, sizes)
     return Transformer(w.net.build(), w.weights, sizes)
 
 
 def write_llama(w: _Writer, sizes: Sizes, tied: bool = False) -> None:
-    """The net of `llama`. With ``tied``, the head has the embedding's weights, and logits are those of the last token,
-    as OpenVINO GenAI cuts models for text generation."""
+    """Build the net of `llama`. With ``tied``, the head shares the embedding's weights, and only the last token has
+    logits, as OpenVINO GenAI slices models for text generation."""
     net, width, head, keys = w.net, sizes.width, sizes.head, sizes.heads // sizes.shared
     ids, mask, positions = (net.parameter("i64", (-1, -1), n) for n in ("input_ids", "attention_mask", "position_ids"))
     beam = net.parameter("i32", (-1,), "beam_idx")
@@ -341,7 +341,7 @@ def write_llama(w: _Writer, sizes: Sizes, tied: bool = False) -> None:
 
 
 def _angles(w: _Writer, positions: Port, head: int) -> tuple[Port, Port]:
-    """Cosines and sines, [batch, 1, time, head]."""
+    """Return cosines and sines, [batch, 1, time, head]."""
     where = w("Convert", [w("Unsqueeze", [positions, w.number(1)])], kind="f32", destination_type="f32")
     frequencies = w.net.const((10000 ** (-np.arange(0, head, 2) / head)).astype("f4").reshape(1, -1, 1))
     angles = w("MatMul", [frequencies, where], transpose_a=False, transpose_b=False)
@@ -356,5 +356,5 @@ def _rotated(w: _Writer, x: Port, cos: Port, sin: Port, head: int) -> Port:
         return w("Slice", [x, w.i64(start), w.i64(stop), w.i64(1), w.i64(3)], 8)
 
     minus = w("Convert", [w.number(-1, "i32")], kind="f32", destination_type="f32")
-    turned = w("Concat", [w.add(half(head // 2, 2**63 - 1), minus, "Multiply"), half(0, head // 2)], axis=-1)
-    return w.add(w.add(x, cos, "Multiply"), w.add(turned, sin, "Multiply"))
+    rotated = w("Concat", [w.add(half(head // 2, 2**63 - 1), minus, "Multiply"), half(0, head // 2)], axis=-1)
+    return w.add(w.add(x, cos, "Multiply"), w.add(rotated, sin, "Multiply"))

@@ -1,1 +1,1 @@
-"""ONNX's own tests of its operators, converted by OpenVINO: models, inputs and results that nobody here has chosen."""
+"""ONNX's own tests of its operators, converted by OpenVINO: models, inputs and results from an independent source."""

@@ -1,9 +1,9 @@
-"""The node tests of the `onnx` package, and what a library makes of one.
+"""Node tests of the `onnx` package, and a check of a library against one of them.
 
     python -m tests.onnx_nodes.suite
 
-runs all of them with OpenVINO, each converted and computed in f32, and writes excluded.txt: those that it does not
-pass, with what it says.
+runs all of them with OpenVINO, each converted and computed in f32, and writes excluded.txt: the tests that it does not
+pass, with its messages.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ IR = tuple[bytes, bytes]
 
 
 class Unfit(Exception):
-    """A test that holds something else than tensors."""
+    """Error for a test whose values are not tensors."""
 
 
 @cache
 def suite() -> dict[str, Any]:
-    """ONNX's tests by name."""
+    """Return ONNX's tests by name."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -45,15 +45,15 @@ def suite() -> dict[str, Any]:
 
 
 def excluded() -> dict[str, str]:
-    """The tests that OpenVINO does not pass, and why."""
+    """Return the tests that OpenVINO does not pass, with the reasons."""
     lines = EXCLUDED.read_text(encoding="utf-8").splitlines() if EXCLUDED.exists() else []
     return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
 
 
 def convert(case: Any) -> IR:
-    """The IR that OpenVINO makes of the model."""
+    """Convert the model of a test to IR with OpenVINO."""
     ov = judge.openvino()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CI="true"):  # which sends no telemetry
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CI="true"):  # no telemetry
         path = Path(folder) / "model"
         path.with_suffix(".onnx").write_bytes(case.model.SerializeToString())
         ov.save_model(ov.convert_model(path.with_suffix(".onnx")), path.with_suffix(".xml"), compress_to_fp16=False)
@@ -61,7 +61,7 @@ def convert(case: Any) -> IR:
 
 
 def array(value: Any) -> Array:
-    """A value of a test as an array: they are arrays, numbers, or tensors of types that NumPy does not know."""
+    """Convert a value of a test (an array, a number, or a tensor of a type that NumPy lacks) to an array."""
     from onnx import TensorProto, numpy_helper
 
     if isinstance(value, TensorProto):
@@ -73,16 +73,16 @@ def array(value: Any) -> Array:
 
 
 def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) -> None:
-    """AssertionError unless ``library`` (openvino, ovgpu) gives what the test expects; its errors are passed on."""
+    """Assert that ``library`` (openvino, ovgpu) gives the expected results. Its own errors are passed on."""
     core = library.Core()
     compiled = core.compile_model(core.read_model(*ir), device, config)
     ports = {name: i for i, port in enumerate(compiled.inputs)
              for name in (*port.get_names(), port.get_node().get_friendly_name())}
     graph = case.model.graph
-    for given, wanted in case.data_sets:
+    for given, expected in case.data_sets:
         feeds = {ports[x.name]: array(a) for x, a in zip(graph.input, given, strict=True) if x.name in ports}
         assert len(feeds) == len(compiled.inputs)
-        results = [array(a) for a in wanted]
+        results = [array(a) for a in expected]
         typed = [(feeds[i], name_of(feeds[i].dtype)) for i in range(len(feeds))]
         found = judge.infer(library, compiled.create_infer_request(), typed)
         for x, (got, kind), want in zip(graph.output, found, results, strict=True):
@@ -96,7 +96,7 @@ def check(library: Any, case: Any, ir: IR, device: str, config: dict[str, Any]) 
 
 
 def refusal(case: Any) -> str | None:
-    """Why OpenVINO does not pass a test, in a line."""
+    """Return the reason why OpenVINO does not pass a test in one line, or None if it passes."""
     try:
         ir = convert(case)
     except Exception as error:
@@ -113,14 +113,14 @@ def refusal(case: Any) -> str | None:
 
 
 def reason(error: Exception) -> str:
-    """The end of a message, where OpenVINO says what is wrong, without places in its source."""
+    """Return the end of a message, where OpenVINO names the fault, without locations in its source."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not re.match(r"(Exception from|Check .* failed|--? ?$)", line)]
+    rest = [line for line in lines if line and not re.match(r"(Exception from|Check .* failed|--? ?$)", line)]
     if isinstance(error, AssertionError):
-        told = [line for line in told if line.startswith(("output", "Mismatched", "nan location", "inf location"))][:2]
+        rest = [line for line in rest if line.startswith(("output", "Mismatched", "nan location", "inf location"))][:2]
     else:
-        told = told[-1:]
-    return re.sub(r"^-- |\s+", " ", "; ".join(told)).strip()[:160]
+        rest = rest[-1:]
+    return re.sub(r"^-- |\s+", " ", "; ".join(rest)).strip()[:160]
 
 
 def refusals() -> Iterator[tuple[str, str]]:
@@ -131,7 +131,7 @@ def refusals() -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Writes the list of exclusions."""
+    """Write the list of exclusions."""
     with np.errstate(all="ignore"):
         found = dict(refusals())
     import onnx

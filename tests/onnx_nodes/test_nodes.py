@@ -1,4 +1,4 @@
-"""Every node test of ONNX that OpenVINO passes."""
+"""All node tests of ONNX that OpenVINO passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that all elementwise tables share: shapes, element types, broadcasting and special values."""
+"""Cases that all elementwise tables share: shapes, element types, broadcasting and special values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,9 @@ def unary(op: str, version: str, low: float = -4.0, high: float = 4.0, *,
           kinds: Sequence[str] = ("f16", "bf16"), attrs: Mapping[str, Any] | None = None,
           double: Callable[..., Any] | None = None, integers: Mapping[str, Numbers] | None = None,
           tag: str = "", **case: Any) -> list[Case]:
-    """An op of one input over shapes and element types, with values in [low, high).
+    """Return cases of an op of one input over shapes and element types, with values in [low, high).
 
-    `double` is the function in f64 (OpenVINO computes most in f32); `tag` sets ids of several calls apart.
+    `double` is the function in f64 (OpenVINO computes most in f32); `tag` distinguishes the ids of several calls.
     """
     numbers: Numbers = {"low": low, "high": high}
 
@@ -55,9 +55,9 @@ def binary(op: str, version: str, first: Numbers | None = None, second: Numbers 
            kind: str = "f32", kinds: Sequence[str] = (), attrs: Mapping[str, Any] | None = None,
            double: Callable[..., Any] | None = None, pdpd: Callable[..., Any] | None = None,
            **case: Any) -> list[Case]:
-    """An op of two inputs over broadcasting and element types; `first` and `second` are their ranges.
+    """Return cases of an op of two inputs over broadcasting and element types; `first` and `second` are their ranges.
 
-    `double` is the function in f64, `pdpd` in `kind` where the two differ.
+    `double` is the function in f64, and `pdpd` the function in `kind` where the two differ.
     """
 
     def row(id: str, a: tuple[int, ...], b: tuple[int, ...], kind: str = kind, const: bool = False,
@@ -81,20 +81,21 @@ def binary(op: str, version: str, first: Numbers | None = None, second: Numbers 
 
 
 def mixed(op: str, version: str, kind: str, other: str) -> Case:
-    """Two element types, which no op of the family takes."""
+    """Return a case of two element types, which no op of the family accepts."""
     return Case(op, version, [In((2, 3), kind), In((2, 3), other)], id=f"{kind}_{other}", error="(?i)type")
 
 
 def pairs(op: str, version: str, values: Any = None, kind: str = "f32", id: str | None = None,
           **case: Any) -> Case:
-    """Every value against every value."""
+    """Return a case that combines every value with every value."""
     values = specials(kind) if values is None else np.asarray(values)
     inputs = [given(values[:, None], kind), given(values[None, :], kind)]
     return Case(op, version, inputs, id=id or f"pairs_{kind}", **case)
 
 
 def _pdpd(function: Callable[..., Any] | None) -> dict[str, Any]:
-    """pdpd aligns the second input at axis 0. OpenVINO's plugin decomposes some ops without it."""
+    """Return the expectation for pdpd, which aligns the second input at axis 0. OpenVINO's plugin ignores pdpd where it
+    decomposes an op."""
     return {"expect": lambda a, b: function(a, b[:, :, None])} if function else {}
 
 
@@ -110,7 +111,7 @@ def shapes(least: int = 0, most: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def fitting(draw: st.DrawFn, count: int, mode: str = "numpy") -> list[tuple[int, ...]]:
-    """Shapes of several inputs that broadcast to each other; with pdpd, to the first one, from axis 0 on."""
+    """Draw shapes of several inputs that broadcast to each other; with pdpd, to the first one, from axis 0 on."""
     whole = draw(shapes())
     if mode == "none":
         return [whole] * count
@@ -124,10 +125,10 @@ def fitting(draw: st.DrawFn, count: int, mode: str = "numpy") -> list[tuple[int,
 @st.composite
 def redrawn(draw: st.DrawFn, rows: Sequence[Runnable], modes: Sequence[str] = (),
             kinds: Mapping[str, Sequence[str]] | None = None) -> Case:
-    """A row of a table with other shapes: random values from the same range, given ones in any order.
+    """Draw a row of a table with other shapes: random values from the same range, or given values in any order.
 
-    The values that a row of the table is judged by are valid in all shapes, by its own oracle. ``modes`` are those
-    of auto_broadcast, ``kinds`` the element types that others may be replaced by.
+    The values of a judged row are valid in all shapes, with the same oracle. ``modes`` are values of auto_broadcast,
+    and ``kinds`` maps an element type to others that may replace it.
     """
     judged = [row for row in rows if isinstance(row, Case) and row.judged and row.expect is None]
     group = draw(st.sampled_from(sorted({row.group for row in judged})))
@@ -138,7 +139,7 @@ def redrawn(draw: st.DrawFn, rows: Sequence[Runnable], modes: Sequence[str] = ()
         kind = draw(st.sampled_from((row.inputs[0].dtype, *kinds.get(row.inputs[0].dtype, ()))))
         inputs = [replace(x, dtype=kind) for x in inputs]
     attrs = {**row.attrs, "auto_broadcast": mode} if modes else row.attrs
-    # the plugin decomposes some ops without pdpd
+    # the plugin ignores pdpd where it decomposes an op
     return replace(row, inputs=inputs, attrs=attrs, id=None, oracle="evaluate" if mode == "pdpd" else row.oracle)
 
 

@@ -18,7 +18,7 @@ COMPARE = [
     *(case for op, function in COMPARISONS.items()
       for case in binary(op, "opset1", FEW, FEW, kinds=KINDS, double=function, outputs=BOOLEAN)),
     *(pairs(op, "opset1", [-1, 0, 1], "i32", "order", outputs=BOOLEAN) for op in COMPARISONS),
-    # the plugin compares integers as floats, i64 as i32, and takes NaN for greater
+    # the plugin compares integers as floats, i64 as i32, and treats NaN as greater
     *(pairs(op, "opset1", kind=kind, outputs=BOOLEAN, oracle="evaluate") for op in COMPARISONS
       for kind in ("f32", "f16", "bf16", "i32", "i64", "u64", "boolean")),
     *(pairs(op, "opset1", kind="f64", outputs=BOOLEAN, expect=function)
@@ -32,7 +32,7 @@ FLAGS = [{"detect_negative": a, "detect_positive": b} for a in (True, False) for
 
 CLASSIFY = [
     *(case for op in TESTS for case in unary(op, "opset10", outputs=BOOLEAN)),
-    # to the plugin denormals are not finite, and infinities of f64 are
+    # the plugin treats denormals as not finite, and f64 infinities as finite
     *(Case(op, "opset10", [given(special_floats(kind))], {}, BOOLEAN, id=f"special_{kind}", expect=function)
       for op, function in TESTS.items() for kind in ("f32", "f16", "bf16", "f64")),
     *(Case("IsInf", "opset10", [given(special_floats(kind))], flags, BOOLEAN)
@@ -74,7 +74,7 @@ SELECT = [
     select((3, 5), (3, 5), (3,), attrs=PDPD, id="pdpd_else"),
     Case("Select", "opset1", [In((3, 5), "boolean", const=True), In((3, 5)), In((5,))], id="const_condition"),
     Case("Select", "opset1", [In((3, 5), "boolean"), In((3, 5)), In((), const=True)], id="const_else"),
-    # what the condition does not take must not leak
+    # values that the condition does not select must not affect the result
     Case("Select", "opset1", [given(np.isnan(SPECIAL)), In((22,)), given(SPECIAL)], id="nan_not_taken",
          expect=numpy_select),
     Case("Select", "opset1", [given(np.isfinite(SPECIAL)), given(SPECIAL), In((), "f32")], id="special"),

@@ -1,4 +1,4 @@
-"""Convert, ConvertLike, ConvertPromoteTypes and Identity: from every element type to every other."""
+"""Convert, ConvertLike, ConvertPromoteTypes and Identity, for all pairs of element types."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tests.ops.elementwise_cases import redrawn, shapes
 
 PLAIN = (*FLOATS, *INTEGERS, "boolean")
 STORED = ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4", "i4", "u4", "u1", "u2", "u3", "u6")
-# Fractions are cut off; what does not fit in 8 bits wraps.
+# Fractions are truncated, and values out of range of 8 bits wrap.
 WRAPPING = [-300.5, -129, -128.9, -1.7, -0.5, -0.0, 0.0, 0.3, 0.5, 1.5, 2.5, 127.9, 128, 255.9, 256, 300.5]
 FRACTIONS = [-0.0, 0.0, 0.3, 0.5, 0.9, 1.0, 1.5, 2.5, 100.9]
 # Between the values of f8 and f4, ties included, and within the range of all.
@@ -27,9 +27,9 @@ def convert(data: Any, source: str, target: str, id: str, **case: Any) -> Case:
 
 
 def between(sources: Sequence[str], targets: Sequence[str], prefix: str = "", **options: Any) -> list[Case]:
-    """Values from 0 to 9, where every type agrees, of every source to every target.
+    """Return cases of values from 0 to 9, which every type can represent, for every source and target.
 
-    Equal types are not asked of OpenVINO, whose plugin confuses buffers when an input is passed through.
+    OpenVINO does not judge equal types, since its plugin confuses buffers when an input is passed through.
     """
     return [convert(In((3, 7), a, low=0, high=9.9 if is_float(a) else 9, **options), a, b, f"{prefix}{a}_{b}",
                     expect=np.copy if a == b else None)

@@ -1,4 +1,4 @@
-"""Convert where values do not fit: low bits of narrow integers, the ends of f8, f4 and nf4; and all pairs of types."""
+"""Convert for values out of range: low bits of small integers, limits of f8, f4 and nf4; and all pairs of types."""
 from __future__ import annotations
 
 import functools
@@ -16,7 +16,7 @@ from ovgpu.types import Type
 from tests.harness import Case, In, check, given, sweep
 from tests.ops.elementwise_cases import redrawn
 
-NARROW = ("u1", "u2", "u3", "u4", "u6", "i4")
+FEW_BITS = ("u1", "u2", "u3", "u4", "u6", "i4")
 FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 1.5, 2.5, -1.5, 7.9, 300.5, -300.5, 1e5, -1e5, 3e9, -3e9,
           np.inf, -np.inf, np.nan]
 INTEGERS = [0, 1, 2, 7, 8, 15, 16, 17, -1, -7, -8, -9, 127, 128, 255, 256, -128, -129, 70000, 2**31 - 1, -(2**31)]
@@ -31,10 +31,10 @@ def convert(data: Any, source: str, target: str, id: str, **case: Any) -> Case:
 CASES = [
     # The plugin has no u3 and u6.
     *(convert(FLOATS, "f32", target, "low_bits", oracle="evaluate")
-      for target in (*NARROW, "i8", "u8", "i16", "u16")),
+      for target in (*FEW_BITS, "i8", "u8", "i16", "u16")),
     *(convert(INTEGERS, "i32", target, "low_bits", oracle="evaluate")
-      for target in (*NARROW, "i8", "u8", "i16", "u64")),
-    *(convert([v for v in SMALL if v != np.inf], "f16", target, "low_bits", oracle="evaluate") for target in NARROW),
+      for target in (*FEW_BITS, "i8", "u8", "i16", "u64")),
+    *(convert([v for v in SMALL if v != np.inf], "f16", target, "low_bits", oracle="evaluate") for target in FEW_BITS),
     *(convert(np.multiply(SMALL, sign), "f32", target, f"ends_{sign}")
       for sign in (1, -1) for target in ("f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "nf4")),
     *(convert([np.nan, 1, np.nan], "f32", target, "nan")
@@ -56,7 +56,7 @@ TYPES = [getattr(Type, name) for name in (
 
 
 def ones(kind: Type, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Ones of any type: for nf4 the last one of its codes."""
+    """Return ones of any type, which is the last code for nf4."""
     return np.full(shape, 15 if kind == Type.nf4 else 1, np.int8).astype(kind.storage)
 
 
@@ -78,7 +78,7 @@ def test_every_pair_of_types(source: Type, target: Type) -> None:
 
 
 def run(op: Convert, x: np.ndarray[Any, Any], target: Type) -> np.ndarray[Any, Any]:
-    """What the planned form writes."""
+    """Return the result of the planned form."""
     out = np.empty(x.shape, target.storage)
     workspace = op.workspace([Spec(Type.of(x.dtype), x.shape)], [Spec(target, x.shape)])
     scratch = [np.empty(shape, kind.storage) for kind, shape in workspace]
@@ -91,7 +91,7 @@ def run(op: Convert, x: np.ndarray[Any, Any], target: Type) -> np.ndarray[Any, A
 
 
 def test_one_op_serves_many_types() -> None:
-    """An op remembers nothing of the inputs that it was inferred with."""
+    """An op does not depend on the inputs of an earlier inference."""
     op, like = Convert(destination_type=Type.f32), ConvertLike()
     op.infer(Spec(Type.nf4, (2,)))
     like.infer(Spec(Type.nf4, (2,)), Spec(Type.f32, ()))

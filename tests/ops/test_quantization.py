@@ -1,4 +1,4 @@
-"""FakeQuantize and FakeConvert: ranges of every shape, their order, ties, saturation; and random ones."""
+"""FakeQuantize and FakeConvert: shapes and order of ranges, ties and saturation, and random cases."""
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 def ranges(*shapes: Shape, kind: str = "f32", const: bool = True, order: int = 1) -> list[In]:
-    """Lower and upper bounds of the input range and of the output range."""
+    """Return lower and upper bounds of the input range and of the output range."""
     bounds = [(-2.0, -0.5), (0.5, 2.0)][::order]
     shapes = shapes * (4 // len(shapes))
     return [In(shape, kind, const=const, low=low, high=high) for shape, (low, high) in zip(shapes, bounds * 2)]
@@ -72,7 +72,7 @@ QUANTIZE = [
 
 
 def formula(x: Any, in_low: Any, in_high: Any, out_low: Any, out_high: Any, levels: int) -> Any:
-    """The specification's, in f64."""
+    """Return FakeQuantize by the specification's formula, in f64."""
     kind = x.dtype
     x, in_low, in_high, out_low, out_high = (a.astype(np.float64) for a in (x, in_low, in_high, out_low, out_high))
     value = np.rint((x - in_low) / (in_high - in_low) * (levels - 1)) / (levels - 1) * (out_high - out_low) + out_low
@@ -81,14 +81,15 @@ def formula(x: Any, in_low: Any, in_high: Any, out_low: Any, out_high: Any, leve
 
 
 def halves() -> np.ndarray[Any, Any]:
-    """Every finite f16, and numbers beyond them."""
+    """Return every finite f16, and numbers out of its range, as f32."""
     with np.errstate(all="ignore"):
         found = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
     return np.append(found[np.isfinite(found)], np.array([7e4, -1e30, np.inf, -np.inf, 1e-30], np.float32))
 
 
 def rounds(x: Any, shape: Shape = (), kind: str = "f8e4m3", shift: bool = False, **options: Any) -> Case:
-    """Scaled by any numbers in f32; by powers of two else, of which the plugin's product is exact as well."""
+    """Return a FakeConvert scaled by any numbers in f32, or by powers of two in other types, for which the plugin's
+    products are exact, too."""
     x = In(x) if isinstance(x, tuple) else x
     scale = In(shape, x.dtype, const=True, low=0.5, high=3)
     if x.dtype != "f32":
@@ -122,7 +123,7 @@ test_cases = check([*QUANTIZE, *ROUND])
 
 @st.composite
 def quantizations(draw: st.DrawFn) -> Case:
-    """Ranges that broadcast in any way, and may descend."""
+    """Draw a FakeQuantize whose ranges broadcast in any way, and may descend."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
 
     def broadcast() -> Shape:
@@ -146,10 +147,10 @@ def conversions(draw: st.DrawFn) -> Case:
                   shift=kind == "f32" and draw(st.booleans()))
 
 
-# ---- a network whose activations are quantised to 8 bits, and whose weights are stored in them
+# ---- a network with 8-bit activations and weights
 
 def quantized() -> Net:
-    """As nncf writes it: two convolutions, their mean over the pixels, and a classifier."""
+    """Return a network as nncf writes it: two convolutions, the mean over all pixels, and a classifier."""
     rng, net = np.random.default_rng(11), Net()
 
     def fake(x: Port, low: float, high: float) -> Port:
@@ -175,8 +176,8 @@ def quantized() -> Net:
 
 
 def test_a_quantized_network(device: str) -> None:
-    """Equal to OpenVINO's CPU plugin as far as that is to itself: where a sum that is rounded in another order ends
-    on the other side of a level, so does one of inputs that differ in the last bit."""
+    """The result is as close to OpenVINO's CPU plugin as the plugin's results are for inputs that differ in the last
+    bit: another order of summation may move a value to another level."""
     net, core = quantized(), judge.core()
     request = compile(net, "static", device)
     in_f32 = judge.CONFIG | {"LP_TRANSFORMS_MODE": "NO"}  # 8-bit sums saturate on processors without VNNI

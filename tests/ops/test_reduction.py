@@ -26,7 +26,7 @@ AXES = {
 
 
 def axes(op: str, version: str, x: In) -> Iterator[Case]:
-    """Which axes, in which form; ``x`` has rank 4."""
+    """Yield cases of all kinds of axes, for an ``x`` of rank 4."""
     tol = Sum(210) if x.dtype.startswith("f") else None
     for text, over in AXES.items():
         for keep_dims in (False, True):
@@ -70,7 +70,7 @@ def empty(op: str, kind: str, oracle: Oracle = "auto") -> Case:
 
 
 EMPTY = [
-    *(empty(op, kind, "evaluate" if op == "ReduceMin" else "auto")  # the plugin: infinity, or the greatest finite f32
+    *(empty(op, kind, "evaluate" if op == "ReduceMin" else "auto")  # the plugin gives infinity or the f32 maximum
       for op in ARITHMETIC for kind in ("f32", "i32", "i8")),
     # the plugin computes i64 in i32
     *(empty(op, "i64", "evaluate") for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd")),
@@ -91,7 +91,7 @@ VALUES = [
     Case("ReduceL2", "opset4", [given([[1, 2, 6]], "i32"), const([1])], id="l2_truncates"),
     *(Case(op, ARITHMETIC[op], [given([[1, np.nan, 3]], "f32"), const([1])], id="nan")
       for op in ARITHMETIC if op not in ("ReduceMax", "ReduceMin")),
-    # both judges lose the NaN, depending on where it is
+    # the plugin and the reference both lose the NaN, depending on its position
     *(Case(op, "opset1", [given([[1, np.nan, 3]], "f32"), const([1])], id="nan",
            expect=np.array([np.nan], np.float32)) for op in ("ReduceMax", "ReduceMin")),
 ]
@@ -120,9 +120,9 @@ def drawn(draw: st.DrawFn) -> Case:
     over = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, unique_by=lambda n: n % len(shape)))
     axes = In((len(over),), "i64" if wide else "i32", over, const=draw(st.booleans()))
     terms = math.prod(shape[axis] for axis in over)
-    if terms == 0 and kind == "bf16":  # the plugin's greatest of none is finite there, and infinite in f16
+    if terms == 0 and kind == "bf16":  # the plugin's maximum of none is finite for bf16, and infinite for f16
         kind = "f32"
-    if kind in ("i8", "u8") and terms > 12:  # the plugin saturates 8-bit sums on the way as well
+    if kind in ("i8", "u8") and terms > 12:  # the plugin saturates partial 8-bit sums, too
         kind = "i32"
     low, high = {"ReduceProd": (0.5, 1.5), "ReduceL2": (1, 2)}.get(op, (None, None))
     return Case(op, ARITHMETIC.get(op, "opset1"), [In(shape, kind, low=low, high=high), axes],

@@ -15,17 +15,17 @@ WORDS = ["OMZ", "", "GenAI", " ", "2024", "日本語"]
 
 
 def symbols(count: int) -> In:
-    """Random letters."""
+    """Return random letters."""
     letters = np.frombuffer(string.ascii_letters.encode(), np.uint8)
     return In((count,), "u8", lambda rng: rng.choice(letters, count))
 
 
 def pack(begins: Any, ends: Any, text: str | int | In = TEXT, kind: str = "i32", **case: Any) -> Case:
-    """Of a given text, or of so many random letters."""
+    """Return a StringTensorPack of a given text, or of ``text`` random letters."""
     if not isinstance(text, In):
         text = given(np.frombuffer(text.encode(), np.uint8)) if isinstance(text, str) else symbols(text)
-    places = [x if isinstance(x, In) else given(np.array(x, kind.replace("i", "int")), kind) for x in (begins, ends)]
-    return Case("StringTensorPack", "opset15", [*places, text], outputs=["string"], **case)
+    bounds = [x if isinstance(x, In) else given(np.array(x, kind.replace("i", "int")), kind) for x in (begins, ends)]
+    return Case("StringTensorPack", "opset15", [*bounds, text], outputs=["string"], **case)
 
 
 def unpack(words: Any, **case: Any) -> Case:
@@ -48,7 +48,7 @@ PACK = [
     pack(const([[[0, 0]], [[2, 6]]], "i64"), const([[[0, 2]], [[6, 9]]], "i64"), 9, id="constant_places"),
     pack([1, 3], [3, 6], const(list(b"letters"), "u8"), id="constant_symbols"),
     pack(const([1, 3], "i32"), const([3, 6], "i32"), const(list(b"letters"), "u8"), id="constant",
-         expect=np.array(["et", "ter"])),  # OpenVINO does not compute it
+         expect=np.array(["et", "ter"])),  # OpenVINO cannot compute it
 ]
 
 UNPACK = [

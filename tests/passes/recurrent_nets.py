@@ -30,11 +30,11 @@ def over_time(step: Step, states: int = 1, outputs: Sequence[tuple[int, bool]] =
               enter: Shape | None = None, look: Shape | None = None, leave: Shape | None = None,
               keep: Shape | None = None, into: dict[str, int] | None = None, out: dict[str, int] | None = None,
               kind: str = "f32", out_axis: int | None = None) -> Net:
-    """A TensorIterator over ``axis`` of x [batch, time, features] (or time first).
+    """Build a TensorIterator over ``axis`` of x [batch, time, features] (or time first).
 
-    ``step`` makes of a frame and states the next states; outputs are (state, whether all of them). A slice becomes
-    a frame by ``enter``, a carried tensor of the shape ``carried`` becomes a state by ``look`` and is made of one by
-    ``keep``, and ``leave`` makes the part of a concatenation. ``into`` and ``out`` are those of the port maps.
+    ``step`` computes the next states from a frame and states; ``outputs`` are (state, whether of all steps). ``enter``
+    converts a slice to a frame, ``look`` a carried tensor (of shape ``carried``) to a state, ``keep`` a state back to
+    it, and ``leave`` a state to a part of a concatenation. ``into`` and ``out`` are attributes of the port maps.
     """
     net, body = Net(), Net()
     shape = shape or ((batch, -1, FEATURES) if axis == 1 else (-1, batch, FEATURES))
@@ -63,7 +63,7 @@ def over_time(step: Step, states: int = 1, outputs: Sequence[tuple[int, bool]] =
 
 def looped(step: Step, states: int = 1, *, batch: int = 2, axis: int = 1, trips: Callable[[Net, Port], Port] | int = 6,
            index: str = "scalar", condition: Any = True, limit_of_body: bool = True) -> Net:
-    """A Loop whose body gathers frame i of an input that enters whole, as ONNX's are; x [batch, 6, features]."""
+    """Build a Loop whose body gathers frame i of an unsliced input, as in ONNX; x [batch, 6, features]."""
     net, body = Net(), Net()
     x = net.parameter("f32", (batch, 6, FEATURES) if axis == 1 else (6, batch, FEATURES), "x")
     whole = body.parameter("f32", (batch, 6, FEATURES) if axis == 1 else (6, batch, FEATURES))
@@ -85,7 +85,7 @@ def looped(step: Step, states: int = 1, *, batch: int = 2, axis: int = 1, trips:
 
 
 def stateful(batch: int = 1) -> Net:
-    """An LSTM over the frames of a chunk, whose states go on from chunk to chunk."""
+    """Build an LSTM over the frames of a chunk, whose states carry over from chunk to chunk."""
     net, body = Net(), Net()
     x = net.parameter("f32", (batch, -1, FEATURES), "x")
     xi = body.parameter("f32", (batch, 1, FEATURES))
@@ -103,7 +103,7 @@ def stateful(batch: int = 1) -> Net:
 
 
 def cell(kind: str, bias: bool = True, version: str | None = None, **attributes: Any) -> Step:
-    """A cell op with constant weights."""
+    """Return a step that is a cell op with constant weights."""
     gates = {"LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}[kind]
     rows = gates + bool(attributes.get("linear_before_reset"))
     version = version or {"LSTMCell": "opset4", "GRUCell": "opset3", "RNNCell": "opset1"}[kind]
@@ -131,13 +131,13 @@ def prepared(net: Net, variant: Any = "static") -> Model:
 
 
 def layers(model: Model) -> list[str]:
-    """The ops that are more than another look at a tensor, or constant."""
+    """Return the names of the ops that are neither views nor constants."""
     skipped = {"Parameter", "Constant", "Result", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
     return [n.op.name for n in model.ops if n.op.name not in skipped]
 
 
 def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks a scenario's outputs against those of the loops as they are written; with dynamic shapes, too."""
+    """Assert that a scenario's outputs equal those of the loops as written, also with dynamic shapes."""
     for variant in scenario.variants:
         model = ov.Core().read_model(*scenario.net.build(variant))
         sequence = ov.Core().compile_model(model, "CPU").create_infer_request()
@@ -147,9 +147,9 @@ def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) ->
         for step in scenario.steps:
             assert isinstance(step, Infer)
             inputs = list(step.inputs.values())
-            for found, wanted in zip(sequence.infer(inputs).to_tuple(), loop.infer(inputs).to_tuple(), strict=True):
-                assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), variant
-                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=variant)
+            for found, expected in zip(sequence.infer(inputs).to_tuple(), loop.infer(inputs).to_tuple(), strict=True):
+                assert (found.shape, found.dtype) == (expected.shape, expected.dtype), variant
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=variant)
 
 
 __all__ = ["BACKWARDS", "FEATURES", "HIDDEN", "axes", "cell", "frames", "i64", "layers", "looped", "over_time",

@@ -1,4 +1,4 @@
-"""Activation functions that are spelled out become one layer: which spellings, what stays, values on both backends."""
+"""Decomposed activation functions become one layer: matched forms, unmatched forms, values on both backends."""
 from __future__ import annotations
 
 from math import pi, sqrt
@@ -17,7 +17,7 @@ SHAPE = (2, 3, 8)
 
 
 class Maths(Net):
-    """A net of layers of one type."""
+    """Net of layers of one type."""
 
     def __init__(self, kind: str = "f32") -> None:
         super().__init__()
@@ -66,13 +66,13 @@ def softmax(n: Maths, x: Port, axis: int = -1, most: bool = True) -> Port:
     return n.div(e, n.reduce("ReduceSum", e, axis))
 
 
-SPELLINGS: dict[str, tuple[str, Any]] = {
+PATTERNS: dict[str, tuple[str, Any]] = {
     "bert": ("Gelu", lambda n, x: n.mul(n.mul(x, 0.5), n.add(1, n.erf(n.div(x, 1.4142135))))),
     "product of sum": ("Gelu", lambda n, x: n.mul(x, n.mul(n.add(n.erf(n.mul(x, sqrt(0.5))), 1), 0.5))),
     "half last": ("Gelu", lambda n, x: n.mul(0.5, n.mul(n.add(n.erf(n.mul(sqrt(0.5), x)), 1), x))),
     "divided by 2": ("Gelu", lambda n, x: n.div(n.mul(x, n.add(n.erf(n.div(x, sqrt(2))), 1)), 2)),
     "half inside": ("Gelu", lambda n, x: n.mul(n.add(0.5, n.mul(0.5, n.erf(n.div(x, sqrt(2))))), x)),
-    "of a product": ("Multiply Gelu", lambda n, x: SPELLINGS["bert"][1](n, n.mul(x, 3))),
+    "of a product": ("Multiply Gelu", lambda n, x: PATTERNS["bert"][1](n, n.mul(x, 3))),
     "tanh": ("Gelu", lambda n, x: n.mul(n.mul(0.5, x), n.add(1, n.tanh(n.mul(sqrt(2 / pi), cubic(n, x)))))),
     "tanh of a product": ("Gelu", lambda n, x: n.mul(x, n.mul(0.5, n.add(n.tanh(n.mul(
         n.mul(x, 0.79788456), n.add(1, n.mul(n.mul(0.044715, x), x)))), 1)))),
@@ -98,22 +98,22 @@ def layers(net: Net) -> str:
     return " ".join(n.op.name for n in model.ops if n.op.name not in ("Parameter", "Constant", "Result"))
 
 
-def build(spell: Any, kind: str = "f32") -> Net:
+def build(pattern: Any, kind: str = "f32") -> Net:
     net = Maths(kind)
-    net.result(spell(net, net.x))
+    net.result(pattern(net, net.x))
     return net
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
 def test_found(name: str, kind: str) -> None:
-    wanted, spell = SPELLINGS[name]
-    assert layers(build(spell, kind)) == wanted
+    expected_layers, pattern = PATTERNS[name]
+    assert layers(build(pattern, kind)) == expected_layers
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
-    net = build(SPELLINGS[name][1])
+    net = build(PATTERNS[name][1])
     x = np.random.default_rng(2).uniform(-7, 7, SHAPE).astype(np.float32)
     (expected,) = judge.Judge(*net.build()).expect([(x, "f32")])
     found = ov.Core().compile_model(ov.Core().read_model(*net.build()), device)([x])[0]

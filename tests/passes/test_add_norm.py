@@ -1,4 +1,4 @@
-"""Norms that compute the sums they normalise: which ones, and the values of both."""
+"""Norms that compute the sum they normalise: conditions of the fusion, and values of both results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def random(*shape: int) -> np.ndarray[Any, Any]:
 
 
 class Maker(Net):
-    """A net with the layers around residual connections."""
+    """Net with the layers around residual connections."""
 
     def op(self, type: str, *inputs: Port, version: int = 1, **attrs: Any) -> Port:
         port: Port = self.layer(type, f"opset{version}", inputs, attrs)
@@ -62,13 +62,13 @@ def merged(net: Net) -> Model:
 
 
 def steps(net: Net) -> list[str]:
-    """Every layer that is no port or constant, with its number of outputs if it is not one."""
+    """Return the names of all layers but ports and constants, with the number of outputs if above 1."""
     hidden = ("Parameter", "Result", "Constant")
     return [n.op.name + f" {len(n.outputs)}" * (len(n.outputs) > 1) for n in merged(net).ops if n.op.name not in hidden]
 
 
 def judged(net: Net, *inputs: Any, device: str, tol: float = 1e-5) -> None:
-    """As without the pass."""
+    """Assert equal results with and without the pass."""
     core = ov.Core()
     model = core.read_model(*net.build())
     as_they_are = {"INFERENCE_PRECISION_HINT": "dynamic"}
@@ -77,11 +77,11 @@ def judged(net: Net, *inputs: Any, device: str, tol: float = 1e-5) -> None:
         np.testing.assert_allclose(a, b, tol, tol)
 
 
-# ---- which sums
+# ---- fused sums
 
 @pytest.mark.parametrize("layer", ["norm", "rms"])
 def test_after_a_sum(layer: str, emulated: str) -> None:
-    """As in BERT: nobody else takes the sum."""
+    """The sum joins the norm, as in BERT, if it has no other user."""
     net = Maker()
     x = net.x(-1, -1, 32)
     assert net.done(getattr(net, layer)(net.op("Add", net.dense(x), x))) == ["MatMul", "AddNorm"]
@@ -91,7 +91,7 @@ def test_after_a_sum(layer: str, emulated: str) -> None:
 @pytest.mark.parametrize("layer", ["norm", "rms"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_before_a_layer(layer: str, bias: bool, emulated: str) -> None:
-    """As in GPT-2 and Llama: the sum goes on to the next one, and so on."""
+    """The sum is a second output if the next sum uses it, as in GPT-2 and Llama."""
     net = Maker()
     x = net.x(-1, -1, 32)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_two_norms_of_a_sum(emulated: str) -> None:
 
 
 def test_a_shape_that_is_asked_for(emulated: str) -> None:
-    """By someone who does not take the sum."""
+    """Only the shape of the sum is used besides."""
     net = Maker()
     x = net.op("Add", net.x(-1, -1, 32), net.x(-1, -1, 32))
     shape = net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"])
@@ -133,7 +133,7 @@ def test_a_shape_that_is_asked_for(emulated: str) -> None:
 
 
 def test_broadcasting(emulated: str) -> None:
-    """Embeddings of positions; and what turns out to grow only when it is run."""
+    """Operands may broadcast, such as embeddings of positions; one grows only at run time."""
     net = Maker()
     x = net.op("Add", net.op("Add", net.x(-1, -1, 32), net.x(1, -1, 32)), net.x(-1, -1, 32))
     assert net.done(net.norm(x)) == ["AddNorm"]
@@ -142,7 +142,7 @@ def test_broadcasting(emulated: str) -> None:
 
 
 def test_roundings(emulated: str) -> None:
-    """f16 is rounded after every sum, as without the pass."""
+    """Results in f16 are rounded after every sum, as without the pass."""
     net = Maker()
     x = net.op("Add", net.op("Add", net.x(kind="f16"), net.x(kind="f16")), net.x(kind="f16"))
     assert net.done(x, net.norm(x, "f16")) == ["AddNorm 2"]
@@ -168,7 +168,7 @@ def test_errors_are_those_of_the_layers(emulated: str) -> None:
         compiled([random(2, 3, 32), random(2, 2, 32)])
 
 
-# ---- what stays
+# ---- not fused
 
 def test_on_the_host() -> None:
     net = Maker()
@@ -199,6 +199,6 @@ def test_others_stay(reason: str) -> None:
 @pytest.mark.parametrize(("name", "count"), [
     ("bert", 5), ("gpt2", 5), ("llama", 4), ("whisper_encoder", 5), ("vit", 5)])
 def test_stored_models(name: str, count: int) -> None:
-    """All norms but those of inputs as they are."""
+    """All norms are fused but those of model inputs."""
     model = prepare(ov.Core().read_model(DATA / name / "model.xml"), fuse=True)
     assert sum(isinstance(node.op, AddNorm) for node in model.ops) == count

@@ -1,4 +1,4 @@
-"""Attention that is spelled out becomes one layer: which spellings of it, what stays, values on both backends."""
+"""Decomposed attention becomes one layer: matched patterns, unmatched ones, values on both backends."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.harness.layers import add, compare, convert, matmul, mul, op2, scalar
 MODELS = Path(__file__).parents[1] / "models" / "data"
 HEADS, LENGTH, WIDTH = 2, 5, 8
 SHAPE = (-1, LENGTH, HEADS, WIDTH)
-Spelling = Callable[[Net], Port]
+Pattern = Callable[[Net], Port]
 FUSED = ("Gelu", "MVN", "Rotary", "ScaledDotProductAttention")
 
 
@@ -33,7 +33,7 @@ def select(net: Net, *inputs: Port) -> Port:
 
 
 def heads(net: Net, name: str, order: tuple[int, ...] = (0, 2, 1, 3), kind: str = "f32") -> Port:
-    """[b, s, h, e] as [b, h, s, e]."""
+    """Transpose [b, s, h, e] to [b, h, s, e]."""
     return transpose(net, net.parameter(kind, SHAPE, name), order)
 
 
@@ -51,7 +51,7 @@ def mask(net: Net, shape: tuple[int, ...] = (-1, 1, 1, LENGTH), kind: str = "f32
 
 
 def bert(net: Net) -> Port:
-    """Keys transposed for good, scores divided, a mask added, dropout left over."""
+    """Build attention with transposed keys, divided scores, an added mask, and a leftover of dropout."""
     q, k, v = heads(net, "q"), heads(net, "k", (0, 2, 3, 1)), heads(net, "v")
     s = op2(net, "Divide", matmul(net, q, k), scalar(net, 2))
     return matmul(net, mul(net, softmax(net, add(net, s, mask(net))), scalar(net, 1)), v)
@@ -73,14 +73,14 @@ def usual_scale(net: Net) -> Port:
 
 
 def scaled_operands(net: Net) -> Port:
-    """As torch exports its own attention."""
+    """Scale queries and keys, as torch exports its own attention."""
     q, v = heads(net, "q"), heads(net, "v")
     k = mul(net, heads(net, "k", (0, 2, 3, 1)), scalar(net, 0.8))
     return matmul(net, softmax(net, add(net, mask(net), matmul(net, mul(net, q, scalar(net, 0.5)), k))), v)
 
 
 def selected(net: Net) -> Port:
-    """What is hidden is the least number."""
+    """Set masked scores to the lowest number."""
     q, k, v = qkv(net)
     hidden = compare(net, "Less", mask(net), scalar(net, 0))
     s = mul(net, scores(net, q, k), scalar(net, 0.3))
@@ -88,14 +88,14 @@ def selected(net: Net) -> Port:
 
 
 def kept(net: Net) -> Port:
-    """Selected from the scores, and a row of the mask."""
+    """Select unmasked scores by one row of the mask."""
     q, k, v = qkv(net)
     where = compare(net, "GreaterEqual", mask(net, (LENGTH,)), scalar(net, 0))
     return matmul(net, softmax(net, select(net, where, scores(net, q, k), scalar(net, -np.inf))), v)
 
 
 def two_masks(net: Net) -> Port:
-    """A bias, and what is hidden by minus infinity."""
+    """Add a bias, and mask with minus infinity."""
     q, k, v = qkv(net)
     where = compare(net, "GreaterEqual", mask(net), scalar(net, 0))
     bias = net.const(np.random.default_rng(3).standard_normal((HEADS, LENGTH, LENGTH)).astype(np.float32))
@@ -108,16 +108,16 @@ def values_in_columns(net: Net) -> Port:
     return matmul(net, softmax(net, scores(net, q, k)), v, tb=True)
 
 
-SPELLINGS: dict[str, tuple[Spelling, int]] = {
+PATTERNS: dict[str, tuple[Pattern, int]] = {
     f.__name__: (f, inputs) for f, inputs in (
         (bert, 5), (plain, 5), (transposed_again, 5), (usual_scale, 4), (scaled_operands, 5), (selected, 5),
         (kept, 5), (two_masks, 5), (values_in_columns, 5))
 }
 
 
-def build(spell: Spelling) -> Net:
+def build(pattern: Pattern) -> Net:
     net = Net()
-    net.result(spell(net))
+    net.result(pattern(net))
     return net
 
 
@@ -125,10 +125,10 @@ def attentions(net: Net) -> list[Any]:
     return [n for n in prepare(ov.Core().read_model(*net.build())).ops if isinstance(n.op, ScaledDotProductAttention)]
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
-    spell, inputs = SPELLINGS[name]
-    net = build(spell)
+    pattern, inputs = PATTERNS[name]
+    net = build(pattern)
     (node,) = attentions(net)
     assert len(node.inputs) == inputs
     rng = np.random.default_rng(1)
@@ -139,7 +139,7 @@ def test_values(name: str, device: str) -> None:
         values = [rng.standard_normal([batch if d.is_dynamic else d.get_length() for d in p.partial_shape])
                   .astype(np.float32) for p in model.inputs]
         for value in values[3:]:
-            value[..., 0] = 1  # is not hidden
+            value[..., 0] = 1  # this key is not masked
         (expected,) = reference.expect([(v, "f32") for v in values])
         np.testing.assert_allclose(request.infer(values).to_tuple()[0], expected.array, 2e-5, 2e-5)
 
@@ -157,7 +157,7 @@ def test_softmax_of_16_bits_in_f32(device: str) -> None:
     np.testing.assert_allclose(found, exact, 1e-3, 1e-3)
 
 
-# ---- what stays
+# ---- not matched
 
 def probabilities_as_well(net: Net) -> Port:
     q, k, v = qkv(net)
@@ -184,14 +184,14 @@ def scaled_mask(net: Net) -> Port:
 
 
 def merely_small(net: Net) -> Port:
-    """A number that leaves something of the scores of rows that are hidden as a whole."""
+    """Mask with a number that does not hide the scores of rows that are masked as a whole."""
     q, k, v = qkv(net)
     where = compare(net, "GreaterEqual", mask(net), scalar(net, 0))
     return matmul(net, softmax(net, select(net, where, scores(net, q, k), scalar(net, -10000))), v)
 
 
 def keys_in_columns(net: Net) -> Port:
-    """Keys that are stored transposed."""
+    """Take keys that are stored transposed."""
     q, v = heads(net, "q"), heads(net, "v")
     return matmul(net, softmax(net, matmul(net, q, net.parameter("f32", (-1, HEADS, WIDTH, LENGTH), "k"))), v)
 
@@ -221,22 +221,22 @@ def of_columns(net: Net) -> Port:
     return matmul(net, softmax(net, matmul(net, q, k, ta=True)), transpose(net, v, [0, 1, 3, 2]))
 
 
-@pytest.mark.parametrize("spell", [probabilities_as_well, scores_as_well, other_axis, scaled_mask, merely_small,
-                                   keys_in_columns, dropout, number_for_a_mask, two_axes, wide, of_columns],
+@pytest.mark.parametrize("pattern", [probabilities_as_well, scores_as_well, other_axis, scaled_mask, merely_small,
+                                     keys_in_columns, dropout, number_for_a_mask, two_axes, wide, of_columns],
                          ids=lambda f: f.__name__)
-def test_what_stays(spell: Spelling) -> None:
-    assert attentions(build(spell)) == []
+def test_other_patterns_stay(pattern: Pattern) -> None:
+    assert attentions(build(pattern)) == []
 
 
 @pytest.mark.parametrize(("name", "count"), [("segformer", 4), ("swin", 2)])
 def test_exported_models(name: str, count: int) -> None:
-    """Scores of swin's shifted windows are masked in another shape."""
+    """Scores of swin's shifted windows are masked in another shape, and stay."""
     model = prepare(ov.Core().read_model(MODELS / name / "model.xml"))
     assert len([n for n in model.ops if isinstance(n.op, ScaledDotProductAttention)]) == count
 
 
 def test_a_model_of_torchs_onnx_exporter() -> None:
-    """All that it spells out is found: attention, rotary embeddings, norms and Gelu."""
+    """Attention, rotary embeddings, norms and Gelu are all matched in a model of the exporter."""
     model = prepare(ov.Core().read_model(MODELS / "spelled_encoder" / "model.xml"))
     found = [n.op.name for n in model.ops if n.op.name in FUSED or n.op.name in ("Softmax", "Erf", "Sqrt", "Power")]
     assert sorted(found) == ["Gelu", "MVN", "MVN", "Rotary", "Rotary", "ScaledDotProductAttention"]

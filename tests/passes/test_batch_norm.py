@@ -1,4 +1,4 @@
-"""A batch norm of constants is a product and a sum; its values, and what else it joins."""
+"""A batch norm of constants becomes a product and a sum, which may be fused further."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPE = (2, 3, 4, 5)
 
 
 def net(kind: str = "f32", version: int = 5, given: int | None = None, shape: Any = SHAPE) -> Net:
-    """A batch norm of constants, all but the one that is ``given``, and an activation."""
+    """Build a batch norm of constants (but for the input number ``given``) and an activation."""
     result = Net()
     rng = np.random.default_rng(1)
     x = result.parameter(kind, shape)
@@ -41,12 +41,12 @@ def test_constants(version: int, kind: str, shape: Any) -> None:
     assert layers(source, fuse=True) == ["Fused"]
     x = np.random.default_rng(2).uniform(-4, 4, [d if d > 0 else n for d, n in zip(shape, (2, 3, 7, 5))])
     values = [(x.astype(kind.replace("f", "float")), kind)]
-    (wanted,) = judge.Judge(*source.build()).expect(values)
+    (expected,) = judge.Judge(*source.build()).expect(values)
     request = ov.Core().compile_model(ov.Core().read_model(*source.build()), "CPU").create_infer_request()
-    np.testing.assert_allclose(request.infer([values[0][0]]).to_tuple()[0], wanted.array, 1e-5, 1e-5)
+    np.testing.assert_allclose(request.infer([values[0][0]]).to_tuple()[0], expected.array, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(("kind", "given", "shape"), [("f16", None, SHAPE), ("f32", 2, SHAPE), ("f32", None, None)])
 def test_those_that_stay(kind: str, given: int | None, shape: Any) -> None:
-    """Of 16-bit types, of numbers that are no constants, and of an unknown rank."""
+    """Batch norms stay with 16-bit types, with non-constant inputs, and for an unknown rank."""
     assert layers(net(kind, given=given, shape=shape)) == ["BatchNormInference", "Relu"]

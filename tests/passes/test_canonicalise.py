@@ -1,6 +1,6 @@
-"""Canonical forms: ConvertLike is a Convert wherever the type is known, in bodies too; to the same type, nothing.
+"""Canonical forms: ConvertLike becomes a Convert where the type is known, also in bodies, or a view for the same type.
 
-Pooling without the indices that nobody takes."""
+Pooling drops its unused output of indices."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.harness.ir import Net, feed, take
 
 
 def like(kind: str, rank: int = 1) -> Net:
-    """ConvertLike(x, Exp(y)) of an i32 matrix."""
+    """Build ConvertLike(x, Exp(y)) of an i32 matrix."""
     net = Net("like")
     x, y = net.parameter("i32", (2, 3), "x"), net.parameter(kind, (-1,) * rank, "y")
     net.result(net.layer("ConvertLike", "opset1", [x, net.layer("Exp", "opset1", [y], name="exp")],
@@ -31,8 +31,8 @@ def read(net: Net) -> Model:
     return model
 
 
-def spelled(model: Model) -> list[str]:
-    """Every node that is no port: name of the op, names of what it takes."""
+def described(model: Model) -> list[str]:
+    """Describe every node but ports: name of the op, names of its inputs."""
     return [f"{n.op.name}({', '.join(s.node.friendly_name for s in n.inputs if s is not None)})"
             for n in model.ops if n.op.name not in ("Parameter", "Result")]
 
@@ -43,9 +43,9 @@ def the(model: Model, name: str) -> Node:
 
 def test_convert_like_becomes_convert() -> None:
     model = read(like("f16"))
-    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+    assert described(model) == ["Exp(y)", "ConvertLike(x, exp)"]
     canonicalise(model)
-    assert spelled(model) == ["Convert(x)"]
+    assert described(model) == ["Convert(x)"]
     op: Any = the(model, "like").op
     assert op.destination_type is Type.f16
     model.validate_nodes_and_infer_types()
@@ -55,14 +55,14 @@ def test_convert_like_becomes_convert() -> None:
 def test_convert_to_the_same_type_is_a_view() -> None:
     model = read(like("i32"))
     canonicalise(model)
-    assert spelled(model) == ["Identity(x)"]
+    assert described(model) == ["Identity(x)"]
     net = Net("same")
     x = net.layer("Relu", "opset1", [net.parameter("f16", (2, 3), "x")], name="relu")
     for kind in ("f16", "f32"):
         net.result(net.layer("Convert", "opset1", [x], {"destination_type": kind}, [kind], name=kind))
     model = read(net)
     canonicalise(model)
-    assert spelled(model) == ["Relu(x)", "Identity(relu)", "Convert(relu)"]
+    assert described(model) == ["Relu(x)", "Identity(relu)", "Convert(relu)"]
 
 
 def test_parameters_stay() -> None:
@@ -73,18 +73,18 @@ def test_parameters_stay() -> None:
 def test_the_model_given_stays() -> None:
     model = read(like("f32"))
     prepare(model)
-    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+    assert described(model) == ["Exp(y)", "ConvertLike(x, exp)"]
 
 
 def test_an_unknown_type_stays() -> None:
-    """Of a tensor whose type only running tells."""
+    """The type of y is dynamic, so that it is known only at run time."""
     model = read(like("f32"))
     parameter: Any = the(model, "y").op
     the(model, "y").op = replace(parameter, element_type=Type.dynamic)
     model.validate_nodes_and_infer_types()
     compiled = ov.Core().compile_model(model, "CPU")
     canonicalise(model)
-    assert spelled(model) == ["Exp(y)", "ConvertLike(x, exp)"]
+    assert described(model) == ["Exp(y)", "ConvertLike(x, exp)"]
     x = np.arange(6, dtype=np.int32).reshape(2, 3)
     for kind in (np.float32, np.float64, np.float32):
         (result,) = compiled.create_infer_request().infer([x, np.zeros(4, kind)]).to_tuple()
@@ -92,7 +92,7 @@ def test_an_unknown_type_stays() -> None:
 
 
 def body() -> Net:
-    """x[t] in the type of another input of the loop."""
+    """Build a loop that converts x[t] to the type of another input."""
     inner = Net("body")
     xi, y = inner.parameter("i32", (1, 3), "xi"), inner.parameter("f32", (5,), "yi")
     r = inner.result(inner.layer("ConvertLike", "opset1", [xi, y], outputs=["f32"], name="like"))
@@ -105,7 +105,7 @@ def body() -> Net:
 def test_bodies() -> None:
     model = prepare(read(body()))
     inner: Any = the(model, "ti").op
-    assert spelled(inner.body) == ["Convert(xi)"]
+    assert described(inner.body) == ["Convert(xi)"]
     x = np.arange(12, dtype=np.int32).reshape(4, 3)
     request = ov.Core().compile_model(read(body()), "CPU").create_infer_request()
     (result,) = request.infer([x, np.zeros(5, np.float32)]).to_tuple()
@@ -113,7 +113,7 @@ def test_bodies() -> None:
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AdaptiveMaxPool"])
-def test_indices_that_nobody_takes(op: str) -> None:
+def test_unused_indices_of_pooling(op: str) -> None:
     net, found = Net("pool"), []
     inputs = [net.parameter("f32", (1, 2, 5, 6), "x"), *([net.const(np.array([2, 3]))] if "Ad" in op else [])]
     attrs = {"kernel": "2,2", "strides": "3,2", "pads_begin": "0,0", "pads_end": "0,0"}

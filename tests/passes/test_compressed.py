@@ -1,4 +1,4 @@
-"""Weights that stay compressed: which layers become one, which do not, and what a model then holds and runs."""
+"""Weights that stay compressed: fused layers, exceptions, and the memory and launches of a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reshape(net: Net, port: Port, *shape: int) -> Port:
 
 
 def matrix(net: Net, kind: str = "u4", codes: Any = CODES, scale: Any = SCALE, zero: Any = ZERO) -> Port:
-    """As nncf writes it."""
+    """Add a compressed matrix, as nncf writes it."""
     port = convert(net, net.const(codes, kind))
     if zero is not None:
         port = apply(net, "Subtract", port, convert(net, net.const(zero, kind)))
@@ -66,7 +66,7 @@ def linear(weights: Callable[[Net], Port], shape: tuple[int, ...] = (-1, K), **a
 
 
 def language_model() -> Net:
-    """An embedding that is the head as well, and a layer."""
+    """Build an embedding that is shared with the head, and a layer in between."""
     net = Net()
     table, square = matrix(net), matrix(net, codes=RNG.integers(0, 16, (K, K)), scale=np.full((K, 1), 0.02), zero=None)
     x = rows(net, table, net.parameter("i64", (-1, -1)))
@@ -90,7 +90,7 @@ def test_all_layers_become_one() -> None:
 
 
 def test_constants_are_shared(device: str) -> None:
-    """The embedding's codes and scales are the head's, and nothing else is there."""
+    """The embedding and the head share codes and scales, and no other constants exist."""
     compiled = compile(language_model(), device)
     sizes = [array.nbytes for _, array in compiled._compilation.constants.values()]
     assert sorted(sizes) == sorted([N * K // 2, N * 2, N, K * K // 2, K * 2])
@@ -101,7 +101,7 @@ def compile(net: Net, device: str) -> Any:
     return core.compile_model(core.read_model(*net.build()), device)
 
 
-# ---- spellings
+# ---- patterns
 
 def grouped(net: Net) -> Port:
     port = matrix(net, codes=CODES.reshape(N, 4, -1), scale=RNG.uniform(0.01, 0.1, (N, 4, 1)), zero=ZERO[..., None])
@@ -145,7 +145,7 @@ def codebook_of_bytes(net: Net) -> Port:
 
 @pytest.mark.parametrize("weights", [matrix, grouped, swapped, zero_alone, microscaled, scaled_scales, codebook,
                                      codebook_of_bytes], ids=lambda f: f.__name__)
-def test_spellings(weights: Callable[[Net], Port], device: str) -> None:
+def test_patterns(weights: Callable[[Net], Port], device: str) -> None:
     net = linear(weights)
     assert ops(net) == ["CompressedMatMul"]
     core = judge.core()
@@ -170,11 +170,11 @@ OF_EXPERTS = RNG.integers(0, 16, (EXPERTS, N, 4, K // 4)), RNG.uniform(0.01, 0.1
 
 
 def experts(net: Net) -> Port:
-    """As nncf writes a mixture of experts."""
+    """Add the weights of a mixture of experts, as nncf writes them."""
     return reshape(net, matrix(net, "u4", *OF_EXPERTS, zero=None), EXPERTS, N, K)
 
 
-def test_what_experts_share_is_repeated() -> None:
+def test_terms_shared_by_experts_are_repeated() -> None:
     def weights(net: Net) -> Port:
         codes = OF_EXPERTS[0].reshape(EXPERTS, N, K)
         return matrix(net, "u4", codes, SCALE[None], ZERO[None])
@@ -184,7 +184,7 @@ def test_what_experts_share_is_repeated() -> None:
 
 @pytest.mark.parametrize("shape", [(EXPERTS, -1, K), (-1, -1, K), (-1, K)])
 def test_experts(shape: tuple[int, ...], device: str) -> None:
-    """Tokens of every expert's own, or the same for all; of which nobody needs to know before."""
+    """Tokens are separate for every expert or shared by all, which may be unknown before."""
     net = linear(experts, shape)
     assert ops(net) == ["CompressedMatMul"]
     compiled = compile(net, device)
@@ -196,10 +196,10 @@ def test_experts(shape: tuple[int, ...], device: str) -> None:
         np.testing.assert_allclose(compiled([x])[0], x @ weights.swapaxes(1, 2), rtol=1e-4, atol=1e-4)
 
 
-# ---- what is left alone
+# ---- not fused
 
 def repeated(net: Net) -> Port:
-    """The same scales for every group."""
+    """Add weights with the same scales for every group."""
     codes = CODES.reshape(N, 4, -1)
     return reshape(net, matrix(net, codes=codes, scale=RNG.uniform(0.01, 0.1, (N, 1, K // 4)), zero=None), N, K)
 
@@ -221,8 +221,8 @@ def test_other_products_are_left_alone() -> None:
     assert "CompressedMatMul" not in ops(linear(experts, (2, 1, -1, K)))
 
 
-def test_products_are_turned() -> None:
-    """With weights of a rank that tells which axes of the result are swapped."""
+def test_products_are_transposed() -> None:
+    """Operands are swapped if the weights' rank shows which axes of the result to swap."""
     assert ops(linear(matrix, (K, -1), transpose_a=True)) == ["SwapAxes", "CompressedMatMul"]
     assert ops(on_the_left(matrix, (-1, K))) == ["CompressedMatMul", "SwapAxes"]
     assert ops(on_the_left(matrix, None)) == ["CompressedMatMul", "SwapAxes"]
@@ -243,7 +243,7 @@ def halves(net: Net) -> Port:
 
 
 def test_16_bits_stay_so_on_a_device() -> None:
-    """NumPy multiplies by f32, and converts no more than the rows that it takes."""
+    """NumPy multiplies in f32, and converts only the gathered rows."""
     assert ops(linear(halves)) == ["MatMul"] and ops(linear(halves), device=True) == ["CompressedMatMul"]
     net = Net()
     net.result(rows(net, halves(net), net.parameter("i64", (-1,))))
@@ -260,7 +260,7 @@ def large(net: Net) -> Port:
 
 
 def test_numpy_decompresses_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter of a megabyte for each worker at a time, of 16 in f32."""
+    """Each worker decompresses 256 KiB at a time, of 16 MiB in f32."""
     monkeypatch.setattr(compressed, "TILE", 1 << 16)
     ir = linear(large, (1, 1024)).build()
     core = ov.Core()
@@ -295,13 +295,13 @@ def test_a_device_holds_codes_and_a_tile(emulated: str, monkeypatch: pytest.Monk
     assert stored <= memory.used_bytes() - before < stored + 1024
     request = compiled.create_infer_request()
     request.infer([np.ones((3, 1024), np.float32)])
-    x, tile = 16384, 4 * (1 << 16)  # what a tensor of dynamic size takes at least
+    x, tile = 16384, 4 * (1 << 16)  # minimum for a tensor of dynamic size
     assert tile < request.plan().arena <= tile + 2 * x
 
 
 @pytest.mark.parametrize(("count", "launches"), [(1, 1), (3, 1), (8, 1), (9, 2 * 2)])
 def test_launches(count: int, launches: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows take one kernel; many take one for each tile, and a product."""
+    """Few rows need one kernel; many need a kernel and a product per tile."""
     monkeypatch.setattr(compressed, "DEVICE_TILE", N * K // 2)
     request = compile(linear(matrix), emulated).create_infer_request()
     for _ in range(3):
@@ -310,7 +310,7 @@ def test_launches(count: int, launches: int, emulated: str, monkeypatch: pytest.
     assert cupy_emu.counters.graph_kernels == launches
 
 
-def test_types_say_what_they_are() -> None:
+def test_types_have_the_attributes_of_weights() -> None:
     model: Model = prepare(ov.Core().read_model(*language_model().build()))
     found = [node.op for node in model.ops if isinstance(node.op, (CompressedGather, CompressedMatMul))]
     assert [(op.weights.rows, op.weights.columns, op.name) for op in found] == [
@@ -323,7 +323,7 @@ FILTERS = RNG.integers(0, 255, (1024, 128, 3, 3)).astype(np.uint8)
 
 
 def convolution(net: Net, codes: Any = FILTERS, kind: str = "f32") -> Net:
-    """As nncf writes it."""
+    """Build a convolution with compressed filters, as nncf writes it."""
     terms = len(codes), 1, 1, 1
     weights = matrix(net, "u8", codes, np.full(terms, 0.01), np.full(terms, 100))
     attrs = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
@@ -333,7 +333,7 @@ def convolution(net: Net, codes: Any = FILTERS, kind: str = "f32") -> Net:
 
 
 def test_numpy_decompresses_a_tile_of_filters() -> None:
-    """Of 4 megabytes, the whole in f32 being 4.5."""
+    """Filters are decompressed in tiles of 4 MiB; all of them have 4.5 MiB in f32."""
     assert ops(convolution(Net())) == ["CompressedConvolution"]
     assert ops(convolution(Net(), kind="f16")) == ["Convert", "CompressedConvolution", "Convert"]
     core = ov.Core()
@@ -346,13 +346,13 @@ def test_numpy_decompresses_a_tile_of_filters() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4.2 * 2**20
     finally:
         tracemalloc.stop()
-    wanted = (FILTERS.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
-    np.testing.assert_allclose(found[0, :, 0, 0], wanted, rtol=1e-4, atol=1e-2)
+    expected = (FILTERS.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
+    np.testing.assert_allclose(found[0, :, 0, 0], expected, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.emulator
 def test_a_device_holds_filters_and_a_tile(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is decompressed by a kernel before those of its convolution."""
+    """A kernel decompresses every tile before the kernels of its convolution."""
     monkeypatch.setattr(compressed, "DEVICE_TILE", 9 * 128 * 32)
     codes = FILTERS[:100]
     gc.collect()
@@ -364,8 +364,8 @@ def test_a_device_holds_filters_and_a_tile(emulated: str, monkeypatch: pytest.Mo
     for _ in range(3):
         cupy_emu.counters.reset()
         found = request.infer([np.ones((1, 128, 3, 3), np.float32)])[0]
-    wanted = (codes.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
-    np.testing.assert_allclose(found[0, :, 0, 0], wanted, rtol=1e-4, atol=1e-2)
-    x, tile = 16384, 4 * 9 * 128 * 32  # what a tensor of dynamic size takes at least
+    expected = (codes.astype("f8") - 100).sum((1, 2, 3)) * np.float16(0.01)
+    np.testing.assert_allclose(found[0, :, 0, 0], expected, rtol=1e-4, atol=1e-2)
+    x, tile = 16384, 4 * 9 * 128 * 32  # minimum for a tensor of dynamic size
     assert tile < request.plan().arena <= tile + 2 * x + 64
     assert cupy_emu.counters.graph_kernels == 2 * 4

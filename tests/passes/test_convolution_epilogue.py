@@ -1,4 +1,4 @@
-"""Convolutions that finish their results on the host: which layers join them, and what comes out."""
+"""Epilogues of convolutions on the host: layers that join them, and their values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 
-Epilogue = Callable[[Net, Port, Port], Port]  # what comes after a convolution of some data
+Epilogue = Callable[[Net, Port, Port], Port]  # (net, data, convolution's result) -> result of a layer after it
 NUMBERS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "1,1", "pads_end": "1,1"}
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["alone", "workers"])
 def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Workers share out what is little work as well."""
+    """Share work among workers even where it is small."""
     monkeypatch.setattr(tasks, "WORKERS", request.param)
-    for name, value in {"WORK": 0, "ROWS": 1, "FEW": 10}.items():
+    for name, value in {"PARALLEL_PRODUCTS": 0, "MIN_OUTPUTS": 1, "FEW_PIXELS": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     yield
 
@@ -41,14 +41,14 @@ def network(*epilogues: Epilogue, shape: Any = (2, 6, 7, 9), kernel: tuple[int, 
 
 
 def layer(name: str, *others: Any, **attrs: Any) -> Epilogue:
-    """A layer with constants as its other operands."""
+    """Return an epilogue of a layer whose other operands are constants."""
     version = "opset4" if name == "Swish" else "opset1"
     return lambda net, _, port: net.layer(name, version, [port, *(net.const(np.asarray(v), port.type) for v in others)],
                                           attrs)
 
 
 def residual(net: Net, data: Port, port: Port) -> Port:
-    """The sum with a tensor that is computed beside it."""
+    """Add a tensor that another layer computes."""
     return net.layer("Add", "opset1", [net.layer("Sigmoid", "opset1", [data]), port])
 
 
@@ -82,10 +82,10 @@ def names(net: Net) -> list[str]:
 def infer(net: Net, *shape: int) -> None:
     kind = next(iter(net.parameters.values())).type
     x = np.random.default_rng(2).uniform(-1, 1, shape).astype(kind.replace("f", "float"))
-    (wanted,) = judge.Judge(*net.build()).expect([(x, kind)])
+    (expected,) = judge.Judge(*net.build()).expect([(x, kind)])
     compiled = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU")
     for _ in range(2):
-        np.testing.assert_allclose(compiled([x])[0], wanted.array, 1e-5, 1e-5)
+        np.testing.assert_allclose(compiled([x])[0], expected.array, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(("epilogues", "given"), JOINED)
@@ -98,7 +98,7 @@ def test_layers_that_join(epilogues: tuple[Epilogue, ...], given: dict[str, Any]
 @pytest.mark.parametrize(("epilogue", "given"), [
     (BIAS, {"kind": "f16"}), (layer("Add", np.ones((7, 9))), {"shape": (-1, 6, -1, 9)}), (square, {}),
     (layer("Add", np.ones((2, 2, 6, 7, 9))), {}), (layer("Greater", 0.5), {}), (layer("SoftMax", axis=1), {})])
-def test_those_that_do_not(epilogue: Epilogue, given: dict[str, Any]) -> None:
+def test_layers_that_do_not_join(epilogue: Epilogue, given: dict[str, Any]) -> None:
     assert names(network(epilogue, **given))[0] == "Convolution"
     assert len(names(network(epilogue, **given))) == 2
 
@@ -111,6 +111,6 @@ def test_a_result_that_is_used_twice_stays() -> None:
     assert names(network(twice)) == ["Convolution", "Add"]
 
 
-def test_the_plan_tells_the_layers() -> None:
+def test_the_plan_lists_the_layers() -> None:
     plan = ov.Core().compile_model(ov.Core().read_model(*network(BIAS, RELU).build()), "CPU").plan()
     assert [len(s.fused) for s in plan.steps if s.op == "Convolution"] == [3]

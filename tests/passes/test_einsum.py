@@ -1,4 +1,4 @@
-"""Einsum as matrix products: what it takes, and where it stays what it is."""
+"""Einsum as matrix products: matched equations, and exceptions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ def einsum(equation: str, *shapes: Dims) -> Net:
 
 
 def ops(net: Net) -> list[str]:
-    """The names of the layers that compute, in order."""
+    """Return the names of the layers that compute, in order."""
     model = prepare(ovgpu.Core().read_model(*net.build()))
     return [n.op.name for n in model.ops if n.op.name not in ("Parameter", "Constant", "Result")]
 
 
 def kinds(net: Net, *shapes: Sequence[int]) -> list[str]:
-    """What the steps of an inference are, views and results apart."""
+    """Return kind and op of the steps of an inference, without views."""
     request = ovgpu.Core().compile_model(ovgpu.Core().read_model(*net.build()), "CPU").create_infer_request()
     request.infer([np.ones(shape, np.float32) for shape in shapes])
     return [f"{step.kind} {step.op}" for step in request.plan().steps if step.kind != "view"]
@@ -38,7 +38,7 @@ def kinds(net: Net, *shapes: Sequence[int]) -> list[str]:
 ])
 def test_one_product_and_no_copy(equation: str, shapes: list[tuple[int, ...]]) -> None:
     assert kinds(einsum(equation, *shapes), *shapes) == ["bound MatMul"]
-    if equation.startswith("b"):  # also where only what is summed over is known before
+    if equation.startswith("b"):  # also if only the extent of the sum is known ahead
         dynamic = [(-1, -1, -1, shape[-1]) for shape in shapes]
         assert kinds(einsum(equation, *dynamic), *shapes) == ["bound MatMul"]
 
@@ -61,7 +61,7 @@ def test_products_of_elements_sum_nothing() -> None:
 
 
 @pytest.mark.parametrize("equation, shapes", [("ij->ji", [None]), ("ii->i", [(-1, -1)])])
-def test_what_is_not_known_ahead_stays(equation: str, shapes: list[Dims]) -> None:
+def test_unknown_ranks_and_diagonals_stay(equation: str, shapes: list[Dims]) -> None:
     assert ops(einsum(equation, *shapes)) == ["Einsum"]
 
 

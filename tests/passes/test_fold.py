@@ -1,4 +1,4 @@
-"""What is computed once: constants, and integers that follow from shapes."""
+"""Folding of constants, and of integers computed from shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORED = ("Parameter", "Result", "Constant")
 @pytest.mark.parametrize(("shape", "left"), [((2, 3, 4), ["Add"]), ((-1, 3, -1), ["Add"]),
                                              (None, ["ShapeOf", "ShapeOf", "Broadcast", "Reshape", "Add"])])
 def test_integers_that_follow_from_shapes(shape: Any, left: list[str]) -> None:
-    """A constant gets as many axes as the data has, as ONNX's frontend writes it."""
+    """A constant is reshaped to the rank of the data, as ONNX's frontend writes it."""
     net = Net()
     x = net.parameter("f32", shape)
     attrs = {"output_type": "i64"}

@@ -1,4 +1,4 @@
-"""Elementwise layers that feed each other become one; which ones, and what they still are: their maths and errors."""
+"""Fusion of elementwise layers: conditions, and the arithmetic and errors of the fused layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ovgpu.model import Model, Node
 from ovgpu.ops.arithmetic.arithmetic import Exp
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.passes import prepare
-from ovgpu.passes.fuse_elementwise import INPUTS, PARTS
+from ovgpu.passes.fuse_elementwise import MAX_INPUTS, MAX_PARTS
 from ovgpu.symbolic import Spec, Table, dims_of
 from tests.harness.ir import Net, Port, feed, take
 
@@ -28,7 +28,7 @@ def fused(net: Net) -> Model:
 
 
 def steps(model: Model) -> list[str]:
-    """Every layer that is no port, constant or shape: ``Op(layers)``."""
+    """Describe every layer but ports, constants and shapes: ``Op(layers)``."""
     hidden = ("Parameter", "Result", "Constant")
     return [f"{n.op.name}({', '.join(layers(n))})" for n in model.ops if n.op.name not in hidden]
 
@@ -39,7 +39,7 @@ def layers(node: Node) -> list[str]:
 
 
 class Maker(Net):
-    """A net of f32 layers named by their letters."""
+    """Net of f32 layers, named by letters."""
 
     def x(self, *shape: int, kind: str = "f32") -> Port:
         return self.parameter(kind, shape)
@@ -87,7 +87,7 @@ def test_a_value_with_other_users_stays() -> None:
 
 
 def test_a_value_with_several_users_in_the_chain_joins() -> None:
-    """x * tanh(x) of a sum; computed once."""
+    """The sum in x * tanh(x) is computed once."""
     net = Maker()
     a = net.op("a", "Add", net.x(3, 4), net.x(3, 4))
     b = net.op("b", "Multiply", a, net.op("s", "Tanh", a))
@@ -107,7 +107,7 @@ def test_conversions_that_change_nothing_are_skipped() -> None:
     assert net.done(net.op("b", "Exp", y)) == ["Fused(a, b)"]
 
 
-def test_who_asks_for_the_shape_needs_no_value() -> None:
+def test_users_of_the_shape_need_no_value() -> None:
     net = Maker()
     x = net.parameter("f32", (-1, 4))
     a = net.op("a", "Relu", net.op("e", "Exp", x))
@@ -137,12 +137,12 @@ def exp_then_add(net: Maker, small: int, large: int) -> Port:
     return net.op("sum", "Add", row, net.x(large, small))
 
 
-def test_what_is_dear_is_not_computed_for_every_row() -> None:
+def test_expensive_layers_are_not_computed_for_every_row() -> None:
     net = Maker()
     assert net.done(exp_then_add(net, 8, 64)) == ["Fused(plus, exp)", "Add(sum)"]
     net = Maker()
     assert net.done(exp_then_add(net, 8, 4)) == ["Fused(plus, exp, sum)"]
-    net = Maker()  # what is cheap is
+    net = Maker()  # cheap layers are computed for every row
     row = net.op("plus", "Add", net.x(1, 8), net.x(1, 8))
     assert net.done(net.op("sum", "Multiply", row, net.x(64, 8))) == ["Fused(plus, sum)"]
 
@@ -168,20 +168,20 @@ def test_other_broadcasting_stays() -> None:
 def test_limits() -> None:
     net = Maker()
     x = net.x(4)
-    for i in range(PARTS + 3):
+    for i in range(MAX_PARTS + 3):
         x = net.op(f"n{i}", "Abs", x)
     found = [n for n in fused(net).ops if n.op.name == "Fused"] if net.done(x) else []
-    assert [len(layers(n)) for n in found] == [3, PARTS]
+    assert [len(layers(n)) for n in found] == [3, MAX_PARTS]
     net = Maker()
     x = net.x(4)
-    for i in range(INPUTS + 3):
+    for i in range(MAX_INPUTS + 3):
         x = net.op(f"n{i}", "Add", x, net.x(4))
     found = [n for n in fused(net).ops if n.op.name == "Fused"] if net.done(x) else []
-    assert [len(n.inputs) for n in found] == [5, INPUTS]
+    assert [len(n.inputs) for n in found] == [5, MAX_INPUTS]
 
 
 def test_ops_of_users_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may have forms that are not what their expression says."""
+    """A user's op may compute something else than its expression says."""
     monkeypatch.setattr(Exp, "__module__", "users")
     net = Maker()
     y = net.op("e", "Exp", net.op("a", "Abs", net.x(4)))
@@ -199,7 +199,7 @@ def test_bodies() -> None:
     assert steps(inner.body) == ["Fused(a, b)"]
 
 
-def test_without_being_asked_nothing_is_fused() -> None:
+def test_fusion_is_optional() -> None:
     net = Maker()
     net.result(net.op("b", "Abs", net.op("a", "Exp", net.x(4))))
     assert steps(prepare(ov.Core().read_model(*net.build()))) == ["Exp(a)", "Abs(b)"]
@@ -213,7 +213,7 @@ def mismatch(first: str, second: str) -> Net:
 
 
 def test_checks_name_the_layer() -> None:
-    """Extents that only running tells: the error is that of the layer which asks for them."""
+    """Extents are checked at run time; the error names the layer that demands them."""
     model = fused(mismatch("sum", "relu"))
     table = Table()
     specs = [Spec(p.op.element_type, dims_of(p.op.shape, table, i)) for i, p in enumerate(model.parameters)]  # type: ignore[attr-defined]

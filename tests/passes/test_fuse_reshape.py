@@ -13,7 +13,7 @@ from tests.passes.test_fuse_elementwise import Maker, fused, steps
 
 
 def dense(net: Maker, *shape: int, width: int = 8) -> Port:
-    """A product [rows, width], and a bias [1, width] added to it."""
+    """Add a product [rows, width] and a bias [1, width]."""
     x = net.op("product", "MatMul", net.parameter("f32", shape), net.const(np.eye(shape[-1], width, dtype="f4")))
     return net.op("bias", "Add", x, net.const(np.arange(width, dtype="f4")[None]))
 
@@ -43,7 +43,7 @@ def test_several_layers_and_reshapes() -> None:
     assert net.done(y)[-1] == "Fused(bias, a, e, c)"
 
 
-def test_numbers_do_not_mind() -> None:
+def test_scalars_need_no_reshape() -> None:
     net = Maker()
     y = net.op("twice", "Multiply", net.op("s", "Softmax", net.x(6, 4), axis=1), net.const([[2.0]], "f32"))
     assert net.done(net.op("a", "Abs", reshape(net, y, 24))) == ["Softmax(s)", "Reshape(reshape)", "Fused(twice, a)"]
@@ -51,7 +51,7 @@ def test_numbers_do_not_mind() -> None:
 
 @pytest.mark.parametrize("extent", [6, -1])
 def test_channels_that_come_last_and_first(extent: int, device: str) -> None:
-    """A bias, a scale and a residual meet on either side of a Transpose, as ConvNeXt has it."""
+    """A bias, a scale and a residual meet on either side of a Transpose, as in ConvNeXt."""
     net = Maker()
     x = net.parameter("f32", (2, extent, 5, 4))
     y = net.op("product", "MatMul", x, net.const(np.eye(4, 8, dtype="f4")))
@@ -64,14 +64,14 @@ def test_channels_that_come_last_and_first(extent: int, device: str) -> None:
     assert found[0] == "MatMul(product)" and found[-1] == "Fused(bias, scale, shift, gate, sum)", found
     core = ov.Core()
     a, b = np.random.default_rng(0).random((2, 6, 5, 4), "f4"), np.ones((2, 8, 6, 5), "f4")
-    wanted = np.pad(a, ((0, 0),) * 3 + ((0, 4),)) + np.arange(8, dtype="f4")
-    wanted = wanted * np.arange(12, 20, dtype="f4") + np.arange(5, dtype="f4")[:, None]
-    wanted = (wanted * a.mean((1, 3), keepdims=True)).transpose(0, 3, 1, 2) + b
-    np.testing.assert_allclose(core.compile_model(core.read_model(*net.build()), device)([a, b])[0], wanted, 1e-5)
+    reference = np.pad(a, ((0, 0),) * 3 + ((0, 4),)) + np.arange(8, dtype="f4")
+    reference = reference * np.arange(12, 20, dtype="f4") + np.arange(5, dtype="f4")[:, None]
+    reference = (reference * a.mean((1, 3), keepdims=True)).transpose(0, 3, 1, 2) + b
+    np.testing.assert_allclose(core.compile_model(core.read_model(*net.build()), device)([a, b])[0], reference, 1e-5)
 
 
 def test_transposes_that_stay() -> None:
-    """Of an operand with fewer axes, or in an order that is not known."""
+    """Transposes stay with operands of fewer axes, or in an unknown order."""
     net = Maker()
     order = net.const(np.array([1, 0, 2]))
     y = net.op("a", "Add", net.x(2, 3, 8), net.x(8))
@@ -91,14 +91,14 @@ def test_otherwise_they_stay(reason: str) -> None:
     elif reason == "another user":
         y = dense(net, 6, 4)
         net.done(net.op("c", "Abs", reshape(net, y, 2, 3, 8)), net.op("s", "Softmax", y, axis=1))
-    else:  # the Reshape of a transposed tensor takes a copy, that of the result takes none
+    else:  # the Reshape of a transposed tensor would need a copy, and that of the result does not
         x = net.op("t", "Transpose", net.x(4, 6), net.const(np.array([1, 0])))
         net.done(net.op("c", "Abs", reshape(net, net.op("bias", "Exp", x), 2, 3, 4)))
     assert not any("Fused" in step for step in steps(fused(net))), steps(fused(net))
 
 
 def test_dynamic_extents() -> None:
-    """[batch * time, width] and back, as exported decoders have it."""
+    """Reshapes to [batch * time, width] and back, as in exported decoders, move as well."""
     net = Maker()
     x = net.parameter("f32", (-1, -1, 8), "x")
     flat = net.op("flat", "Reshape", x, net.const(np.array([-1, 8], np.int64)), special_zero=False)

@@ -1,4 +1,4 @@
-"""Group norms and instance norms of several layers are one: which ones, their values, and their kernels."""
+"""Decomposed group and instance norms become one layer: matched forms, values, and kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ovgpu.ops.normalization.channel_normalization import GroupNorm
 from tests.harness import judge
 from tests.harness.ir import Port
 
-from .test_decomposed_norm import Spelled, moments
+from .test_decomposed_norm import DecomposedNet, moments
 from .test_norm_affine import mvn, prepared, random
 
 SHAPE = (2, 6, 4, 5)
@@ -23,13 +23,13 @@ SCALE, SHIFT = random(1, 6, 1, 1), random(6, 1, 1, seed=2)
 Form = Callable[["Maker", Port], Port]
 
 
-class Maker(Spelled):
+class Maker(DecomposedNet):
     def reshape(self, x: Port, *shape: int) -> Port:
         port: Port = self.layer("Reshape", "opset1", [x, self.const(np.array(shape))], {"special_zero": True})
         return port
 
     def back(self, y: Port, x: Port) -> Port:
-        """With the shape that x has."""
+        """Reshape to the shape of x."""
         shape = self.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"])
         port: Port = self.layer("Reshape", "opset1", [y, shape], {"special_zero": False})
         return port
@@ -66,13 +66,13 @@ def outside(net: Maker, x: Port) -> Port:
 
 
 def per_group_before(net: Maker, x: Port) -> Port:
-    """As ONNX has a group norm: an InstanceNormalization of groups, which has numbers of its own."""
+    """Normalise as ONNX does: an InstanceNormalization of groups, with its own scale and shift."""
     y = mvn(net, net.reshape(x, 0, 3, -1), [2])
     return net.affine(net.back(net.affine(y, random(3, 1, seed=3), random(1, 3, 1, seed=4)), x))
 
 
 def two_axes(net: Maker, x: Port) -> Port:
-    """A group as an axis of its channels, and those of its pixels; numbers there; of the images, in one axis."""
+    """Normalise over two axes, with a scale in the reshaped form, where images share one axis with groups."""
     y = mvn(net, net.reshape(x, -1, 2, 20), [1, 2])
     y = net.affine(y, 2.0, None)
     return net.affine(net.back(y, x))
@@ -116,11 +116,11 @@ def test_forms(form: Form, dynamic: bool, device: str) -> None:
     assert layers(net) == ["GroupNormalization"]
     core = ov.Core()
     request = core.compile_model(core.read_model(*net.build()), device).create_infer_request()
-    expected = judge.Judge(*net.build())
+    reference = judge.Judge(*net.build())
     for size in sizes:
         x = random(*size, seed=5)
-        (wanted,) = expected.expect([(x, "f32")]) if x.size else (judge.Expected.of(x),)
-        np.testing.assert_allclose(request.infer([x])[0], wanted.array, 1e-5, 1e-5)
+        (expected,) = reference.expect([(x, "f32")]) if x.size else (judge.Expected.of(x),)
+        np.testing.assert_allclose(request.infer([x])[0], expected.array, 1e-5, 1e-5)
         assert device == "CPU" or not x.size or request.plan().kernels == 1
 
 
@@ -137,17 +137,17 @@ def test_types(kind: str, tolerance: float, device: str) -> None:
     net = build(grouped, kind=kind)
     assert layers(net) == ["GroupNormalization"]
     x = random(*SHAPE, seed=6).astype(kind.replace("f", "float"))
-    (wanted,) = judge.Judge(*build(grouped).build()).expect([(x.astype(np.float32), "f32")])
+    (expected,) = judge.Judge(*build(grouped).build()).expect([(x.astype(np.float32), "f32")])
     found = ov.Core().compile_model(ov.Core().read_model(*net.build()), device)([x])[0]
-    np.testing.assert_allclose(found, wanted.array, tolerance, tolerance)
+    np.testing.assert_allclose(found, expected.array, tolerance, tolerance)
 
 
-def test_the_last_layer_stands_for_all() -> None:
+def test_the_last_layer_gives_the_name() -> None:
     (node,) = (n for n in prepared(build(grouped)).ops if isinstance(n.op, GroupNorm))
     assert node.friendly_name.startswith("Add") and (node.op.num_groups, node.op.inside) == (3, True)
 
 
-# ---- what stays
+# ---- not matched
 
 def per_pixel(net: Maker, x: Port) -> Port:
     return net.affine(of_groups(net, x), random(4, 5))
@@ -158,7 +158,7 @@ def per_image(net: Maker, x: Port) -> Port:
 
 
 def across_channels(net: Maker, x: Port) -> Port:
-    """Four rows, which are no groups of channels."""
+    """Normalise four rows, which are not groups of channels."""
     return net.affine(of_groups(net, x, 0, 4, -1))
 
 
@@ -175,7 +175,7 @@ def grows(net: Maker, x: Port) -> Port:
 
 
 def other_shape(net: Maker, x: Port) -> Port:
-    """What has a number each is no channel."""
+    """Scale an axis that is not the channels."""
     return net.affine(net.reshape(mvn(net, net.reshape(x, 0, 3, -1), [2]), 0, 4, 6, 5), random(1, 4, 1, 1), None)
 
 
@@ -217,5 +217,5 @@ def test_layer_norms_stay() -> None:
     assert layers(net) == ["MVN"]
 
 
-def test_channels_are_known() -> None:
+def test_an_unknown_number_of_channels_stays() -> None:
     assert "GroupNormalization" not in layers(build(instance, (2, -1, 4, 5)))

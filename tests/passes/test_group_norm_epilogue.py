@@ -1,4 +1,4 @@
-"""Group norms with the elementwise layers after them in one kernel: which ones, and their values, bit for bit."""
+"""Group norms with the elementwise layers after them in one kernel: conditions, and values bit for bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def residual(net: Net, x: Port, port: Port) -> Port:
 
 
 def per_image(op: str) -> Epilogue:
-    """With a number for each channel of every image."""
+    """Combine with a number per channel and image."""
     def epilogue(net: Net, x: Port, port: Port) -> Port:
         mean = net.layer("ReduceMean", "opset1", [x, net.const(np.array([2, 3]))], {"keep_dims": True})
         return net.layer(op, "opset1", [mean, port])
@@ -57,7 +57,7 @@ def per_channel(*shape: int) -> Epilogue:
     return layer("Multiply", np.linspace(-1, 2, 6).reshape(shape))
 
 
-JOINED: dict[str, tuple[tuple[Epilogue, ...], int]] = {  # kernels, those of means included
+JOINED: dict[str, tuple[tuple[Epilogue, ...], int]] = {  # number of kernels, including those of means
     "swish": ((SWISH,), 1), "gate": ((gate,), 1), "residual": ((residual, RELU), 1),
     "film": ((per_image("Multiply"), per_image("Add"), SWISH), 3), "channels": ((per_channel(1, 6, 1, 1), SWISH), 1),
     "trailing": ((per_channel(6, 1, 1), RELU), 1), "number": ((layer("PRelu", [0.25]), layer("Add", 0.5)), 1),
@@ -84,20 +84,20 @@ def test_layers_that_join(name: str, shape: Any, emulated: str) -> None:
     epilogues, count = JOINED[name]
     net = network(*epilogues, shape=shape)
     assert steps(net) == ["GroupNormalization"]
-    request, expected = compiled(net, emulated), judge.Judge(*net.build())
+    request, reference = compiled(net, emulated), judge.Judge(*net.build())
     for size in (SHAPE,) if shape == SHAPE else (SHAPE, (1, 6, 7, 9), (3, 6, 1, 1)):
         x = draw(shape=size)
-        (wanted,) = expected.expect([(x, "f32")])
-        np.testing.assert_allclose(request.infer([x])[0], wanted.array, 1e-5, 1e-5)
+        (expected,) = reference.expect([(x, "f32")])
+        np.testing.assert_allclose(request.infer([x])[0], expected.array, 1e-5, 1e-5)
         assert request.plan().kernels == count
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f64"])
 @pytest.mark.parametrize("part", [8192, 10], ids=["whole", "parts"])
 def test_bits(kind: str, part: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are those of two kernels, or three where several blocks share a group: f16 and bf16 bit for bit, f64
-    as far as a card joins products and sums in other places."""
-    monkeypatch.setattr(channel_normalization, "PART", part)
+    """Results equal those of two kernels, or of three if several blocks share a group: f16 and bf16 bit for bit, f64
+    within the error of other contractions to FMA."""
+    monkeypatch.setattr(channel_normalization, "MIN_PART_ELEMENTS", part)
     net = network(*JOINED["all"][0], kind=kind)
     found = []
     for count in (1, 2):
@@ -119,11 +119,11 @@ def used_twice(net: Net, _: Port, port: Port) -> Port:
 @pytest.mark.parametrize("epilogue", [
     layer("Add", np.ones((4, 5))), layer("Add", np.ones((2, 1, 1, 1))), layer("Add", np.ones((2, 2, 6, 4, 5))),
     layer("Greater", 0.5), layer("SoftMax", axis=1), layer("Convert", destination_type="f16"), used_twice])
-def test_those_that_stay(epilogue: Epilogue) -> None:
+def test_layers_that_do_not_join(epilogue: Epilogue) -> None:
     assert len(steps(network(epilogue))) == 2
 
 
-def test_no_more_tensors_than_the_kernel_takes() -> None:
+def test_the_number_of_tensors_is_limited() -> None:
     names = steps(network(*[per_image("Add")] * 4))
     assert names == ["GroupNormalization", "Add"]
 

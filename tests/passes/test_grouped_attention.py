@@ -1,4 +1,4 @@
-"""Attention whose query heads share keys and values: these are not repeated."""
+"""Grouped-query attention, whose keys and values are not repeated in memory."""
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,7 +18,7 @@ HEADS, REPEATS, WIDTH = 2, 3, 8
 
 
 def repeated(net: Net, x: Port, groups: int = REPEATS) -> Port:
-    """[b, h, s, e] -> [b, h * groups, s, e], as models are exported."""
+    """Repeat heads, [b, h, s, e] -> [b, h * groups, s, e], as models are exported."""
     wide = unsqueeze(net, x, [2])
     target = concat(net, [extent(net, x, 0), i64(net, [HEADS, groups]), extent(net, x, 2), i64(net, [WIDTH])], 0)
     spread = net.layer("Broadcast", "opset3", [wide, target], {"mode": "bidirectional"})
@@ -27,7 +27,7 @@ def repeated(net: Net, x: Port, groups: int = REPEATS) -> Port:
 
 def attention(mask: Any = None, causal: bool = False, batch: int = -1, heads: int = HEADS * REPEATS,
               both: bool = True) -> Net:
-    """q of all heads, keys and values of two, which are repeated."""
+    """Build attention of repeated keys and values."""
     net = Net()
     q = net.parameter("f32", (batch, heads, -1, WIDTH), "q")
     k, v = (net.parameter("f32", (batch, HEADS, -1, WIDTH), name) for name in "kv")
@@ -52,15 +52,15 @@ def test_values(mask: Any, causal: bool, queries: int, device: str) -> None:
     if mask is not None:
         shapes.append((2, 1, queries, keys) if len(mask) == 4 else (queries, keys))
     values = [rng.uniform(-2, 2, shape).astype(np.float32) for shape in shapes]
-    (wanted,) = judge.Judge(*net.build()).expect([(x, "f32") for x in values])
+    (expected,) = judge.Judge(*net.build()).expect([(x, "f32") for x in values])
     request = ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
     for _ in range(3):
         (found,) = request.infer(values).to_tuple()
-        np.testing.assert_allclose(found, wanted.array, 2e-5, 2e-5)
+        np.testing.assert_allclose(found, expected.array, 2e-5, 2e-5)
 
 
 def test_those_that_stay() -> None:
-    """A mask of each head, and values that are repeated otherwise."""
+    """Keys and values stay repeated for a mask per head, and for another kind of repetition."""
     assert layers(attention((1, HEADS * REPEATS, -1, -1))) == ["Broadcast", "Broadcast", "ScaledDotProductAttention"]
     assert layers(attention(both=False, batch=1)) == ["Broadcast", "ScaledDotProductAttention"]
 
@@ -72,4 +72,4 @@ def test_exported_models(name: str) -> None:
     assert attentions
     for node in attentions:
         keys: Any = node.inputs[1]
-        assert keys.node.op.name == "Unsqueeze" and keys.node.inputs[0].node.op.version == "ovgpu"  # an CacheAppend
+        assert keys.node.op.name == "Unsqueeze" and keys.node.inputs[0].node.op.version == "ovgpu"  # a CacheAppend

@@ -1,4 +1,4 @@
-"""Matrix products with a bias, a residual and an activation in one layer: which ones, and the values of both."""
+"""Matrix products with a bias, a residual and an activation in one layer: conditions, and values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def random(*shape: int) -> np.ndarray[Any, Any]:
 
 
 class Maker(Net):
-    """A net of one input, some products, and what may follow them."""
+    """Net of one input, products, and layers after them."""
 
     def op(self, type: str, *inputs: Port, version: int = 1, **attrs: Any) -> Port:
         port: Port = self.layer(type, f"opset{version}", inputs, attrs)
@@ -45,7 +45,7 @@ class Maker(Net):
     def residual(self, x: Port) -> Port:
         return self.op("Add", self.parameters["x"], x)
 
-    def turned(self, x: Port, *shape: int) -> Port:
+    def reshaped(self, x: Port, *shape: int) -> Port:
         return self.op("Reshape", x, self.const(np.array(shape)), special_zero=False)
 
 
@@ -54,14 +54,14 @@ def model(net: Net) -> Model:
 
 
 def steps(net: Net) -> list[str]:
-    """Every layer; those that are products along with others, with their names."""
+    """Return the names of all layers; for a product with an epilogue, the names of its layers."""
     found = [n for n in model(net).ops if n.op.name not in HIDDEN]
     return [" ".join(layer.op.name for layer in n.op.layers) if isinstance(n.op, MatMulWithEpilogue) else n.op.name
             for n in found]  # fmt: skip
 
 
 def judged(net: Net, *inputs: Any, device: str, tolerance: float = 1e-5) -> None:
-    """As on the host, in f32 by OpenVINO's rules; for two inferences."""
+    """Assert that two inferences give the same as on the host, in f32 by OpenVINO's rules."""
     core = ov.Core()
     read = core.read_model(*net.build())
     as_it_is = {"INFERENCE_PRECISION_HINT": "dynamic"}
@@ -72,7 +72,7 @@ def judged(net: Net, *inputs: Any, device: str, tolerance: float = 1e-5) -> None
         inputs = tuple(-x for x in inputs)
 
 
-# ---- which layers
+# ---- fused layers
 
 Epilogue = Callable[[Maker, Port], Port]
 JOINED: list[tuple[list[Epilogue], str, str]] = [
@@ -108,10 +108,10 @@ def test_a_sum_of_products(emulated: str) -> None:
 
 
 def test_a_reshape_in_between(emulated: str) -> None:
-    """As in GPT-2, whose products are of matrices: it comes after the layers."""
+    """The Reshape moves after the layers, as in GPT-2, whose products are of matrices."""
     net = Maker()
-    x = net.turned(net.x(kind="f16"), -1, 24)
-    x = net.turned(net.op("Add", net.const(random(1, 48), "f16"), net.product(x, 48)), 2, -1, 48)
+    x = net.reshaped(net.x(kind="f16"), -1, 24)
+    x = net.reshaped(net.op("Add", net.const(random(1, 48), "f16"), net.product(x, 48)), 2, -1, 48)
     net.result(net.gelu(x))
     assert steps(net) == ["Reshape", "MatMul Add Gelu", "Reshape"]
     judged(net, random(2, 3, 24).astype("f2"), device=emulated, tolerance=4e-3)
@@ -126,7 +126,7 @@ def test_bodies() -> None:
     assert sum(isinstance(n.op, MatMulWithEpilogue) for n in all_nodes(model(net))) == 1
 
 
-def test_the_plan_tells_the_layers(emulated: str) -> None:
+def test_the_plan_lists_the_layers(emulated: str) -> None:
     net = Maker()
     net.result(net.op("Relu", net.bias(net.product(net.x(2, 24)), 24)))
     plan = ov.Core().compile_model(ov.Core().read_model(*net.build()), emulated).plan()
@@ -156,8 +156,8 @@ def normed(net: Maker, x: Port) -> Port:
 @pytest.mark.parametrize(("rows", "layers"), [
     (64, ["MatMul Add Add", "MVN", "MatMul", "AddNorm"]), (63, ["MatMul", "AddNorm", "MatMul", "AddNorm"]),
     (-1, ["MatMul", "AddNorm", "MatMul", "AddNorm"])])
-def test_a_sum_that_goes_past_its_norm(rows: int, layers: list[str], emulated: str) -> None:
-    """As in GPT-2 and ViT: of the product if rows are many. The last one only a norm takes."""
+def test_a_sum_used_besides_its_norm(rows: int, layers: list[str], emulated: str) -> None:
+    """For many rows the sum joins the product, as in GPT-2 and ViT. Only a norm uses the last sum."""
     net = Maker()
     x = net.x(rows, 24)
     x = net.op("Add", net.bias(net.product(x), 24), x)
@@ -168,7 +168,7 @@ def test_a_sum_that_goes_past_its_norm(rows: int, layers: list[str], emulated: s
 
 
 def test_a_norm_of_more_than_a_sum() -> None:
-    """It computes none; and a Concat takes sums where they lie."""
+    """A norm of another value computes no sum, and a Concat reads sums in place."""
     net = Maker()
     x = net.x(2, 24)
     y = net.residual(net.bias(net.product(x), 24))
@@ -178,7 +178,7 @@ def test_a_norm_of_more_than_a_sum() -> None:
     assert [name for name in steps(net) if name != "Concat"] == ["MatMul Add Add", "MVN", "MatMul Add Relu", "MVN"]
 
 
-# ---- what stays
+# ---- not fused
 
 @pytest.mark.parametrize(("epilogues", "kind", "layers"), [
     ([Maker.bias, lambda net, x: net.gelu(x, "ERF")], "f16", ["MatMul", "Fused"]),
@@ -192,7 +192,7 @@ def test_a_norm_of_more_than_a_sum() -> None:
     ([lambda net, x: net.op("Add", x, x)], "f32", ["MatMul", "Add"]),
     ([lambda net, x: net.op("Add", net.bias(x), net.op("Relu", x))], "f32", ["MatMul", "Fused"]),
 ])  # fmt: skip
-def test_those_that_do_not(epilogues: list[Epilogue], kind: str, layers: list[str]) -> None:
+def test_layers_that_do_not_join(epilogues: list[Epilogue], kind: str, layers: list[str]) -> None:
     net = Maker()
     x = net.product(net.x(kind=kind))
     for epilogue in epilogues:

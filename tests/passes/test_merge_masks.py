@@ -1,4 +1,4 @@
-"""Attentions whose masks are computed alike share them."""
+"""Attentions with equal mask computations share one mask."""
 from __future__ import annotations
 
 from collections import Counter
@@ -16,7 +16,7 @@ HEADS, WIDTH, LAYERS = 4, 8, 3
 
 
 def layers(same: bool = True) -> Net:
-    """Attentions in a row. Each makes its mask of the one input, ``same`` or with a factor of its own."""
+    """Build a chain of attentions. Each computes its mask from the one input, with equal factors if ``same``."""
     net = Net()
     x = net.parameter("f32", (1, HEADS, -1, WIDTH), "x")
     hidden = net.parameter("f32", (-1, -1), "hidden")
@@ -44,13 +44,13 @@ def test_values(same: bool, device: str) -> None:
     model = core.read_model(*layers(same).build())
     inputs = [random.normal(size=(1, HEADS, 5, WIDTH)).astype(np.float32), (random.random((5, 6)) > 0.6).astype("f4")]
     inputs[1][:, 0] = 0
-    (wanted,) = model_values(inputs, same)
+    (expected,) = model_values(inputs, same)
     (found,) = core.compile_model(model, device)(inputs).to_tuple()
-    np.testing.assert_allclose(found, wanted, 2e-5, 2e-5)
+    np.testing.assert_allclose(found, expected, 2e-5, 2e-5)
 
 
 def model_values(inputs: list[np.ndarray], same: bool) -> list[np.ndarray]:
-    """The same, by NumPy."""
+    """Compute the model with NumPy."""
     x, hidden = (a.astype(np.float64) for a in inputs)
     for number in range(LAYERS):
         scores = x @ x.swapaxes(-1, -2) / np.sqrt(WIDTH) + hidden[:, :5] * (-50 if same else -50 - number)

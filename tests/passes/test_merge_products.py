@@ -1,4 +1,4 @@
-"""Products of one tensor become one: which ones, what of them is copied, and the values that they give."""
+"""Products of one tensor become one: conditions, copied results, and values."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def random(*shape: int) -> np.ndarray[Any, Any]:
 
 
 class Maker(Net):
-    """A net, and the layers that projections are made of."""
+    """Net with the layers of projections."""
 
     def op(self, type: str, *inputs: Port, version: int = 1, **attrs: Any) -> Port:
         port: Port = self.layer(type, f"opset{version}", inputs, attrs, [inputs[0].type])
         return port
 
     def weights(self, out: int, kind: str = "f32", transposed: bool = True) -> Port:
-        """[out, WIDTH], or [WIDTH, out] if not ``transposed``, as they are stored in this type."""
+        """Add weights [out, WIDTH], or [WIDTH, out] if not ``transposed``, stored in this type."""
         shape = (out, WIDTH) if transposed else (WIDTH, out)
         if kind in ("f32", "f16", "bf16"):
             port = self.const(random(*shape) / 8, kind)
@@ -60,7 +60,7 @@ class Maker(Net):
 
     def attention(self, x: Port, biases: Sequence[bool] = (True, True, True), of: Port | None = None,
                   **how: Any) -> Port:
-        """With two heads of keys and values for four of queries; ``of``: what they are computed from."""
+        """Add attention with four query heads and two key-value heads; ``of`` is the source of keys and values."""
         sizes, sources = (64, 32, 32), (x, of or x, of or x)
         q, k, v = (self.heads(self.dense(s, n, bias=b, **how), n // 16) for s, n, b in zip(sources, sizes, biases))
         mixed = self.op("ScaledDotProductAttention", *(self.repeated(p) if p is not q else p for p in (q, k, v)),
@@ -78,7 +78,7 @@ class Maker(Net):
         return self.op("Multiply", gate, self.dense(x, out, **how))
 
     def softmax(self, x: Port) -> Port:
-        """A layer that takes dense tensors."""
+        """Add a layer that needs dense tensors."""
         return self.op("Softmax", x, version=8, axis=2)
 
 
@@ -98,13 +98,13 @@ def steps(model: Model) -> list[str]:
 
 
 def one(layer: Callable[..., Port], *args: Any, **options: Any) -> Net:
-    """A net of one such layer."""
+    """Build a net of one such layer."""
     net = Maker()
     net.result(layer(net, net.parameter("f32", (-1, -1, WIDTH)), *args, **options))
     return net
 
 
-# ---- what becomes one
+# ---- merged products
 
 def test_projections() -> None:
     model = merged(one(Maker.attention))
@@ -113,21 +113,21 @@ def test_projections() -> None:
 
 @pytest.mark.parametrize("biases", [(False, False, False), (True, False, True), (False, True, False)], ids=str)
 def test_some_biases(biases: Sequence[bool]) -> None:
-    """They are part of the product, with zeros for those that are not there."""
+    """Biases are part of the product, with zeros for missing ones."""
     model = merged(one(Maker.attention, biases))
     assert steps(model) == ["MatMul", "ScaledDotProductAttention"]
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_gated_layers(bias: bool) -> None:
-    """Biases that are computed along with the activation stay there."""
+    """Biases that are fused with the activation stay there."""
     assert steps(merged(one(Maker.gated, bias=bias))) == ["MatMul", "Fused"]
 
 
 @pytest.mark.parametrize(("kind", "transposed"), [
     ("f32", False), ("f32", True), ("f16", True), ("u8", False), ("i8", True), ("u4", True), ("i4", False)])
 def test_values(kind: str, transposed: bool, emulated: str) -> None:
-    """As without merging, for few rows and for many."""
+    """Values are the same as without merging, for few rows and for many."""
     core, how = ov.Core(), {"kind": kind, "transposed": transposed}
     net = Maker()
     x = net.parameter("f32", (-1, -1, WIDTH))
@@ -183,7 +183,7 @@ def test_names_move_along() -> None:
 
 
 def test_nothing_is_held_twice(emulated: str) -> None:
-    """The host keeps the weights where they were; only the device has them side by side."""
+    """The host keeps the original weights; only the device has the concatenated ones."""
     core = ov.Core()
     model = core.read_model(*one(Maker.attention).build())
     before = [n.op.value for n in model.ops if n.op.name == "Constant" and n.op.value.ndim == 2]  # type: ignore[attr-defined]
@@ -193,16 +193,16 @@ def test_nothing_is_held_twice(emulated: str) -> None:
     np.testing.assert_array_equal(array.get(), np.concatenate(before))
 
 
-# ---- what stays
+# ---- not merged
 
 def later(net: Maker, x: Port) -> Port:
-    """Two layers that attend to the same keys, which would have to wait."""
+    """Add two layers that attend to the same keys; the second would need them early."""
     for _ in range(2):
         x = net.attention(net.dense(net.op("Relu", x)), of=net.parameters["of"])
     return x
 
 
-def test_what_is_needed_later_stays() -> None:
+def test_products_needed_later_stay() -> None:
     net = Maker()
     x = net.parameter("f32", (-1, -1, WIDTH))
     net.parameter("f32", (-1, -1, WIDTH), "of")
@@ -252,7 +252,7 @@ def test_matrices_that_are_computed_stay() -> None:
 
 
 def test_matrices_that_do_not_fit_each_other(emulated: str) -> None:
-    """Which of them does not fit the input, only running tells."""
+    """Only at run time it turns out which of them does not fit the input."""
     net = Maker()
     x = net.parameter("f32", (2, -1))
     for rows in (32, 48):
@@ -270,8 +270,8 @@ def test_a_rank_that_is_not_known() -> None:
     assert count(merged(net)) == 2
 
 
-def test_what_would_be_copied_stays() -> None:
-    """Results, parts of a Concat, and what layers take dense."""
+def test_products_that_would_be_copied_stay() -> None:
+    """Products stay if results would be copied: model results, parts of a Concat, and dense inputs."""
     net = Maker()
     x = net.parameter("f32", (2, 3, WIDTH))
     net.result(net.dense(x))
@@ -288,7 +288,7 @@ def test_what_would_be_copied_stays() -> None:
 
 
 def test_a_copy_that_pays() -> None:
-    """Two products fewer for one of three results that is copied."""
+    """Two saved products are worth one copied result of three."""
     net = Maker()
     x = net.parameter("f32", (2, 3, WIDTH))
     net.result(net.op("Add", net.gated(x, 64), net.softmax(net.dense(x))))

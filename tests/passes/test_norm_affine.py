@@ -1,4 +1,4 @@
-"""MVN times a scale and plus a shift is one layer: which ones, and its values on both backends."""
+"""MVN, a scale and a shift become one layer: conditions, and values on both backends."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_values(name: str, device: str, emulated: str) -> None:
         np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
-def test_the_last_layer_stands_for_all() -> None:
+def test_the_last_layer_gives_the_name() -> None:
     assert norms(build("f32")) == ["Add"] and norms(build("f32", shift=None)) == ["Multiply"]
 
 
@@ -122,8 +122,8 @@ def test_others_stay(options: dict[str, Any], why: str) -> None:
     assert norms(build("f32", **options)) == []
 
 
-def test_what_does_not_broadcast_stays() -> None:
-    """It demands that shapes be equal, which only the layer itself does."""
+def test_layers_without_broadcasting_stay() -> None:
+    """The layer stays, as only it checks that shapes are equal."""
     net = Net("norm")
     y = mvn(net, net.parameter("f32", (-1, 3, 4, 8), "x"), [-1])
     scale = net.const(random(1, 1, 1, 8))

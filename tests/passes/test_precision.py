@@ -1,4 +1,4 @@
-"""Models of f32 run in 16 bits: which layers do, which stay, and what numbers come of it."""
+"""Models of f32 in 16 bits: layers that are converted, layers that stay, and values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ X = np.random.default_rng(2).uniform(-1, 1, (2, N)).astype("f4")
 
 def layer(net: Net, op: str, *inputs: Any, name: str = "", out: str = "f32", version: str = "opset1",
           **attrs: Any) -> Port:
-    """A layer named as its op, of ports and constants of f32."""
+    """Add a layer named as its op, of ports and constants of f32."""
     ports = [x if isinstance(x, Port) else net.const(np.asarray(x, "f4" if isinstance(x, float) else None))
              for x in inputs]
     found: Port = net.layer(op, version, ports, attrs, [out], name=name or op)
@@ -39,7 +39,7 @@ def product(net: Net, x: Any, name: str = "MatMul", weights: Any = W) -> Port:
 
 
 def around(make: Callable[[Net, Port], Port]) -> Net:
-    """Layers between two products."""
+    """Build layers between two products."""
     net = Net()
     inner = make(net, product(net, net.parameter("f32", (-1, N), "x"), "first"))
     net.result(product(net, inner, "last"))
@@ -51,7 +51,7 @@ def prepared(net: Net, kind: ov.Type = F16, **options: Any) -> Model:
 
 
 def types(net: Net, kind: ov.Type = F16) -> dict[str, str]:
-    """The type of what each layer gives, by name, without constants and conversions."""
+    """Return the result type of each layer by name, without constants and conversions."""
     return {node.friendly_name: node.outputs[0].element_type.get_type_name() for node in prepared(net, kind).ops
             if node.op.name not in ("Constant", "Convert")}
 
@@ -62,11 +62,11 @@ def infer(net: Net, inputs: Any, kind: str, device: str = "CPU") -> Any:
     return compiled(inputs)[0]
 
 
-# ---- what runs in 16 bits
+# ---- layers in 16 bits
 
 @HALVES
 def test_between_products(kind: ov.Type) -> None:
-    """Inputs and results keep their types, and the last layer is not rounded once more."""
+    """Inputs and results keep their types, and the last layer is not rounded again."""
     net = Net()
     x = product(net, net.parameter("f32", (-1, N), "x"), "first")
     x = layer(net, "Relu", layer(net, "Add", x, W[0]))
@@ -103,7 +103,7 @@ def test_light_layers(op: str, kind: ov.Type) -> None:
 
 
 def positions(net: Net, x: Port) -> Port:
-    """Angles of the numbers 0, 1, .. n - 1."""
+    """Add angles of the numbers 0, 1, .. n - 1."""
     count = layer(net, "Gather", net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"]), np.array(0),
                   np.array(0), out="i64", version="opset8", name="count", batch_dims=0)
     number = layer(net, "Range", np.array(0), count, np.array(1), out="i64", version="opset4", name="range",
@@ -133,7 +133,7 @@ def test_wide_layers(op: str) -> None:
     net = around(lambda net, x: layer(net, "Abs", WIDE[op](net, x), name="after"))
     found = types(net)
     assert found["first"] == "f16" and found[op] == "f32" and found["last"] == "f16"
-    assert found["after"] == ("f16" if op == "angles" else "f32")  # cosines are as good as any other number
+    assert found["after"] == ("f16" if op == "angles" else "f32")  # cosines fit 16 bits
 
 
 def test_an_epsilon_below_the_range() -> None:
@@ -142,12 +142,12 @@ def test_an_epsilon_below_the_range() -> None:
         assert (types(net, F16)["Add"], types(net, BF16)["Add"]) == (f16, bf16)
 
 
-def test_bytes_are_pictures_and_integers_count() -> None:
-    for kind, wanted in (("u8", "f16"), ("i64", "f32")):
+def test_bytes_are_converted_and_integers_are_not() -> None:
+    for kind, expected in (("u8", "f16"), ("i64", "f32")):
         net = Net()
         x = net.layer("Convert", "opset1", [net.parameter(kind, (-1, N))], {"destination_type": "f32"}, ["f32"])
         net.result(product(net, product(net, x), "last"))
-        assert types(net)["MatMul"] == wanted
+        assert types(net)["MatMul"] == expected
 
 
 def test_bodies_stay() -> None:
@@ -177,7 +177,7 @@ def test_an_unknown_type_stays() -> None:
 # ---- weights
 
 def half_weights(kind: str = "f16") -> tuple[Net, Any]:
-    """A product with weights that are stored in 16 bits, and are more than are folded without a thought."""
+    """Build a product with weights stored in 16 bits, which are too large to fold unconditionally."""
     weights = np.random.default_rng(3).uniform(-1, 1, (1024, 640)).astype("f4")
     net = Net()
     w = net.layer("Convert", "opset1", [net.const(weights, kind)], {"destination_type": "f32"}, ["f32"])
@@ -185,7 +185,7 @@ def half_weights(kind: str = "f16") -> tuple[Net, Any]:
     return net, weights
 
 
-def test_stored_halves_are_taken_as_they_are() -> None:
+def test_stored_halves_are_used_unchanged() -> None:
     net, _ = half_weights()
     model = ov.Core().read_model(*net.build())
     (stored,) = [n.op.value for n in model.ops if n.op.name == "Constant"]  # type: ignore[attr-defined]
@@ -197,24 +197,24 @@ def test_stored_halves_are_taken_as_they_are() -> None:
 
 
 def test_halves_in_f32() -> None:
-    """As before there were precisions: stored in 16 bits on a GPU, folded for NumPy."""
+    """In f32, weights stay in 16 bits on a GPU, and are folded for NumPy."""
     net, weights = half_weights()
-    for fuse, wanted in ((False, ["Parameter", "Constant", "MatMul", "Relu", "Result"]),
-                         (True, ["Parameter", "Constant", "CompressedMatMul", "Relu", "Result"])):
+    for fuse, expected in ((False, ["Parameter", "Constant", "MatMul", "Relu", "Result"]),
+                           (True, ["Parameter", "Constant", "CompressedMatMul", "Relu", "Result"])):
         for kind in (ov.Type.f32, ov.Type.dynamic):
             model = prepare(ov.Core().read_model(*net.build()), fuse, precision=kind)
-            assert [type(n.op).__name__ for n in model.ops] == wanted
+            assert [type(n.op).__name__ for n in model.ops] == expected
     x = np.random.default_rng(4).uniform(-1, 1, (2, 1024)).astype("f4")
     exact = np.maximum(x @ weights.astype("f2").astype("f4"), 0)
     np.testing.assert_allclose(infer(net, [x], "f32"), exact, atol=1e-4)
-    # x is rounded, and the result: each adds half an ulp of what it is of
+    # x and the result are rounded: each adds half an ulp
     np.testing.assert_allclose(infer(net, [x], "f16"), exact, atol=2**-11 * (1024**0.5 + exact.max()))
 
 
 def test_compressed_weights_stay(device: str) -> None:
     rng = np.random.default_rng(5)
     net = Net()
-    scale = net.const(rng.uniform(1e-6, 1e-5, (64, 1)), "f32")  # less than f16 has
+    scale = net.const(rng.uniform(1e-6, 1e-5, (64, 1)), "f32")  # below the range of f16
     codes = net.layer("Convert", "opset1", [net.const(rng.integers(0, 255, (64, 64)), "u8")],
                       {"destination_type": "f32"}, ["f32"])
     weights = layer(net, "Multiply", codes, scale)
@@ -225,26 +225,26 @@ def test_compressed_weights_stay(device: str) -> None:
     assert {CompressedGather, CompressedMatMul} <= {type(node.op) for node in model.ops}
     assert types(net)["product"] == "f16"
     rows = np.array([0, 7, 63])
-    wanted = infer(net, [rows], "f32", device)
-    # f16 has no more than 10 bits of so small rows; three roundings after that, and the product's terms are positive
-    np.testing.assert_allclose(infer(net, [rows], "f16", device), wanted, rtol=5 * 2**-11)
+    expected = infer(net, [rows], "f32", device)
+    # f16 has at most 10 bits for such small rows; three more roundings follow, and the product's terms are positive
+    np.testing.assert_allclose(infer(net, [rows], "f16", device), expected, rtol=5 * 2**-11)
 
 
-# ---- what is beyond 16 bits
+# ---- values beyond the range of 16 bits
 
 @HALVES
-def test_narrowing_keeps_what_is_finite(kind: ov.Type) -> None:
+def test_downcasting_keeps_finite_values_finite(kind: ov.Type) -> None:
     x = np.array([3e38, -np.finfo("f4").max, np.inf, -np.inf, np.nan, 65519, 1, 0], "f4")
     (found,) = Narrow(destination_type=kind).evaluate(np, x)
     most = LARGEST[kind]
     middle = 65504 if kind == F16 else 65536
-    wanted = [most if kind == F16 else 3e38, -most, np.inf, -np.inf, np.nan, middle, 1, 0]
-    np.testing.assert_allclose(found.astype("f4"), wanted, rtol=2**-8)
+    expected = [most if kind == F16 else 3e38, -most, np.inf, -np.inf, np.nan, middle, 1, 0]
+    np.testing.assert_allclose(found.astype("f4"), expected, rtol=2**-8)
     assert np.isfinite(found.astype("f4")).tolist() == np.isfinite(x).tolist()
 
 
 def attention(fused: bool) -> Net:
-    """Of 2 keys, with a mask made of integers, as models are exported."""
+    """Build attention of 2 keys, with a mask computed from integers, as models are exported."""
     net = Net()
     x = product(net, net.parameter("f32", (1, 2, N), "x"), "first")
     mask = net.parameter("i64", (1, 1, 2), "mask")
@@ -258,24 +258,24 @@ def attention(fused: bool) -> Net:
         y = product(net, weights, "sum", x)
     net.result(y)
     if not fused:
-        net.result(layer(net, "Abs", weights))  # else the layers would become one
+        net.result(layer(net, "Abs", weights))  # otherwise the layers would be fused
     return net
 
 
 def check_masks(mask: list[int], fused: bool, kind: ov.Type, device: str) -> None:
     given = [X[None], np.array([[mask]])]
-    wanted, found = (infer(attention(fused), given, k.get_type_name(), device) for k in (ov.Type.f32, kind))
+    expected, found = (infer(attention(fused), given, k.get_type_name(), device) for k in (ov.Type.f32, kind))
     assert np.isfinite(found).all()
     if any(mask):
-        # 7 roundings at most, of numbers of the size of x W, in which there are N terms
-        np.testing.assert_allclose(found, wanted, atol=7 * N**0.5 * (2**-11 if kind == F16 else 2**-8))
+        # at most 7 roundings of numbers as large as x W, which has N terms
+        np.testing.assert_allclose(found, expected, atol=7 * N**0.5 * (2**-11 if kind == F16 else 2**-8))
 
 
 @HALVES
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("mask", [[1, 0], [0, 0]])
 def test_masks(mask: list[int], fused: bool, kind: ov.Type) -> None:
-    """The lowest number of f32 is none of 16 bits. Where all is masked, the result is no NaN."""
+    """The lowest number of f32 is out of range in 16 bits. If all keys are masked, the result is not NaN."""
     check_masks(mask, fused, kind, "CPU")
 
 
@@ -285,7 +285,7 @@ def test_masks_on_the_device(fused: bool, emulated: str) -> None:
 
 
 def test_large_reductions(device: str) -> None:
-    """A sum of 100,000, and squares of 300: more than f16 has."""
+    """A sum of 100,000 and squares of 300 are beyond the range of f16."""
     net = Net()
     x = product(net, net.parameter("f32", (-1, N), "x"), "first", np.eye(N, dtype="f4"))
     total = layer(net, "ReduceSum", x, np.array([0]), keep_dims=True)
@@ -304,9 +304,9 @@ def test_large_reductions(device: str) -> None:
 # ---- caches
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_what_grows(rank: int) -> None:
-    """Also in f32, and with less than three axes, which are no keys or values: there they are f32, and so is what comes
-    between them and a product."""
+def test_caches_append_in_their_type(rank: int) -> None:
+    """Caches append in their own type. In f32, and with fewer than three axes (no keys or values), they stay f32, and
+    so do the layers between them and a product."""
     net = Net()
     shape = (1,) * (rank - 2)
     old = net.read_value("v", "f32", (*shape, -1, N), net.const(np.zeros((*shape, 0, N), "f4")))
@@ -323,7 +323,7 @@ def test_what_grows(rank: int) -> None:
 
 
 def test_caches(device: str) -> None:
-    """Keys and values lie in 16 bits, and grow where they are; users see the model's type."""
+    """Keys and values are stored in 16 bits and append in place; users see the model's type."""
     core = ov.Core()
     model = core.read_model(DATA / "llama" / "model.xml")
     cases = (({"INFERENCE_PRECISION_HINT": "f16"}, F16), ({"KV_CACHE_PRECISION": "bf16"}, BF16),
@@ -339,10 +339,10 @@ def test_caches(device: str) -> None:
         first = request.infer(inputs)[0].copy()
         states = request.query_state()
         assert {state.state.element_type for state in states} == {ov.Type.f32}
-        kept = [np.array(state.state.data) for state in states]
+        saved = [np.array(state.state.data) for state in states]
         more = {**inputs, "attention_mask": np.ones((1, 6), int), "position_ids": np.array([[3, 4, 5]])}
         second = request.infer(more)[0].copy()
-        for state, value in zip(states, kept):
+        for state, value in zip(states, saved):
             with pytest.raises(ov.Error, match="has type f32"):
                 state.state = ov.Tensor(value.astype(np.float64))
             state.state = ov.Tensor(value)

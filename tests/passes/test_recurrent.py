@@ -1,4 +1,4 @@
-"""Loops over recurrent cells become sequences, whatever surrounds the cell; judged by OpenVINO."""
+"""Loops over recurrent cells become sequences, whatever surrounds the cell; the oracle is OpenVINO."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def time_of(net: Net, x: Any) -> Any:
 
 
 def weights_from_inputs() -> Net:
-    """W, R and B are computed of what enters the model, in the body and around it."""
+    """Compute W, R and B from model inputs, in the body and outside of it."""
     net, body = Net(), Net()
     x, w = net.parameter("f32", (2, -1, FEATURES), "x"), net.parameter("f32", (HIDDEN, 4, FEATURES + HIDDEN), "w")
     xi, h, c = body.parameter("f32", (2, 1, FEATURES)), *(body.parameter("f32", (2, HIDDEN)) for _ in range(2))
@@ -62,7 +62,7 @@ def weights_from_inputs() -> Net:
 
 
 def old_cell(form: str) -> Any:
-    """LSTMCell-1 with gates in another order, or with one matrix."""
+    """Return a step with LSTMCell-1, whose gates are in another order, or with one matrix."""
     def step(b: Net, x: Any, states: Any) -> Any:
         w, r = (weights(4 * HIDDEN, n, seed=n) for n in (FEATURES, HIDDEN))
         given = [np.concatenate([w, r], 1)] if form == "joined" else [w, r]
@@ -72,7 +72,7 @@ def old_cell(form: str) -> Any:
 
 
 def from_zero_of_the_batch(kind: str = "GRUCell") -> Net:
-    """The initial state is as many zeros as the batch needs."""
+    """Build a loop whose initial state is zeros of the batch's size."""
     net, body = Net(), Net()
     x = net.parameter("f32", (-1, -1, FEATURES), "x")
     xi, h = body.parameter("f32", (-1, 1, FEATURES)), body.parameter("f32", (-1, HIDDEN))
@@ -87,7 +87,7 @@ def from_zero_of_the_batch(kind: str = "GRUCell") -> Net:
 
 
 def stacked() -> Net:
-    """Two layers, the second backwards, over the first one's steps."""
+    """Build two layers, the second backwards over the steps of the first."""
     net = Net()
     value = net.parameter("f32", (2, -1, HIDDEN), "x")
     for number, attrs in enumerate(({}, BACKWARDS)):
@@ -170,7 +170,7 @@ def named(table: dict[str, Scenario]) -> list[Scenario]:
     return [Scenario(name, s.net, s.steps, s.tol, s.oracle, s.dynamic, s.rankless) for name, s in table.items()]
 
 
-# OpenVINO makes sequences of its own here that ignore bounds, the axis or order of the steps, or the order of gates;
+# OpenVINO builds sequences here that ignore bounds, the axis or order of the steps, or the order of gates,
 # or it refuses the cell.
 UNLIKE = ("against-the-slices", "backwards-and-against-the-slices", "wide-parts", "steps-last", "steps-first",
           "old-ifco", "old-icof", "old-iofc", "old-joined", "hardsigmoid", "no-bias", "part-of-the-input",
@@ -180,13 +180,13 @@ test_results = check([s for s in named(FOUND) if s.id not in UNLIKE])
 
 @pytest.mark.parametrize("name", [name for name, s in FOUND.items() if all(isinstance(i, Infer) for i in s.steps)])
 def test_the_same_as_step_by_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loop gives when it runs as it is written."""
+    """The sequence gives the same as the loop run as written."""
     same_as_step_by_step(FOUND[name], monkeypatch)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str) -> None:
-    """Nothing is left of the loops but sequences, with all their sizes static and dynamic."""
+    """All loops become sequences, with static and with dynamic sizes."""
     scenario = FOUND[name]
     for variant in ("static", "dynamic") if scenario.dynamic else ("static",):
         found = layers(prepared(scenario.net, variant))
@@ -194,7 +194,7 @@ def test_found(name: str) -> None:
         assert sequences and not {"TensorIterator", "Loop"} & set(found), (variant, found)
 
 
-# ---- what is left alone
+# ---- not matched
 
 def second_sequence_of_c() -> Net:
     return over_time(LSTM, 2, ((0, True), (1, True)))
@@ -213,7 +213,7 @@ def states_crossed() -> Net:
 
 
 def state_is_the_same_again() -> Net:
-    """h is not what went into the cell as h."""
+    """Pass h as both states of the cell."""
     return over_time(lambda b, x, s: LSTM(b, x, [s[0], s[0]]), 2, BOTH)
 
 
@@ -238,7 +238,7 @@ test_left_results = check([judged(name, LEFT[name]) for name in (
     "steps-of-c", "more-after-the-cell", "more-before-the-cell", "one-state-twice")])
 
 
-# ---- what stays as it was
+# ---- unchanged properties
 
 def test_the_example_of_the_specification() -> None:
     for document in (False, True):
@@ -258,7 +258,7 @@ def prepared_ir(ir: tuple[bytes, bytes]) -> Any:
 
 
 def test_names_stay() -> None:
-    """Of results, and of the tensors they take; the sequence bears the loop's name."""
+    """Results and their tensors keep their names; the sequence gets the loop's name."""
     model = ov.Core().read_model(*over_time(LSTM, 2, BOTH).build())
     loop = next(n for n in model.ops if n.op.name == "TensorIterator")
     for port, name in zip(loop.outputs, ("steps", "h", "c")):
@@ -269,7 +269,7 @@ def test_names_stay() -> None:
     assert [r.friendly_name for r in after.results] == ["result0", "result1", "result2"]
     assert [o.get_names() for o in after.outputs] == [{"steps"}, {"h"}, {"c"}]
     assert [n.friendly_name for n in after.ops if n.op.name == "LSTMSequence"] == ["layer"]
-    assert any(n.op.name == "TensorIterator" for n in model.ops)  # of the model given nothing changed
+    assert any(n.op.name == "TensorIterator" for n in model.ops)  # the given model is unchanged
     compiled = ov.Core().compile_model(model, "CPU")
     x = numbers(2, 4, FEATURES) / 4
     results = compiled([x])
@@ -279,7 +279,7 @@ def test_names_stay() -> None:
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_no_steps(kind: str, axis: int) -> None:
-    """The last state of no steps is the first."""
+    """The last state equals the first without steps."""
     states = 2 if kind == "LSTMCell" else 1
     net = over_time(cell(kind), states, BOTH[: states + 1], axis=axis)
     request = ov.Core().compile_model(ov.Core().read_model(*net.build()), "CPU").create_infer_request()
@@ -291,7 +291,7 @@ def test_no_steps(kind: str, axis: int) -> None:
 
 
 def test_inside_of_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recurrent layer in the body of another loop, whose own iterations stay."""
+    """A recurrent layer in the body of another loop is replaced; the outer loop stays."""
     net, body, inner = Net(), Net(), Net()
     x = net.parameter("f32", (3, 2, 4, FEATURES), "x")
     plane, h = body.parameter("f32", (1, 2, 4, FEATURES)), body.parameter("f32", (2, HIDDEN))

@@ -1,4 +1,4 @@
-"""Loops over steps that are written out in their maths, as converters of frameworks do."""
+"""Loops over recurrent steps that converters of frameworks decompose into elementary layers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def strided(b: Net, x: Port, count: int) -> Sequence[Port]:
 
 
 def projected(b: Net, x: Port, columns: int, seed: int, bias: bool = True, transposed: bool = True) -> Port:
-    """x W^T + b."""
+    """Add x W^T + b."""
     width = HIDDEN if seed % 2 else FEATURES
     matrix = weights(columns, width, seed=seed)
     value = matmul(b, x, b.const(matrix if transposed else matrix.T), tb=transposed)
@@ -88,7 +88,7 @@ def lstm_of(b: Net, i: Port, f: Port, g: Port, o: Port, c: Port) -> Sequence[Por
 
 
 def torch_lstm(part: Part = equally, bias: bool = True) -> Step:
-    """Both projections with biases, gates i, f, g, o."""
+    """Return an LSTM step of torch: two projections with biases, gates i, f, g, o."""
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         h, c = states
         gates = add(b, projected(b, x, 4 * HIDDEN, 0, bias), projected(b, h, 4 * HIDDEN, 1, bias))
@@ -98,7 +98,7 @@ def torch_lstm(part: Part = equally, bias: bool = True) -> Step:
 
 
 def tensorflow_lstm(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """x and h joined, gates i, g, f, o, and a bias of f alone."""
+    """Compute an LSTM step of x and h concatenated, with gates i, g, f, o, and a bias for f only."""
     h, c = states
     both = matmul(b, concat(b, [x, h], 1), b.const(weights(FEATURES + HIDDEN, 4 * HIDDEN)))
     i, g, f, o = split(b, add(b, both, b.const(weights(1, 4 * HIDDEN))), -1, 4)
@@ -106,7 +106,7 @@ def tensorflow_lstm(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
 
 
 def lstm_of_single_gates(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """A product for each gate and input; the sums and products the other way round."""
+    """Compute each gate by its own products, with swapped operands."""
     h, c = states
     i, f, g, o = (add(b, projected(b, h, HIDDEN, 2 * n + 1, False), projected(b, x, HIDDEN, 2 * n, transposed=False))
                   for n in range(4))
@@ -115,7 +115,7 @@ def lstm_of_single_gates(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Po
 
 
 def lstm_activated_first(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """One sigmoid for three gates, before they are apart."""
+    """Apply one sigmoid to three gates before they are split."""
     h, c = states
     gates = add(b, projected(b, x, 4 * HIDDEN, 0), projected(b, h, 4 * HIDDEN, 1, False))
     three, last = b.layer("VariadicSplit", "opset1", [gates, i64(b, 1), i64(b, [3 * HIDDEN, HIDDEN])], outputs=2)
@@ -124,7 +124,7 @@ def lstm_activated_first(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Po
 
 
 def lstm_of_all_sigmoids(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """Gates that only their place tells apart; what comes out is activated by relu."""
+    """Compute gates that only their position tells apart; the output is activated by relu."""
     h, c = states
     gates = add(b, projected(b, x, 4 * HIDDEN, 0), projected(b, h, 4 * HIDDEN, 1))
     i, f, g, o = split(b, sigmoid(b, gates), 1, 4)
@@ -133,7 +133,7 @@ def lstm_of_all_sigmoids(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Po
 
 
 def torch_gru(blend: str) -> Step:
-    """The reset comes after the product with R; gates r, z, n."""
+    """Return a GRU step that resets after the product with R; gates r, z, n."""
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         (h,) = states
         xr, xz, xn = split(b, projected(b, x, 3 * HIDDEN, 0), 1, 3)
@@ -144,7 +144,7 @@ def torch_gru(blend: str) -> Step:
 
 
 def classic_gru(blend: str, joined: bool) -> Step:
-    """The reset comes before it; with x and h joined or apart, gates z and r in one product."""
+    """Return a GRU step that resets before it, with x and h concatenated or apart; gates z and r in one product."""
     def step(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
         (h,) = states
         if joined:
@@ -161,7 +161,7 @@ def classic_gru(blend: str, joined: bool) -> Step:
 
 
 def blended(b: Net, how: str, z: Port, n: Port, h: Port) -> Port:
-    """(1 - z) n + z h."""
+    """Add (1 - z) n + z h."""
     if how == "difference":
         return add(b, n, mul(b, z, sub(b, h, n)))
     if how == "difference-first":
@@ -185,13 +185,13 @@ def judged(net: Net, batch: int = 2, axis: int = 1, **kwargs: Any) -> Scenario:
 
 
 def frame_of_three_axes(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """Nothing is squeezed: all of [1, 1, n]."""
+    """Compute a step of frames [1, 1, n], which are not squeezed."""
     value = add(b, projected(b, x, HIDDEN, 0), projected(b, states[0], HIDDEN, 1))
     return [tanh(b, value)]
 
 
 def wide_rnn(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """Products of h with a matrix that is transposed in the body, and of x with two."""
+    """Multiply h by a matrix that is transposed in the body, and x by two."""
     (h,) = states
     r = transpose(b, b.const(weights(HIDDEN, HIDDEN)), [1, 0])
     return [tanh(b, add(b, add(b, projected(b, x, HIDDEN, 0), matmul(b, h, r)), projected(b, x, HIDDEN, 2, False)))]
@@ -222,7 +222,7 @@ test_results = check([Scenario(name, s.net, s.steps, dynamic=False) for name, s 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left but the sequence, whose weights are constants."""
+    """Only the sequence remains, and its weights are constants."""
     model = prepared(FOUND[name].net)
     (sequence,) = layers(model)
     kind = name.split("-")[0].upper()
@@ -234,10 +234,10 @@ def test_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same_as_step_by_step(FOUND[name], monkeypatch)
 
 
-# ---- what is left alone
+# ---- not matched
 
 def blend_the_other_way(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """z n + (1 - z) h."""
+    """Add z n + (1 - z) h."""
     (h,) = states
     gates = add(b, projected(b, x, 2 * HIDDEN, 0), projected(b, h, 2 * HIDDEN, 1))
     z, r = split(b, sigmoid(b, gates), 1, 2)
@@ -246,7 +246,7 @@ def blend_the_other_way(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Por
 
 
 def unlike_gates(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """f is activated by something else than i and o."""
+    """Activate f by another function than i and o."""
     h, c = states
     i, f, g, o = split(b, add(b, projected(b, x, 4 * HIDDEN, 0), projected(b, h, 4 * HIDDEN, 1)), 1, 4)
     return lstm_of(b, sigmoid(b, i), tanh(b, f), tanh(b, g), sigmoid(b, o), c)
@@ -264,19 +264,19 @@ def bias_by_batch(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
 
 
 def batch_as_features(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """The matrix stands on the left, so that it mixes the batch."""
+    """Multiply from the left, which mixes the batch."""
     value = add(b, projected(b, x, HIDDEN, 0), matmul(b, b.const(weights(2, 2)), states[0]))
     return [tanh(b, value)]
 
 
 def reordered_state(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """h enters the product with its elements in another order."""
+    """Multiply h with its elements reordered."""
     other = reshape(b, transpose(b, states[0], [1, 0]), [2, HIDDEN])
     return [tanh(b, add(b, projected(b, x, HIDDEN, 0), projected(b, other, HIDDEN, 1)))]
 
 
 def outer_sum(b: Net, x: Port, states: Sequence[Port]) -> Sequence[Port]:
-    """[2, 1, n] + [2, n] is [2, 2, n]; its first rows are carried."""
+    """Add [2, 1, n] + [2, n] = [2, 2, n], whose first rows are carried."""
     value = add(b, unsqueeze(b, projected(b, x, HIDDEN, 0), [1]), projected(b, states[0], HIDDEN, 1))
     return [reshape(b, slice_(b, tanh(b, value), 0, 1), [2, HIDDEN])]
 
@@ -299,7 +299,7 @@ test_left_results = check([Scenario(name, over_time(step, states), frames(), dyn
 
 
 def test_a_state_that_is_broadcast_is_left_alone() -> None:
-    """A batch that only running tells may be larger than that of the first state."""
+    """The batch may be larger than that of the initial state, which is known only at run time."""
     net = over_time(torch_gru("plain"), shape=(-1, -1, FEATURES), carried=(1, HIDDEN))
     assert layers(prepared(net)) == ["TensorIterator"]
     Scenario("broadcast", net, [Infer(x=numbers(1, 3, FEATURES) / 4)]).run("static", "CPU")

@@ -1,4 +1,4 @@
-"""Rotary embeddings become one layer: which spellings of them, what stays, and their values on both backends."""
+"""Rotary embeddings become one layer: matched patterns, unmatched ones, and values on both backends."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from tests.harness.layers import (
 
 MODELS = Path(__file__).parents[1] / "models" / "data"
 LENGTH, HEADS, WIDTH = 5, 3, 8
-Spelling = Callable[[Net, Port, Port, Port], Port]
+Pattern = Callable[[Net, Port, Port, Port], Port]
 
 
 def halves(net: Net, x: Port, size: int = WIDTH) -> tuple[Port, Port]:
@@ -50,8 +50,8 @@ def minus(net: Net, a: Port, b: Port) -> Port:
 
 def llama(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     first, second = halves(net, x)
-    turned = concat(net, [mul(net, second, scalar(net, -1, x.type)), first], -1)
-    return add(net, mul(net, x, cos), mul(net, turned, sin))
+    rotated = concat(net, [mul(net, second, scalar(net, -1, x.type)), first], -1)
+    return add(net, mul(net, x, cos), mul(net, rotated, sin))
 
 
 def swapped(net: Net, x: Port, cos: Port, sin: Port) -> Port:
@@ -76,14 +76,14 @@ def strided(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def picked(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """Halves by a Gather of all elements, and the signs of what it gives in the factor."""
+    """Swap halves by a Gather of all elements, and negate one half of its result."""
     order = np.roll(np.arange(WIDTH), WIDTH // 2)
     first, second = split(net, gather(net, x, order, 3), 3, 2)
     return add(net, mul(net, x, cos), mul(net, concat(net, [negative(net, first), second], 3), sin))
 
 
 def per_pair(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """cos and sin have an element per pair."""
+    """Take one element of cos and sin per pair."""
     first, second = halves(net, x)
     c, s = (slice_(net, f, 0, WIDTH // 2, -1) for f in (cos, sin))
     return concat(net, [minus(net, mul(net, first, c), mul(net, second, s)),
@@ -91,32 +91,32 @@ def per_pair(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def partial(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """The first half of a row is turned; cos and sin are parts as well."""
+    """Rotate the first half of a row; cos and sin are sliced as well."""
     size = WIDTH // 2
-    turned, rest = slice_(net, x, 0, size, 3), slice_(net, x, size, WIDTH, 3)
+    rotated, rest = slice_(net, x, 0, size, 3), slice_(net, x, size, WIDTH, 3)
     c, s = (slice_(net, f, 0, size, -1) for f in (cos, sin))
-    first, second = halves(net, turned, size)
+    first, second = halves(net, rotated, size)
     other = concat(net, [negative(net, second), first], 3)
-    return concat(net, [add(net, mul(net, turned, c), mul(net, other, s)), rest], 3)
+    return concat(net, [add(net, mul(net, rotated, c), mul(net, other, s)), rest], 3)
 
 
 def last_part(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """The last half alone."""
+    """Rotate the last half only."""
     size = WIDTH // 2
-    turned = slice_(net, x, size, WIDTH, 3)
+    rotated = slice_(net, x, size, WIDTH, 3)
     c, s = (slice_(net, f, size, WIDTH, -1) for f in (cos, sin))
-    first, second = halves(net, turned, size)
-    return add(net, mul(net, turned, c), mul(net, concat(net, [negative(net, second), first], 3), s))
+    first, second = halves(net, rotated, size)
+    return add(net, mul(net, rotated, c), mul(net, concat(net, [negative(net, second), first], 3), s))
 
 
 def twice(net: Net, x: Port) -> Port:
-    """Each element of the first half of rows of three axes, twice."""
+    """Repeat each element of the first half of rows, in three axes."""
     wide = unsqueeze(net, slice_(net, x, 0, WIDTH // 2, 2), [-1])
     return reshape(net, concat(net, [wide, wide], -1), [1, LENGTH, WIDTH])
 
 
 def neighbours(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """GPT-J."""
+    """Rotate neighbouring elements, as in GPT-J."""
     even, odd = slice_(net, x, 0, 2**31 - 1, 3, 2), slice_(net, x, 1, 2**31 - 1, 3, 2)
     other = concat(net, [unsqueeze(net, negative(net, odd), [-1]), unsqueeze(net, even, [-1])], -1)
     other = reshape(net, other, [-1, HEADS, LENGTH, WIDTH])
@@ -124,7 +124,7 @@ def neighbours(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def cohere(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """What is there twice is an angle."""
+    """Repeat angles instead of cosines and sines."""
     def function(name: str) -> Port:
         angle = gather(net, cos, np.repeat(np.arange(WIDTH // 2), 2), 2)
         return unsqueeze(net, net.layer(name, "opset1", [mul(net, angle, scalar(net, 3))]), [1])
@@ -136,7 +136,7 @@ def cohere(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def chatglm(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """Pairs along an axis of their own; half of a row."""
+    """Rotate pairs on their own axis, in half of a row."""
     size = WIDTH // 2
     pairs = reshape(net, slice_(net, x, 0, size, 3), [-1, HEADS, LENGTH, size // 2, 2])
     a, b = (gather(net, pairs, i, 4) for i in (0, 1))
@@ -154,7 +154,7 @@ def squeezed(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     return reshape(net, concat(net, [unsqueeze(net, p, [-1]) for p in parts], -1), [-1, HEADS, LENGTH, WIDTH])
 
 
-SPELLINGS: dict[str, tuple[Spelling, Rotary]] = {
+PATTERNS: dict[str, tuple[Pattern, Rotary]] = {
     **{f.__name__: (f, Rotary(size=WIDTH)) for f in (llama, swapped, variadic, strided, picked, per_pair)},
     **{f.__name__: (f, Rotary(size=WIDTH // 2)) for f in (partial, last_part)},
     **{f.__name__: (f, Rotary(size=WIDTH, pairs=True)) for f in (neighbours, cohere, squeezed)},
@@ -162,12 +162,12 @@ SPELLINGS: dict[str, tuple[Spelling, Rotary]] = {
 }
 
 
-def embedding(spell: Spelling, kind: str = "f32") -> Net:
-    """Of [b, s, h, e], transposed to [b, h, s, e]; cos and sin are [1, s, e]."""
+def embedding(pattern: Pattern, kind: str = "f32") -> Net:
+    """Build the embedding of [b, s, h, e], transposed to [b, h, s, e]; cos and sin are [1, s, e]."""
     net = Net()
     x = net.parameter(kind, (-1, LENGTH, HEADS, WIDTH), "x")
     cos, sin = (net.parameter(kind, (1, LENGTH, WIDTH), name) for name in ("cos", "sin"))
-    net.result(spell(net, transpose(net, x, [0, 2, 1, 3]), cos, sin))
+    net.result(pattern(net, transpose(net, x, [0, 2, 1, 3]), cos, sin))
     return net
 
 
@@ -179,13 +179,13 @@ def draw(*shape: int, seed: int = 1, kind: Any = np.float32) -> Any:
     return np.random.default_rng(seed).uniform(-2, 2, shape).astype(kind)
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_values(name: str, device: str) -> None:
-    spell, wanted = SPELLINGS[name]
-    net = embedding(spell)
+    pattern, rotary = PATTERNS[name]
+    net = embedding(pattern)
     ops = [n.op for n in prepared(net).ops if n.op.name not in ("Parameter", "Constant", "Result", "Transpose")]
     (op,) = (op for op in ops if isinstance(op, Rotary))
-    assert op.attributes() == wanted.attributes()
+    assert op.attributes() == rotary.attributes()
     assert not {"Add", "Subtract", "Negative", "Split"} & {op.name for op in ops}
     request = ov.Core().compile_model(ov.Core().read_model(*net.build()), device).create_infer_request()
     reference = judge.Judge(*net.build())
@@ -206,7 +206,7 @@ def test_16_bits_are_rounded_once(kind: str, device: str) -> None:
     np.testing.assert_allclose(found.astype(np.float64), exact, step / 2 * 1.01, 1e-6)
 
 
-# ---- what is none
+# ---- not matched
 
 def other_sign(net: Net, x: Port, cos: Port, sin: Port) -> Port:
     first, second = halves(net, x)
@@ -229,7 +229,7 @@ def uneven(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def other_axis(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """Heads change places."""
+    """Swap heads."""
     first, second = slice_(net, x, 0, 1, 1), slice_(net, x, 1, HEADS, 1)
     return add(net, mul(net, x, cos), mul(net, concat(net, [negative(net, second), first], 1), sin))
 
@@ -240,13 +240,13 @@ def difference(net: Net, x: Port, cos: Port, sin: Port) -> Port:
 
 
 def another(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """Halves of another tensor."""
+    """Rotate halves of another tensor."""
     first, second = halves(net, mul(net, x, x))
     return add(net, mul(net, x, cos), mul(net, concat(net, [negative(net, second), first], 3), sin))
 
 
 def unlike_pairs(net: Net, x: Port, cos: Port, sin: Port) -> Port:
-    """Neighbours whose factors are not known to be the same."""
+    """Rotate neighbours whose factors may differ."""
     even, odd = slice_(net, x, 0, 2**31 - 1, 3, 2), slice_(net, x, 1, 2**31 - 1, 3, 2)
     other = concat(net, [unsqueeze(net, negative(net, odd), [-1]), unsqueeze(net, even, [-1])], -1)
     other = reshape(net, other, [-1, HEADS, LENGTH, WIDTH])
@@ -260,14 +260,14 @@ def mixed_factors(net: Net, x: Port, cos: Port, sin: Port) -> Port:
                         add(net, mul(net, second, s), mul(net, first, c))], -1)
 
 
-@pytest.mark.parametrize("spell", [other_sign, no_sign, other_half, uneven, other_axis, difference, another,
-                                   unlike_pairs, mixed_factors], ids=lambda f: f.__name__)
-def test_what_is_none_stays(spell: Spelling) -> None:
-    assert not [n for n in prepared(embedding(spell)).ops if isinstance(n.op, Rotary)]
+@pytest.mark.parametrize("pattern", [other_sign, no_sign, other_half, uneven, other_axis, difference, another,
+                                     unlike_pairs, mixed_factors], ids=lambda f: f.__name__)
+def test_other_patterns_stay(pattern: Pattern) -> None:
+    assert not [n for n in prepared(embedding(pattern)).ops if isinstance(n.op, Rotary)]
 
 
-def test_what_others_take_stays_as_well() -> None:
-    """The joined row is a layer of its own if others take what is turned."""
+def test_values_with_other_users_stay_as_well() -> None:
+    """The concatenated row remains a layer if it has other users."""
     net = Net()
     x = net.parameter("f32", (-1, HEADS, LENGTH, WIDTH), "x")
     cos, sin = (net.parameter("f32", (1, LENGTH, WIDTH), name) for name in ("cos", "sin"))

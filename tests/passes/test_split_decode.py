@@ -1,4 +1,4 @@
-"""Decoders split into what has fixed shapes while caches grow, and masks."""
+"""Decoders split into a device part, whose shapes are fixed while caches grow, and a host part with masks."""
 from __future__ import annotations
 
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.models.drive import DATA
 
 @pytest.mark.parametrize(("name", "masks"), [("gpt2", 1), ("llama", 1), ("mistral", 1), ("gemma2", 2), ("qwen3", 1)])
 def test_exported_decoders(name: str, masks: int) -> None:
-    """Two caches for each layer; one mask, or one for windows as well, serves all layers."""
+    """Each layer has two caches; one mask, or two with sliding windows, serves all layers."""
     model = simplified(ov.Core().read_model(DATA / name / "model.xml"), True)
     before = Counter(node.op.name for node in model.ops)
     parts = split_decode(model)

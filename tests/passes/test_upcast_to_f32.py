@@ -21,7 +21,7 @@ HALVES = pytest.mark.parametrize("kind", ["f16", "bf16"])
 
 
 def chain(kind: str) -> Net:
-    """Products whose result is rounded by each layer in 16 bits, and one in f32 on the way."""
+    """Build products whose result each layer rounds to 16 bits, with one layer in f32."""
     net = Net()
     x = net.parameter(kind, (-1, N), "x")
     for _ in range(3):
@@ -39,7 +39,7 @@ def prepared(net: Net, precision: ov.Type = ov.Type.f32) -> Model:
 
 
 def kinds(model: Model) -> set[str]:
-    """The types of what layers compute."""
+    """Return the types of the layers' results."""
     return {port.element_type.get_type_name() for node in all_nodes(model) for port in node.outputs
             if node.op.name not in ("Constant", "Parameter", "Result", "Convert")}
 
@@ -55,27 +55,27 @@ def test_between_ports(kind: str) -> None:
 
 @HALVES
 def test_values(kind: str, device: str) -> None:
-    """The result is rounded, and nothing before it."""
+    """Only the result is rounded."""
     core, dtype = ov.Core(), getattr(ov.Type, kind).storage
     model = core.read_model(*chain(kind).build())
     given, weights = X.astype(dtype), W.astype(dtype).astype("f4")
-    wanted = given.astype("f4")
+    expected = given.astype("f4")
     for _ in range(3):
-        wanted = np.sinh(np.tanh(wanted @ weights))
+        expected = np.sinh(np.tanh(expected @ weights))
 
     def found(config: Any) -> Any:
         request = core.compile_model(model, device, config).create_infer_request()
         request.infer([judge.to_tensor(ov, given, kind)])
         return judge.to_array(request.get_output_tensor(0))
 
-    assert (found({"INFERENCE_PRECISION_HINT": "f32"}) == wanted.astype(dtype)).mean() > 0.98
-    assert (found({"INFERENCE_PRECISION_HINT": "dynamic"}) == wanted.astype(dtype)).mean() < 0.9
+    assert (found({"INFERENCE_PRECISION_HINT": "f32"}) == expected.astype(dtype)).mean() > 0.98
+    assert (found({"INFERENCE_PRECISION_HINT": "dynamic"}) == expected.astype(dtype)).mean() < 0.9
     if device == "CPU":
-        assert (found({}) == wanted.astype(dtype)).mean() > 0.98
+        assert (found({}) == expected.astype(dtype)).mean() > 0.98
 
 
 def test_a_model_of_f32_stays() -> None:
-    """Also one with weights in f16."""
+    """A model of f32 is unchanged, also with weights in f16."""
     net = Net()
     w = net.layer("Convert", "opset1", [net.const(W, "f16")], {"destination_type": "f32"}, ["f32"])
     net.result(net.layer("MatMul", "opset1", [net.parameter("f32", (-1, N)), w],
@@ -83,8 +83,8 @@ def test_a_model_of_f32_stays() -> None:
     assert [n.op.name for n in prepared(net).ops] == [n.op.name for n in prepared(net, ov.Type.dynamic).ops]
 
 
-def test_what_constants_make_stays() -> None:
-    """Weights are those that the file says, roundings included."""
+def test_folded_constants_stay() -> None:
+    """Constants keep the values of the file, including roundings."""
     net = Net()
     scaled = net.layer("Multiply", "opset1", [net.const(W, "f16"), net.const(np.full((N, 1), 0.1), "f16")],
                        {"auto_broadcast": "numpy"}, ["f16"])
@@ -95,7 +95,7 @@ def test_what_constants_make_stays() -> None:
 
 
 def test_bodies(device: str) -> None:
-    """Values go from iteration to iteration in f32."""
+    """Values are carried from iteration to iteration in f32."""
     body = Net("body")
     xi, h = body.parameter("f16", (1, N), "xi"), body.parameter("f16", (1, N), "h")
     total = body.layer("Add", "opset1", [xi, h], {"auto_broadcast": "numpy"}, ["f16"])
@@ -111,7 +111,7 @@ def test_bodies(device: str) -> None:
 
 
 def test_random_numbers_stay() -> None:
-    """Their sequence depends on the type."""
+    """Random numbers keep their type, which determines their sequence."""
     net = Net()
     ends = [net.const(np.float16(v), "f16") for v in (0, 1)]
     x = net.layer("RandomUniform", "opset8", [net.const(np.array([5])), *ends],
@@ -133,14 +133,14 @@ def accumulator() -> Net:
 
 
 def test_states(device: str) -> None:
-    """They are f32 as well; their users see f16."""
+    """States are stored in f32; users see f16."""
     core = ov.Core()
     compiled = core.compile_model(core.read_model(*accumulator().build()), device, {"INFERENCE_PRECISION_HINT": "f32"})
     request = compiled.create_infer_request()
     (state,) = request.query_state()
     assert state.state.element_type == ov.Type.f16
     state.state = ov.Tensor(np.array([2048, -2048], "f2"))
-    for _ in range(3):  # to which f16 cannot add 1
+    for _ in range(3):  # f16 cannot add 1 to 2048
         found: Any = request.infer([np.array([1, 1], "f2")])[0]
     assert found.dtype == np.float16 and found.tolist() == [2052, -2045]
     assert np.array(state.state.data).tolist() == [2052, -2045]
@@ -158,7 +158,7 @@ class Doubled(ov.Op):
 
 
 def test_a_users_own_layer_keeps_its_type() -> None:
-    ov.op("Doubled", "widen_ops")(Doubled)
+    ov.register_op("Doubled", "widen_ops")(Doubled)
     net = Net()
     x = net.layer("Exp", "opset1", [net.parameter("f16", (3,), "x")], outputs=["f16"])
     x = net.layer("Doubled", "widen_ops", [x], outputs=["f16"])

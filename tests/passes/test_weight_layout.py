@@ -1,4 +1,4 @@
-"""Which weights of products are transposed beforehand on the host, and what comes out."""
+"""Weights of products that are transposed ahead on the host, and the values of the products."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.harness.ir import Net
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_layout, "LARGE", 1)
+    monkeypatch.setattr(weight_layout, "MIN_ELEMENTS", 1)
 
 
 def network(x: Any, weights: tuple[int, int], attrs: dict[str, bool] | None = None, kind: str = "f32") -> Net:
-    """Two products with the same weights."""
+    """Build two products with the same weights."""
     net = Net()
     data = net.parameter(kind, x)
     constant = net.const(np.random.default_rng(1).uniform(-1, 1, weights), kind)
@@ -29,7 +29,7 @@ def network(x: Any, weights: tuple[int, int], attrs: dict[str, bool] | None = No
 
 
 def weights_of(source: Net, **options: bool) -> list[tuple[bool, Any]]:
-    """For every product, whether it transposes its weights, and these."""
+    """Return (transpose_b, weights) of every product."""
     model = prepare(ov.Core().read_model(*source.build()), **options)
     products: list[Any] = [n for n in model.ops if n.op.name == "MatMul"]
     return [(n.op.transpose_b, n.inputs[1].spec.constant) for n in products]
@@ -54,8 +54,8 @@ def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool]
     np.testing.assert_array_equal(first[1], constant.T)
     x = np.random.default_rng(2).uniform(-1, 1, [abs(d) for d in shape]).astype(constant.dtype)
     compiled = ov.Core().compile_model(ov.Core().read_model(*source.build()), "CPU")
-    for actual, wanted in zip(compiled([x]).to_tuple(), judge.Judge(*source.build()).expect([(x, kind)])):
-        np.testing.assert_allclose(actual, wanted.array, 1e-5, 1e-5)
+    for actual, expected in zip(compiled([x]).to_tuple(), judge.Judge(*source.build()).expect([(x, kind)])):
+        np.testing.assert_allclose(actual, expected.array, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(("shape", "weights", "transposed", "kind"), [
@@ -67,7 +67,7 @@ def test_transposed(shape: Any, weights: tuple[int, int], attrs: dict[str, bool]
     (None, (100, 6), True, "f32"),
 ])
 def test_those_that_stay(shape: Any, weights: tuple[int, int], transposed: bool, kind: str) -> None:
-    """Long runs already, some rows of x by weights that are not transposed, many rows, other types, an unknown rank."""
+    """Weights stay for long contiguous runs, few rows of untransposed weights, many rows, other types and ranks."""
     for found, constant in weights_of(network(shape, weights, {"transpose_b": transposed}, kind), epilogues=True):
         assert found == transposed and constant.shape == weights
 
@@ -77,8 +77,8 @@ def test_on_a_device() -> None:
     assert all(transposed for transposed, _ in weights_of(source, fuse=True))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (weight_layout.ROWS, weight_layout.COLUMNS),
-                                   (2 * weight_layout.ROWS + 3, 2 * weight_layout.COLUMNS + 5)])
+@pytest.mark.parametrize("shape", [(1, 1), (weight_layout.TILE_ROWS, weight_layout.TILE_COLUMNS),
+                                   (2 * weight_layout.TILE_ROWS + 3, 2 * weight_layout.TILE_COLUMNS + 5)])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_by_tiles(shape: tuple[int, int], shift: int) -> None:
     raw = np.random.default_rng(3).integers(0, 256, shift + 4 * shape[0] * shape[1], np.uint8)

@@ -1,4 +1,4 @@
-"""Small models whose plans are known to the last byte."""
+"""Small models whose plans are known to the byte."""
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +12,7 @@ def compiled(net: Net) -> ov.CompiledModel:
 
 
 def chain(shape: Dims = (2, 3)) -> Net:
-    """relu(x + 1) * [1, 1, 1]: three elementwise steps."""
+    """Build relu(x + 1) * [1, 1, 1]: three elementwise steps."""
     net = Net("chain")
     x = net.parameter("f32", shape, "x")
     y = net.layer("Add", "opset1", [x, net.const(np.ones((1, 1), "f4"))], name="add")
@@ -22,7 +22,7 @@ def chain(shape: Dims = (2, 3)) -> Net:
 
 
 def reshaped() -> Net:
-    """A Transpose, a Reshape of dense memory and an in-place Concat: views, and no copy."""
+    """Build a Reshape of dense memory and an in-place Concat, which are views without copies."""
     net = Net("reshaped")
     x = net.parameter("f32", (2, 3), "x")
     y = net.layer("Relu", "opset1", [x], name="relu")
@@ -34,7 +34,7 @@ def reshaped() -> Net:
 
 
 def loop(steps: int | str = -1) -> Net:
-    """h = tanh(h + x[t]) over the first axis, every h kept."""
+    """Build h = tanh(h + x[t]) over the first axis, which returns every h."""
     body = Net("body")
     xi, h = body.parameter("f32", (1, 4), "xi"), body.parameter("f32", (1, 4), "h")
     t = body.layer("Tanh", "opset1", [body.layer("Add", "opset1", [xi, h], name="sum")], name="tanh")
@@ -48,7 +48,7 @@ def loop(steps: int | str = -1) -> Net:
 
 
 def stateful() -> Net:
-    """s = s + x, given back: one step that writes the variable's other buffer, and one copy to the output."""
+    """Build s = s + x, also returned: one step that writes the variable's other buffer, and a copy to the output."""
     net = Net("stateful")
     x = net.parameter("f32", (1, 8), "x")
     s = net.read_value("s", "f32", (1, 8), net.const(np.zeros((1, 8), "f4")))
@@ -59,7 +59,7 @@ def stateful() -> Net:
 
 
 def counted() -> Net:
-    """range(max(x)) + 1: the extent is a computed value, which the host reads back between two segments."""
+    """Build range(max(x)) + 1, whose extent is computed, so that the host reads it back between two segments."""
     net = Net("counted")
     x = net.parameter("f32", (6,), "x")
     largest = net.layer("ReduceMax", "opset1", [x, net.const([0])], {"keep_dims": False}, name="max")
@@ -70,7 +70,7 @@ def counted() -> Net:
 
 
 def branching() -> Net:
-    """x doubled, or its first half, as a computed condition says: an eager step."""
+    """Build an eager step: x doubled, or its first half, by a computed condition."""
     net = Net("branching")
     x = net.parameter("f32", (4,), "x")
     total = net.layer("ReduceSum", "opset1", [x, net.const([0])], {"keep_dims": False}, name="total")

@@ -1,4 +1,4 @@
-"""What becomes of a file's constants when a model is compiled: which are copied, and what stays in memory."""
+"""Constants of a compiled model: copies of unaligned ones, and memory that remains resident."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = np.ones((2, 512), np.float32)
 
 
 def written(folder: Path, shift: int) -> Path:
-    """A model in a file, two products whose weights begin ``shift`` bytes off an address for floats."""
+    """Write a model of two products whose weights begin ``shift`` bytes after an address aligned for floats."""
     net = Net()
     y = net.parameter("f32", (2, 512))
     if shift:
@@ -36,12 +36,12 @@ def written(folder: Path, shift: int) -> Path:
 
 
 def weights_of(compiled: ov.CompiledModel) -> list[tuple[Any, Any]]:
-    """(as in the file, as they are used) of the constants that are matrices."""
+    """Return (array in the file, array in use) of the constants that are matrices."""
     return [(source, array) for source, array in compiled._compilation.constants.values() if source.ndim == 2]
 
 
 def resident(file: Path) -> int:
-    """Bytes of a file that this process has in memory by mappings."""
+    """Return the resident bytes of a file's mappings in this process."""
     maps, inside, found = Path("/proc/self/smaps"), False, 0
     if not maps.exists():
         pytest.skip("the system does not tell what is in memory")
@@ -61,20 +61,20 @@ def test_aligned_constants_are_those_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("piece", [PAGE // 4, 3 * PAGE, 1 << 22])
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_others_are_copied_once(shift: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "PIECE", piece)
+    monkeypatch.setattr(cpu, "PIECE_BYTES", piece)
     moved: list[int] = []
     move = cpu._move
     monkeypatch.setattr(cpu, "_move", lambda target, source: (moved.append(source.nbytes), move(target, source)))
     compiled = ov.Core().compile_model(written(tmp_path, shift), "CPU")
     assert sum(moved) == 2 * WEIGHTS.nbytes
     for factor, (source, array) in enumerate(weights_of(compiled), 1):
-        assert not source.flags.aligned and array.ctypes.data % cpu.ALIGNMENT == 0 and array.flags.c_contiguous
+        assert not source.flags.aligned and array.ctypes.data % cpu.ALIGNMENT_BYTES == 0 and array.flags.c_contiguous
         np.testing.assert_array_equal(array, factor * WEIGHTS)
     np.testing.assert_allclose(list(compiled([X]).values())[-1], X @ WEIGHTS @ (2 * WEIGHTS), rtol=1e-4, atol=1e-3)
     assert sum(moved) == 2 * WEIGHTS.nbytes
 
 
-def test_what_is_copied_does_not_stay_in_memory(tmp_path: Path) -> None:
+def test_copied_constants_do_not_stay_resident(tmp_path: Path) -> None:
     model = ov.Core().read_model(written(tmp_path, 1))
     values: list[Any] = [node.op.value for node in model.ops if node.op.name == "Constant"]
     assert sum(int(v.view(np.uint8).sum()) for v in values) and resident(tmp_path / "m.bin") >= 2 * WEIGHTS.nbytes
@@ -83,12 +83,12 @@ def test_what_is_copied_does_not_stay_in_memory(tmp_path: Path) -> None:
     assert all(np.array_equal(source, array) for source, array in weights_of(compiled))
 
 
-def test_nor_what_is_on_the_device(emulated: str, tmp_path: Path) -> None:
+def test_constants_on_a_device_do_not_stay_resident(emulated: str, tmp_path: Path) -> None:
     compiled = ov.Core().compile_model(written(tmp_path, 0), emulated)
     assert len(weights_of(compiled)) == 2 and resident(tmp_path / "m.bin") < WEIGHTS.nbytes // 8
 
 
-def test_constants_that_are_no_floats_of_a_file() -> None:
+def test_constants_in_other_memory() -> None:
     strided, empty, text = WEIGHTS[:, ::2], np.empty((0, 3), np.float32)[:, ::2], np.array(["a", "b"], object)
     backend = cpu.CpuBackend()
     found = backend.constants([strided, empty, text, WEIGHTS])

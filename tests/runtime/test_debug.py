@@ -1,4 +1,4 @@
-"""The debugging settings: what they print, and stopping at a layer."""
+"""Debugging settings: their output, and stops at a layer."""
 from __future__ import annotations
 
 import os
@@ -50,7 +50,7 @@ def test_level_2_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert "52 B" in lines[0] and "48 B" in lines[1] and "60 B" in lines[2]
 
 
-def test_level_2_counts_what_iterations_and_eager_steps_move(capsys: pytest.CaptureFixture[str]) -> None:
+def test_level_2_counts_bytes_of_iterations_and_eager_steps(capsys: pytest.CaptureFixture[str]) -> None:
     with ov.DEBUG(2):
         compiled(models.loop())([np.ones((3, 4), "f4")])
         compiled(models.branching())([np.ones(4, "f4")])
@@ -75,7 +75,7 @@ def test_level_4_prints_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_generated_kernels() -> None:
-    """On calls that look like those of a generated kernel."""
+    """The code is printed for calls that look like those of a generated kernel."""
     model = compiled(models.chain())
     model([X])
     executor = model._request()._last
@@ -110,7 +110,7 @@ def test_stop_at(layer: str, expected: np.ndarray) -> None:
     assert stopped.value.layer == layer
     (output,) = stopped.value.outputs
     np.testing.assert_array_equal(output, expected)
-    np.testing.assert_array_equal(model([X])[0], np.maximum(X + 1, 0))  # and the setting is off again
+    np.testing.assert_array_equal(model([X])[0], np.maximum(X + 1, 0))  # the setting is off again
 
 
 def test_stop_ends_the_inference() -> None:
@@ -182,7 +182,7 @@ def test_stop_at_an_unknown_layer(layer: str, message: str) -> None:
         compiled(models.loop())([np.ones((2, 4), "f4")])
 
 
-# ---- the settings themselves
+# ---- settings
 
 def test_environment() -> None:
     code = ("import numpy as np; from tests.runtime.models import *\n"

@@ -1,4 +1,4 @@
-"""Work that never ends can be ended, and work that needs more memory than there is does not begin."""
+"""Endless work can be cancelled, and work that needs more memory than available does not begin."""
 from __future__ import annotations
 
 import _thread
@@ -34,7 +34,7 @@ def same(body: Net, x: Port) -> Port:
 
 def looping(trips: int, step: Callable[[Net, Port], Port] = add_one, *, tested: bool = False,
             joined: bool = False) -> Net:
-    """A counter as a state, and a loop over x; with ``tested`` the body computes whether it goes on."""
+    """Build a counter as a state, and a loop over x. If ``tested``, the body computes whether to go on."""
     net = Net()
     x, one = net.parameter("f32", (1, 4), "x"), net.const(np.ones(1, np.float32))
     read = net.read_value("count", "f32", (1,), net.const(np.zeros(1, np.float32)))
@@ -92,7 +92,7 @@ def test_a_loop_is_interrupted(device: str) -> None:
 
 
 def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancellation after the last step still keeps the old state."""
+    """A cancellation after the last step still restores the old state."""
     request = request_of(looping(3), emulated)
     for _ in range(4):
         request.infer([X])
@@ -107,7 +107,7 @@ def test_cancelled_at_the_end(emulated: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_request_goes_on(device: str) -> None:
     """`cancel` does nothing while nothing runs, and the inference after a cancelled one runs as usual."""
-    net = looping(3000)  # more than is unrolled
+    net = looping(3000)  # too many to unroll
     request = request_of(net, device)
     request.cancel()
     np.testing.assert_array_equal(request.infer([X])[0], X + 3000)
@@ -119,7 +119,7 @@ def test_the_request_goes_on(device: str) -> None:
 
 
 def count_of_finished(request: Any) -> float:
-    """The count after an inference that was cancelled at a moment that is not known."""
+    """Return the count after an inference that was cancelled at an unknown moment."""
     try:
         request.wait()
     except RuntimeError as e:
@@ -129,7 +129,7 @@ def count_of_finished(request: Any) -> float:
 
 
 def test_a_chain_of_layers_is_cancelled() -> None:
-    """Between steps, loops or not: the next one does not begin."""
+    """After a cancellation the next step does not begin, also without loops."""
     net = Net()
     port = net.parameter("f32", (700, 700), "x")
     weights = net.const(np.eye(700, dtype=np.float32))
@@ -149,7 +149,7 @@ def test_a_chain_of_layers_is_cancelled() -> None:
 
 
 def test_results_of_a_loop_that_outgrow_the_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inference ends before the memory of the host or the device is used up."""
+    """The inference ends before it has used all memory of the host or the device."""
     monkeypatch.setattr(dynamic, "COLLECTED_BYTES", 1 << 12)
     request = request_of(LOOPS["joined"], device)
     if device == "CPU":
@@ -172,7 +172,7 @@ def tiled(extent: int) -> tuple[Net, list[Any]]:
 
 
 def huge(op: str) -> Net:
-    """A layer whose result takes terabytes."""
+    """Build a layer whose result takes terabytes."""
     net, extent = Net(), 1 << 21
     x = net.parameter("f32", (1, 1, 8, 8), "x")
     if op == "Broadcast":
@@ -192,14 +192,14 @@ def huge(op: str) -> Net:
 
 @pytest.mark.parametrize("op", ["Broadcast", "ROIPooling", "AvgPool"])
 def test_terabytes(op: str, device: str) -> None:
-    """A Broadcast is a view, which is copied into the result."""
+    """The error names the layer, also for a Broadcast, which is a view that is copied to the result."""
     with pytest.raises(ov.OpError, match=rf"^\[({op}|Copy)\] out of memory: a result of shape \[.*\] takes "
                                          rf"(17|140),[\d,]+ bytes, the plan needs [\d,]+; .*\(layer '{op}"):
         request_of(huge(op), device).infer([np.ones((1, 1, 8, 8), np.float32)])
 
 
 def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that says what it needs and what there is; nothing is allocated."""
+    """One error states the needed and the available memory, and nothing is allocated."""
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1 << 20)
     net, inputs = tiled(1 << 20)
@@ -213,7 +213,7 @@ def test_a_plan_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("doing", ["Bucketize", "Result"])
 def test_memory_beside_the_plan(doing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporary results of a layer and copies of results have to fit as well. The state stays as it was."""
+    """Temporary results and copies of results must fit as well. The state does not change."""
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     net = Net()
     x, one = net.parameter("f32", (1000,), "x"), net.const(np.ones(1, np.float32))
@@ -233,7 +233,7 @@ def test_memory_beside_the_plan(doing: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_compiling_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One error that names the layer, and no fault of ovgpu."""
+    """One error names the layer and reports no fault of ovgpu."""
     net = Net()
     x = net.parameter("f32", (2, 1 << 40, 5), "x")
     net.result(net.layer("MVN", "opset1", [x], {"across_channels": False, "normalize_variance": True, "eps": 1e-5}))
@@ -244,12 +244,12 @@ def test_compiling_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [
     MemoryError("no"), ValueError("array is too big; ..."), ValueError("Maximum allowed size exceeded")], ids=str)
 def test_missing_memory_is_no_fault(error: Exception) -> None:
-    """NumPy has a ValueError for more elements than it can count."""
+    """NumPy raises ValueError for more elements than it can count."""
     assert str(fault("compiling", error)).startswith("out of memory: ")
     assert "fault of ovgpu" in str(fault("compiling", ValueError("no")))
 
 
-def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocated_blocks_that_are_not_resident_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1000_000)
     monkeypatch.setattr(host_memory, "_resident_bytes", lambda: 0)
@@ -261,7 +261,7 @@ def test_blocks_that_were_not_written_to_count(monkeypatch: pytest.MonkeyPatch) 
     host_memory.empty((600, 1000), np.int8)
 
 
-def test_what_control_groups_leave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_limits_of_control_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("800000\n")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 50000\nactive_file 50000\n")

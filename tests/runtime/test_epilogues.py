@@ -1,4 +1,4 @@
-"""Steps that compute several layers: what plans and errors say of them."""
+"""Steps with epilogues: their layers in plans and errors."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ def group_norm(net: Net) -> Port:
     (product, (1, 5), r"\[MatMul\] matrices of 5 columns and 3 rows do not multiply"),
     (group_norm, (1, 6, 4), r"\[GroupNormalization\] 6 channels have 3 numbers"),
 ], ids=lambda value: getattr(value, "__name__", ""))
-def test_what_finishes_something_tells_of_it(build: Callable[[Net], Port], shape: tuple[int, ...], message: str,
-                                             device: str) -> None:
+def test_plans_and_errors_name_all_layers(build: Callable[[Net], Port], shape: tuple[int, ...], message: str,
+                                          device: str) -> None:
     net = Net()
     net.result(layer(net, "relu", "ReLU", build(net)))
     model = ov.Core().compile_model(ov.Core().read_model(*net.build()), device)

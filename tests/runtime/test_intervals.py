@@ -1,4 +1,4 @@
-"""Intervals tell which results are one number throughout; what they tell is what computing the results gives."""
+"""Intervals prove that a result is uniform; the computed results confirm it."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ def program_of(make: Callable[[Net, Port], Port], kind: str = "i64", shape: Any 
     return compiled._compilation.program([np.zeros([2] * len(shape), kind.replace("i", "int"))])
 
 
-def told(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, Any]) -> list[Any]:
-    """The number that intervals tell for each input, None if they tell none; that is what all elements are."""
+def uniform_values(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, Any]) -> list[Any]:
+    """Return the uniform value that intervals prove for each input, or None, and assert that all elements equal it."""
     program = program_of(make)
     intervals, found = Intervals(program), []
     executor = Executor(program, CpuBackend(), {})
@@ -34,12 +34,12 @@ def told(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, Any]) -> li
         executor.take([x], {})
         slots, _ = program.segments[0].shape_function(executor.arrays)
         known = intervals.uniform(slots, [x])
-        (wanted,) = executor.run([x], {}, Fresh(CpuBackend()))
+        (expected,) = executor.run([x], {}, Fresh(CpuBackend()))
         if known is None:
             found.append(None)
             continue
         ((shape, number),) = known
-        assert wanted.shape == shape and (wanted == number).all()
+        assert expected.shape == shape and (expected == number).all()
         found.append(number)
     return found
 
@@ -53,14 +53,14 @@ def convert(net: Net, x: Port, kind: str) -> Port:
 
 
 def columns(net: Net, x: Port) -> Port:
-    """0, 1, 2, .. up to the number of columns."""
+    """Add 0, 1, 2, .. up to the number of columns."""
     count = reshape(net, extent(net, x, 1), [])
     return net.layer("Range", "opset4", [scalar(net, 0, "i64"), count, scalar(net, 1, "i64")],
                      {"output_type": "i64"}, ["i64"])
 
 
 def masked(net: Net, x: Port) -> Port:
-    """0 where a flag is set, else the lowest number of f16."""
+    """Add 0 where a flag is set, and the lowest number of f16 elsewhere."""
     return select(net, convert(net, x, "boolean"), scalar(net, 0.0), scalar(net, LOW))
 
 
@@ -69,31 +69,31 @@ MIXED = np.where(np.arange(9) < 3, ZEROS, ONES)
 
 
 def test_masks() -> None:
-    assert told(masked, ONES, ZEROS, MIXED, ONES[:, :1], 5 * ONES, -ONES) == [0, LOW, None, 0, 0, 0]
+    assert uniform_values(masked, ONES, ZEROS, MIXED, ONES[:, :1], 5 * ONES, -ONES) == [0, LOW, None, 0, 0, 0]
 
 
 def test_positions() -> None:
-    """All columns lie before the last one's successor, and few of them before the third."""
+    """All positions are less than the number of columns, but not less than 3."""
     def before(limit: int) -> Callable[[Net, Port], Port]:
         return lambda net, x: convert(net, compare(net, "Less", columns(net, x), scalar(net, limit, "i64")), "f32")
 
-    assert told(before(9), ONES, ONES[:, :4]) == [1, 1]
-    assert told(before(3), ONES, ONES[:, :3], ONES[:, :4]) == [None, 1, None]
-    assert told(before(0), ONES) == [0]
+    assert uniform_values(before(9), ONES, ONES[:, :4]) == [1, 1]
+    assert uniform_values(before(3), ONES, ONES[:, :3], ONES[:, :4]) == [None, 1, None]
+    assert uniform_values(before(0), ONES) == [0]
 
 
 @pytest.mark.parametrize("kind", ["Less", "LessEqual", "Greater", "GreaterEqual"])
 @pytest.mark.parametrize("limit", [-1, 0, 4, 8, 9])
 def test_comparisons(kind: str, limit: int) -> None:
-    def make(net: Net, x: Port, turned: bool = False) -> Port:
+    def make(net: Net, x: Port, swapped: bool = False) -> Port:
         sides = columns(net, x), scalar(net, limit, "i64")
-        return convert(net, compare(net, kind, *(sides[::-1] if turned else sides)), "f32")
+        return convert(net, compare(net, kind, *(sides[::-1] if swapped else sides)), "f32")
 
-    for turned in (False, True):
-        wanted = getattr(np, {"Less": "less", "LessEqual": "less_equal", "Greater": "greater",
-                              "GreaterEqual": "greater_equal"}[kind])(*(limit, np.arange(9))[:: 1 if turned else -1])
-        (found,) = told(lambda net, x, turned=turned: make(net, x, turned), ONES)  # type: ignore[misc]
-        assert found == (float(wanted[0]) if wanted.all() or not wanted.any() else None)
+    for swapped in (False, True):
+        expected = getattr(np, {"Less": "less", "LessEqual": "less_equal", "Greater": "greater",
+                                "GreaterEqual": "greater_equal"}[kind])(*(limit, np.arange(9))[:: 1 if swapped else -1])
+        (found,) = uniform_values(lambda net, x, swapped=swapped: make(net, x, swapped), ONES)  # type: ignore[misc]
+        assert found == (float(expected[0]) if expected.all() or not expected.any() else None)
 
 
 def test_indices_out_of_range() -> None:
@@ -104,39 +104,39 @@ def test_indices_out_of_range() -> None:
             return convert(net, gather(net, flat, add(net, columns(net, x), scalar(net, shift, "i64"))), "f32")
         return through
 
-    assert told(make(0), ONES) == [1]
-    assert told(make(9), ONES) == [1]  # of the second row
-    assert told(make(10), ONES) == [None]
-    assert told(make(-1), ONES) == [None]
+    assert uniform_values(make(0), ONES) == [1]
+    assert uniform_values(make(9), ONES) == [1]  # elements of the second row
+    assert uniform_values(make(10), ONES) == [None]
+    assert uniform_values(make(-1), ONES) == [None]
 
 
 def test_arithmetic() -> None:
-    """Arithmetic of integers is done on both bounds; nothing is known of a result that wraps around."""
+    """Integer arithmetic is done on both bounds; nothing is known about a result that wraps around."""
     def make(net: Net, x: Port) -> Port:
         y = op2(net, "Subtract", mul(net, x, scalar(net, -3, "i64")), scalar(net, 4, "i64"))
         y = op2(net, "Maximum", y, scalar(net, -5, "i64"))
         return convert(net, op2(net, "Minimum", y, scalar(net, 8, "i64")), "f32")
 
-    assert told(make, ONES, ZEROS, MIXED, -5 * ONES, (1 << 62) * ONES) == [-5, -4, None, 8, None]
+    assert uniform_values(make, ONES, ZEROS, MIXED, -5 * ONES, (1 << 62) * ONES) == [-5, -4, None, 8, None]
 
 
 def test_floating_point() -> None:
-    """The op itself computes floating-point results, for single numbers; of NaN nothing is known."""
+    """The op itself computes floating-point results of uniform values; nothing is known about NaN."""
     def make(net: Net, x: Port) -> Port:
         hidden = op2(net, "Subtract", scalar(net, 1.1), convert(net, x, "f32"))
         return convert(net, mul(net, hidden, scalar(net, np.finfo(np.float32).min)), "f16")
 
-    found = told(make, ONES, MIXED)
+    found = uniform_values(make, ONES, MIXED)
     assert found[0] is not None and found[1] is None
 
 
 def test_parts() -> None:
-    """A tensor that several steps write has the bounds of all of them."""
+    """A tensor that several steps write has the bounds of all parts."""
     def make(net: Net, x: Port) -> Port:
         y = convert(net, x, "f32")
         return concat(net, [unsqueeze(net, masked(net, x), [0]), unsqueeze(net, mul(net, y, scalar(net, 0.0)), [0])], 0)
 
-    assert told(make, ONES, ZEROS, MIXED) == [0, None, None]
+    assert uniform_values(make, ONES, ZEROS, MIXED) == [0, None, None]
 
 
 @pytest.mark.parametrize("make", [
@@ -144,10 +144,10 @@ def test_parts() -> None:
     lambda net, x: net.layer("Exp", "opset1", [convert(net, x, "f32")]),
     lambda net, x: add(net, convert(net, x, "f32"), scalar(net, np.nan)),
 ])
-def test_what_is_not_known(make: Callable[[Net, Port], Port]) -> None:
+def test_unknown_results(make: Callable[[Net, Port], Port]) -> None:
     with pytest.raises(Unknown):
         Intervals(program_of(make))
 
 
 def test_no_elements() -> None:
-    assert told(masked, ONES[:, :0]) == [None]
+    assert uniform_values(masked, ONES[:, :0]) == [None]

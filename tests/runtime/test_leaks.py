@@ -1,4 +1,4 @@
-"""Models, compiled models and requests that are dropped leave nothing behind."""
+"""Models, compiled models and requests leave no objects or memory behind when dropped."""
 from __future__ import annotations
 
 import threading
@@ -14,8 +14,8 @@ from tests.harness.held import held
 from tests.models.drive import replay
 from tests.models.test_models import NAMES, load
 
-ROUNDS = 6  # rounds of a series; two series are measured
-SLACK = 5  # objects by which caches may grow in a series: fewer than one in each round
+ROUNDS = 6  # rounds of a series; the test measures two series
+SLACK = 5  # objects that caches may add in a series: fewer than one per round
 
 
 def run(name: str, device: str) -> None:
@@ -40,7 +40,7 @@ def test_dropped_models_leave_nothing_behind(name: str, device: str) -> None:
 
 
 def mismatch() -> ov.Model:
-    """[?, 3] times [3, 4], plus [?, 4] that must have as many rows."""
+    """Build [?, 3] times [3, 4], reshaped to the shape of [?, 4]."""
     net = Net()
     a, b = net.parameter("f32", (-1, 3), "a"), net.parameter("f32", (-1, 4), "b")
     product = net.layer("MatMul", "opset1", [a, net.const(np.ones((3, 4), np.float32))])
@@ -82,7 +82,7 @@ def workers() -> set[threading.Thread]:
 
 
 def test_threads_of_dropped_requests_end_with_their_inference(device: str) -> None:
-    """Fifty requests that are dropped while they run finish their inference; then their threads end."""
+    """Fifty requests dropped while they run end their inference, and then their threads."""
     compiled, expected = load("lstm_state", device)
     done: list[int] = []
     before = workers()

@@ -1,4 +1,4 @@
-"""What an inference costs in memory: nothing but its outputs once warm, and a bound on what shapes leave behind."""
+"""Memory of an inference: only outputs once warm, and bounded bindings for many shapes."""
 from __future__ import annotations
 
 import tracemalloc
@@ -10,14 +10,14 @@ import pytest
 
 import ovgpu
 from ovgpu.lowering.program import Buffer
-from ovgpu.runtime.memory import LEAST, Layout, capacity, lay_out
+from ovgpu.runtime.memory import MIN_DYNAMIC_BYTES, Layout, capacity, lay_out
 from tests.harness import Net
 
 MODELS = Path(__file__).parents[1] / "models" / "data"
 
 
 def warm_peak(name: str, size: int) -> int:
-    """Bytes allocated at the height of a warm inference, with extents that are dynamic set to ``size``."""
+    """Return the peak of bytes allocated in a warm inference, with dynamic extents set to ``size``."""
     model = ovgpu.Core().read_model(MODELS / name / "model.xml")
     model.reshape({port: [d.get_length() if d.is_static else size for d in port.partial_shape]
                    for port in model.inputs})
@@ -36,7 +36,7 @@ def warm_peak(name: str, size: int) -> int:
 
 @pytest.mark.parametrize(("name", "size"), [("bert", 24), ("gru", 48)])
 def test_a_warm_inference_allocates_no_tensors(name: str, size: int) -> None:
-    """At this size a tensor has over 100 kB; NumPy's own buffers for broadcasting have 32."""
+    """At this size a tensor has over 100 kB, and NumPy's own buffers for broadcasting have 32 kB."""
     assert warm_peak(name, size) < 64 * 1024
 
 
@@ -66,7 +66,7 @@ def test_a_thousand_shapes_leave_no_more_behind_than_the_largest() -> None:
         left = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert left < 16 * x.nbytes  # eight bindings at most, each with an input and an output of its own
+    assert left < 16 * x.nbytes  # at most eight bindings, each with its own input and output
 
 
 def test_a_chain_of_ten_thousand_layers_runs_in_two_buffers() -> None:
@@ -111,10 +111,10 @@ def test_memory_is_used_again() -> None:
     assert lay_out(buffers, [1024] * 100, [False] * 100).nbytes == 2 * 1024
 
 
-def test_a_dynamic_size_has_room_to_grow_by_at_most_a_quarter() -> None:
-    for nbytes in (0, 1, 64, 65, 4097, LEAST, LEAST + 1, 10**6, 10**9 + 1):
-        room = capacity(nbytes, True)
-        assert nbytes <= room <= max(nbytes * 1.25, LEAST) and room % 64 == 0
+def test_the_capacity_of_a_dynamic_size_is_at_most_a_quarter_more() -> None:
+    for nbytes in (0, 1, 64, 65, 4097, MIN_DYNAMIC_BYTES, MIN_DYNAMIC_BYTES + 1, 10**6, 10**9 + 1):
+        reserved_bytes = capacity(nbytes, True)
+        assert nbytes <= reserved_bytes <= max(nbytes * 1.25, MIN_DYNAMIC_BYTES) and reserved_bytes % 64 == 0
         assert capacity(nbytes, False) == -(-nbytes // 64) * 64
 
 

@@ -1,4 +1,4 @@
-"""Plans: what runs, where it lies, and what it moves, to the byte."""
+"""Plans: steps, memory locations, and bytes moved."""
 from __future__ import annotations
 
 import io
@@ -28,7 +28,7 @@ def test_elementwise_chain() -> None:
         (0, "Add", "add"), (1, "Relu", "relu"), (2, "Multiply", "mul")]
     assert [s.in_place for s in plan.steps] == [False, True, False]
     assert [(s.bytes_read, s.bytes_written) for s in plan.steps] == [(24 + 4, 24), (24, 24), (24 + 12, 24)]
-    assert [s.outputs[0].place for s in plan.steps] == ["arena+0", "arena+0", "output 0"]
+    assert [s.outputs[0].location for s in plan.steps] == ["arena+0", "arena+0", "output 0"]
     assert (plan.arena, plan.constants, plan.state) == (64, 16, 0)
     assert (plan.launches, plan.bytes_moved, plan.captured) == (3, 160, (False,))
 
@@ -37,7 +37,7 @@ def test_views_are_rows_but_no_steps() -> None:
     plan = compiled(models.reshaped()).plan()
     assert [(s.number, s.kind, s.op) for s in plan.steps] == [
         (0, "bound", "Relu"), (1, "bound", "Sigmoid"), (None, "view", "Concat"), (None, "view", "Reshape")]
-    assert {s.outputs[0].place for s in plan.steps} == {"output 0"}
+    assert {s.outputs[0].location for s in plan.steps} == {"output 0"}
     assert plan.copies() == [] and plan.bytes_moved == 4 * 24 and plan.arena == 0
 
 
@@ -45,12 +45,12 @@ def test_a_copy_is_listed() -> None:
     plan = compiled(models.stateful()).plan()
     (copy,) = plan.copies()
     assert plan.count("copy") == 1 and copy.bytes_moved == 2 * 32
-    assert {step.outputs[0].place for step in plan.steps} == {"output 0", "variable s"}
-    assert plan.steps[0].inputs[0] is not None and plan.steps[0].inputs[0].place == "state s"
+    assert {step.outputs[0].location for step in plan.steps} == {"output 0", "variable s"}
+    assert plan.steps[0].inputs[0] is not None and plan.steps[0].inputs[0].location == "state s"
     assert plan.state == 32
 
 
-def test_a_gather_reads_what_it_takes() -> None:
+def test_a_gather_reads_only_its_rows() -> None:
     net = Net()
     ids = net.parameter("i64", (2,), "ids")
     table = net.const(np.ones((1000, 8), "f4"))
@@ -65,7 +65,7 @@ def test_loop(steps: int) -> None:
     loop, relu = plan.steps
     (body,) = loop.bodies
     assert (loop.kind, body.name, body.trips) == ("control", "body", steps)
-    assert loop.calls == steps * 2  # an addition and a tanh, and nothing that copies
+    assert loop.calls == steps * 2  # an addition and a tanh, and no copy
     assert [s.op for s in body.plan.steps] == ["Add", "Tanh"]
     if steps:
         assert body.plan.bytes_moved == 3 * 16 + 2 * 16
@@ -81,7 +81,7 @@ def test_shapes_and_slots_of_the_last_inference() -> None:
     model([np.ones((5, 4), "f4")])
     assert model.plan().steps[0].bodies[0].trips == 5
     assert model.plan({"x": [2, 4]}).steps[0].bodies[0].trips == 2
-    assert model.plan().steps[0].bodies[0].trips == 5  # asking for other shapes changes nothing
+    assert model.plan().steps[0].bodies[0].trips == 5  # plans for other shapes change nothing
 
 
 def test_plan_of_a_request() -> None:
@@ -101,7 +101,7 @@ def test_shapes_are_needed_and_checked() -> None:
     assert model.plan([[2, 3]]).bytes_moved == model.plan({0: (2, 3)}).bytes_moved == 160
 
 
-def test_extents_that_only_running_tells() -> None:
+def test_extents_known_at_run_time() -> None:
     model = compiled(models.branching())
     ahead = model.plan()
     assert kinds(ahead)[-2:] == ["eager", "bound"]
@@ -138,7 +138,7 @@ def test_plan_of_a_program_without_executor() -> None:
 
 def test_a_captured_segment_is_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     def replay(self: CpuBackend, recording: Any) -> bool:
-        """As a backend with graphs does it: captured at the second run."""
+        """Replay as a backend with graphs, which captures at the second run."""
         recording.runs += 1
         recording.graph = recording.runs > 1 or None
         for call in recording.flat:

@@ -21,7 +21,7 @@ def reshape_to_input() -> Net:
 
 
 def reshape_to_computed() -> Net:
-    """The target is the largest element of another input."""
+    """Build a Reshape whose target is the largest element of another input."""
     net = Net()
     x, y = net.parameter("f32", (-1, -1), "x"), net.parameter("f32", (-1, -1), "y")
     largest = net.layer("ReduceMax", "opset1", [net.layer("Abs", "opset1", [y]), net.const([0, 1])],
@@ -35,7 +35,7 @@ def reshape_to_computed() -> Net:
 
 
 def broadcast_to_computed() -> Net:
-    """The target's first element is computed long before the second; its memory must not be used again until then."""
+    """Build a target whose first element, computed long before the second, must keep its memory until then."""
     net = Net()
     n = net.parameter("i64", (-1,), "n")
     first = net.layer("ReduceSum", "opset1", [net.layer("Add", "opset1", [n, n]), net.const([0])], {"keep_dims": True})
@@ -49,7 +49,7 @@ def broadcast_to_computed() -> Net:
 
 
 def product_of_part_of_joint() -> Net:
-    """The extent of a factor is an element of a Concat, the length of which is known once a part has been made."""
+    """Build a factor whose extent is an element of a Concat, whose length depends on a computed part."""
     net = Net()
     x, extent = net.parameter("f32", (-1, -1), "x"), net.parameter("i64", (1,), "extent")
     others, axis = net.parameter("i64", (3,), "others"), net.parameter("i64", (), "axis")
@@ -63,7 +63,7 @@ def product_of_part_of_joint() -> Net:
 
 
 def range_to_squeezed() -> Net:
-    """The host reads a view of what has a length that only running tells."""
+    """Build a Range whose stop the host reads through a view of data-dependent length."""
     net = Net()
     numbers, axis = net.parameter("i64", (3,), "numbers"), net.parameter("i64", (), "axis")
     stop = net.layer("Squeeze", "opset1", [net.layer("Gather", "opset8", [numbers, net.const([1]), axis]),
@@ -84,7 +84,7 @@ def integer_range() -> Net:
 
 
 def real_range(*, joined: bool = False) -> Net:
-    """Its length is known once it has been made; ``joined`` puts it behind other tensors in a Concat."""
+    """Build a Range whose length is known after it has run; with ``joined`` it is in a Concat."""
     net = Net()
     stop, y = net.parameter("f32", (), "stop"), net.parameter("f32", (-1,), "y")
     steps = net.layer("Range", "opset4", [net.const(0, "f32"), stop, net.const(0.5, "f32")],
@@ -100,7 +100,7 @@ def real_range(*, joined: bool = False) -> Net:
 
 
 def squeeze_what_is_one() -> Net:
-    """The rank of the result depends on the extents."""
+    """Build a Squeeze whose rank depends on the extents."""
     net = Net()
     x = net.parameter("f32", (-1, -1, 3), "x")
     squeezed = net.layer("Squeeze", "opset1", [net.layer("Relu", "opset1", [x])])
@@ -112,10 +112,10 @@ def squeeze_what_is_one() -> Net:
 def counted_topk() -> Net:
     net = Net()
     x, k = net.parameter("f32", (-1, 7), "x"), net.parameter("i64", (), "k")
-    values, places = net.layer("TopK", "opset11", [x, k], {"axis": 1, "mode": "max", "sort": "value",
+    values, indices = net.layer("TopK", "opset11", [x, k], {"axis": 1, "mode": "max", "sort": "value",
                                "index_element_type": "i64"}, outputs=["f32", "i64"])
     net.result(net.layer("Relu", "opset1", [values]))
-    net.result(places)
+    net.result(indices)
     return net
 
 

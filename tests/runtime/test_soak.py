@@ -1,4 +1,4 @@
-"""The soak test, for a few seconds."""
+"""The soak test, run for a few seconds."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,13 +12,13 @@ SHORT = ["--seconds", "2", "--every", "0.5", "--threads", "2", "--models", "lstm
 
 def test_nothing_is_left_behind(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main([*SHORT, "--device", device]) == 0
-    said = capsys.readouterr().out
-    assert "nothing is left behind" in said and " 0 failed" in said
+    output = capsys.readouterr().out
+    assert "nothing is left behind" in output and " 0 failed" in output
 
 
-def test_what_is_left_behind_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    kept: list[Any] = []
-    monkeypatch.setattr(soak.Soak, "shapes", lambda self, rng: kept.extend([] for _ in range(500)))
+def test_leaks_are_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    leaked: list[Any] = []
+    monkeypatch.setattr(soak.Soak, "shapes", lambda self, rng: leaked.extend([] for _ in range(500)))
     assert soak.main(SHORT) == 1
     assert "more objects" in capsys.readouterr().out
 
@@ -32,7 +32,7 @@ def test_memory_that_comes_and_goes_is_no_growth() -> None:
     assert grown(10, 20, 30, 40, 50, 60, 70, 80) == {"files": 4, "resident MB": 40}
 
 
-def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_result_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def wrong(self: soak.Soak, rng: Any) -> None:
         raise AssertionError("wrong")
 
@@ -41,6 +41,6 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "AssertionError: wrong" in capsys.readouterr().out
 
 
-def test_one_interval_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_interval_is_not_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main([*SHORT, "--seconds", "0.1"]) == 1
     assert "nothing to compare" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Models whose variables are wrong: one clear error, on reading or compiling, that names the layer."""
+"""Models with malformed variables: one clear error, on reading or compiling, that names the layer."""
 from __future__ import annotations
 
 from typing import Any
@@ -41,7 +41,7 @@ def two_assigns() -> Net:
 
 def pair(kind: str = "f32", shape: Any = (2, 3), init: Any = None, version: str = "opset6", name: str = "v",
          assigned: Any = None) -> Net:
-    """A variable with an initial value, and what ``assigned`` makes of it as the new one."""
+    """Build a variable with an initial value; ``assigned`` computes the new value from the old one."""
     net = Net()
     before = net.read_value(name, kind, shape, None if init is None else net.const(init), version)
     net.assign(name, before if assigned is None else assigned(net, before), version)

@@ -1,4 +1,4 @@
-"""Inferences that fail beside growing caches, whatever has failed: the state is as it was, and goes on from there."""
+"""Inferences that fail at any point, with KV caches: the state is unchanged, and later inferences are right."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ INIT = numbers(2, 3, seed=9)
 
 
 def decoder(fails: bool) -> Net:
-    """Attention to caches, and a sum of all inputs; ``fails``: with layers that fail for some of them."""
+    """Build attention to caches and a sum of all inputs; if ``fails``, with layers that fail for some of them."""
     net = attending()
     x, shape = net.parameter("f32", (2, 3), "x"), net.parameter("i64", (2,), "shape")
     total = net.read_value("total", "f32", (2, 3), net.const(INIT))
@@ -37,7 +37,7 @@ def decoder(fails: bool) -> Net:
 
 
 class Failing:
-    """Stands for a function that does its work so many times, and fails from then on."""
+    """Wrapper of a function that works a number of times, and fails from then on."""
 
     def __init__(self, function: Callable[..., Any], times: int, error: Callable[[], BaseException]) -> None:
         self.function, self.left, self.error = function, times, error
@@ -56,7 +56,7 @@ class Failing:
 
 @contextmanager
 def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterator[Any]:
-    """Within the block inferences with these inputs fail, unless nothing is asked for that does."""
+    """Make inferences with these inputs fail within the block, unless they need no failing function."""
     with pytest.MonkeyPatch.context() as patch:
         if kind == "op":
             inputs["x"] = inputs["x"] + 9
@@ -69,7 +69,7 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
             failing = Failing(backend.allocate, times, lambda: MemoryError("no memory"))
             patch.setattr(backend, "allocate", failing)
             yield failing
-            failing.left = -1  # where it was bound, it fails no more
+            failing.left = -1  # bound references to it must not fail any more
         else:
             owner, name = (kernel, "launch") if kind == "launch" else (kernel.KernelNode, "run")
             failing = Failing(getattr(owner, name), times, lambda: cupy_emu.cuda.runtime.CUDARuntimeError(
@@ -83,8 +83,8 @@ def fault(kind: str, times: int, device: str, inputs: dict[str, Any]) -> Iterato
 @pytest.mark.filterwarnings("ignore:runs call by call")
 def test_faults_in_turn(fails: bool, device: str) -> None:
     net, random = decoder(fails), np.random.default_rng(fails)
-    found, wanted = (ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request()
-                     for name in (device, "CPU"))
+    found, expected = (ov.Core().compile_model(ov.read_model(*net.build()), name).create_infer_request()
+                       for name in (device, "CPU"))
     kinds = ["memory"] + ["op", "shape"] * fails + ["launch", "node"] * (device != "CPU")
     failures, had = dict.fromkeys(kinds, 0), 0
     for step in range(120):
@@ -108,11 +108,11 @@ def test_faults_in_turn(fails: bool, device: str) -> None:
             results = found.infer(inputs)
         else:
             results = found.results
-        assert same(results.to_tuple(), wanted.infer(inputs).to_tuple()), f"step {step}: {kind}"
-        assert same(states(found), states(wanted)), f"step {step}: {kind}"
+        assert same(results.to_tuple(), expected.infer(inputs).to_tuple()), f"step {step}: {kind}"
+        assert same(states(found), states(expected)), f"step {step}: {kind}"
         had += rows
         if had > 150:
             had = 0
             found.reset_state()
-            wanted.reset_state()
+            expected.reset_state()
     assert min(failures.values()) > 3, failures

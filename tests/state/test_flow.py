@@ -29,7 +29,7 @@ INIT = numbers(2, 3, seed=100)
 
 
 def after_nonzero() -> Net:
-    """A variable that is read before, and assigned after, a step whose shape only running tells."""
+    """Build a variable that is read before, and assigned after, a step with a data-dependent shape."""
     net = Net()
     x = net.parameter("f32", (-1,), "x")
     before = net.read_value("v", "f32", (1,), net.const(np.ones(1, np.float32)))
@@ -42,7 +42,7 @@ def after_nonzero() -> Net:
 
 
 def keeps_nonzero() -> Net:
-    """The variable is what a data-dependent step gave, passed on as it is."""
+    """Assign the result of a data-dependent step unchanged."""
     net = Net()
     x = net.parameter("f32", (-1,), "x")
     before = net.read_value("v", "i64", (1, -1), i64(net, np.zeros((1, 0))))
@@ -72,7 +72,7 @@ def nonzero_of_the_variable() -> Net:
 
 
 def found_steps(kind: str, inputs: list[Any]) -> list[Infer]:
-    """What the four models above must show."""
+    """Compute the results of the four models above."""
     steps = []
     value: Any = {"sum": np.ones(1, np.float32), "of": np.array([0, 1, 0, 2], np.float32)}.get(
         kind, np.zeros((1, 0), np.int64))
@@ -95,7 +95,7 @@ def found_steps(kind: str, inputs: list[Any]) -> list[Infer]:
 
 
 def iterated() -> Net:
-    """A TensorIterator over the input starts at the variable, which becomes its last value."""
+    """Build a TensorIterator that starts at the variable, which becomes its last value."""
     net, body = Net(), Net()
     x = net.parameter("f32", (5, 3), "x")
     before = net.read_value("h", "f32", (1, 3), net.const(numbers(1, 3, seed=3)))
@@ -109,7 +109,7 @@ def iterated() -> Net:
 
 
 def layers_of_iterators() -> Net:
-    """Two iterators, each with a variable of its own."""
+    """Build two iterators, each with its own variable."""
     net = Net()
     value = net.parameter("f32", (-1, 3), "x")
     for n in range(2):
@@ -125,7 +125,7 @@ def layers_of_iterators() -> Net:
 
 
 def loop_as_long_as_the_variable() -> Net:
-    """The variable counts inferences and is a Loop's trip count."""
+    """Build a variable that counts inferences and is a Loop's trip count."""
     net, body = Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     count = net.read_value("n", "i64", (), scalar(net, 0, "i64"))
@@ -139,7 +139,7 @@ def loop_as_long_as_the_variable() -> Net:
 
 
 def branch_on_the_variable() -> Net:
-    """If the variable's sum is positive it is halved and negated, else the input is added."""
+    """Build a branch on the variable's sum: if positive it is halved and negated, else the input is added."""
     net, then, other = Net(), Net(), Net()
     x = net.parameter("f32", (2, 3), "x")
     before = net.read_value("v", "f32", (2, 3), net.const(np.ones((2, 3), np.float32)))
@@ -155,7 +155,7 @@ def branch_on_the_variable() -> Net:
 
 
 def branch_to_two_shapes() -> Net:
-    """The variable's shape follows the branch that was taken."""
+    """Build a variable whose shape depends on the branch taken."""
     net, then, other = Net(), Net(), Net()
     go = net.parameter("boolean", (), "go")
     before = net.read_value("v", "f32", (-1, 3), net.const(numbers(1, 3, seed=1)))
@@ -176,7 +176,7 @@ def branch_steps(choices: str) -> list[Infer]:
 
 
 def reshaped_by_the_variable() -> Net:
-    """The variable is a target shape; it is turned round at every inference."""
+    """Build a variable that is a target shape, and is reversed at every inference."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     shape = net.read_value("shape", "i64", (2,), i64(net, [1, 6]))
@@ -186,7 +186,7 @@ def reshaped_by_the_variable() -> Net:
 
 
 def repeated_by_the_variable() -> Net:
-    """The variable is an extent: the output grows with it."""
+    """Build a variable that is an extent of the output, and grows."""
     net = Net()
     x = net.parameter("f32", (1, 3), "x")
     n = net.read_value("n", "i64", (1,), i64(net, [1]))
@@ -196,7 +196,7 @@ def repeated_by_the_variable() -> Net:
 
 
 def unrelated_segment() -> Net:
-    """One variable is finished before a data-dependent step, another is independent of it."""
+    """Build one variable that is complete before a data-dependent step, and one independent of it."""
     net = Net()
     x = net.parameter("f32", (3,), "x")
     a = net.read_value("a", "f32", (3,))
@@ -219,7 +219,7 @@ def unrelated_steps() -> list[Infer]:
 
 
 def appended_in_a_loop() -> Net:
-    """A Loop appends to the variable; both grow."""
+    """Build a Loop that appends to the variable."""
     net, body = Net(), Net()
     x = net.parameter("f32", (1, 3), "x")
     before = net.read_value("v", "f32", (-1, 3), net.const(np.zeros((1, 3), np.float32)))
@@ -243,7 +243,7 @@ def appended_steps(count: int) -> list[Infer]:
 
 
 def frames_of_a_window() -> Net:
-    """A variable keeps the last frames; an iterator runs over the window."""
+    """Build a variable that holds the last frames, with an iterator over them."""
     net, body = Net(), Net()
     x = net.parameter("f32", (3,), "x")
     before = net.read_value("w", "f32", (4, 3))
@@ -271,8 +271,8 @@ def doubled(count: int, start: int = 0) -> list[Infer]:
 
 
 DATA = [[1, 0, 2], [0, 0], [3], [0, 4, 5, 6]]
-# Data-dependent values that reach a variable, and variables that are shapes or trip counts, are judged by value:
-# the plugin drops tensors without elements, and computes the new value of a variable before the old one is used.
+# Data-dependent values of variables, and variables that are shapes or trip counts, are judged by value: the plugin
+# drops tensors without elements, and computes the new value of a variable before the old one is used.
 SCENARIOS = [
     Scenario("nonzero-summed-into-a-variable", after_nonzero(),
              [*found_steps("sum", DATA), Reset(), *found_steps("sum", DATA[:2])], oracle="value"),
@@ -299,7 +299,7 @@ SCENARIOS = [
         for n in range(4)], oracle="value"),
     Scenario("appended-in-a-loop", appended_in_a_loop(), [*appended_steps(3), Reset(), *appended_steps(1)],
              oracle="value"),
-    Scenario("iterator-over-a-window", frames_of_a_window(), [  # by value: the plugin sums what it has not written
+    Scenario("iterator-over-a-window", frames_of_a_window(), [  # by value: the plugin sums unwritten memory
         Infer([sum(numbers(3, seed=i) for i in range(max(0, n - 3), n + 1))[None]], x=numbers(3, seed=n))
         for n in range(6)], oracle="value"),
 ]

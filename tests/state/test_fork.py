@@ -1,4 +1,4 @@
-"""Requests in a process that was forked from theirs, where their threads are not."""
+"""Requests in a forked process, which lacks the threads of its parent."""
 from __future__ import annotations
 
 import gc
@@ -27,7 +27,7 @@ SECONDS = 20
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """The value that a function returns in a forked process, or the text of the error that it raises."""
+    """Run a function in a forked process, and return its value, or the text of the error that it raises."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -58,7 +58,7 @@ def started(request: Any, n: int) -> Any:
 
 @isolated
 def test_the_worker_is_made_anew() -> None:
-    """The state goes on from where it was, on either side."""
+    """The worker thread starts again, and the state continues in both processes."""
     request = compiled(accumulator(INIT)).create_infer_request()
     started(request, 0)
     np.testing.assert_array_equal(in_child(lambda: started(request, 1)), INIT + X[0] + X[1])
@@ -68,7 +68,7 @@ def test_the_worker_is_made_anew() -> None:
 
 @isolated
 def test_an_inference_that_runs_during_the_fork() -> None:
-    """It goes on in the parent; the child does without it."""
+    """The inference continues in the parent, and the child reports that it does not run there."""
     entered, go = threading.Event(), threading.Event()
 
     @op("Wait", "tests")
@@ -122,18 +122,18 @@ def test_a_queue() -> None:
 
 @isolated
 def test_cores_share_the_work() -> None:
-    """A product is large enough for workers, whose threads are made anew."""
+    """A large product uses workers, whose threads start again in the child."""
     net, x = Net(), numbers(512, 512)
     a = net.parameter("f32", (512, 512), "a")
     net.result(matmul(net, a, net.layer("Softmax", "opset8", [a], {"axis": 1})))
     request = compiled(net).create_infer_request()
-    wanted = request.infer([x])[0]
-    np.testing.assert_array_equal(in_child(lambda: float(abs(request.infer([x])[0] - wanted).max())), 0)
+    expected = request.infer([x])[0]
+    np.testing.assert_array_equal(in_child(lambda: float(abs(request.infer([x])[0] - expected).max())), 0)
 
 
 @isolated
 def test_a_setting_that_another_thread_has_changed() -> None:
-    """The child, where that thread is not, has the setting from before, and may change it."""
+    """The child, without that thread, has the setting from before, and may change it."""
     entered, leave = threading.Event(), threading.Event()
 
     def compiles() -> None:
@@ -159,7 +159,7 @@ def test_a_setting_that_another_thread_has_changed() -> None:
 
 @isolated
 def test_cuda_does_not_survive() -> None:
-    """Every call says so, before it touches memory that the driver keeps from the child."""
+    """Every call reports it, before it uses memory of the driver, which the child lacks."""
     with cuda.registered("emulator") as device:
         request = compiled(accumulator(INIT), device).create_infer_request()
         started(request, 0)

@@ -1,6 +1,6 @@
-"""Initial values that are computed from other variables, and variables that keep theirs: state of cross-attention.
+"""Initial values computed from other variables, and variables that never change, as in cross-attention.
 
-By value: the plugin drops or spoils what passes straight through.
+Expected values are computed here: the plugin drops or overwrites values that pass straight through.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S = [numbers(3, 3, seed=10 + n) for n in range(3)]
 
 
 def chain(declared: Any = "...", shape: Any = (2, 3)) -> Net:
-    """a keeps the first input x; b what is computed from a, c what is from both; all are added to an input y."""
+    """Build a = first input x, b computed from a, and c from both, all added to an input y."""
     net = Net()
     x, y = (net.parameter("f32", shape, name) for name in "xy")
     a = net.read_value("a", "f32", declared, x)
@@ -29,7 +29,7 @@ def chain(declared: Any = "...", shape: Any = (2, 3)) -> Net:
 
 
 def unused() -> Net:
-    """A variable that nothing but the initial value of another one reads."""
+    """Build a variable that only the initial value of another one reads."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     a = net.read_value("a", "f32", "...", x)
@@ -41,14 +41,14 @@ def unused() -> Net:
 
 
 def chained(x: Any, y: Any, a: Any, b: Any = None, c: Any = None) -> Infer:
-    """An inference that finds or computes these variables; b and c as they begin, if they are not given."""
+    """Return an inference that finds or computes these variables. b and c have their initial values if not given."""
     b = 3 * a.T if b is None else b
     c = a @ b if c is None else c
     return Infer([c @ a + y], {"a": a, "b": b, "c": c}, x=x, y=y)
 
 
 def unranked() -> Net:
-    """Rows of the input are added to a variable whose rank only running tells, and so what its shape says."""
+    """Build a variable of unknown rank, and of unknown shape arithmetic, to which rows of the input are added."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     v = net.read_value("v", "f32", "...", net.const(S[0]))
@@ -89,7 +89,7 @@ SCENARIOS = [
 test_initial = check(SCENARIOS)
 
 
-def test_what_is_kept_costs_nothing() -> None:
+def test_unchanged_variables_cost_nothing() -> None:
     plan = plan_of(chain().build(), X[0], X[1])
     assert steps(plan) == [("bound", "MatMul"), ("bound", "Add")]
 

@@ -1,7 +1,7 @@
-"""KeyboardInterrupt at any line of an inference: it has raised and the state is the old one, or returned and it is new.
+"""KeyboardInterrupt at any line of an inference: it raises and keeps the old state, or it returns with the new state.
 
-Python raises it between two instructions of the main thread, wherever that is. Here a trace function raises it before
-each line that `infer` runs in the calling thread, one after the other.
+Python raises it between any two instructions of the main thread. Here a trace function raises it in turn before each
+line that `infer` runs in the calling thread.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A model; the inputs that lead to a state, and those of the inference that is interrupted."""
+    """Model, the inputs that lead to a state, and the inputs of the inference that is interrupted."""
 
     net: Net
     before: Sequence[Inputs]
@@ -39,13 +39,13 @@ class Case:
         return ov.Core().compile_model(ov.read_model(*self.net.build()), device).create_infer_request()
 
     def lead(self, request: Any) -> None:
-        """Leads the request to the state before the step."""
+        """Bring the request to the state before the step."""
         request.reset_state()
         for inputs in self.before:
             request.infer(inputs)
 
     @cached_property
-    def wanted(self) -> tuple[Any, Any, list[Any]]:
+    def expected(self) -> tuple[Any, Any, list[Any]]:
         """The states before and after the step, and its results."""
         request = self.request("CPU")
         self.lead(request)
@@ -54,8 +54,8 @@ class Case:
         return before, states(request), results
 
     def interrupt(self, request: Any, at: int) -> int:
-        """Interrupts the step and takes it again; returns how many lines it had, 0 if it was interrupted."""
-        before, after, results = self.wanted
+        """Interrupt the step at a line, then repeat it. Returns its number of lines, or 0 if it was interrupted."""
+        before, after, results = self.expected
         interruption = Interruption(at)
         try:
             with interruption:
@@ -76,13 +76,12 @@ def states(request: Any) -> list[Any]:
     return [state.state.data.copy() for state in request.query_state()]
 
 
-def same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    return all(a.shape == b.shape and np.allclose(a, b, 2e-5, 2e-5) for a, b in zip(found, wanted, strict=True))
+def same(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    return all(a.shape == b.shape and np.allclose(a, b, 2e-5, 2e-5) for a, b in zip(found, expected, strict=True))
 
 
 def totals() -> Net:
-    """Three variables: a sum, one that goes through the iterations of a loop, and one that another one's value
-    replaces."""
+    """Build three variables: a sum, a value carried through a loop, and one that takes the value of another."""
     net, body = Net(), Net()
     x = net.parameter("f32", (4, 3), "x")
     a, b, c = (net.read_value(name, "f32", (4, 3), net.const(numbers(4, 3, seed=n))) for n, name in enumerate("abc"))
@@ -98,7 +97,7 @@ def totals() -> Net:
 
 
 def large() -> Net:
-    """A product and a sum that the cores of the host share."""
+    """Build a product and a sum that the cores of the host share."""
     net = Net()
     x = net.parameter("f32", (512, 512), "x")
     a = net.read_value("a", "f32", (512, 512), net.const(numbers(512, 512, seed=1) / 999))
@@ -108,7 +107,7 @@ def large() -> Net:
 
 
 def fed(rows: int, had: int) -> Inputs:
-    """Inputs of `attending` for so many new rows."""
+    """Return inputs of `attending` with ``rows`` new rows after ``had`` earlier ones."""
     q, k, v = (numbers(2, 2, rows, 64, seed=had + i) / 9 for i in range(3))
     hidden = np.zeros((2, had + rows), np.float32)
     hidden[:, : had // 2] = 1
@@ -134,20 +133,20 @@ QUICK = ("first", "totals", "large", "any-rank", "step")
 
 
 def stride(name: str, device: str, long: bool) -> int:
-    """Every line is interrupted; without ``--long``, every fourth one of those on the device that take long."""
+    """Return the step between interrupted lines: 1, or 4 for slow cases on the device without ``--long``."""
     return 1 if long or device == "CPU" or name in QUICK else 4
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None:
-    """An inference finds everything bound, as most do."""
+    """Every line of a warm inference, which binds nothing, is interrupted."""
     case = CASES[name]
     request = case.request(device)
     for _ in range(3):
         case.lead(request)
         request.infer(case.step)
     at, returned = 1, 0
-    while returned < 2:  # the first time, what was interrupted may have been made anew
+    while returned < 2:  # the first one may have repeated interrupted work
         case.lead(request)
         lines = case.interrupt(request, at)
         returned += bool(lines)
@@ -158,7 +157,7 @@ def test_every_line(name: str, device: str, pytestconfig: pytest.Config) -> None
 
 @pytest.mark.parametrize("name", ["totals", "no-room", "any-rank"])
 def test_lines_of_the_first_inference(name: str, device: str, pytestconfig: pytest.Config) -> None:
-    """A request has everything to bind, and a model programs to build: some lines of thousands are interrupted."""
+    """A sample of the thousands of lines that build programs and bind steps is interrupted."""
     case = CASES[name]
     model = ov.read_model(*case.net.build())
 
@@ -174,9 +173,9 @@ def test_lines_of_the_first_inference(name: str, device: str, pytestconfig: pyte
 
 
 def test_every_line_of_starting(device: str) -> None:
-    """An interrupted `start_async` has started the inference, or not: `wait` tells when it is over."""
+    """An interrupted `start_async` has started the inference or not; `wait` returns when it is over."""
     case = CASES["totals"]
-    before, after, _ = case.wanted
+    before, after, _ = case.expected
     request = case.request(device)
     interruption, at = Interruption(0), 0
     while interruption.lines >= at:
@@ -196,7 +195,7 @@ def test_every_line_of_starting(device: str) -> None:
 
 
 def test_every_line_of_a_queue(device: str) -> None:
-    """All requests are idle in the end, whether the inference was started or not."""
+    """All requests are idle in the end, whether the inference has started or not."""
     case = CASES["totals"]
     queue = ov.AsyncInferQueue(ov.Core().compile_model(ov.read_model(*case.net.build()), device), 2)
     interruption, at = Interruption(0), 0
@@ -215,8 +214,8 @@ def test_every_line_of_a_queue(device: str) -> None:
 
 
 def test_between_binding_and_running(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that ran while they were bound ran for the interrupted inference: they run again for the next one."""
-    monkeypatch.setattr(executor, "OVERLAPPED", 1)
+    """Steps that ran while they were bound for the interrupted inference run again for the next one."""
+    monkeypatch.setattr(executor, "MIN_OVERLAPPED_STEPS", 1)
     case = CASES["first"]
     request = case.request(emulated)
 
@@ -226,8 +225,8 @@ def test_between_binding_and_running(emulated: str, monkeypatch: pytest.MonkeyPa
             raise KeyboardInterrupt
         return found
 
-    bound = executor.Executor._bound
+    bound = executor.Executor._binding_for
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(executor.Executor, "_bound", interrupted)
+        patch.setattr(executor.Executor, "_binding_for", interrupted)
         request.infer(x(4, 3, seed=5))
     assert case.interrupt(request, 1 << 62)

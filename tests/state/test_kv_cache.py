@@ -1,4 +1,4 @@
-"""Variables that grow are appended in place: what is there stays where it is, until there is no room left."""
+"""KV caches append in place: rows stay where they are until the capacity is exhausted."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from tests.harness.layers import (
     scalar,
 )
 
-ROW = 128  # elements per step of a head, so that room for eight steps is set aside at first
+ROW = 128  # elements per step of a head, so that the initial capacity is eight steps
 
 
 def cache(axis: int = 2, beams: bool = True, twice: bool = False) -> Net:
-    """A cache whose ``axis`` grows by that of the input, of two heads; outputs its sum per head, and what is read of
-    the old value."""
+    """Build a cache of two heads to which the input is appended along ``axis``. Outputs are sums per head, of the new
+    and of the old value."""
     net = Net()
     shape = [-1, 2, -1, ROW] if axis == 2 else [-1, 2, ROW, -1]
     x = net.parameter("f32", shape, "x")
@@ -46,15 +46,15 @@ def cache(axis: int = 2, beams: bool = True, twice: bool = False) -> Net:
     return net
 
 
-class Told:
-    """The steps of a scenario, with what must come out: the plugin takes the initial value for empty, or crashes."""
+class Steps:
+    """Steps of a scenario with their expected results: the plugin treats the initial value as empty, or crashes."""
 
     def __init__(self, axis: int = 2, beams: bool = True, parts: int = 1) -> None:
         self.axis, self.beams, self.parts = axis, beams, parts
         self.value: Any = None
         self.steps: list[Any] = []
 
-    def feed(self, *lengths: int, beams: Sequence[int] = (0, 1)) -> Told:
+    def feed(self, *lengths: int, beams: Sequence[int] = (0, 1)) -> Steps:
         for n in lengths:
             x = numbers(len(beams), 2, n, ROW, seed=len(self.steps))
             x = x if self.axis == 2 else np.swapaxes(x, 2, 3).copy()
@@ -67,40 +67,40 @@ class Told:
             self.steps.append(Infer(outputs, {"cache": self.value}, **inputs))
         return self
 
-    def reset(self, *names: str) -> Told:
+    def reset(self, *names: str) -> Steps:
         self.value = None
         self.steps.append(Reset(*names))
         return self
 
-    def set(self, value: Any) -> Told:
+    def set(self, value: Any) -> Steps:
         self.value = value
         self.steps.append(SetState("cache", value))
         return self
 
 
-def told(id: str, net: Net, told: Told) -> Scenario:
-    return Scenario(id, net, told.steps, oracle="value")
+def case(id: str, net: Net, cached: Steps) -> Scenario:
+    return Scenario(id, net, cached.steps, oracle="value")
 
 
 SCENARIOS = [
-    told("in-order", cache(), Told().feed(3, 1, 1, 1, 1, 1, 1, 1, 1)),
-    told("along-the-last-axis", cache(3), Told(3).feed(3, 1, 1, 1, 1, 1, 1)),
-    told("without-beams", cache(beams=False), Told(beams=False).feed(3, 1, 1, 1, 1, 1, 1, 1)),
-    told("two-parts", cache(twice=True), Told(parts=2).feed(1, 1, 1, 1, 1)),
-    told("by-nothing", cache(), Told().feed(2, 0, 1, 0)),
-    told("reordered-now-and-then", cache(), Told().feed(3, 1).feed(1, 1, beams=(1, 0)).feed(1, 1).feed(
+    case("in-order", cache(), Steps().feed(3, 1, 1, 1, 1, 1, 1, 1, 1)),
+    case("along-the-last-axis", cache(3), Steps(3).feed(3, 1, 1, 1, 1, 1, 1)),
+    case("without-beams", cache(beams=False), Steps(beams=False).feed(3, 1, 1, 1, 1, 1, 1, 1)),
+    case("two-parts", cache(twice=True), Steps(parts=2).feed(1, 1, 1, 1, 1)),
+    case("by-nothing", cache(), Steps().feed(2, 0, 1, 0)),
+    case("reordered-now-and-then", cache(), Steps().feed(3, 1).feed(1, 1, beams=(1, 0)).feed(1, 1).feed(
         1, beams=(1, 1)).feed(1, 1)),
-    told("reordered-when-there-is-no-room", cache(), Told().feed(7).feed(2, beams=(1, 0)).feed(1)),
-    told("other-numbers-of-beams", cache(), Told().feed(3, 1).feed(1, beams=(1,)).feed(1, 1, beams=(0,)).feed(
+    case("reordered-when-there-is-no-room", cache(), Steps().feed(7).feed(2, beams=(1, 0)).feed(1)),
+    case("other-numbers-of-beams", cache(), Steps().feed(3, 1).feed(1, beams=(1,)).feed(1, 1, beams=(0,)).feed(
         1, beams=(0, 0, 0)).feed(1, beams=(0, 1, 2))),
-    told("reset-and-set", cache(), Told().feed(3, 1, 1).reset().feed(2, 1).set(numbers(2, 2, 20, ROW)).feed(1, 1).set(
+    case("reset-and-set", cache(), Steps().feed(3, 1, 1).reset().feed(2, 1).set(numbers(2, 2, 20, ROW)).feed(1, 1).set(
         numbers(2, 2, 1, ROW)).feed(1).reset("cache").feed(30, 1)),
 ]
 test_scenarios = check(SCENARIOS)
 
 
 def test_an_initial_value_is_computed_from_a_cache(device: str) -> None:
-    """Of what it holds, not of the room in it."""
+    """It is computed from the rows that the cache holds, not from its capacity."""
     net = Net()
     x = net.parameter("f32", (1, 2, -1, ROW), "x")
     old = net.read_value("cache", "f32", (1, 2, -1, ROW), net.const(np.zeros((1, 2, 0, ROW), np.float32)))
@@ -137,30 +137,30 @@ def address(array: Any) -> int:
     return found
 
 
-def test_what_is_there_stays(device: str) -> None:
-    """Until there is no room left; then it moves to twice as much."""
+def test_rows_stay_in_place(device: str) -> None:
+    """Rows stay until the capacity is exhausted; then the cache moves to twice the capacity."""
     request = request_of(cache(), device)
-    places = []
+    addresses = []
     for i in range(70):
         request.infer([numbers(2, 2, 1, ROW, seed=i), np.arange(2, dtype=np.int32)])
-        places.append(address(request._variables.value("cache").array))
-    assert [i for i in range(1, 70) if places[i] != places[i - 1]] == [8, 16, 32, 64]
+        addresses.append(address(request._variables.value("cache").array))
+    assert [i for i in range(1, 70) if addresses[i] != addresses[i - 1]] == [8, 16, 32, 64]
     assert [b.memory is None for b in request._variables.all["cache"].buffers].count(True) == 1
 
 
-def test_only_what_is_new_moves(device: str) -> None:
+def test_only_new_rows_move(device: str) -> None:
     request = request_of(cache(), device)
     for _ in range(3):
         request.infer([numbers(2, 2, 1, ROW), np.arange(2, dtype=np.int32)])
-    moved = [s.bytes_written for s in request.plan().steps if s.outputs and s.outputs[0].place == "variable cache"]
+    moved = [s.bytes_written for s in request.plan().steps if s.outputs and s.outputs[0].location == "variable cache"]
     assert sum(moved) == 2 * 2 * ROW * 4
     request.infer([numbers(2, 2, 1, ROW), np.array([1, 0], np.int32)])
     (reorder,) = (s for s in request.plan().steps if s.op == "Reorder")
     assert reorder.bytes_written == 3 * 2 * 2 * ROW * 4
 
 
-def test_a_state_shows_what_it_holds(device: str) -> None:
-    """Not the room behind it."""
+def test_a_state_has_only_its_rows(device: str) -> None:
+    """A state has the rows that it holds, not its capacity."""
     request = request_of(cache(beams=False), device)
     parts = [numbers(1, 2, n, ROW, seed=n) for n in (3, 1)]
     for part in parts:
@@ -170,9 +170,9 @@ def test_a_state_shows_what_it_holds(device: str) -> None:
     np.testing.assert_array_equal(state.state.data, np.concatenate(parts, 2))
 
 
-@ov.op("Failing", "growth")
+@ov.register_op("Failing", "growth")
 class Failing(ov.Op):
-    """Raises for 13, in memory that it has been given."""
+    """Op that returns its input, and raises if it holds 13."""
 
     def infer(self, x: Any) -> Any:
         return (x,)
@@ -183,8 +183,8 @@ class Failing(ov.Op):
         return (x,)
 
 
-def test_a_failed_inference_leaves_it_as_it_was(device: str) -> None:
-    """Also what was written behind it is none of it."""
+def test_a_failed_inference_leaves_the_cache_unchanged(device: str) -> None:
+    """Rows that the failed inference has written are not part of the cache."""
     net = Net()
     x = net.parameter("f32", (1, 2, -1, ROW), "x")
     start = net.const(np.zeros((1, 2, 0, ROW), np.float32))
@@ -193,13 +193,13 @@ def test_a_failed_inference_leaves_it_as_it_was(device: str) -> None:
     net.result(net.layer("Failing", "growth", [add(net, after, scalar(net, 0))]))
     request = request_of(net, device)
     request.infer([numbers(1, 2, 2, ROW, seed=1, high=9)])
-    wanted = request.query_state()[0].state.data.copy()
+    expected = request.query_state()[0].state.data.copy()
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"^\[Failing\] .*13"):
             request.infer([np.full((1, 2, 1, ROW), 13, np.float32)])
-        np.testing.assert_array_equal(request.query_state()[0].state.data, wanted)
+        np.testing.assert_array_equal(request.query_state()[0].state.data, expected)
     (found,) = request.infer([np.ones((1, 2, 1, ROW), np.float32)]).to_tuple()
-    np.testing.assert_array_equal(found[:, :, :2], wanted)
+    np.testing.assert_array_equal(found[:, :, :2], expected)
     np.testing.assert_array_equal(found[:, :, 2:], 1)
 
 
@@ -209,7 +209,7 @@ def layers(net: Net) -> list[str]:
 
 
 def crossed() -> Net:
-    """Two caches, each of which takes over the other's rows."""
+    """Build two caches, each of which appends to the other's rows."""
     net = Net()
     x = net.parameter("f32", (1, -1, 3), "x")
     a, b = (net.read_value(name, "f32", (1, -1, 3), net.const(np.zeros((1, 0, 3), np.float32))) for name in "ab")
@@ -236,7 +236,7 @@ def picked(net: Net, old: Port, new: Port) -> Port:
     return concat(net, [gather(net, old, net.parameter("i32", (-1,), "i"), 1), new], 1)
 
 
-def test_which_variables_grow() -> None:
+def test_variables_that_become_caches() -> None:
     assert layers(cache()) == ["BeamsAreIdentity", "Reorder", "Concat"]
     assert layers(cache(beams=False)) == ["Concat"]
     assert layers(crossed()) == layers(around(before)) == layers(around(picked)) == []
@@ -249,8 +249,8 @@ def run(net: Net, steps: Sequence[dict[str, Any]], device: str) -> tuple[list[li
     return [[np.array(x) for x in request.infer(step).values()] for step in steps], request
 
 
-def test_a_rank_that_only_running_tells(device: str) -> None:
-    """A variable is read in one program, and assigned in the one that is built when a rank is known."""
+def test_a_rank_known_at_run_time(device: str) -> None:
+    """A variable is read in one program, and assigned in one that is built when a rank is known."""
     net = Net()
     x, target = net.parameter("f32", (-1, 2, -1, ROW), "x"), net.parameter("i64", (-1,), "target")
     start = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [2, 0, ROW])], 0))

@@ -1,4 +1,4 @@
-"""Decoder steps that append in place: one binding, and one captured graph, for all lengths up to the capacity."""
+"""Decode steps that append in place: one binding, and one captured graph, for all lengths up to the capacity."""
 from __future__ import annotations
 
 import gc
@@ -32,15 +32,15 @@ from tests.harness.layers import (
     unsqueeze,
 )
 from tests.models.drive import DATA, Decoder, decoder_inputs
-from tests.models.test_decoding import prompt, wanted
+from tests.models.test_decoding import expected_tokens, prompt
 
-HEADS, WIDTH = 2, 64  # room for 16 rows at first
+HEADS, WIDTH = 2, 64  # the initial capacity is 16 rows
 
 
 def attending(mask: bool = True, before: Callable[[Net, Port], Port] = lambda net, x: x, rows: Any = -1,
               kind: str = "f32", **named: Any) -> Net:
-    """Attention of q to caches of k and v, of so many ``rows``; ``before`` is what a cache goes through on its way,
-    ``kind`` the element type of the mask's input."""
+    """Build attention of q to caches of k and v, with a declared number of ``rows``. ``before`` transforms a cache
+    before attention; ``kind`` is the element type of the mask's input."""
     net = Net()
     q, k, v = (net.parameter("f32", (-1, HEADS, -1, WIDTH), name) for name in "qkv")
     beams = net.parameter("i32", (-1,), "beams")
@@ -67,21 +67,21 @@ def request_of(net: Net, device: str) -> Any:
 
 
 class Twins:
-    """A request on the device, and one on the CPU that tells what must come out."""
+    """Request on the device, and a reference request on the CPU."""
 
     def __init__(self, net: Net, device: str, looks: bool = True) -> None:
-        """``looks``: whether the states are compared after each inference; nobody else asks for them."""
-        self.found, self.wanted, self.looks = request_of(net, device), request_of(net, "CPU"), looks
+        """Make both requests. ``looks`` compares the states after each inference; nothing else reads them."""
+        self.found, self.reference, self.looks = request_of(net, device), request_of(net, "CPU"), looks
 
     def feed(self, rows: int, beams: Sequence[int] = (0, 1)) -> bool:
-        """Appends so many rows; whether that was one of the steps that are bound once."""
-        (state, *_) = self.wanted.query_state()
+        """Append ``rows`` rows, and return whether a decode step ran, which is bound only once."""
+        (state, *_) = self.reference.query_state()
         had, batch = state.state.shape[2], len(beams)
         q, k, v = (numbers(batch, HEADS, rows, WIDTH, seed=had + i) / 9 for i in range(3))
         hidden = (numbers(batch, had + rows, seed=had) > 5).astype(np.float32)
         hidden[:, -1] = 0
         inputs = {"q": q, "k": k, "v": v, "beams": np.array(beams, np.int32), "hidden": hidden}
-        results = [list(request.infer(inputs).to_tuple()) for request in (self.found, self.wanted)]
+        results = [list(request.infer(inputs).to_tuple()) for request in (self.found, self.reference)]
         for found, want in zip(*results, strict=True):
             np.testing.assert_allclose(found, want, 2e-5, 2e-5)
         if self.looks:
@@ -89,7 +89,7 @@ class Twins:
         return self.appended
 
     def compare(self) -> None:
-        for found, want in zip(self.found.query_state(), self.wanted.query_state()):
+        for found, want in zip(self.found.query_state(), self.reference.query_state()):
             np.testing.assert_array_equal(found.state.data, want.state.data)
 
     @property
@@ -98,12 +98,12 @@ class Twins:
         return steps is not None and self.found._last is steps.executor
 
     def both(self, act: Callable[[Any], Any]) -> None:
-        for request in (self.found, self.wanted):
+        for request in (self.found, self.reference):
             act(request)
 
 
 def test_one_graph_for_five_hundred_steps(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a graph per capacity, of which there are three."""
+    """All steps of one capacity use one graph; there are three capacities."""
     bound = [0]
     bind = CudaBackend.bind
     monkeypatch.setattr(CudaBackend, "bind", lambda *args: (bound.__setitem__(0, bound[0] + 1), bind(*args))[1])
@@ -116,18 +116,17 @@ def test_one_graph_for_five_hundred_steps(emulated: str, monkeypatch: pytest.Mon
         tokens.append(decoder.step(tokens[-1]))
         if bound[0]:
             bindings.append(step)
-        elif step - 1 not in bindings:  # what is bound runs once before it is captured
+        elif step - 1 not in bindings:  # a binding runs once before it is captured
             assert (counts.graph_launches, counts.launches, counts.allocs) == (1, 0, 0), step
-    assert bindings == [1, 124, 125, 252, 253]  # two of them move the caches to where there is room for twice as many
-    np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted("gpt2", prompt(5), 500))
+    assert bindings == [1, 124, 125, 252, 253]  # two of them move the caches to twice the capacity
+    np.testing.assert_array_equal(np.concatenate(tokens, 1), expected_tokens("gpt2", prompt(5), 500))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
-def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is computed on the host, bound, or looked for in a step whose mask is one number throughout, whatever the
-    length."""
+def test_masks_without_hidden_keys(name: str, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with a uniform mask computes nothing on the host, and binds or looks up nothing, at any length."""
     calls = [0]
-    for owner, method in ((CpuBackend, "bind"), (CpuBackend, "make_array"), (Executor, "_bound")):
+    for owner, method in ((CpuBackend, "bind"), (CpuBackend, "make_array"), (Executor, "_binding_for")):
         plain = getattr(owner, method)
         monkeypatch.setattr(owner, method,
                             lambda *args, plain=plain: (calls.__setitem__(0, calls[0] + 1), plain(*args))[1])
@@ -144,11 +143,11 @@ def test_masks_that_hide_nothing(name: str, emulated: str, monkeypatch: pytest.M
     # ids, positions if the model takes them, one mask for all layers, and the lengths of the caches
     uploads = [step for step in decoder.request.plan().steps if step.op == "Upload" and step.calls]
     assert len(uploads) == (4 if "position_ids" in decoder.names else 3)
-    np.testing.assert_array_equal(np.concatenate(tokens, 1), wanted(name, prompt(5), 11))
+    np.testing.assert_array_equal(np.concatenate(tokens, 1), expected_tokens(name, prompt(5), 11))
 
 
 def test_prompts_of_one_length(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a reset the states lie where they lay before: nothing is bound anew, in either of their buffers."""
+    """After a reset the states are at their old addresses, so that nothing is bound again in either buffer."""
     bound = [0]
     bind = CudaBackend.bind
     monkeypatch.setattr(CudaBackend, "bind", lambda *args: (bound.__setitem__(0, bound[0] + 1), bind(*args))[1])
@@ -160,7 +159,7 @@ def test_prompts_of_one_length(emulated: str, monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_array_equal(decoder.start(prompt(5)), tokens)
         if number > 3:
             assert (bound[0], counts.graph_launches, counts.launches, counts.allocs) == (0, 1, 0, 0)
-    np.testing.assert_array_equal(decoder.start(prompt(7)), wanted("llama", prompt(7), 1))
+    np.testing.assert_array_equal(decoder.start(prompt(7)), expected_tokens("llama", prompt(7), 1))
 
 
 def test_the_device_works_while_the_host_binds(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +182,7 @@ def test_the_device_works_while_the_host_binds(emulated: str, monkeypatch: pytes
 
 
 def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
-    """A mask is written anew if its memory holds another mask, whether uniform or not."""
+    """A mask is written again if its memory holds another one, whether uniform or not."""
     core = ov.Core()
     requests = [core.compile_model(DATA / "llama" / "model.xml", device).create_infer_request()
                 for device in (emulated, "CPU")]
@@ -200,13 +199,13 @@ def test_masks_that_hide_some_and_none_in_turn(emulated: str) -> None:
 
 @pytest.mark.parametrize("looks", [True, False])
 @pytest.mark.parametrize("mask", [True, False])
-def test_what_fits(mask: bool, looks: bool, device: str) -> None:
-    """The first inference, long ones, those that move the caches, or whose beams are not in order, are the model's."""
+def test_steps_that_become_decode_steps(mask: bool, looks: bool, device: str) -> None:
+    """Decode steps do not run the first inference, long ones, cache moves, or beams that are not the identity."""
     twins = Twins(attending(mask), device, looks)
     assert [twins.feed(n) for n in (3, 1, 2, 1)] == [False, *[device != "CPU"] * 3]
     if device == "CPU":
         return
-    assert [twins.feed(n) for n in (9, 1, 1)] == [True, False, True]  # 16 rows, of which 17 is one too many
+    assert [twins.feed(n) for n in (9, 1, 1)] == [True, False, True]  # the capacity is 16 rows
     assert [twins.feed(1, beams) for beams in ((1, 0), (0, 1), (1, 1), (0, 1))] == [False, True, False, True]
     assert [twins.feed(1, beams) for beams in ((0,), (0,), (0, 0), (0, 1))] == [False, True, False, True]
     assert [twins.feed(n) for n in (17, 1)] == [False, True]
@@ -254,7 +253,7 @@ def test_a_failure_leaves_the_caches(looks: bool, emulated: str, monkeypatch: py
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_variables_of_bounded_length(looks: bool, emulated: str) -> None:
-    """What does not fit is refused as in any other step, and leaves both caches."""
+    """A value beyond the bound is refused as in any other step, and leaves both caches."""
     twins = Twins(attending(rows="0..4"), emulated, looks)
     assert [twins.feed(2), twins.feed(1), twins.feed(1)] == [False, True, True]
     with pytest.raises(ov.Error, match="the new value"):
@@ -263,13 +262,13 @@ def test_variables_of_bounded_length(looks: bool, emulated: str) -> None:
 
 
 def test_an_input_of_any_type(emulated: str) -> None:
-    """Decode steps are planned before an input is seen: they are left alone where one has no type."""
+    """Decode steps are planned before an input is seen, and not at all if one has no type."""
     twins = Twins(attending(kind="dynamic"), emulated)
     assert [twins.feed(n) for n in (3, 1, 1)] == [False] * 3
 
 
 def test_masks_of_other_lengths(emulated: str) -> None:
-    """Are refused, as in any other step, and leave the caches."""
+    """They are refused, as in any other step, and leave the caches."""
     twins = Twins(attending(), emulated)
     twins.feed(1)
     assert twins.feed(1)
@@ -280,7 +279,7 @@ def test_masks_of_other_lengths(emulated: str) -> None:
 
 
 def test_inputs_on_the_device(emulated: str) -> None:
-    """Masks cannot be computed on the host then."""
+    """With an input on the device the host cannot compute the mask, and no decode step runs."""
     twins = Twins(attending(), emulated)
     twins.feed(1)
     assert twins.feed(1)
@@ -289,17 +288,17 @@ def test_inputs_on_the_device(emulated: str) -> None:
     assert not twins.appended
 
 
-def test_caches_turned_on_their_way(emulated: str) -> None:
-    def turned(net: Net, x: Port) -> Port:
+def test_caches_transposed_before_attention(emulated: str) -> None:
+    def transposed_twice(net: Net, x: Port) -> Port:
         return transpose(net, transpose(net, x, [0, 2, 1, 3]), [0, 2, 1, 3])
 
-    twins = Twins(attending(True, turned), emulated)
+    twins = Twins(attending(True, transposed_twice), emulated)
     assert [twins.feed(1) for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("net", [
-    attending(causal=True),  # row i sees i + 1 keys, wherever it stands in the text
-    attending(True, lambda net, x: add(net, x, x)),  # of all rows, however many there are
+    attending(causal=True),  # row i sees i + 1 keys, at any position of the text
+    attending(True, lambda net, x: add(net, x, x)),  # reads all rows of a cache
     attending(False, lambda net, x: concat(net, [x, x], 2)),
 ])
 def test_other_uses_of_caches(net: Net, emulated: str) -> None:
@@ -307,28 +306,30 @@ def test_other_uses_of_caches(net: Net, emulated: str) -> None:
     assert [twins.feed(1) for _ in range(3)] == [False] * 3
 
 
-def test_the_plan_moves_what_is_new(emulated: str) -> None:
+def test_the_plan_moves_only_new_rows(emulated: str) -> None:
     twins = Twins(attending(), emulated)
     for _ in range(4):
         twins.feed(1)
     plan = twins.found.plan()
     assert plan.launches == 1 and not plan.copies()
     assert plan.state == 2 * 16 * 2 * HEADS * WIDTH * 4
-    assert {x.place for s in plan.steps if s.op == "Place" for x in s.outputs} == {"variable keys", "variable values"}
+    assert ({x.location for s in plan.steps if s.op == "CacheWrite" for x in s.outputs}
+            == {"variable keys", "variable values"})
     row = 2 * HEADS * WIDTH * 4
-    assert sum(s.bytes_written for s in plan.steps if s.op == "Place") == 2 * row
+    assert sum(s.bytes_written for s in plan.steps if s.op == "CacheWrite") == 2 * row
     (attention,) = [s for s in plan.steps if s.op == "CachedAttention"]
     assert attention.bytes_read == row + 2 * 4 * row + 2 * 4 * 4 + 16  # q, 4 rows of keys and values, mask, lengths
 
 
 def test_release_memory(device: str) -> None:
-    """Nothing is left of what inferences were bound to, their steps and initial values included, but the caches are."""
+    """Executors, steps and initial values are freed, but the caches stay."""
     twins = Twins(attending(), device)
     twins.feed(3), twins.feed(1)
     request = twins.found
     parts = [*request._executors.values(), *(executor for executor, _ in request._initial._executors.values())]
     if request._decode_steps is not None:
-        parts += [request._decode_steps.executor, *(part.executor for part in request._decode_steps._host.values())]
+        parts += [request._decode_steps.executor,
+                  *(part.executor for part in request._decode_steps._host_parts.values())]
     alive = [ref(executor) for executor in parts]
     assert len(alive) == (2 if device == "CPU" else 4)
     del parts
@@ -341,20 +342,20 @@ def test_release_memory(device: str) -> None:
 
 
 def test_a_variable_that_nothing_sets(device: str) -> None:
-    """It begins anew with every inference, from an input of the model, which a decode step has beside others."""
+    """It begins anew with every inference, from an input that a decode step gets besides its own."""
     net = attending()
-    kept = net.read_value("kept", "f32", None, mul(net, net.parameters["q"], net.parameters["q"]), version="opset3")
-    net.result(reduce(net, "ReduceSum", kept, [2]))
+    unset = net.read_value("kept", "f32", None, mul(net, net.parameters["q"], net.parameters["q"]), version="opset3")
+    net.result(reduce(net, "ReduceSum", unset, [2]))
     twins = Twins(net, device, looks=False)
     assert [twins.feed(1) for _ in range(4)][2:] == [device != "CPU"] * 2
 
 
 @pytest.mark.emulator
-def test_memory_that_is_outgrown(device: str) -> None:
-    """Nothing that is bound to it keeps it."""
+def test_outgrown_memory_is_freed(device: str) -> None:
+    """Bindings do not keep outgrown memory alive."""
     twins = Twins(attending(), device)
     blocks: list[Any] = []
-    for _ in range(70):  # room for 16, 32, 64 and 128 rows
+    for _ in range(70):  # capacities of 16, 32, 64 and 128 rows
         twins.feed(1)
         now = [buffer.memory for variable in twins.found._variables.all.values() for buffer in variable.buffers]
         now = [getattr(block, "mem", block) for block in now if block is not None]

@@ -1,4 +1,4 @@
-"""What variables cost: reading is a view, assigning writes the next value where it belongs."""
+"""Cost of variables: a read is a view, and an assignment writes the next value in place."""
 from __future__ import annotations
 
 from typing import Any
@@ -25,17 +25,17 @@ def steps(plan: Any) -> list[tuple[str, str]]:
     return [(s.kind, s.op) for s in plan.steps if s.kind != "view"]
 
 
-def places(plan: Any) -> list[list[str]]:
-    return [[o.place for o in s.outputs] for s in plan.steps if s.kind != "view"]
+def locations(plan: Any) -> list[list[str]]:
+    return [[o.location for o in s.outputs] for s in plan.steps if s.kind != "view"]
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])
 def test_three_layers_of_lstm(times: int) -> None:
-    """Each cell reads its variables and writes their next values: three cells and a product, and nothing else."""
+    """Each cell reads its variables and writes their next values: three cells and a product, and no other step."""
     plan = plan_of(lstm_state(3), np.zeros((1, 40), np.float32), times=times)
     assert steps(plan) == [("bound", "LSTMCell")] * 3 + [("bound", "MatMul")]
-    assert places(plan) == [[f"variable h{k}", f"variable c{k}"] for k in range(3)] + [["output 0"]]
-    assert [[i.place for i in s.inputs[1:3]] for s in plan.steps[:3]] == [[f"state h{k}", f"state c{k}"]
+    assert locations(plan) == [[f"variable h{k}", f"variable c{k}"] for k in range(3)] + [["output 0"]]
+    assert [[i.location for i in s.inputs[1:3]] for s in plan.steps[:3]] == [[f"state h{k}", f"state c{k}"]
                                                                           for k in range(3)]
     assert plan.copies() == [] and plan.count("eager") == 0
     assert plan.state == 6 * 48 * 4
@@ -44,18 +44,18 @@ def test_three_layers_of_lstm(times: int) -> None:
 def test_a_sum_is_written_to_the_variable() -> None:
     plan = plan_of(test_values.two("crossed").build(), numbers(2, 3))
     assert plan.count("eager") == 0
-    assert ["variable a"] in places(plan) and ["variable b"] in places(plan)
+    assert ["variable a"] in locations(plan) and ["variable b"] in locations(plan)
 
 
 def test_a_swap_copies_each_variable_once() -> None:
-    """Once to the other variable, and once to the output that shows it."""
+    """Each value is copied once to the other variable, and once to its output."""
     plan = plan_of(test_values.rotation(2).build())
     assert steps(plan) == [("copy", "Copy")] * 4 and plan.arena == 0
-    assert sorted(places(plan)) == [["output 0"], ["output 1"], ["variable v0"], ["variable v1"]]
+    assert sorted(locations(plan)) == [["output 0"], ["output 1"], ["variable v0"], ["variable v1"]]
 
 
 def test_a_cache_that_grows_is_one_append() -> None:
-    """The Concat of the old value and the input is written to the variable, with nothing between."""
+    """The Concat of the old value and the input is written to the variable directly."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     cache = concat(net, [net.read_value("v", "f32", (-1, 3), net.const(np.zeros((0, 3), np.float32))), x], 0)
@@ -63,7 +63,7 @@ def test_a_cache_that_grows_is_one_append() -> None:
     net.result(mul(net, cache, scalar(net, 2)))
     plan = plan_of(net.build(), numbers(1, 3))
     assert [s for s in steps(plan) if s[0] != "copy"] == [("bound", "Multiply")]
-    assert all(o.place == "variable v" for s in plan.copies() for o in s.outputs) and len(plan.copies()) <= 2
+    assert all(o.location == "variable v" for s in plan.copies() for o in s.outputs) and len(plan.copies()) <= 2
 
 
 def test_reading_in_another_shape_is_a_view() -> None:
@@ -83,7 +83,7 @@ def test_assigning_a_reshaped_result_is_no_copy() -> None:
     net.assign("v", reshape(net, add(net, reshape(net, before, [6]), x), [2, 3]))
     net.result(mul(net, before, before))
     plan = plan_of(net.build(), numbers(6))
-    assert plan.copies() == [] and ["variable v"] in places(plan)
+    assert plan.copies() == [] and ["variable v"] in locations(plan)
 
 
 def test_a_result_that_is_assigned_as_well_is_computed_once() -> None:
@@ -93,7 +93,7 @@ def test_a_result_that_is_assigned_as_well_is_computed_once() -> None:
 
 
 def test_new_lengths_allocate_now_and_then() -> None:
-    """A variable that grows by one row at each inference moves to a larger block only sometimes."""
+    """A variable that grows by one row per inference rarely moves to a larger block."""
     request = ov.Core().compile_model(ov.read_model(*test_shapes.growing(0).build()), "CPU").create_infer_request()
     blocks = set()
     for n in range(64):

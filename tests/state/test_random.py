@@ -15,7 +15,7 @@ from tests.harness.scenario import Step
 
 @st.composite
 def variables(draw: st.DrawFn) -> Scenario:
-    """One to three variables; what the plugin cannot judge is interpreted."""
+    """Draw one to three variables. The interpreter computes the expected values where the plugin cannot."""
     top = Drawn(draw, draw(st.sampled_from(("f32", "f32", "i32"))), draw(st.booleans()))
     for _ in range(top.number(1, 2)):
         shape = top.shape()
@@ -25,17 +25,17 @@ def variables(draw: st.DrawFn) -> Scenario:
     top.grow(1, 4)
     for name, value in reads.items():
         assign(top, name, value)
-    for value in top.made if top.plain else top.values:  # the plugin spoils what passes straight through
+    for value in top.computed_values if top.plain else top.values:  # the plugin overwrites values passed through
         top.net.result(value.port)
-    told, tol = steps_of(top, reads), Tolerance(1e-5, 1e-5, 1e-5)  # sums cancel
+    expected, tol = steps_of(top, reads), Tolerance(1e-5, 1e-5, 1e-5)  # sums cancel
     if not top.plain:
-        return Scenario("random", top.net, told, tol, "value")
-    steps = [Infer(**step.inputs) if isinstance(step, Infer) else step for step in told]
-    return Scenario("random", top.net, steps, tol, told=told)
+        return Scenario("random", top.net, expected, tol, "value")
+    steps = [Infer(**step.inputs) if isinstance(step, Infer) else step for step in expected]
+    return Scenario("random", top.net, steps, tol, told=expected)
 
 
 def read(top: Drawn, name: str) -> Value:
-    """A variable that begins with zeros, with a constant, or with what is computed from the inputs."""
+    """Read a variable that begins with zeros, with a constant, or with a value computed from the inputs."""
     begins = top.one(("zeros", "constant", "input"))
     if begins == "zeros":
         example = np.zeros_like(top.numbers(top.shape()))
@@ -47,24 +47,24 @@ def read(top: Drawn, name: str) -> Value:
 
 
 def assign(top: Drawn, name: str, before: Value) -> None:
-    """The new value: anything of that shape, also another variable. There is one: the specification expects a pair."""
+    """Assign a value of that shape, also another variable. Every variable is assigned, as specified."""
     value = top.one([v for v in top.values if not v.loose and v.example.shape == before.example.shape])
-    if top.plain:  # the plugin wants the new value to be computed, from the old one
+    if top.plain:  # the plugin needs a new value that is computed from the old one
         value = top.layer("Add", "opset1", [value, before], auto_broadcast="numpy")
-        top.made.append(value)
+        top.computed_values.append(value)
     version = next(n.version for n in top.net.nodes if n.attrs.get("variable_id") == name)
     top.net.assign(name, value.port, version)
 
 
 def steps_of(top: Drawn, reads: dict[str, Value]) -> list[Step]:
-    """What is done with a request; the interpreter says what comes out."""
+    """Draw the calls of a request, with results from the interpreter."""
     steps: list[Step] = []
     states: States = {}
     for _ in range(top.number(3, 6)):
         do, name = top.one(("infer", "infer", "infer", "reset", "reset one", "set")), top.one(list(reads))
         if do == "infer":
             top.trips = top.number(top.least, 5)
-            inputs: dict[str, Any] = {p: np.asarray(make()) for p, make in zip(top.net.parameters, top.given.values())}
+            inputs: dict[str, Any] = {p: np.asarray(make()) for p, make in zip(top.net.parameters, top.draws.values())}
             expect = interpret(top.net, list(inputs.values()), states)
             steps.append(Infer(expect, dict(states), **inputs))
         elif do == "set":

@@ -1,4 +1,4 @@
-"""Variables through the API: whose they are, how they are read and set, and what a failed inference leaves."""
+"""Variables through the API: ownership, reading and setting, and failed inferences."""
 from __future__ import annotations
 
 import gc
@@ -28,7 +28,7 @@ def compiled(net: Net, device: str) -> Any:
 
 def accumulator(names: Sequence[str] = ("sum",), init: bool = True, shape: Sequence[Any] = (2, 3), kind: str = "f32",
                 version: str = "opset6", declared: Any = None) -> Net:
-    """Every variable has the input added; outputs their sums before."""
+    """Build variables to which the input is added. The outputs are their old values."""
     net = Net()
     x = net.parameter(kind, shape, "x")
     for name in names:
@@ -47,7 +47,7 @@ def value(holder: Any, name: str = "sum") -> Any:
     return np.array(state(holder, name).state.data)
 
 
-# ---- whose they are
+# ---- ownership
 
 def test_requests_do_not_share(device: str) -> None:
     model = compiled(accumulator(), device)
@@ -145,7 +145,7 @@ def test_initial_value_after_reset(device: str) -> None:
     assert np.array_equal(value(request), INIT)
 
 
-def test_what_is_read_is_a_copy(device: str) -> None:
+def test_states_are_read_as_copies(device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
     request.infer({"x": X[0]})
     tensor = state(request).state
@@ -182,17 +182,17 @@ def test_scalar_state_has_no_dimensions(device: str) -> None:
 
 def test_a_state_object_stays_valid(device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
-    kept = state(request)
+    held = state(request)
     for n in range(3):
         request.infer({"x": X[n]})
-        assert np.array_equal(kept.state.data, INIT + sum(X[: n + 1]))
-    kept.reset()
+        assert np.array_equal(held.state.data, INIT + sum(X[: n + 1]))
+    held.reset()
     assert np.array_equal(request.infer({"x": X[0]})[0], INIT)
 
 
 # ---- setting
 
-def test_what_is_set_is_copied(device: str) -> None:
+def test_states_are_set_as_copies(device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
     array = X[1].copy()
     state(request).state = ov.Tensor(array, shared_memory=True)
@@ -204,8 +204,8 @@ def test_what_is_set_is_copied(device: str) -> None:
     assert (array == 99).all()
 
 
-def test_setting_to_what_was_read(device: str) -> None:
-    """Saving and restoring, as prefix caching does."""
+def test_saving_and_restoring_a_state(device: str) -> None:
+    """A state can be saved and restored, as for prefix caching."""
     request = compiled(accumulator(), device).create_infer_request()
     request.infer({"x": X[0]})
     saved = state(request).state
@@ -231,7 +231,7 @@ def test_state_of_one_request_set_to_another_ones(device: str) -> None:
     (np.zeros((3, 2), np.float32), "shape"), (np.zeros((2, 3, 1), np.float32), "shape"),
     (np.zeros(6, np.float32), "shape"),
 ])
-def test_setting_what_does_not_fit(given: Any, message: str, device: str) -> None:
+def test_setting_another_type_or_shape(given: Any, message: str, device: str) -> None:
     request = compiled(accumulator(), device).create_infer_request()
     request.infer({"x": X[0]})
     with pytest.raises(RuntimeError, match=f"'sum' has .*{message}|'sum' has {message}"):
@@ -277,7 +277,7 @@ def test_states_are_refused_while_running(device: str) -> None:
 
 
 def test_alternating_shapes_with_a_state(device: str) -> None:
-    """Bindings are kept for shapes; the state's buffers alternate under them."""
+    """Bindings are cached per shape, while the state's buffers alternate."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     before = net.read_value("v", "f32", (1, 3))
@@ -294,7 +294,7 @@ def test_alternating_shapes_with_a_state(device: str) -> None:
 
 
 def test_outputs_are_not_the_state(device: str) -> None:
-    """Writing to an output that equals the state changes no state."""
+    """Writing to an output that equals the state does not change the state."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     after = add(net, net.read_value("v", "f32", (2, 3)), x)
@@ -309,18 +309,18 @@ def test_outputs_are_not_the_state(device: str) -> None:
 
 
 def test_shared_inputs_are_not_the_state(device: str) -> None:
-    """A parameter that is assigned as it is: changing the caller's array later changes no state."""
+    """If a parameter is assigned directly, changing the caller's array later does not change the state."""
     net = Net()
-    x = net.parameter("f32", (200, 300), "x")  # large enough to be taken without a copy
+    x = net.parameter("f32", (200, 300), "x")  # large enough to be shared without a copy
     net.result(net.read_value("v", "f32", (200, 300)))
     net.assign("v", x)
     request = compiled(net, device).create_infer_request()
     array = numbers(200, 300)
-    kept = array.copy()
+    original = array.copy()
     request.infer({"x": array}, share_inputs=True)
     array[...] = 99
-    assert np.array_equal(value(request, "v"), kept)
-    assert np.array_equal(request.infer({"x": array}, share_inputs=True)[0], kept)
+    assert np.array_equal(value(request, "v"), original)
+    assert np.array_equal(request.infer({"x": array}, share_inputs=True)[0], original)
 
 
 def test_initial_constant_is_not_written(device: str) -> None:
@@ -336,7 +336,7 @@ def test_initial_constant_is_not_written(device: str) -> None:
 # ---- failing
 
 def failing(make: Callable[[Net, Port, Port], Port]) -> Net:
-    """Two variables; ``make`` gives an output from x and an index, and fails for some of them."""
+    """Build two variables; ``make`` computes an output from x and an index, and fails for some of them."""
     net = Net()
     x, index = net.parameter("f32", (2, 3), "x"), net.parameter("i64", (-1,), "index")
     for name in ("a", "b"):
@@ -399,7 +399,7 @@ def test_a_wrong_input_changes_nothing(wrong: Any, device: str) -> None:
 
 
 def test_failing_inside_a_loop_changes_nothing(device: str) -> None:
-    """The third iteration fails."""
+    """The third iteration fails, and the state is unchanged."""
     net, body = Net(), Net()
     index = net.parameter("i64", (-1,), "index")
     before = net.read_value("v", "f32", (2, 3), net.const(INIT))
@@ -422,7 +422,7 @@ def test_failing_inside_a_loop_changes_nothing(device: str) -> None:
 
 
 def test_a_value_that_does_not_fit_the_variable_changes_nothing(device: str) -> None:
-    """The new value's shape is known only when it is there; the variable does not admit it."""
+    """The new value's shape is known only at run time, and the variable's declaration refuses it."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     before = net.read_value("v", "f32", ("1..4", 3), net.const(np.zeros((1, 3), np.float32)))
@@ -439,7 +439,7 @@ def test_a_value_that_does_not_fit_the_variable_changes_nothing(device: str) -> 
 
 
 def test_first_inferences_at_once(device: str) -> None:
-    """Requests on threads that all meet bodies, and lengths, for the first time."""
+    """Several threads run bodies, and lengths, for the first time at the same moment."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -475,13 +475,13 @@ def _first_inferences_at_once(device: str) -> None:
                 cache = np.zeros((0, 3), np.float32)
                 for n in range(3):
                     data = np.abs(numbers(1 + (number + n) % 3, 3, seed=n)) + 1
-                    cache = wanted = np.concatenate([cache, data])
+                    cache = expected_rows = np.concatenate([cache, data])
                     while True:
-                        last = wanted.sum(0, keepdims=True)
-                        wanted = np.concatenate([wanted, last])
+                        last = expected_rows.sum(0, keepdims=True)
+                        expected_rows = np.concatenate([expected_rows, last])
                         if not last.max() < 500:
                             break
-                    np.testing.assert_allclose(request.infer({"x": data})[0], wanted, rtol=1e-6)
+                    np.testing.assert_allclose(request.infer({"x": data})[0], expected_rows, rtol=1e-6)
             except BaseException as e:
                 failures.append(e)  # noqa: B023
 
@@ -494,7 +494,7 @@ def _first_inferences_at_once(device: str) -> None:
 
 
 def either() -> Net:
-    """A branch by a computed condition, with results of a shape that only running tells."""
+    """Build a branch by a computed condition, whose results have data-dependent shapes."""
     net, branches = Net(), (Net(), Net())
     x = net.parameter("f32", (2, 3), "x")
     inner = [branch.parameter("f32", (2, 3)) for branch in branches]
@@ -506,7 +506,7 @@ def either() -> Net:
 
 @pytest.mark.parametrize("make", [accumulator, either])
 def test_a_request_takes_its_memory_along(make: Callable[[], Net], device: str) -> None:
-    """At once, without the garbage collector."""
+    """The memory is freed at once, without the garbage collector."""
     model = compiled(make(), device)
     request = model.create_infer_request()
     for n in range(3):

@@ -1,6 +1,6 @@
 """Variables whose shape changes from one inference to the next, and views of variables.
 
-What needs the plugin's help is judged by OpenVINO's CPU plugin; `oracle="value"` says why it is not.
+The oracle is OpenVINO's CPU plugin; comments at `oracle="value"` say why it is not.
 """
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INIT = numbers(2, 3, seed=100)
 
 
 def growing(axis: int, rank: int = 2, init: bool = True) -> Net:
-    """The input is appended to the variable along an axis; outputs all of it and its sum with itself."""
+    """Append the input to a variable along an axis. Outputs are all of it, and its sum with itself."""
     net = Net()
     shape = [2, 3, 5][:rank]
     shape[axis] = -1
@@ -52,7 +52,7 @@ def growing(axis: int, rank: int = 2, init: bool = True) -> Net:
 
 
 def beams() -> Net:
-    """A cache [beams, length, 3] whose rows are reordered before the input is appended."""
+    """Build a cache [beams, length, 3] whose rows are reordered before the input is appended."""
     net = Net()
     x, order = net.parameter("f32", (-1, -1, 3), "x"), net.parameter("i32", (-1,), "order")
     empty = broadcast(net, scalar(net, 0), concat(net, [extent(net, x, 0), i64(net, [0, 3])], 0))
@@ -73,7 +73,7 @@ def shrinking() -> Net:
 
 
 def window(length: int) -> Net:
-    """The last ``length`` frames."""
+    """Build a variable that holds the last ``length`` frames."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     every = concat(net, [net.read_value("v", "f32", (-1, 3), net.const(np.zeros((1, 3), np.float32))), x], 0)
@@ -84,7 +84,7 @@ def window(length: int) -> Net:
 
 
 def from_inputs(kind: str) -> Net:
-    """The initial value depends on the input."""
+    """Build a variable whose initial value depends on the input."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     if kind == "broadcast":
@@ -102,7 +102,7 @@ def from_inputs(kind: str) -> Net:
 
 
 def viewed(look: Callable[[Net, Port], Port], init: Any = INIT) -> Net:
-    """The output looks at the variable in another shape, while a new value is assigned."""
+    """Output a view of the variable in another shape, while a new value is assigned."""
     net = Net()
     x = net.parameter("f32", init.shape, "x")
     before = net.read_value("v", "f32", init.shape, net.const(init))
@@ -112,7 +112,7 @@ def viewed(look: Callable[[Net, Port], Port], init: Any = INIT) -> Net:
 
 
 def assigned(make: Callable[[Net, Port, Port], Port], init: Any = INIT, shape: Any = None) -> Net:
-    """``make`` gives the new value from the old one and the input."""
+    """Compute the new value by ``make`` from the old one and the input."""
     net = Net()
     x = net.parameter("f32", init.shape if shape is None else shape, "x")
     before = net.read_value("v", "f32", init.shape, net.const(init))
@@ -122,7 +122,7 @@ def assigned(make: Callable[[Net, Port, Port], Port], init: Any = INIT, shape: A
 
 
 def both_halves() -> Net:
-    """The halves of one tensor go to two variables."""
+    """Assign the halves of one tensor to two variables."""
     net = Net()
     x = net.parameter("f32", (2, 6), "x")
     left, right = split(net, mul(net, x, scalar(net, 2)), 1, 2)
@@ -133,7 +133,7 @@ def both_halves() -> Net:
 
 
 def stateless_batch() -> Net:
-    """The batch of the input changes while the variable keeps its shape."""
+    """Change the batch of the input while the variable keeps its shape."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     before = net.read_value("v", "f32", (1, 3), net.const(numbers(1, 3, seed=2)))
@@ -144,7 +144,7 @@ def stateless_batch() -> Net:
 
 
 def positions() -> Net:
-    """A variable counts the frames seen, and picks rows of a table."""
+    """Count the frames in a variable that selects rows of a table."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     seen = net.read_value("seen", "i64", (1,), i64(net, [0]))
@@ -155,7 +155,7 @@ def positions() -> Net:
 
 
 def shape_alone(*, computed: bool = False) -> Net:
-    """The output has the variable's extents, or sums of them, and nothing reads its elements."""
+    """Return a tensor of the variable's extents, or sums of them, so that nothing reads its elements."""
     net = Net()
     x = net.parameter("f32", (-1, 3), "x")
     before = net.read_value("v", "f32", (-1, 3), net.const(numbers(5, 3)))
@@ -168,13 +168,13 @@ def shape_alone(*, computed: bool = False) -> Net:
 
 
 def shape_steps(*lengths: int, computed: bool = False) -> list[Infer]:
-    """Return what `shape_alone` must show."""
+    """Compute the results of `shape_alone`."""
     before = (5, *lengths)
     return [Infer([np.ones((n, n + 3 if computed else 3), F32)], x=numbers(new, 3)) for n, new in zip(before, lengths)]
 
 
 def masked_attention() -> Net:
-    """One head of attention over a growing cache of keys and values, in plain operations."""
+    """Build one head of attention over a growing cache of keys and values, from elementary operations."""
     net = Net()
     x = net.parameter("f32", (1, -1, 5), "x")
     parts = {}
@@ -192,7 +192,7 @@ def feeds(*lengths: int, rest: tuple[int, ...] = (3,), before: tuple[int, ...] =
 
 
 def beam_steps(steps: list[Any]) -> list[Any]:
-    """What `beams` must show; None is a reset."""
+    """Compute the results of `beams`; None is a reset."""
     found: list[Any] = []
     cache = None
     for step in steps:
@@ -208,7 +208,7 @@ def beam_steps(steps: list[Any]) -> list[Any]:
 
 
 def position_steps(*lengths: int) -> list[Infer]:
-    """What `positions` must show after a reset."""
+    """Compute the results of `positions` after a reset."""
     found, table, seen = [], numbers(20, 3, seed=5), 0
     for i, n in enumerate(lengths):
         x, seen = numbers(n, 3, seed=i), seen + n
@@ -225,7 +225,7 @@ def products(count: int) -> list[Infer]:
 
 
 def windows(length: int, *lengths: int) -> list[Infer]:
-    """What `window` must show."""
+    """Compute the results of `window`."""
     found, last = [], np.zeros((1, 3), np.float32)
     for i, n in enumerate(lengths):
         last = np.concatenate([last, numbers(n, 3, seed=i)])[-length:]
@@ -238,7 +238,7 @@ F32 = np.float32
 
 
 def sequence(make: Callable[[Any, Any], Any], steps: int, init: Any = INIT, shape: Any = None) -> list[Infer]:
-    """What `assigned` must show, by NumPy."""
+    """Compute the results of `assigned` with NumPy."""
     found, value = [], init
     for n in range(steps):
         x = numbers(*(init.shape if shape is None else shape), seed=n)
@@ -283,12 +283,12 @@ SCENARIOS = [
     Scenario("set-instead-of-the-initial-value", from_inputs("computed"),
              [SetState("v", numbers(2, 3, seed=9)), *feeds(2, 2)]),
     Scenario("batch-changes-while-the-variable-does-not", stateless_batch(), feeds(2, 5, 2, 5, 1, 2, 7, 5)),
-    # by value: the plugin adds to the variable before it is read
+    # by value: the plugin adds to the variable before it reads it
     Scenario("positions", positions(), [*position_steps(3, 1, 1, 4), Reset(), *position_steps(2, 1)],
              oracle="value"),
     Scenario("attention-over-a-cache", masked_attention(),
              [*feeds(4, 1, 1, rest=(5,), before=(1,)), Reset(), *feeds(2, 1, rest=(5,), before=(1,))]),
-    # views of what is read
+    # views of values that are read
     Scenario("reads-transposed", viewed(lambda n, v: transpose(n, v, [1, 0])), feeds(2, 2, 2)),
     Scenario("reads-reshaped", viewed(lambda n, v: reshape(n, v, [3, 2])), feeds(2, 2, 2)),
     Scenario("reads-flattened-and-computes", viewed(lambda n, v: relu(n, reshape(n, v, [-1]))), feeds(2, 2, 2)),
@@ -299,7 +299,7 @@ SCENARIOS = [
     Scenario("reads-a-product-of-transposes",
              viewed(lambda n, v: matmul(n, v, transpose(n, v, [1, 0]))),
              products(3), oracle="value"),  # the plugin gives zeros
-    # views that are assigned: by value where nothing is computed, which the plugin gets wrong
+    # views that are assigned: by value where nothing is computed, as the plugin computes other values there
     Scenario("assigns-its-transpose", assigned(lambda n, v, x: transpose(n, v, [1, 0]), SQUARE),
              sequence(lambda v, x: v.T, 4, SQUARE), oracle="value"),
     Scenario("assigns-its-transpose-plus-input", assigned(lambda n, v, x: add(n, transpose(n, v, [1, 0]), x), SQUARE),

@@ -1,7 +1,7 @@
-"""What ReadValue gives and Assign keeps, as sequences of inferences against OpenVINO's CPU plugin.
+"""Values of ReadValue and Assign, as sequences of inferences against OpenVINO's CPU plugin.
 
 Scenarios with `oracle="value"` pass a parameter, a constant or another variable straight through to Assign, or
-read a variable that is never assigned: the plugin gives garbage or refuses, the specification decides.
+read a variable that is never assigned: the plugin gives garbage or refuses, so the specification decides.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONES = np.ones((2, 3), np.float32)
 
 def accumulator(init: Any = None, version: str = "opset6", kind: str = "f32", shape: Sequence[int] = (2, 3),
                 declared: Any = None) -> Net:
-    """Outputs the variable before, and after the input has been added."""
+    """Output the variable before and after the input has been added."""
     net = Net()
     x = net.parameter(kind, shape, "x")
     start = None if init is None else net.const(init, kind)
@@ -42,7 +42,7 @@ def assign_output() -> Net:
 
 
 def two(kind: str) -> Net:
-    """Two variables: independent, each needing the other, or summed into an output."""
+    """Build two variables: independent, each computed from the other, or summed into an output."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     a = net.read_value("a", "f32", (2, 3), net.const(INIT))
@@ -62,7 +62,7 @@ def two(kind: str) -> Net:
 
 
 def rotation(count: int) -> Net:
-    """Every variable is assigned what the next one was: nothing is computed."""
+    """Assign every variable the value of the next one, so that nothing is computed."""
     net = Net()
     states = [net.read_value(f"v{i}", "f32", (2, 3), net.const(X[i])) for i in range(count)]
     for i in range(count):
@@ -78,7 +78,7 @@ def rotated(count: int, by: int) -> Infer:
 
 
 def delay(length: int) -> Net:
-    """A chain of variables: the parameter enters the first one, each hands on its old value."""
+    """Chain variables: the parameter enters the first one, and each passes on its old value."""
     net = Net()
     value = net.parameter("f32", (2, 3), "x")
     for i in range(length):
@@ -108,7 +108,7 @@ def constant() -> Net:
 
 
 def unchanged() -> Net:
-    """Assign gets its own variable."""
+    """Assign a variable to itself."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     before = net.read_value("v", "f32", (2, 3), net.const(INIT))
@@ -147,7 +147,7 @@ def parameter_to_result_and_variable() -> Net:
 
 
 def chain() -> Net:
-    """A chain of operations that may all run in place, while the old value is still needed at its end."""
+    """Chain operations that may all run in place, while the old value is still needed at the end."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     before = net.read_value("v", "f32", (2, 3), net.const(INIT))
@@ -159,7 +159,7 @@ def chain() -> Net:
 
 
 def inputs_of_chain_overwritten() -> Net:
-    """The assigned value is an operand of a later operation that might run in place."""
+    """Assign an operand of a later operation that might run in place."""
     net = Net()
     x = net.parameter("f32", (2, 3), "x")
     value = add(net, net.read_value("v", "f32", (2, 3)), x)
@@ -169,7 +169,7 @@ def inputs_of_chain_overwritten() -> Net:
 
 
 def counter(kind: str, declared: Any, shape: Sequence[int] = ()) -> Net:
-    """Counts inferences; takes no input."""
+    """Count inferences; there is no input."""
     net = Net()
     before = net.read_value("n", kind, declared)
     after = add(net, before, net.const(np.ones(shape), kind))
@@ -204,7 +204,7 @@ def lstm() -> Net:
 
 
 def untyped(version_type: str) -> Net:
-    """The variable's declared type is dynamic: it has that of its initial value."""
+    """Build a variable of dynamic declared type, which takes the type of its initial value."""
     net = Net()
     x = net.parameter(version_type, (2, 3), "x")
     attrs = {"variable_id": "sum", "variable_type": "dynamic", "variable_shape": "?,?"}
@@ -217,7 +217,7 @@ def untyped(version_type: str) -> Net:
 
 
 def undeclared(version_type: str) -> Net:
-    """The file has neither type nor shape of the variable: it has those of its initial value."""
+    """Build a variable without type and shape in the file, which takes those of its initial value."""
     net = Net()
     x = net.parameter(version_type, (2, 3), "x")
     before = net.layer("ReadValue", "opset6", [net.const(INIT, version_type)], {"variable_id": "sum"}, [version_type])
@@ -236,7 +236,7 @@ def typed(kind: str, dtype: Any) -> Scenario:
     values = [as_logical(numbers(2, 3, seed=n, kind=dtype, low=0 if kind[0] == "u" else -9), kind) for n in range(4)]
     init = as_logical(numbers(2, 3, seed=9, kind=dtype, low=0 if kind[0] == "u" else -9), kind)
     total, steps = init, []
-    for x in values[:3]:  # by value: the plugin computes, and keeps, several types in wider ones
+    for x in values[:3]:  # by value: the plugin computes and stores several types in wider ones
         before, total = total, (total + x).astype(init.dtype)
         steps.append(Infer([before, total], {"sum": total}, x=x))
     return Scenario(f"type-{kind}", accumulator(init, kind=kind), [*steps, Reset(), Infer(
@@ -244,7 +244,7 @@ def typed(kind: str, dtype: Any) -> Scenario:
 
 
 def sums(init: Any, count: int) -> list[Infer]:
-    """What an accumulator must show."""
+    """Compute the results of an accumulator."""
     steps, total = [], init
     for x in X[:count]:
         before, total = total, total + x

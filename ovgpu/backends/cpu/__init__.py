@@ -1,4 +1,4 @@
-"""The NumPy backend: memory is NumPy's, a call is a ufunc with its arrays bound to it."""
+"""The NumPy backend: memory blocks are NumPy arrays, and a call is a NumPy function with its arguments bound."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ovgpu.runtime.profile import HostClock
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
-ALIGNMENT = 64
-PIECE = 1 << 22  # bytes of a constant that are copied at a time
+ALIGNMENT_BYTES = 64
+PIECE_BYTES = 1 << 22  # of a constant that a worker copies at a time
 
 
 class _Memory:
-    """Lends an array's memory to another array without NumPy's checks of contiguity."""
+    """A view of an array's memory through ``__array_interface__``, without NumPy's checks of contiguity."""
 
     __slots__ = ("__array_interface__", "owner")
 
@@ -38,7 +38,7 @@ class _Memory:
 
 
 class CpuBackend:
-    """See `ovgpu.runtime.backend.Backend`."""
+    """The backend of the CPU, see `ovgpu.runtime.backend.Backend`. All requests share it."""
 
     name = "CPU"
     fuses = False
@@ -50,10 +50,10 @@ class CpuBackend:
         return self
 
     def allocate(self, nbytes: int) -> Any:
-        if nbytes > sys.maxsize - ALIGNMENT:
+        if nbytes > sys.maxsize - ALIGNMENT_BYTES:
             raise MemoryError
-        block = host_memory.empty((nbytes + ALIGNMENT,), np.uint8)
-        start = -block.ctypes.data % ALIGNMENT
+        block = host_memory.empty((nbytes + ALIGNMENT_BYTES,), np.uint8)
+        start = -block.ctypes.data % ALIGNMENT_BYTES
         return block[start : start + nbytes]
 
     def require(self, nbytes: int) -> None:
@@ -75,7 +75,7 @@ class CpuBackend:
             return np.empty(shape, array.dtype)
         if array.flags.c_contiguous and array.dtype != object and array.size:
             return np.ndarray(shape, array.dtype, array, offset, strides)
-        if array.strides == strides and (index := _index(array, offset, shape)) is not None:
+        if array.strides == strides and (index := _slices(array, offset, shape)) is not None:
             return array[index]
         if array.dtype == object:
             return np.lib.stride_tricks.as_strided(array.reshape(-1)[offset // 8 :], shape, strides)
@@ -85,17 +85,17 @@ class CpuBackend:
         return self.constants([value])[0]
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
-        found = [self._room(value) for value in values]
+        found = [self._constant_memory(value) for value in values]
         copies = [(target, value) for target, value in zip(found, values) if target is not value]
-        work = workers(sum(target.nbytes for target, _ in copies) > PIECE)
+        work = workers(sum(target.nbytes for target, _ in copies) > PIECE_BYTES)
         pieces = (piece for target, value in copies for piece in _pieces(target, value))
         for worker, piece in zip(cycle(work), pieces):
             worker(_move, *piece)
         record(call, work)
         return found
 
-    def _room(self, value: Array) -> Array:
-        """The constant, if it is aligned and dense, or memory for a copy that is."""
+    def _constant_memory(self, value: Array) -> Array:
+        """Return the constant itself if it is aligned and dense, else memory for a copy that is."""
         if value.flags.aligned and value.flags.c_contiguous:
             return value
         if not value.nbytes:
@@ -146,8 +146,8 @@ class CpuBackend:
         if op.numpy is not None:
             calls: list[Call] = []
             add = calls.append
-            done = op.numpy(lambda *args, **named: add(partial(*args, **named)), inputs, outputs, workspace)
-            if done is not NotImplemented:
+            status = op.numpy(lambda *args, **named: add(partial(*args, **named)), inputs, outputs, workspace)
+            if status is not NotImplemented:
                 return calls
         return [partial(_evaluate_into, op, inputs, outputs, types)]
 
@@ -161,13 +161,13 @@ class CpuBackend:
 
 
 def _pieces(target: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """A copy in pieces; as bytes, which are copied faster than what is not aligned."""
+    """Yield pieces of a copy, as arrays of bytes: NumPy copies bytes faster than unaligned elements."""
     if not source.flags.c_contiguous:
         yield target, source
         return
     target, source = (array.reshape(-1).view(np.uint8) for array in (target, source))
-    for first in range(0, source.size, PIECE):
-        yield target[first : first + PIECE], source[first : first + PIECE]
+    for first in range(0, source.size, PIECE_BYTES):
+        yield target[first : first + PIECE_BYTES], source[first : first + PIECE_BYTES]
 
 
 def _move(target: Array, source: Array) -> None:
@@ -175,9 +175,11 @@ def _move(target: Array, source: Array) -> None:
     let_go(source)
 
 
-def _index(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
-    """What cuts a part of this shape, with the array's strides, out of it; None if that cannot be told by the axes in
-    turn. Many times faster than `_Memory`."""
+def _slices(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
+    """Return the slices that select a part of this shape and the array's own strides, at a byte offset.
+
+    None if no slices of single axes do. Indexing is many times faster than `_Memory`.
+    """
     index = []
     for extent, step, size in zip(array.shape, array.strides, shape):
         if step <= 0:
@@ -190,7 +192,7 @@ def _index(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ..
 
 
 def _evaluate_into(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], types: Sequence[Type]) -> None:
-    host_memory.require(sum([out.nbytes for out in outputs]))  # the results are made beside them
+    host_memory.require(sum([out.nbytes for out in outputs]))  # the results need as much again
     for out, result in zip(outputs, evaluate(op, NUMPY, inputs, types)):
         if out.shape != result.shape:
             raise OpError(f"the result has shape {result.shape}, inference said {out.shape}")

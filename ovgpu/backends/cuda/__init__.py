@@ -16,10 +16,10 @@ from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import NoKernelError
 from ovgpu.backends.cuda.graphs import Graphs
 from ovgpu.backends.cuda.handles import stream_for
-from ovgpu.backends.cuda.interop import Waiting
+from ovgpu.backends.cuda.interop import StreamWaiter
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
-from ovgpu.backends.cuda.slicing import PARTS, Slicing
+from ovgpu.backends.cuda.slicing import MAX_PARTS, Slicing
 from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, pinned, send, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.errors import explain
@@ -31,9 +31,11 @@ from ovgpu.types import Type
 
 
 class CudaBackend:
-    """See `ovgpu.runtime.backend.Backend`. One per request, with its own stream, handles of cuBLAS and cuDNN, and plans
-    of cuFFT. Requests of a compiled model share the ``plans`` of cuDNN. Kernels that are compiled are kept in
-    ``folder``, see `kernel_cache`."""
+    """`ovgpu.runtime.backend.Backend` of one request on the GPU ``number``.
+
+    Each request has its own stream, cuBLAS and cuDNN handles, and cuFFT plans. The requests of a compiled model share
+    the cuDNN ``plans``. Compiled kernels are cached in ``folder``, see `kernel_cache`.
+    """
 
     name = "NVIDIA"
     remote = True
@@ -48,7 +50,7 @@ class CudaBackend:
             self.stream = stream_for(self)
         self.blas, self.dnn, self.ffts = Blas(self.stream), Dnn(self.stream, plans), Fft()
         self.graphs = Graphs(self.stream)
-        self.waiting = Waiting(self.stream, number)
+        self.waiter = StreamWaiter(self.stream, number)
 
     def active(self) -> AbstractContextManager[Any]:
         return errors.active(self.device, self.stream, self.folder)
@@ -87,7 +89,7 @@ class CudaBackend:
         with self.active():
             array = self.xp.empty(value.shape, value.dtype)
             array.set(np.asarray(value, order="C"), stream=self.stream)
-            self.stream.synchronize()  # requests on other streams share it
+            self.stream.synchronize()  # requests on other streams share the constant
             return array
 
     def constants(self, values: Sequence[Any]) -> Sequence[Array]:
@@ -109,13 +111,16 @@ class CudaBackend:
                 raise errors.OutOfMemory(f"out of memory: no {nbytes:,} bytes of pinned memory on the host") from e
 
     def send(self, source: Any, target: Array) -> None:
-        """Copy a host array to the device through small staging buffers; it need not be in pinned memory."""
+        """Copy a contiguous host array, pinned or not, to the device through small staging buffers, and wait."""
         with self.active():
             send(source, target, self.stream)
 
     def fetch(self, source: Array, target: Any) -> None:
-        """Copy a device array to the host, likewise. Its work must be done. Any thread may call this, also while the
-        request captures a graph on its own stream."""
+        """Copy a contiguous device array to the host through small staging buffers, and wait.
+
+        The work that writes ``source`` must be done. Any thread may call this, even while the request captures a graph
+        on its own stream.
+        """
         with self.active():
             fetch(source, target, self._reader)
 
@@ -143,7 +148,7 @@ class CudaBackend:
         return launcher.calls
 
     def convert(self, source: Array, target: Array) -> None:
-        """Copies a device array of any layout and type into another of its shape."""
+        """Copy a device array of any layout and element type into another one of the same shape."""
         with self.active():
             if source.dtype != target.dtype:
                 self.cupy.copyto(target, source, casting="unsafe")
@@ -153,7 +158,7 @@ class CudaBackend:
 
     def evaluate(self, op: Op, inputs: Sequence[Array | None], types: Sequence[Type]) -> Sequence[Array]:
         dtypes = [x.dtype for x in inputs if x is not None] + [t.storage for t in types if not t.is_dynamic()]
-        if not all(map(is_plain, dtypes)):  # CuPy has no such elements
+        if not all(map(is_plain, dtypes)):  # CuPy does not support these dtypes
             given = [None if x is None else self.to_host(x) for x in inputs]
             return [self.constant(x) for x in evaluate(op, NUMPY, given, types)]
         with self.stream:
@@ -169,7 +174,7 @@ class CudaBackend:
         return errors.explained(error) or explain(error)
 
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
-        return Slicing(self.cupy, self.stream, incoming, outgoing) if incoming + outgoing <= PARTS else None
+        return Slicing(self.cupy, self.stream, incoming, outgoing) if incoming + outgoing <= MAX_PARTS else None
 
     def replay(self, recording: Recording) -> bool:
         return self.graphs.replay(recording)
@@ -182,11 +187,11 @@ class CudaBackend:
         return EventClock(self.stream)
 
     def order(self, owners: Sequence[Any]) -> None:
-        self.waiting.order(owners)
+        self.waiter.order(owners)
 
     def synchronize(self) -> None:
         self.stream.synchronize()
 
     def abandon(self) -> None:
-        with suppress(Exception):  # what went wrong is told already
+        with suppress(Exception):  # the first error has been reported already
             self.stream.synchronize()

@@ -9,11 +9,11 @@ from typing import Any
 
 from ovgpu.backends.cuda import rt
 from ovgpu.backends.cuda.blaslt import Lt
-from ovgpu.backends.cuda.gemm import TYPES, Batches, Gemm, sums_of
+from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, Gemm, compute_type_of
 from ovgpu.backends.cuda.handles import lent
 from ovgpu.ops.base.op import Array
 
-WORKSPACE = 32 << 20  # bytes; what NVIDIA recommends for Hopper
+WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
 
 
 class Blas:
@@ -25,52 +25,53 @@ class Blas:
 
     @cached_property
     def handle(self) -> Any:
-        """Made when a product is recorded: not every model has one."""
+        """The cuBLAS handle, created when the first product is recorded: not every model has one."""
         handle = lent(self, self.cublas, self.cublas.create)
-        self.workspace = rt.cupy().cuda.alloc(WORKSPACE)
+        self.workspace = rt.cupy().cuda.alloc(WORKSPACE_BYTES)
         self.cublas.set_stream(handle, self.stream.ptr)
-        self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE)  # setting the stream resets it
+        self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE_BYTES)  # after the stream, which resets it
         modes = self.cublas.Math
         self.cublas.set_math_mode(handle, int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
         return handle
 
     @cached_property
     def lt(self) -> Lt:
-        """Products with what follows them; with the same handle and workspace."""
+        """Products with an epilogue, through cuBLASLt with the same handle and workspace."""
         handle = self.handle
-        return Lt(handle, self.stream, self.workspace, WORKSPACE)
+        return Lt(handle, self.stream, self.workspace, WORKSPACE_BYTES)
 
     def matmul(self, a: Array, b: Array, out: Array) -> list[Callable[[], None]] | None:
-        """The calls of a product as `Batches.of` describes it; None for what cuBLAS does not take."""
+        """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support it."""
         if not out.size:
             return []
         batches = Batches.of(a, b, out)
-        return None if batches is None else self._calls(batches.gemm, batches.arrays, batches.extents, batches.steps)
+        return None if batches is None else self._calls(batches.gemm, batches.arrays, batches.extents,
+                                                        batches.batch_strides)
 
     def _calls(self, gemm: Gemm, arrays: Sequence[Array], extents: list[int],
-               steps: list[list[int]]) -> list[Callable[[], None]]:
-        """One call for the longest batch axis and every index of the others."""
-        chosen = max(range(len(extents)), key=lambda i: extents[i], default=None)
+               batch_strides: list[list[int]]) -> list[Callable[[], None]]:
+        """Return one call over the longest batch axis for every index of the other batch axes."""
+        longest = max(range(len(extents)), key=lambda i: extents[i], default=None)
         count, batch = 1, [0, 0, 0]
-        if chosen is not None:
-            count, batch = extents.pop(chosen), [step.pop(chosen) for step in steps]
+        if longest is not None:
+            count, batch = extents.pop(longest), [step.pop(longest) for step in batch_strides]
         calls: list[Callable[[], None]] = []
         for index in product(*map(range, extents)):
-            offsets = [sum(i * s for i, s in zip(index, step)) for step in steps]
+            offsets = [sum(i * s for i, s in zip(index, step)) for step in batch_strides]
             calls.append(partial(self._launch, self.handle, gemm, arrays, offsets, count, batch))
         return calls
 
     def _launch(self, handle: Any, gemm: Gemm, arrays: Sequence[Array], offsets: Sequence[int], count: int,
                 batch: Sequence[int]) -> None:
-        """Column-major cuBLAS sees every matrix transposed, hence ``out^T = b^T @ a^T``."""
+        """Compute ``out^T = b^T @ a^T``: column-major cuBLAS reads every matrix transposed."""
         a, b, out = (x.data.ptr + offset * x.itemsize for x, offset in zip(arrays, offsets))
-        sums, operation = sums_of(arrays[0].dtype), self.cublas.Operation
+        sums, operation = compute_type_of(arrays[0].dtype), self.cublas.Operation
         one, zero = sums.one.ctypes.data, sums.zero.ctypes.data
         settings = (getattr(self.cublas.ComputeType, sums.compute), self.cublas.GemmAlgo.DEFAULT)
-        kind, of_out = (getattr(rt.cupy().cuda.runtime, TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))
+        kind, out_kind = (getattr(rt.cupy().cuda.runtime, CUDA_TYPES[x.dtype.name]) for x in (arrays[0], arrays[2]))
         ta, tb = (operation.T if x.transposed else operation.N for x in (gemm.a, gemm.b))
         shape = (handle, tb, ta, gemm.n, gemm.m, gemm.k)
-        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, of_out, gemm.leading)
+        right, left, result = (b, kind, gemm.b.leading), (a, kind, gemm.a.leading), (out, out_kind, gemm.leading)
         if count == 1:
             self.cublas.gemm_ex(*shape, one, *right, *left, zero, *result, *settings)
         else:

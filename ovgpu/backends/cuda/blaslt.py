@@ -1,5 +1,7 @@
-"""Matrix products through cuBLASLt, which adds a bias and another matrix to them and applies an activation in the same
-call: plans by shapes, made when a product is recorded."""
+"""Matrix products through cuBLASLt, with a bias, a residual and an activation as epilogue in the same call.
+
+Plans are cached by shapes, and built when a product is recorded.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,21 @@ from weakref import finalize
 import numpy as np
 
 from ovgpu.backends.cuda import rt
-from ovgpu.backends.cuda.gemm import TYPES, Batches, Gemm, Operand, sums_of
+from ovgpu.backends.cuda.gemm import CUDA_TYPES, Batches, Gemm, Operand, compute_type_of
 from ovgpu.ops.base.op import Array
 
-PLANS = 256  # that a request keeps
-ALIGNMENT = 256  # bytes, of matrices: more does not count
-BIAS_ALIGNMENT = 16  # bytes, which kernels read at once: of a bias, the library asks nothing
-# Where the library computes a Gelu in the product's own kernel, by compute capability; elsewhere it takes a second one,
-# slower than ovgpu's. How exact its tanh is, nobody says: f32 is not for it.
+MAX_PLANS = 256  # cached per request
+MAX_ALIGNMENT_BYTES = 256  # of matrices; larger alignments make no difference
+BIAS_ALIGNMENT_BYTES = 16  # cuBLASLt's kernels read so many bytes of a bias at once, but its heuristic ignores it
+# Compute capabilities for which cuBLASLt computes Gelu in the product's kernel. Elsewhere it launches a second kernel,
+# which is slower than ovgpu's. The accuracy of its tanh is not documented, so that f32 is excluded.
 GELU_CAPABILITIES, GELU_TYPES = ("9", "10"), ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan is made for: a product of matrices of one type and what follows it, by the library's name; and how a,
-    b, what is added and the result are aligned."""
+    """Key of a cached cuBLASLt plan: a product of matrices of dtype ``kind``, the library's name of its epilogue, and
+    the alignments of a, b, the addend and the result in bytes."""
 
     gemm: Gemm
     kind: str
@@ -35,7 +37,7 @@ class Problem:
 
 
 class Lt:
-    """Products on a stream, with a handle of cuBLAS, which is one of cuBLASLt as well, and its workspace."""
+    """Products on a stream. A cuBLAS handle is a cuBLASLt handle as well; they share the workspace of ``nbytes``."""
 
     def __init__(self, handle: Any, stream: Any, workspace: Any, nbytes: int) -> None:
         self.handle, self.stream, self.workspace, self.nbytes = handle, stream, workspace, nbytes
@@ -43,19 +45,22 @@ class Lt:
 
     def matmul(self, a: Array, b: Array, out: Array, bias: Array | None, residual: Array | None,
                activation: str) -> Callable[[], None] | None:
-        """The call of ``out = activation(a @ b + bias + residual)``: of a product as `Batches.of` describes it, with a
-        bias [N] and a residual like out, of one type and not out itself; activations are "", "relu" and "gelu", that by
-        tanh. None where the library is not installed or does not take them: as several calls, or by its heuristics."""
+        """Return the call of ``out = activation(a @ b + bias + residual)``, see `Batches.of` for a, b and out.
+
+        The bias is [N]; the residual has out's shape, but is not out. All have one dtype. Activations are "", "relu",
+        and "gelu" in its tanh approximation. None if cuBLASLt is not installed, would take several calls, or its
+        heuristic finds no algorithm.
+        """
         lt = rt.cublaslt()
         others = [x for x in (bias, residual) if x is not None]
-        if lt is None or any(x.dtype != a.dtype for x in (b, out, *others)) or not _takes(activation, a.dtype.name):
+        if lt is None or any(x.dtype != a.dtype for x in (b, out, *others)) or not _supports(activation, a.dtype.name):
             return None
         if bias is not None and not _is_bias(bias, out):
             return None
         if residual is not None and residual.shape != out.shape:
             return None
         found = Batches.of(a, b, out) if residual is None else Batches.of(a, b, out, residual)
-        if found is None or found.extents or found.transposed:  # transposed, the bias would be one of columns
+        if found is None or found.extents or found.transposed:  # transposed, the bias would be along columns
             return None
         added = out if residual is None else residual
         epilogue = "_".join(filter(None, (activation.upper(), "BIAS" if bias is not None else ""))) or "DEFAULT"
@@ -64,23 +69,23 @@ class Lt:
         plan = self._plan(problem, operation)
         return None if plan is None else partial(self._multiply, plan, operation, (a, b, added, out), bias)
 
-    def _plan(self, problem: Problem, operation: Made) -> Plan | None:
+    def _plan(self, problem: Problem, operation: Descriptor) -> Plan | None:
         if problem not in self._plans:
-            if len(self._plans) >= PLANS:
+            if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[problem] = build(problem, operation, self.handle, self.nbytes)
         return self._plans[problem]
 
-    def _multiply(self, plan: Plan, operation: Made, arrays: tuple[Array, ...], bias: Array | None) -> None:
-        """``operation`` has the bias's address, not its memory."""
+    def _multiply(self, plan: Plan, operation: Descriptor, arrays: tuple[Array, ...], bias: Array | None) -> None:
+        """Run a plan. ``operation`` holds the bias's address; the argument ``bias`` keeps its memory alive."""
         a, b, added, out = (x.data.ptr for x in arrays)
-        left, right, beside, target = (layout.address for layout in plan.layouts)
-        rt.cublaslt().matmul(self.handle, operation.address, plan.alpha, b, right, a, left, plan.beta, added, beside,
+        left, right, addends, target = (layout.address for layout in plan.layouts)
+        rt.cublaslt().matmul(self.handle, operation.address, plan.alpha, b, right, a, left, plan.beta, added, addends,
                              out, target, plan.algorithm.ctypes.data, self.workspace.ptr, self.nbytes, self.stream.ptr)
 
 
-class Made:
-    """Something that the library made, by its address, until nobody uses it."""
+class Descriptor:
+    """Owner of a cuBLASLt descriptor, which is destroyed with this object."""
 
     def __init__(self, address: int, destroy: Callable[[int], Any]) -> None:
         self.address = address
@@ -89,28 +94,30 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How the library multiplies: layouts of a, b, what is added and the result, factors' addresses, its algorithm."""
+    """Layouts of a, b, the addend and the result, the addresses of alpha and beta, and cuBLASLt's algorithm."""
 
-    layouts: tuple[Made, ...]
+    layouts: tuple[Descriptor, ...]
     alpha: int
     beta: int
     algorithm: np.ndarray[Any, Any]
 
 
-def build(problem: Problem, operation: Made, handle: Any, nbytes: int) -> Plan | None:
-    """The plan that the library thinks best of those that take so many bytes of workspace and round no part of a sum
-    before it is complete; None if it has none."""
-    lt, gemm, sums = rt.cublaslt(), problem.gemm, sums_of(np.dtype(problem.kind))
-    added = gemm.beside[0] if gemm.beside else gemm.leading
-    # Column-major cuBLAS sees every matrix transposed.
+def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> Plan | None:
+    """Return the first plan of the library's heuristic, None if it has none.
+
+    It may use ``nbytes`` of workspace, and may split K only with partial sums in the compute type.
+    """
+    lt, gemm, sums = rt.cublaslt(), problem.gemm, compute_type_of(np.dtype(problem.kind))
+    added = gemm.addends[0] if gemm.addends else gemm.leading
+    # Column-major cuBLAS reads every matrix transposed.
     matrices = ((gemm.m, gemm.k, gemm.a), (gemm.k, gemm.n, gemm.b),
                 (gemm.m, gemm.n, Operand(False, added)), (gemm.m, gemm.n, Operand(False, gemm.leading)))
     layouts = tuple(_layout(lt, problem.kind, *matrix) for matrix in matrices)
-    left, right, beside, target = (layout.address for layout in layouts)
+    left, right, addends, target = (layout.address for layout in layouts)
     found, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
     preference = _preference(lt, problem, nbytes)
     try:
-        lt.matmul_algo_get_heuristic(handle, operation.address, right, left, beside, target, preference.address, 1,
+        lt.matmul_algo_get_heuristic(handle, operation.address, right, left, addends, target, preference.address, 1,
                                      found.ctypes.data, count.ctypes.data)
     except lt.cuBLASLtError as e:
         if "NOT_SUPPORTED" in str(e):
@@ -118,63 +125,65 @@ def build(problem: Problem, operation: Made, handle: Any, nbytes: int) -> Plan |
         raise
     if not count[0] or found["state"][0]:
         return None
-    beta = sums.one if gemm.beside else sums.zero
-    return Plan(layouts, sums.one.ctypes.data, beta.ctypes.data, found)  # which begins with the algorithm
+    beta = sums.one if gemm.addends else sums.zero
+    return Plan(layouts, sums.one.ctypes.data, beta.ctypes.data, found)  # the result begins with the algorithm
 
 
-def _operation(lt: Any, problem: Problem, bias: Array | None) -> Made:
-    """The library's description of a product: ``out^T = b^T @ a^T``, so that a bias of columns is one of rows."""
-    sums, names, operations = sums_of(np.dtype(problem.kind)), lt.MatmulDescAttribute, rt.cublas().Operation
+def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
+    """Create the descriptor of ``out^T = b^T @ a^T``, in which out's bias along rows is one along columns."""
+    sums, names, operations = compute_type_of(np.dtype(problem.kind)), lt.MatmulDescAttribute, rt.cublas().Operation
     kind = getattr(rt.cupy().cuda.runtime, sums.kind)
-    made = Made(lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind), lt.matmul_desc_destroy)
+    descriptor = Descriptor(lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind),
+                            lt.matmul_desc_destroy)
     values = {names.TRANSA: operations.T if problem.gemm.b.transposed else operations.N,
               names.TRANSB: operations.T if problem.gemm.a.transposed else operations.N,
               names.EPILOGUE: lt.Epilogue[problem.epilogue]}
     if bias is not None:
         values[names.BIAS_POINTER] = bias.data.ptr
     for name, value in values.items():
-        _set(lt.matmul_desc_set_attribute, made, name, value, lt.get_matmul_desc_attribute_dtype)
-    return made
+        _set(lt.matmul_desc_set_attribute, descriptor, name, value, lt.get_matmul_desc_attribute_dtype)
+    return descriptor
 
 
-def _layout(lt: Any, kind: str, rows: int, columns: int, lies: Operand) -> Made:
-    shape = (rows, columns) if lies.transposed else (columns, rows)
-    address = lt.matrix_layout_create(getattr(rt.cupy().cuda.runtime, TYPES[kind]), *shape, lies.leading)
-    return Made(address, lt.matrix_layout_destroy)
+def _layout(lt: Any, kind: str, rows: int, columns: int, operand: Operand) -> Descriptor:
+    shape = (rows, columns) if operand.transposed else (columns, rows)
+    address = lt.matrix_layout_create(getattr(rt.cupy().cuda.runtime, CUDA_TYPES[kind]), *shape, operand.leading)
+    return Descriptor(address, lt.matrix_layout_destroy)
 
 
-def _preference(lt: Any, problem: Problem, nbytes: int) -> Made:
-    """``alignments`` as the library takes the matrices: b first."""
+def _preference(lt: Any, problem: Problem, nbytes: int) -> Descriptor:
+    """Create the heuristic's preferences. The library's A is b, and its B is a."""
     names = lt.MatmulPreferenceAttribute
     a, b, added, out = problem.alignments
-    made = Made(lt.matmul_preference_create(), lt.matmul_preference_destroy)
+    descriptor = Descriptor(lt.matmul_preference_create(), lt.matmul_preference_destroy)
     for name, value in ((names.MAX_WORKSPACE_BYTES, nbytes),
                         (names.REDUCTION_SCHEME_MASK, lt.ReductionScheme.COMPUTE_TYPE),
                         (names.MIN_ALIGNMENT_A_BYTES, b), (names.MIN_ALIGNMENT_B_BYTES, a),
                         (names.MIN_ALIGNMENT_C_BYTES, added), (names.MIN_ALIGNMENT_D_BYTES, out)):
-        _set(lt.matmul_preference_set_attribute, made, name, value, lt.get_matmul_preference_attribute_dtype)
-    return made
+        _set(lt.matmul_preference_set_attribute, descriptor, name, value, lt.get_matmul_preference_attribute_dtype)
+    return descriptor
 
 
-def _set(function: Callable[..., None], made: Made, name: Any, value: int, dtype_of: Callable[[int], Any]) -> None:
-    """Sets an attribute, in the type that the bindings say it has."""
+def _set(function: Callable[..., None], descriptor: Descriptor, name: Any, value: int,
+         dtype_of: Callable[[int], Any]) -> None:
+    """Set an attribute, in the dtype that the bindings declare for it."""
     number = np.array(value, dtype_of(name))
-    function(made.address, name, number.ctypes.data, number.nbytes)
+    function(descriptor.address, name, number.ctypes.data, number.nbytes)
 
 
-def _takes(activation: str, kind: str) -> bool:
+def _supports(activation: str, kind: str) -> bool:
     if activation != "gelu":
         return True
     return kind in GELU_TYPES and str(rt.cupy().cuda.Device().compute_capability)[:-1] in GELU_CAPABILITIES
 
 
 def _is_bias(x: Array, out: Array) -> bool:
-    """Whether there is one dense element for each column, and more than one of them: for a single one, there are
-    versions of the library that do not add it everywhere."""
+    """Return whether x has one dense element for each of several columns: for a single column, some versions of the
+    library do not add the bias everywhere."""
     return bool(x.size == out.shape[-1] > 1 and x.shape[-1] == x.size and x.flags.c_contiguous
-                and not x.data.ptr % BIAS_ALIGNMENT)
+                and not x.data.ptr % BIAS_ALIGNMENT_BYTES)
 
 
 def _alignment(x: Array) -> int:
-    """The largest power of two that divides the address."""
-    return min(int(x.data.ptr) & -int(x.data.ptr), ALIGNMENT)
+    """Return the largest power of two that divides the address, up to `MAX_ALIGNMENT_BYTES`."""
+    return min(int(x.data.ptr) & -int(x.data.ptr), MAX_ALIGNMENT_BYTES)

@@ -1,4 +1,4 @@
-"""Convolutions through cuDNN, where it is installed: a handle and workspace per request, plans per compiled model."""
+"""Convolutions through cuDNN, if it is installed: a handle and a workspace per request, plans per compiled model."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.convolution._convolution import Convolved
 
-WORKSPACE = 256 << 20  # bytes that a plan may ask for
-PLANS = 256  # that a compiled model keeps
-ALIGNMENT = 16  # bytes: cuDNN may read so many at once
-X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # how plans name their tensors
+MAX_WORKSPACE_BYTES = 256 << 20  # that a plan may use
+MAX_PLANS = 256  # cached per compiled model
+ALIGNMENT_BYTES = 16  # of all arrays: cuDNN may read so many bytes at once
+X, KERNEL, OUT, BIAS, RESIDUAL = 1, 2, 3, 4, 5  # the tensors' numbers in a plan
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
 
 @dataclass(frozen=True, slots=True)
 class CudnnEpilogue:
-    """What cuDNN computes along with a convolution in f32, by engines that do not round to TF32: the sum with a tensor,
-    if there are strides of one, then with a bias for each channel, then a Relu."""
+    """Layers that cuDNN computes along with an f32 convolution, by engines that do not round to TF32.
+
+    It adds a tensor of the strides ``residual``, if not None, and a bias per channel. A Relu follows if ``relu``.
+    """
 
     residual: tuple[int, ...] | None
     relu: bool
 
     @staticmethod
     def of(c: Convolved) -> tuple[CudnnEpilogue, dict[int, Array]] | None:
-        """And its arrays; None if the layers are others. Those of 16-bit types would round in between."""
+        """Return a convolution's epilogue and its arrays, None if cuDNN does not support these layers. 16-bit dtypes
+        are not supported, since each layer's result would be rounded."""
         assert c.epilogue is not None
         chain, last, relu = c.epilogue.chain, 0, False
         arrays: dict[int, Array] = {}
@@ -58,24 +61,28 @@ class CudnnEpilogue:
             else:
                 return None
             last = number
-        steps = _steps(arrays[RESIDUAL]) if RESIDUAL in arrays else None
-        if BIAS not in arrays or min(steps or (1,)) <= 0 or any(a.data.ptr % ALIGNMENT for a in arrays.values()):
+        tensor_strides = _strides(arrays[RESIDUAL]) if RESIDUAL in arrays else None
+        if BIAS not in arrays or min(tensor_strides or (1,)) <= 0 or any(
+                a.data.ptr % ALIGNMENT_BYTES for a in arrays.values()):
             return None
-        return CudnnEpilogue(steps, relu), arrays
+        return CudnnEpilogue(tensor_strides, relu), arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan is built for: arrays of images, channels, and two or three spatial axes. Padding is before and
-    behind; a transposed convolution is the one that would give its gradient, so that ``out`` is what is padded."""
+    """Key of a cached cuDNN plan: a convolution of arrays [N, C, ...] with two or three spatial axes.
+
+    ``x``, ``kernel`` and ``out`` are shapes; ``begin`` and ``end`` are padding. A transposed convolution is computed as
+    the data gradient of a convolution, whose padding is that of ``out``.
+    """
 
     kind: str
     transposed: bool
     x: tuple[int, ...]
     kernel: tuple[int, ...]
     out: tuple[int, ...]
-    x_steps: tuple[int, ...]
-    out_steps: tuple[int, ...]
+    x_strides: tuple[int, ...]
+    out_strides: tuple[int, ...]
     begin: tuple[int, ...]
     end: tuple[int, ...]
     strides: tuple[int, ...]
@@ -84,57 +91,58 @@ class Problem:
 
     @staticmethod
     def of(c: Convolved, epilogue: CudnnEpilogue | None = None) -> Problem | None:
-        """None for what cuDNN does not take: other types, broadcast or reversed arrays, such that begin anywhere or are
-        empty, and shapes that follow from no padding."""
+        """Describe a convolution. None if cuDNN does not support it: other dtypes, arrays that are broadcast, reversed,
+        unaligned or empty, or an output shape that no padding at the end yields."""
         kind = c.out.dtype.name
         if kind not in _TYPES or not prod(c.x.shape) * prod(c.kernel.shape) * prod(c.out.shape):
             return None
-        if any(a.data.ptr % ALIGNMENT for a in (c.x, c.kernel, c.out)):
+        if any(a.data.ptr % ALIGNMENT_BYTES for a in (c.x, c.kernel, c.out)):
             return None
         whole, sparse = (c.out, c.x) if c.transposed else (c.x, c.out)
         ends = [_end(*numbers) for numbers in zip(
             whole.shape[2:], sparse.shape[2:], c.taps, c.strides, c.dilations, c.begin)]
         end = tuple(n for n in ends if n is not None)
-        x_steps, out_steps = _steps(c.x), _steps(c.out)
-        if len(end) < len(ends) or min(*x_steps, *out_steps) <= 0:
+        x_strides, out_strides = _strides(c.x), _strides(c.out)
+        if len(end) < len(ends) or min(*x_strides, *out_strides) <= 0:
             return None
         kernel = (c.groups * c.kernel.shape[1], *c.kernel.shape[2:])
-        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_steps, out_steps, tuple(c.begin), end,
+        found = Problem(kind, c.transposed, c.x.shape, kernel, c.out.shape, x_strides, out_strides, tuple(c.begin), end,
                         tuple(c.strides), tuple(c.dilations), epilogue)
-        return found if len(end) > 1 else found.of_images()
+        return found if len(end) > 1 else found.with_unit_axis()
 
-    def of_images(self) -> Problem:
-        """One of a single spatial axis with another one before it: cuDNN has none such."""
+    def with_unit_axis(self) -> Problem:
+        """Insert a spatial axis of extent 1 before the only one: cuDNN has no convolutions along one axis."""
         x, kernel, out = ((*shape[:2], 1, shape[2]) for shape in (self.x, self.kernel, self.out))
         residual = None if self.epilogue is None else self.epilogue.residual
-        x_steps, out_steps, residual_steps = ((*steps[:2], steps[2] * extent, steps[2]) for steps, extent in (
-            (self.x_steps, self.x[2]), (self.out_steps, self.out[2]), (residual or self.out_steps, self.out[2])))
+        x_strides, out_strides, residual_strides = (
+            (*tensor_strides[:2], tensor_strides[2] * extent, tensor_strides[2]) for tensor_strides, extent in (
+                (self.x_strides, self.x[2]), (self.out_strides, self.out[2]),
+                (residual or self.out_strides, self.out[2])))
         epilogue = self.epilogue
         if epilogue is not None and residual is not None:
-            epilogue = replace(epilogue, residual=residual_steps)
-        return Problem(self.kind, self.transposed, x, kernel, out, x_steps, out_steps, (0, *self.begin), (0, *self.end),
-                       (1, *self.strides), (1, *self.dilations), epilogue)
+            epilogue = replace(epilogue, residual=residual_strides)
+        return Problem(self.kind, self.transposed, x, kernel, out, x_strides, out_strides, (0, *self.begin),
+                       (0, *self.end), (1, *self.strides), (1, *self.dilations), epilogue)
 
 
 class Dnn:
-    """The cuDNN handle of a request, on its stream. Sums are in f32; f32 is not rounded to TF32."""
+    """The cuDNN handle of a request, on its stream. It accumulates in f32; f32 is not rounded to TF32."""
 
     def __init__(self, stream: Any, plans: Plans | None = None) -> None:
         self.stream = stream
         self.plans = plans or Plans()
-        self._room, self._workspace = 0, None
+        self._capacity, self._workspace = 0, None
 
     @cached_property
     def handle(self) -> Any:
-        """Made when a convolution is recorded: not every model has one."""
+        """The cuDNN handle, created when the first convolution is recorded: not every model has one."""
         cudnn = rt.cudnn()
         handle = lent(self, cudnn, lambda: cudnn.create_handle())
         cudnn.set_stream(handle, self.stream.ptr)
         return handle
 
     def convolve(self, c: Convolved) -> list[Callable[[], None]] | None:
-        """The calls of a convolution and of what finishes it; None where cuDNN is not installed, or does not take
-        them."""
+        """Return the calls of a convolution and its epilogue; None if cuDNN is missing or does not support them."""
         if rt.cudnn() is None:
             return None
         found: Any = (None, {}) if c.epilogue is None else CudnnEpilogue.of(c)
@@ -146,35 +154,36 @@ class Dnn:
         return [partial(plan, arrays, self._scratch(plan.nbytes), self.handle)]
 
     def _scratch(self, nbytes: int) -> Any:
-        """The workspace of all plans, which run one after the other. What has been recorded keeps the one it has."""
-        if self._workspace is None or self._room < nbytes:
-            self._room, self._workspace = nbytes, rt.cupy().cuda.alloc(max(nbytes, 1))
+        """Return the workspace, shared by all plans, which run one after the other. It is replaced if it is too small;
+        recorded calls keep the old one alive."""
+        if self._workspace is None or self._capacity < nbytes:
+            self._capacity, self._workspace = nbytes, rt.cupy().cuda.alloc(max(nbytes, 1))
         return self._workspace
 
 
 class Plans:
-    """The plans of a compiled model by problem. Its requests share them: to build one takes cuDNN about 15 ms."""
+    """Plans of a compiled model by problem. Its requests share them, as cuDNN takes about 15 ms to build one."""
 
     def __init__(self) -> None:
         self._plans: dict[Problem, Plan | None] = {}
-        self._lock = threading.Lock()  # held while a plan is built, so that no other request builds it as well
+        self._lock = threading.Lock()  # held while a plan is built, so that no two requests build the same one
 
     def find(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
         """Return the plan for a problem, built with ``handle()`` if it is new; None if cuDNN has none."""
         with self._lock:
             if problem not in self._plans:
-                if len(self._plans) >= PLANS:
+                if len(self._plans) >= MAX_PLANS:
                     del self._plans[next(iter(self._plans))]
-                self._plans[problem] = self._built(problem, handle)
+                self._plans[problem] = self._build(problem, handle)
             return self._plans[problem]
 
-    def _built(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
-        """Build a plan. Return None where cuDNN fails to, for reasons that differ by version: ovgpu's own kernels are
-        always there."""
+    def _build(self, problem: Problem, handle: Callable[[], Any]) -> Plan | None:
+        """Build a plan. Return None if cuDNN fails to, for reasons that depend on its version: ovgpu's own kernels then
+        compute the convolution."""
         try:
             return build(problem, handle())
         except Exception as e:
-            # Engines that do not compute the layers after a convolution say so with various errors.
+            # Engines that do not support an epilogue raise various errors.
             expected = isinstance(e, rt.cudnn().cudnnGraphNotSupportedError) or "NOT_SUPPORTED" in str(e)
             if not expected and problem.epilogue is None:
                 warnings.warn("cuDNN builds no plan for a convolution, which ovgpu's own kernels compute instead: "
@@ -183,12 +192,12 @@ class Plans:
 
 
 class Plan:
-    """A convolution that cuDNN has built for some shapes. Requests run it on the streams of their own handles."""
+    """A cuDNN graph of a convolution, built for one `Problem`. Requests run it on the streams of their own handles."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.nbytes = int(graph.get_workspace_size())
-        self._lock = threading.Lock()  # a graph is not to be executed by two threads at a time
+        self._lock = threading.Lock()  # two threads must not execute a graph at the same time
 
     def __call__(self, arrays: dict[int, Array], workspace: Any, handle: Any) -> None:
         addresses = {name: int(array.data.ptr) for name, array in arrays.items()}
@@ -197,35 +206,35 @@ class Plan:
 
 
 def build(problem: Problem, handle: Any) -> Plan:
-    """The plan that cuDNN thinks best of those that sum in f32, in the same order every time. Exceptions of cuDNN's
-    bindings, of several kinds, if it has none."""
+    """Build the plan that cuDNN ranks first among the deterministic ones that accumulate in f32. If there is none,
+    cuDNN's bindings raise exceptions of several types."""
     cudnn = rt.cudnn()
     kind, sums = getattr(cudnn.data_type, _TYPES[problem.kind]), cudnn.data_type.FLOAT
     notes = cudnn.numerical_note
-    unwanted = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
+    deselected = [notes.REDUCED_PRECISION_REDUCTION, notes.NONDETERMINISTIC, notes.DOWN_CONVERT_INPUTS]
     if problem.kind == "float32":
-        unwanted.append(notes.TENSOR_CORE)  # they would round to TF32
+        deselected.append(notes.TENSOR_CORE)  # which round f32 to TF32
     graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=sums, compute_data_type=sums, handle=handle)
-    x = graph.tensor(dim=problem.x, stride=problem.x_steps, data_type=kind, uid=X)
+    x = graph.tensor(dim=problem.x, stride=problem.x_strides, data_type=kind, uid=X)
     kernel = graph.tensor(dim=problem.kernel, stride=_dense(problem.kernel), data_type=kind, uid=KERNEL)
     record = graph.conv_dgrad if problem.transposed else graph.conv_fprop
     out = record(x, kernel, pre_padding=problem.begin, post_padding=problem.end, stride=problem.strides,
                  dilation=problem.dilations, compute_data_type=sums)
     if problem.epilogue is not None:
-        out = _add_epilogue(graph, problem, out, kind)
-    out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_steps)
+        out = _append_epilogue(graph, problem, out, kind)
+    out.set_uid(OUT).set_output(True).set_data_type(kind).set_dim(problem.out).set_stride(problem.out_strides)
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-    graph.deselect_numeric_notes(unwanted)
-    graph.deselect_workspace_greater_than(WORKSPACE)
+    graph.deselect_numeric_notes(deselected)
+    graph.deselect_workspace_greater_than(MAX_WORKSPACE_BYTES)
     graph.check_support()
     graph.build_plans()
     return Plan(graph)
 
 
-def _add_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
-    """The tensor that is a `CudnnEpilogue` of another one, in the order in which cuDNN has engines for it."""
+def _append_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
+    """Append the epilogue to ``out`` in the order for which cuDNN has engines. Return its result."""
     epilogue, sums = problem.epilogue, rt.cudnn().data_type.FLOAT
     assert epilogue is not None
     if epilogue.residual is not None:
@@ -239,7 +248,7 @@ def _add_epilogue(graph: Any, problem: Problem, out: Any, kind: Any) -> Any:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What cuDNN raises in the block, of any kind, becomes OpError."""
+    """Raise the block's exceptions, of any type, as OpError."""
     try:
         yield
     except Exception as e:
@@ -247,8 +256,10 @@ def translated() -> Iterator[None]:
 
 
 def _end(whole: int, sparse: int, taps: int, stride: int, dilation: int, begin: int) -> int | None:
-    """What is padded behind an axis, if there are ``sparse`` places for the kernel on ``whole`` elements: as much as
-    before, where that fits too, since cuDNN has more plans for it."""
+    """Return the padding at the end of an axis of ``whole`` elements on which the kernel has ``sparse`` positions.
+
+    It equals ``begin`` where that fits too, since cuDNN has more plans for symmetric padding. None if none fits.
+    """
     reach = (taps - 1) * dilation + 1
     for end in (begin, max((sparse - 1) * stride + reach - whole - begin, 0)):
         if (whole + begin + end - reach) // stride + 1 == sparse:
@@ -257,14 +268,14 @@ def _end(whole: int, sparse: int, taps: int, stride: int, dilation: int, begin: 
 
 
 def _is_bias(x: Array, out: Array) -> bool:
-    """Whether there is one dense element for each channel."""
+    """Return whether ``x`` has one element per channel, and they are dense."""
     if x.ndim > out.ndim or x.size != out.shape[1]:
         return False
     return strides_of(x, out.shape) == (0, int(x.size > 1), *[0] * (out.ndim - 2))
 
 
-def _steps(x: Array) -> tuple[int, ...]:
-    """Strides in elements; where the extent is 1, those of a dense array, as cuDNN takes no 0."""
+def _strides(x: Array) -> tuple[int, ...]:
+    """Return strides in elements. Axes of extent 1 get those of a dense array: cuDNN does not accept 0."""
     found: list[int] = []
     dense = 1
     for extent, step in zip(reversed(x.shape), reversed(strides_of(x))):

@@ -1,4 +1,4 @@
-"""Fourier transforms through cuFFT, as CuPy binds it: a request keeps its plans, by shapes."""
+"""Fourier transforms through cuFFT, in CuPy's bindings: plans are cached per request, by shapes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from ovgpu.errors import DeviceError
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.signal.fourier import AXES, is_dense
 
-PLANS = 256  # that a request keeps
-_FORMS = {"fF": "R2C", "Ff": "C2R", "FF": "C2C", "dD": "D2Z", "Dd": "Z2D", "DD": "Z2Z"}  # by NumPy's letters
+MAX_PLANS = 256  # cached per request
+_FORMS = {"fF": "R2C", "Ff": "C2R", "FF": "C2C", "dD": "D2Z", "Dd": "Z2D", "DD": "Z2Z"}  # by NumPy's dtype codes
 
-Key = tuple[str, tuple[int, ...], int]  # form, lengths, how many signals
+Key = tuple[str, tuple[int, ...], int]  # transform type, lengths of the axes, number of signals
 
 
 class Fft:
-    """The plans of one request, which run one after the other on the current stream."""
+    """Plans of one request, which run one after the other on the current stream."""
 
     def __init__(self) -> None:
         self._plans: dict[Key, Any] = {}
 
     def transform(self, source: Array, target: Array, axes: int, inverse: bool) -> list[Callable[[], None]] | None:
-        """The calls of a transform, not scaled, over the last axes of dense arrays, at least one of them complex; a
-        real array has the whole signals, and its complex counterpart half of the last axis. The source is spoilt if
-        the target is real. None for what cuFFT does not take: other layouts, more axes, too many elements."""
+        """Return the calls of an unscaled transform over the last ``axes`` axes of dense arrays.
+
+        At least one array is complex. A real array has the whole signals, its complex counterpart half the last axis.
+        A real target overwrites the source. None if an array is not dense, or has too many axes or elements.
+        """
         whole = target if target.dtype.kind == "f" else source
         lengths = whole.shape[-axes:]
         count = prod(whole.shape[:-axes])
@@ -40,9 +42,9 @@ class Fft:
         return [partial(plan.fft, source, target, library.CUFFT_INVERSE if inverse else library.CUFFT_FORWARD)]
 
     def _plan(self, library: Any, key: Key) -> Any:
-        """A plan with memory of its own: nothing is allocated when it runs, so that it can be captured."""
+        """Return a plan with its own work area: it allocates nothing when it runs, so that it can be captured."""
         if key not in self._plans:
-            if len(self._plans) >= PLANS:
+            if len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
             form, lengths, count = key
             self._plans[key] = library.PlanNd(lengths, None, 1, 0, None, 1, 0, getattr(library, f"CUFFT_{form}"),
@@ -51,7 +53,7 @@ class Fft:
 
 
 def cufft() -> Any:
-    """CuPy's bindings of cuFFT. DeviceError with what to install if the library is not there."""
+    """Return CuPy's bindings of cuFFT. DeviceError that says how to install the library if it is not there."""
     try:
         return rt.cupy().cuda.cufft
     except ImportError as e:

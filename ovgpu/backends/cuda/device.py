@@ -1,4 +1,4 @@
-"""The NVIDIA cards that CUDA sees, and why one of them cannot be used."""
+"""The NVIDIA GPUs that CUDA finds, their properties, and the reasons why one cannot be used."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ovgpu.backends.cuda import errors, rt
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.errors import DeviceError, OpError
 
-# Compute capability of the oldest card per version of CUDA: 13 compiles for no older one; before 7.0 the threads of
-# a warp do not run independently.
-OLDEST = {12: (7, 0), 13: (7, 5)}
-DRIVER = Path("/proc/driver/nvidia/version")
+# Lowest compute capability that is supported, by CUDA's major version. CUDA 13 does not compile for lower ones; below
+# 7.0 the threads of a warp are not scheduled independently.
+MIN_CAPABILITY = {12: (7, 0), 13: (7, 5)}
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 # cudaError_t
 INITIALIZATION, INSUFFICIENT_DRIVER, DEVICES_UNAVAILABLE, NO_DEVICE = 3, 35, 46, 100
@@ -32,7 +32,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Card:
-    """What CUDA tells of a GPU; ``memory`` in bytes."""
+    """Properties of a GPU. ``number`` is its device ordinal in CUDA, ``memory`` is in bytes."""
 
     number: int
     name: str
@@ -47,7 +47,7 @@ class Card:
 
 
 def count() -> int:
-    """How many cards there are; at least one. DeviceError that says why if CUDA finds none."""
+    """Return the number of GPUs, at least one. DeviceError that states the reason if CUDA finds none."""
     runtime = rt.cupy().cuda.runtime
     try:
         found = int(runtime.getDeviceCount())
@@ -59,11 +59,11 @@ def count() -> int:
 
 
 def card(number: int) -> Card:
-    """A card by its number. DeviceError if there is none of that number, or no card at all."""
+    """Return a GPU by its number. DeviceError if there is none of that number, or no GPU at all."""
     cards = count()
     if number >= cards:
-        there = "is one GPU, NVIDIA.0" if cards == 1 else f"are {cards} GPUs, NVIDIA.0 to NVIDIA.{cards - 1}"
-        raise DeviceError(f"there {there}{_visible()}")
+        existing = "is one GPU, NVIDIA.0" if cards == 1 else f"are {cards} GPUs, NVIDIA.0 to NVIDIA.{cards - 1}"
+        raise DeviceError(f"there {existing}{_visible()}")
     with errors.translated():
         found = rt.cupy().cuda.runtime.getDeviceProperties(number)
     return Card(number, found["name"].decode(), (found["major"], found["minor"]), found["totalGlobalMem"],
@@ -71,21 +71,23 @@ def card(number: int) -> Card:
 
 
 def check(number: int) -> None:
-    """Raises DeviceError that says why if the card of this number, or a library that it takes, cannot be used."""
+    """Raise DeviceError that states the reason if the GPU of this number, or a required library, cannot be used."""
     found = card(number)
     version = rt.cupy().cuda.runtime.runtimeGetVersion() // 1000
-    oldest = OLDEST.get(version, max(OLDEST.values()))
-    if found.capability < oldest:
-        older = found.capability >= OLDEST[12]
+    needed = MIN_CAPABILITY.get(version, max(MIN_CAPABILITY.values()))
+    if found.capability < needed:
+        by_cuda12 = found.capability >= MIN_CAPABILITY[12]
         raise DeviceError("{} has compute capability {}.{}, CUDA {} takes {}.{} at least".format(
-            found.name, *found.capability, version, *oldest) + ('; pip install "ovgpu[cuda12]"' if older else ""))
+            found.name, *found.capability, version, *needed) + ('; pip install "ovgpu[cuda12]"' if by_cuda12 else ""))
     nvrtc_version()
     cublas_version()
 
 
 def check_compiler(number: int) -> None:
-    """Raises DeviceError that says why if kernels do not compile for the card of this number: CuPy may be installed
-    without CUDA's headers."""
+    """Raise DeviceError that states the reason if kernels do not compile for the GPU of this number.
+
+    CuPy may be installed without CUDA's headers, for example.
+    """
     text = '#include "common.cuh"\nextern "C" __global__ void nothing() {}'
     try:
         with errors.translated(), rt.cupy().cuda.Device(number):
@@ -95,7 +97,10 @@ def check_compiler(number: int) -> None:
 
 
 def uuid(number: int) -> str:
-    """A card's UUID in 32 hexadecimal digits. CuPy cuts the bytes off at the first zero, NVIDIA's bindings do not."""
+    """Return a GPU's UUID in 32 hexadecimal digits.
+
+    CuPy truncates it at the first zero byte; NVIDIA's bindings do not.
+    """
     found: bytes = rt.cupy().cuda.runtime.getDeviceProperties(number)["uuid"]
     if len(found) != 16:
         found = import_module("cuda.bindings.runtime").cudaGetDeviceProperties(number)[1].uuid.bytes
@@ -103,7 +108,8 @@ def uuid(number: int) -> str:
 
 
 def memory(number: int) -> dict[str, int]:
-    """Bytes of a card's memory: all, free, used by arrays of this process, and held by it for further ones."""
+    """Return bytes of a GPU's memory: "total", "free", "used" by arrays of this process, and "held" by its pool, which
+    includes the used ones."""
     cupy = rt.cupy()
     with errors.translated(), cupy.cuda.Device(number):
         free, total = cupy.cuda.runtime.memGetInfo()
@@ -112,7 +118,7 @@ def memory(number: int) -> dict[str, int]:
 
 
 def libraries() -> str:
-    """The versions of what a card is used through; of what is not there, nothing."""
+    """Return the versions of the CUDA libraries that can be loaded, as one text."""
     runtime = rt.cupy().cuda.runtime
     found = [f"CuPy {rt.cupy().__version__}", f"CUDA {version_text(runtime.runtimeGetVersion())}"]
     for name, version in (("NVRTC", nvrtc_version), ("cuBLAS", cublas_version)):
@@ -125,25 +131,25 @@ def libraries() -> str:
 
 
 def driver() -> str:
-    """The version of the driver, where the system tells it, and of the CUDA that it supports."""
+    """Return the version of the driver, where the system reports it, and that of the CUDA that it supports."""
     supported = f"for CUDA {version_text(rt.cupy().cuda.runtime.driverGetVersion())}"
     try:
-        told = re.search(r"\d{3,}\.[\d.]*\d", DRIVER.read_text())
+        match = re.search(r"\d{3,}\.[\d.]*\d", DRIVER_FILE.read_text())
     except OSError:
-        told = None
-    return f"{told[0]}, {supported}" if told else supported
+        match = None
+    return f"{match[0]}, {supported}" if match else supported
 
 
 def nvrtc_version() -> str:
-    """The version of the compiler. DeviceError if it cannot be loaded."""
+    """Return the version of NVRTC. DeviceError if it cannot be loaded."""
     try:
         return "{}.{}".format(*rt.cupy().cuda.nvrtc.getVersion())
-    except Exception as e:  # of one of several libraries that look for it
+    except Exception as e:  # several libraries search for it, with exceptions of their own
         raise DeviceError(f"NVRTC, which compiles kernels, cannot be loaded: {_line(e)}. {rt.INSTALL}") from e
 
 
 def cublas_version() -> str:
-    """The version of cuBLAS. DeviceError if it, or its bindings, cannot be loaded."""
+    """Return the version of cuBLAS. DeviceError if the library or its bindings cannot be loaded."""
     cublas = rt.cublas()
     try:
         return ".".join(str(cublas.get_property(part)) for part in range(3))
@@ -152,15 +158,15 @@ def cublas_version() -> str:
 
 
 def _reason(runtime: Any, error: Any) -> str:
-    """Why CUDA does not even tell how many cards there are."""
+    """Return the reason why CUDA cannot count the GPUs."""
     status = error.status
     if status == INSUFFICIENT_DRIVER:
         has, needs = runtime.driverGetVersion(), runtime.runtimeGetVersion()
         if not has:
             return "no NVIDIA driver was found; a container has to be given the GPU (docker run --gpus all)"
-        way = ', or pip install "ovgpu[cuda12]" instead of cuda13' if has // 1000 == 12 < needs // 1000 else ""
+        alternative = ', or pip install "ovgpu[cuda12]" instead of cuda13' if has // 1000 == 12 < needs // 1000 else ""
         return (f"the NVIDIA driver is too old: it is for CUDA {version_text(has)}, CuPy for "
-                f"{version_text(needs)}; update the driver{way}")
+                f"{version_text(needs)}; update the driver{alternative}")
     if status == NO_DEVICE:
         return _no_card()
     return f"{error}; {ADVICE[status]}" if status in ADVICE else f"{error}; does nvidia-smi work?"
@@ -176,10 +182,10 @@ def _visible() -> str:
 
 
 def version_text(number: int) -> str:
-    """CUDA's version numbers as people write them: 12090 is 12.9."""
+    """Return a version number of CUDA in its usual form: 12090 is 12.9."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _line(error: Exception) -> str:
-    """The first line of a message."""
+    """Return the first line of an error's message, with its type."""
     return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]

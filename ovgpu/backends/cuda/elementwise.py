@@ -1,9 +1,9 @@
-"""Elementwise kernels, generated: one op, or a chain of them whose intermediate values stay in registers.
+"""Generated elementwise kernels: one op, or a chain of them whose intermediate values stay in registers.
 
-A kernel walks the output in vectors of V neighbouring elements, which are 16 bytes wherever memory allows it, over the
-fewest axes that serve all operands; what is broadcast along the last axis is loaded once per vector. Extents and
-strides are arguments, so that a kernel serves every shape of its kind. Values on the way are rounded to their own
-types, as they would be in memory.
+A kernel traverses the output in vectors of V neighbouring elements, of 16 bytes where the layouts allow it. Axes are
+collapsed to the fewest that serve all operands. An input that is broadcast along the last axis is loaded once per
+vector. Extents and strides are arguments, so that one kernel serves all shapes of a form. Intermediate values are
+rounded to their own dtypes, as if they were stored in memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _C = {"f2": "__half", "f4": "float", "f8": "double", "i1": "signed char", "i2": 
       "u8": "unsigned long long", "b1": "bool"}
 Launch = tuple[Any, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # kernel, grid, block, arguments
 
-WIDEST = 8  # elements of a vector
-FEW = 1 << 16  # elements: below, one per thread, so that there are threads for all multiprocessors
-MANY = 1 << 22  # elements: from here on, several vectors per thread
+MAX_VECTOR = 8  # elements
+MIN_VECTORIZED_ELEMENTS = 1 << 16  # below, each thread takes one element, so that all multiprocessors have threads
+MIN_UNROLLED_ELEMENTS = 1 << 22  # from here on, each thread takes several vectors
 
 
 class NoKernelError(Exception):
-    """There is no kernel for elements of a type: the op is evaluated with arrays."""
+    """There is no kernel for elements of a dtype: the op is evaluated by CuPy or NumPy instead."""
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
@@ -48,9 +48,9 @@ def c_type(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """What a kernel is compiled for: axes, elements per vector, vectors per thread, and the type of indices.
+    """Form of a kernel: number of axes, elements per vector, vectors per thread, and C++ type of indices.
 
-    ``broadcast`` says which inputs are the same along the last axis.
+    ``broadcast`` tells for each input whether it is broadcast along the last axis.
     """
 
     rank: int
@@ -61,34 +61,34 @@ class Form:
 
 
 class Generated(Kernel):
-    """A generated kernel; `form` is for those who look. Its operations are rounded one by one, as they would be in
-    memory."""
+    """A generated kernel. `form` serves inspection only. Its operations are rounded one by one, without fused
+    multiply-adds."""
 
     def __init__(self, name: str, source: str, form: Form) -> None:
         super().__init__(name, source, f"the generated kernel {name}", exported=True, flags=SEPARATE)
         self.form = form
 
 
-class Laid(NamedTuple):
-    """How an array lies in memory; ``place`` is its address modulo 16."""
+class ArrayLayout(NamedTuple):
+    """Layout of an array in memory. ``misalignment`` is its address modulo 16, ``strides`` are in bytes."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
-    place: int
+    misalignment: int
 
 
 def launch(chain: Chain, inputs: Sequence[Array], output: Array) -> Launch:
-    """The launch that writes ``output``, which is not empty, from inputs that broadcast to it."""
+    """Return the launch that writes ``output``, which is not empty, from inputs that broadcast to it."""
     arrays = (*inputs, output)
-    laid = tuple([Laid(x.shape, x.strides, x.dtype, x.data.ptr % 16) for x in arrays])
-    kernel, grid, numbers = _planned(chain, laid)
+    layouts = tuple([ArrayLayout(x.shape, x.strides, x.dtype, x.data.ptr % 16) for x in arrays])
+    kernel, grid, numbers = _planned(chain, layouts)
     return kernel, grid, (THREADS,), (*arrays, *numbers)
 
 
 @lru_cache(maxsize=4096)
-def _planned(chain: Chain, arrays: tuple[Laid, ...]) -> tuple[Kernel, tuple[int, ...], tuple[Any, ...]]:
-    """The kernel, the grid and the arguments that are no arrays: the same for all layers of a kind."""
+def _planned(chain: Chain, arrays: tuple[ArrayLayout, ...]) -> tuple[Kernel, tuple[int, ...], tuple[Any, ...]]:
+    """Return the kernel, the grid, and the arguments other than arrays. Cached: layers often have equal layouts."""
     form, axes, count = plan(arrays)
     *inputs, output = arrays
     kernel = _kernel(chain, tuple(x.dtype for x in inputs), output.dtype, form)
@@ -96,34 +96,34 @@ def _planned(chain: Chain, arrays: tuple[Laid, ...]) -> tuple[Kernel, tuple[int,
     return kernel, (-(-count // (THREADS * form.unroll)),), (axes.packed(form.rank), *numbers)
 
 
-def plan(arrays: Sequence[Laid]) -> tuple[Form, Axes, int]:
-    """The form of the kernel for inputs and an output, the axes in vectors, and how many vectors there are."""
+def plan(arrays: Sequence[ArrayLayout]) -> tuple[Form, Axes, int]:
+    """Return the kernel's form for inputs and an output, the axes in vectors, and the number of vectors."""
     output = arrays[-1]
-    walk = strides_of(output)
-    order = sorted(range(len(walk)), key=lambda i: -abs(walk[i]))  # that of the output's memory
+    output_strides = strides_of(output)
+    order = sorted(range(len(output_strides)), key=lambda i: -abs(output_strides[i]))  # of the output's memory
     strides = [strides_of(x, output.shape) for x in arrays]
     axes = Axes.collapse([output.shape[i] for i in order], *([s[i] for i in order] for s in strides))
     if not axes.extents:
         axes = Axes((1,), tuple((1,) for _ in arrays))
     size = axes.size
-    vector = _vector(axes, arrays) if size >= FEW else 1
-    unroll = 1 if size < MANY else 2 if vector > 1 else 4
+    vector = _vector(axes, arrays) if size >= MIN_VECTORIZED_ELEMENTS else 1
+    unroll = 1 if size < MIN_UNROLLED_ELEMENTS else 2 if vector > 1 else 4
     broadcast = tuple(s[-1] == 0 for s in axes.strides[:-1])
     extents = (*axes.extents[:-1], -(-axes.extents[-1] // vector))
-    axes = Axes(extents, tuple((*s[:-1], s[-1] * vector) for s in axes.strides), axes.span + THREADS * 4 * WIDEST)
+    axes = Axes(extents, tuple((*s[:-1], s[-1] * vector) for s in axes.strides), axes.span + THREADS * 4 * MAX_VECTOR)
     return Form(len(extents), vector, unroll, axes.index, broadcast), axes, prod(extents)
 
 
-def _vector(axes: Axes, arrays: Sequence[Laid]) -> int:
-    """How many elements may be moved at once."""
-    moved = [(x, s) for x, s in zip(arrays, axes.strides) if s[-1]]
-    if not axes.strides[-1][-1] == 1 or any(s[-1] != 1 for _, s in moved):
+def _vector(axes: Axes, arrays: Sequence[ArrayLayout]) -> int:
+    """Return the largest number of elements, a power of two, that all loads and stores may take at once."""
+    vectorized = [(x, s) for x, s in zip(arrays, axes.strides) if s[-1]]
+    if not axes.strides[-1][-1] == 1 or any(s[-1] != 1 for _, s in vectorized):
         return 1
-    vector: int = min(WIDEST, 16 // max(x.dtype.itemsize for x, _ in moved))
-    outer = [s for _, steps in moved for s in steps[:-1]]
+    vector: int = min(MAX_VECTOR, 16 // max(x.dtype.itemsize for x, _ in vectorized))
+    outer = [s for _, steps in vectorized for s in steps[:-1]]
     rows = axes.extents[-1] if len(axes.extents) > 1 else 0  # the end of a single row is guarded
     while vector > 1 and (any(n % vector for n in (rows, *outer))
-                          or any(x.place % (vector * x.dtype.itemsize) for x, _ in moved)):
+                          or any(x.misalignment % (vector * x.dtype.itemsize) for x, _ in vectorized)):
         vector //= 2
     return vector
 
@@ -135,12 +135,12 @@ def _kernel(chain: Chain, inputs: tuple[np.dtype[Any], ...], output: np.dtype[An
 
 
 def source(name: str, chain: Chain, inputs: Sequence[np.dtype[Any]], output: np.dtype[Any], form: Form) -> str:
-    """The kernel's CUDA C++."""
+    """Return the kernel's CUDA C++ source."""
     kinds = [Type.of(dtype) for dtype in inputs]
     parameters = [f"const {c_type(d)}* p{i}" for i, d in enumerate(inputs)] + [f"{c_type(output)}* out"]
     widths = [1 if b else form.vector for b in form.broadcast]
     values = [f"x{i}[u][{0 if b else 'e'}]" for i, b in enumerate(form.broadcast)]
-    left = "left(size - g * V)" if form.rank == 1 else "V"
+    valid = "left(size - g * V)" if form.rank == 1 else "V"
     declared = [f"{c_type(d)} x{i}[U][{w}];" for i, (d, w) in enumerate(zip(inputs, widths))]
     loads = [f"load(p{i} + offset(axes, at[u], {i}), {'1' if b else 'n'}, x{i}[u]);"
              for i, b in enumerate(form.broadcast)]
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
   for (int u = 0; u < U; u++) {{
     const I g = first + u * I(blockDim.x);
     if (g < count) {{
-      const int n = {left};
+      const int n = {valid};
       unravel(axes, g, at[u]);
       {(chr(10) + "      ").join(loads)}
     }}
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__({THREADS})
   for (int u = 0; u < U; u++) {{
     const I g = first + u * I(blockDim.x);
     if (g < count) {{
-      const int n = {left};
+      const int n = {valid};
       {c_type(output)} y[V];
 #pragma unroll
       for (int e = 0; e < V; e++) {{
@@ -185,11 +185,13 @@ extern "C" __global__ void __launch_bounds__({THREADS})
 
 
 @cache
-def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], most: int,
+def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], max_arrays: int,
             header: str = "elementwise.cuh") -> str:
-    """A struct whose `of` computes the chain from a value, its first input, and elements of the up to ``most`` arrays
-    that are the others; what is called ``at`` there tells where those of each lie. The result is of the value's type.
-    ``header``: common.cuh before kernels that do without strided axes; it lacks what FakeConvert calls.
+    """Return the source of a struct whose `of` computes the chain.
+
+    The arguments of `of` are a value, the chain's first input; a functor ``at`` that maps the number of an array to the
+    index of its element; and ``max_arrays`` pointers to the other inputs. The result has the value's type.
+    ``header`` may be common.cuh for kernels without strided axes; it lacks the functions that FakeConvert calls.
     """
     result = c_type(inputs[0])
     values = ["x", *(f"static_cast<const {c_type(d)}*>(p{i})[at({i})]" for i, d in enumerate(inputs[1:]))]
@@ -199,7 +201,7 @@ def functor(name: str, chain: Chain, inputs: tuple[np.dtype[Any], ...], most: in
 struct {name} {{
   template <class At>
   static __device__ __forceinline__ {result} of({result} x, const At& at, {
-      ", ".join(f"const void* p{i}" for i in range(most))}) {{
+      ", ".join(f"const void* p{i}" for i in range(max_arrays))}) {{
     {result} y;
     {(chr(10) + "    ").join(steps)}
     return y;
@@ -210,17 +212,17 @@ struct {name} {{
 
 
 def statements(chain: Chain, kinds: Sequence[Type], values: Sequence[str], target: str = "y[e]") -> list[str]:
-    """What computes the ``target`` from the inputs' elements, whose C++ is in ``values``.
+    """Return the C++ statements that compute ``target`` from the inputs' elements, the expressions ``values``.
 
-    In the block of a part its op's own names hold: `in_0` and `v_0` are none of them.
+    Each op's statements are a block of their own, and must not use the names `in_0`, `v_0`, ... of the chain.
     """
     lines = [f"const {c_type(kind.storage)} in_{i} = {value};" for i, (kind, value) in enumerate(zip(kinds, values))]
-    known = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
-    known += [(kind, cuda_literal(data, kind)) for kind, data in chain.literals]
+    variables = [(kind, f"in_{i}") for i, kind in enumerate(kinds)]
+    variables += [(kind, cuda_literal(data, kind)) for kind, data in chain.literals]
     for number, part in enumerate(chain.parts):
-        given = [known[i] for i in part.operands]
-        kind = part.type_of([k for k, _ in given])
-        body = cuda_body(part.op, [k for k, _ in given], [v for _, v in given], f"v_{number}")
+        arguments = [variables[i] for i in part.operands]
+        kind = part.type_of([k for k, _ in arguments])
+        body = cuda_body(part.op, [k for k, _ in arguments], [v for _, v in arguments], f"v_{number}")
         lines += [f"{c_type(kind.storage)} v_{number};  // {part.op.name}", f"{{ {body} }}"]
-        known.append((kind, f"v_{number}"))
-    return [*lines, f"{target} = {known[-1][1]};"]
+        variables.append((kind, f"v_{number}"))
+    return [*lines, f"{target} = {variables[-1][1]};"]

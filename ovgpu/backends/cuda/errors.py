@@ -1,4 +1,4 @@
-"""What CUDA and its libraries raise, in ovgpu's words."""
+"""Translation of the exceptions of CUDA and its libraries into ovgpu's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from ovgpu.backends.cuda import kernel_cache, rt
 from ovgpu.errors import DeviceError, OpError
 
-OUT_OF_MEMORY = 2
-# cudaError_t and CUresult, which agree: after one of these, every call of the process fails. An uncorrectable error
-# of memory or NVLink; illegal address, timeout, destroyed context, assertion, hardware stack, illegal instruction,
-# misaligned address, invalid address space, invalid program counter, launch failure.
+# Numbers of cudaError_t and CUresult, which agree.
+MEMORY_ALLOCATION = 2
+# After one of these, every CUDA call of the process fails: an uncorrectable error of memory or NVLink, illegal address,
+# timeout, destroyed context, assertion, hardware stack, illegal instruction, misaligned address, invalid address space,
+# invalid program counter, launch failure.
 STICKY = {214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
-LINES = 12  # of a compiler's log
+MAX_LOG_LINES = 12  # of a compiler's log in an error message
 
 
 class OutOfMemory(DeviceError, MemoryError):
@@ -23,11 +24,11 @@ class OutOfMemory(DeviceError, MemoryError):
 
 
 def explained(error: BaseException) -> str | None:
-    """What went wrong, if this is an exception of CUDA's libraries."""
+    """Return an error message for an exception of CUDA's libraries, None for any other."""
     cuda = rt.cupy().cuda
     status = getattr(error, "status", None)
     of_cuda = isinstance(error, (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError))
-    if isinstance(error, cuda.memory.OutOfMemoryError) or (of_cuda and status == OUT_OF_MEMORY):
+    if isinstance(error, cuda.memory.OutOfMemoryError) or (of_cuda and status == MEMORY_ALLOCATION):
         return out_of_memory(str(error))
     if isinstance(error, cuda.compiler.CompileException):
         return f"a kernel does not compile:\n{_log(error)}"
@@ -36,7 +37,7 @@ def explained(error: BaseException) -> str | None:
                 "CUDA_LAUNCH_BLOCKING=1 and OVGPU_DEBUG=2 the step named is the one that fails")
     if of_cuda:
         return f"CUDA refused: {error}"
-    if type(error).__name__ in ("cuBLASError", "cuBLASLtError"):  # of modules that need not be there
+    if type(error).__name__ in ("cuBLASError", "cuBLASLtError"):  # by name: their modules are optional
         return f"cuBLAS refused: {error}"
     if type(error).__name__ == "CuFFTError":
         return f"cuFFT refused: {error}"
@@ -45,7 +46,7 @@ def explained(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """What CUDA raises in the block becomes DeviceError, OutOfMemory where that is it."""
+    """Raise the block's CUDA errors as DeviceError, and those for lack of memory as OutOfMemory."""
     try:
         yield
     except Exception as e:
@@ -60,7 +61,7 @@ def _raise_translated(error: BaseException) -> None:
         if found is not None:
             raise found from error
     finally:
-        del found, error  # this frame is in the traceback: it would keep the error, and that what was bound
+        del found, error  # the traceback holds this frame, which would keep the error and all its arrays alive
 
 
 def _translation(error: BaseException) -> DeviceError | None:
@@ -72,8 +73,10 @@ def _translation(error: BaseException) -> DeviceError | None:
 
 @contextlib.contextmanager
 def active(device: Any, stream: Any, folder: str = "") -> Iterator[None]:
-    """Within the block a device and a stream are this thread's current ones: what CuPy allocates and computes is
-    theirs, and what it compiles is kept in ``folder``. What CUDA raises in it is `translated`."""
+    """Make a device and a stream current in this thread, so that CuPy allocates and computes on them in the block.
+
+    Kernels compiled in the block are cached in ``folder``; CUDA's errors are `translated`.
+    """
     error: BaseException | None = None
     folders = kernel_cache.entered()
     try:
@@ -87,18 +90,18 @@ def active(device: Any, stream: Any, folder: str = "") -> Iterator[None]:
                 raise
     except BaseException as e:
         kernel_cache.leave(folders)
-        error = error or e  # leaving the device may fail as well: the first error counts
+        error = error or e  # leaving the device may fail as well: the first error is raised
     try:
         if error is not None:
             _raise_translated(error)
             raise error
     finally:
-        del error  # this frame is in its traceback
+        del error  # its traceback holds this frame
 
 
 @contextlib.contextmanager
 def compiling(kernel: str) -> Iterator[None]:
-    """What the compiler says in the block becomes OpError that names the kernel."""
+    """Raise the block's compile errors as OpError that names the kernel."""
     try:
         yield
     except rt.cupy().cuda.compiler.CompileException as e:
@@ -106,20 +109,20 @@ def compiling(kernel: str) -> Iterator[None]:
 
 
 def _log(error: Exception) -> str:
-    """The first lines of what the compiler says."""
+    """Return the first lines of the compiler's log."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    more = [f"... and {len(lines) - LINES} lines more"] if len(lines) > LINES else []
+    more = [f"... and {len(lines) - MAX_LOG_LINES} lines more"] if len(lines) > MAX_LOG_LINES else []
     if any("cannot open source file" in line for line in lines):
         more.append(f"If it is one of CUDA's headers: {rt.INSTALL}")
-    return "\n".join(lines[:LINES] + more)
+    return "\n".join(lines[:MAX_LOG_LINES] + more)
 
 
 def out_of_memory(message: str) -> str:
-    """Return the text of an error: CuPy's message, or another one, and how much memory the device has."""
+    """Return the text of an error: the size asked for, or ``message``, and how much memory the device has."""
     asked = re.search(r"allocating ([\d,]+) bytes", message)
     text = f"{asked[1]} bytes were asked for" if asked else message
     with contextlib.suppress(Exception):
         free, total = rt.cupy().cuda.runtime.memGetInfo()
-        held = rt.cupy().get_default_memory_pool().total_bytes()
-        text += f", {free:,} of the device's {total:,} are free, {held:,} are held by this process"
+        reserved = rt.cupy().get_default_memory_pool().total_bytes()
+        text += f", {free:,} of the device's {total:,} are free, {reserved:,} are held by this process"
     return f"out of memory: {text}"

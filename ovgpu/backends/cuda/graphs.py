@@ -1,9 +1,9 @@
-"""Captured graphs: the calls of a recording as one launch for each run of them that only launches work.
+"""CUDA graphs: the calls of a recording, captured as one launch per segment of calls that only launch work.
 
 A recording is captured at its second run; the first one has loaded the modules of its kernels. Its calls hold the
-arrays that the graph reads and writes, so that these live as long as the graph does. What the graphs of one request
-may hold is limited: beyond `BUDGET` nodes those that were not used for the longest time are dropped, and captured
-again when they have been used twice more; a recording of more nodes than that runs call by call.
+arrays that the graph reads and writes, so that these live as long as the graph. The graphs of one request may have
+`MAX_NODES` nodes. Beyond that, the least recently used ones are dropped; they are captured again at the second run
+after that. A recording of more nodes runs call by call.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ovgpu._util import gc_pause
 from ovgpu.backends.cuda import rt
 from ovgpu.runtime.backend import Call, Eager, Recording, Uncaptured
 
-BUDGET = 1 << 16  # nodes per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
-ATTEMPTS = 2  # to capture a recording
-NEVER = -(1 << 62)  # runs of a recording that is not captured again
+MAX_NODES = 1 << 16  # per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
+MAX_ATTEMPTS = 2  # to capture a segment
+NO_CAPTURE_RUNS = -(1 << 62)  # `Recording.runs` of one that is never captured again
 _capturing = threading.Lock()  # one capture at a time in this process
 
 
 class Graph:
-    """The launches that stand for a recording: (number of the first call, what to run). No runs once dropped."""
+    """Launches of a recording. ``runs`` has (number of the first call, launch or eager call); empty once dropped."""
 
     __slots__ = ("__weakref__", "nodes", "runs", "used")
 
@@ -39,41 +39,44 @@ class Graph:
 
 
 class Graphs:
-    """The graphs of one request, captured on its stream."""
+    """Graphs of one request, captured on its stream."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self._living: WeakSet[Graph] = WeakSet()
+        self._alive: WeakSet[Graph] = WeakSet()
         self._clock = count(1)
 
     @property
     def nodes(self) -> int:
-        """How many nodes the graphs hold now."""
-        return sum(graph.nodes for graph in self._living)
+        """The number of nodes in all graphs."""
+        return sum(graph.nodes for graph in self._alive)
 
     def replay(self, recording: Recording) -> bool:
-        """Launches the recording's graphs; False if it has none yet. Uncaptured if it cannot be captured."""
+        """Launch the recording's graphs, captured if need be. Return False if it is to run call by call.
+
+        Raises Uncaptured, before anything has run, if it cannot be captured.
+        """
         graph: Graph | None = recording.graph
         if not graph:
-            if recording.runs < 1 or not 0 < len(recording.flat) <= BUDGET:
+            if recording.runs < 1 or not 0 < len(recording.flat) <= MAX_NODES:
                 return False
-            graph = recording.graph = self._captured(recording)
+            graph = recording.graph = self._capture_recording(recording)
         graph.used = next(self._clock)
         for number, run in graph.runs:
             recording.number = number
             run()
         return True
 
-    def _captured(self, recording: Recording) -> Graph:
+    def _capture_recording(self, recording: Recording) -> Graph:
         nodes = sum(not isinstance(call, Eager) for call in recording.flat)
         self._evict(nodes)
-        graph = Graph(list(self._runs(recording)), nodes)
-        self._living.add(graph)
-        recording.runs = 0  # should the graph be dropped, one more run call by call comes first
+        graph = Graph(list(self._segments(recording)), nodes)
+        self._alive.add(graph)
+        recording.runs = 0  # if the graph is dropped, another run call by call precedes its next capture
         return graph
 
-    def _runs(self, recording: Recording) -> Iterator[tuple[int, Call]]:
-        """A graph's launch for each run of calls that only launch work, and the calls between them."""
+    def _segments(self, recording: Recording) -> Iterator[tuple[int, Call]]:
+        """Yield a graph's launch for each segment of calls that only launch work, and the eager calls between."""
         number = 0
         for eager, group in groupby(recording.flat, lambda call: isinstance(call, Eager)):
             run = list(group)
@@ -84,22 +87,23 @@ class Graphs:
             number += len(run)
 
     def _capture(self, recording: Recording, calls: Sequence[Call], first: int) -> Call:
-        """The launch of a graph of these calls. What another thread does may spoil a capture: it is tried again."""
-        for attempt in reversed(range(ATTEMPTS)):
+        """Return the launch of a graph of these calls. Retry, since another thread may invalidate a capture."""
+        for attempt in reversed(range(MAX_ATTEMPTS)):
             try:
-                graph = self._captured_once(recording, calls, first)
+                graph = self._capture_once(recording, calls, first)
             except Exception as e:
                 if not attempt:
-                    recording.runs = NEVER
+                    recording.runs = NO_CAPTURE_RUNS
                     raise Uncaptured(e) from e
             else:
                 return partial(graph.launch, self.stream)
         raise AssertionError("unreachable")
 
-    def _captured_once(self, recording: Recording, calls: Sequence[Call], first: int) -> Any:
-        """The graph of these calls. Other threads may launch and allocate meanwhile, on their streams.
+    def _capture_once(self, recording: Recording, calls: Sequence[Call], first: int) -> Any:
+        """Capture a graph of these calls. Other threads may launch and allocate on their streams meanwhile.
 
-        The garbage collector waits: it might destroy what unloads a module or frees memory, which ends a capture.
+        The garbage collector is paused: objects that it destroys may unload a module or free memory, which ends a
+        capture.
         """
         recording.number = first
         cuda = rt.cupy().cuda
@@ -115,25 +119,25 @@ class Graphs:
                 raise
 
     def _abandon(self) -> None:
-        """Ends a capture that has failed, if there is one: the stream is as it was before."""
-        with suppress(Exception):  # that the capture is invalid is known
+        """End a failed capture, if there is one, to make the stream usable again."""
+        with suppress(Exception):  # the capture is known to be invalid
             if self.stream.is_capturing():
                 self.stream.end_capture()
 
     def _evict(self, nodes: int) -> None:
-        """Drops graphs until there is room for so many nodes."""
-        living = sorted(self._living, key=lambda graph: graph.used)
-        held = sum(graph.nodes for graph in living)
-        if held + nodes > BUDGET:
+        """Drop the least recently used graphs until ``nodes`` more fit."""
+        alive = sorted(self._alive, key=lambda graph: graph.used)
+        held = sum(graph.nodes for graph in alive)
+        if held + nodes > MAX_NODES:
             self.stream.synchronize()  # none of them is running
-        for graph in living:
-            if held + nodes <= BUDGET:
+        for graph in alive:
+            if held + nodes <= MAX_NODES:
                 break
             held -= graph.nodes
             graph.runs, graph.nodes = [], 0
-            self._living.discard(graph)
+            self._alive.discard(graph)
 
 
 def _refuse(nbytes: int) -> Any:
-    """Memory taken from the pool while capturing would go back to it, and the graph would still use it."""
+    """Refuse to allocate: memory taken from the pool during a capture would return to it while the graph uses it."""
     raise RuntimeError(f"{nbytes} bytes are allocated while capturing")

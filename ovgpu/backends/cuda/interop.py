@@ -1,5 +1,7 @@
-"""Arrays of other libraries in device memory: CuPy's, torch's, and whatever speaks DLPack or the CUDA array
-interface. They are used where they are, after the work that their owner has enqueued."""
+"""Device arrays of other libraries: CuPy, torch, and any that supports DLPack or the CUDA array interface.
+
+They are used without a copy, after the work that their owner has enqueued.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from ovgpu.ops.base.op import Array
 
 
 def adopt(owner: Any) -> Array:
-    """A CuPy array in the memory of another library's array, which it keeps alive.
+    """Return a CuPy array in the memory of another library's array, which it keeps alive.
 
-    Raises: Error for a type that CuPy does not have, or an array that its library does not hand out.
+    Raises: Error for a dtype that CuPy does not have, or an array that its library refuses to export.
     """
     cupy = rt.cupy()
     if isinstance(owner, cupy.ndarray):
@@ -29,24 +31,27 @@ def adopt(owner: Any) -> Array:
     try:
         if hasattr(owner, "__dlpack__"):
             number = owner.__dlpack_device__()[1] if hasattr(owner, "__dlpack_device__") else cupy.cuda.get_device_id()
-            with cupy.cuda.Device(number), _waiting(cupy, number):
+            with cupy.cuda.Device(number), _import_stream(cupy, number):
                 return cupy.from_dlpack(owner)
-        given = owner.__cuda_array_interface__
-        shape, dtype = tuple(given["shape"]), np.dtype(given["typestr"])
-        return _array(given["data"][0], shape, given.get("strides"), dtype, owner)
+        interface = owner.__cuda_array_interface__
+        shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+        return _array(interface["data"][0], shape, interface.get("strides"), dtype, owner)
     except (BufferError, TypeError, ValueError, RuntimeError) as e:
         raise Error(f"an array of {type(owner).__module__}.{type(owner).__name__} cannot be used: {e}") from e
 
 
 @cache
-def _waiting(cupy: Any, device: int) -> Any:
-    """A stream of the current device, whose number is ``device``, that no work is given: `from_dlpack` has the current
-    one wait for the owner's, and that would be the default stream, on which everything waits."""
+def _import_stream(cupy: Any, device: int) -> Any:
+    """Return a stream of ``device``, the current one, that runs no work.
+
+    `from_dlpack` makes the current stream wait for the owner's. Without this one it would be the default stream, for
+    which all others wait.
+    """
     return cupy.cuda.Stream(non_blocking=True)
 
 
 def borrowed(array: Array) -> Array:
-    """An array in the same memory that does not keep it alive."""
+    """Return an array in the same memory that does not keep the memory alive."""
     return _array(array.data.ptr, array.shape, array.strides, array.dtype, None, array.data.device_id)
 
 
@@ -62,7 +67,7 @@ def _array(address: int, shape: tuple[int, ...], strides: Any, dtype: np.dtype[A
 
 
 class _Stream:
-    """A stream by its number, as CUDA libraries hand them to each other."""
+    """A stream by its handle, in the ``__cuda_stream__`` protocol of CUDA libraries."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -72,7 +77,7 @@ class _Stream:
 
 
 def order(owner: Any, stream: Any) -> None:
-    """Has a stream wait for the work that the owner's library has enqueued on the array, from this thread."""
+    """Make a stream wait for the work on the array that this thread has enqueued through the owner's library."""
     cupy = rt.cupy()
     if isinstance(owner, cupy.ndarray):
         stream.wait_event(cupy.cuda.get_current_stream(owner.data.device_id).record())
@@ -82,21 +87,24 @@ def order(owner: Any, stream: Any) -> None:
         stream.wait_event(cupy.cuda.Stream.from_external(_Stream(number)).record())
 
 
-class Waiting:
-    """Has one stream wait for others, by one event after the other."""
+class StreamWaiter:
+    """A stream that waits for other streams, with a single event that is recorded again and again."""
 
     def __init__(self, stream: Any, device: int) -> None:
         self._stream, self._device = stream, device
         self._event: Any = None
 
     def order(self, owners: Sequence[Any]) -> None:
-        """As `order` for several arrays: arrays of CuPy on the stream's device have one current stream."""
-        cupy, waits = rt.cupy(), False
+        """Do the same as the function `order` for several arrays.
+
+        CuPy arrays on the stream's device share one current stream, for which it waits once.
+        """
+        cupy, recorded = rt.cupy(), False
         for owner in owners:
             if not isinstance(owner, cupy.ndarray) or owner.data.device_id != self._device:
                 order(owner, self._stream)
-            elif not waits:
-                waits = True
+            elif not recorded:
+                recorded = True
                 if self._event is None:
                     with cupy.cuda.Device(self._device):
                         self._event = cupy.cuda.Event(disable_timing=True)
@@ -105,8 +113,8 @@ class Waiting:
 
 
 @contextmanager
-def _work(*owners: Any) -> Iterator[Any]:
-    """A stream for work that begins after what the owners of arrays have enqueued, and is done at the end."""
+def _stream_after(*owners: Any) -> Iterator[Any]:
+    """Lend a stream that waits for the work of the arrays' owners, and synchronize it at the end of the block."""
     with borrowed_stream() as stream:
         for owner in owners:
             if owner is not None:
@@ -117,22 +125,22 @@ def _work(*owners: Any) -> Iterator[Any]:
 
 
 def to_host(array: Array, owner: Any) -> np.ndarray[Any, Any]:
-    """A copy on the host."""
-    with rt.cupy().cuda.Device(array.data.device_id), _work(owner) as stream:
+    """Copy a device array to the host, after the work that its owner has enqueued."""
+    with rt.cupy().cuda.Device(array.data.device_id), _stream_after(owner) as stream:
         host: np.ndarray[Any, Any] = array.get(stream=stream)
         return host
 
 
 def to_device(host: np.ndarray[Any, Any], device: int) -> Array:
-    """A copy of a contiguous host array on the device."""
-    with rt.cupy().cuda.Device(device), _work() as stream:
+    """Copy a contiguous host array to the GPU of that number."""
+    with rt.cupy().cuda.Device(device), _stream_after() as stream:
         array = empty(host.shape, host.dtype)
         array.set(host, stream=stream)
         return array
 
 
 def copied(array: Array, owner: Any) -> Array:
-    """A contiguous copy on the same device."""
+    """Return a contiguous copy on the same device."""
     with rt.cupy().cuda.Device(array.data.device_id):
         target = empty(array.shape, array.dtype)
     copy(array, target, owner, None)
@@ -140,9 +148,9 @@ def copied(array: Array, owner: Any) -> Array:
 
 
 def copy(source: Array, target: Array, *owners: Any) -> None:
-    """Copies between arrays of one shape and type on one device."""
+    """Copy between arrays of one shape and dtype on one device, after the work of ``owners``, and wait."""
     if target.size:
-        with rt.cupy().cuda.Device(target.data.device_id), _work(*owners) as stream:
+        with rt.cupy().cuda.Device(target.data.device_id), _stream_after(*owners) as stream:
             launcher = Launcher(stream, None)
             launcher.copy(source, target)
             for call in launcher.calls:
@@ -150,14 +158,14 @@ def copy(source: Array, target: Array, *owners: Any) -> None:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of any dtype: CuPy's own have kernels for few."""
+    """Return an uninitialized array of any dtype; `cupy.empty` takes only dtypes that CuPy has kernels for."""
     cupy = rt.cupy()
     return cupy.ndarray(shape, dtype, memptr=cupy.cuda.alloc(max(prod(shape) * dtype.itemsize, 1)))
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Array:
-    """An array of zeros of any dtype."""
-    with rt.cupy().cuda.Device(device), _work() as stream:
+    """Return an array of zeros of any dtype on the GPU of that number."""
+    with rt.cupy().cuda.Device(device), _stream_after() as stream:
         array = empty(shape, dtype)
         if array.nbytes:
             array.data.memset_async(0, array.nbytes, stream)
@@ -165,12 +173,12 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> Array:
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays may have memory in common."""
-    (first, last), (other_first, other_last) = _span(a), _span(b)
+    """Return whether the address ranges of two arrays overlap."""
+    (first, last), (other_first, other_last) = _address_range(a), _address_range(b)
     return first < other_last and other_first < last
 
 
-def _span(array: Array) -> tuple[int, int]:
-    reach = [(n - 1) * s for n, s in zip(array.shape, array.strides)]
-    begin = array.data.ptr + sum(r for r in reach if r < 0)
-    return begin, (array.data.ptr + sum(r for r in reach if r > 0) + array.itemsize) if array.size else begin
+def _address_range(array: Array) -> tuple[int, int]:
+    distances = [(n - 1) * s for n, s in zip(array.shape, array.strides)]
+    begin = array.data.ptr + sum(r for r in distances if r < 0)
+    return begin, (array.data.ptr + sum(r for r in distances if r > 0) + array.itemsize) if array.size else begin

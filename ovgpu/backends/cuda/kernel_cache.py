@@ -1,7 +1,7 @@
-"""Compiled kernels on disk: in the folder that CACHE_DIR names, or beside CuPy's own, which CUPY_CACHE_DIR names.
+"""Cache of compiled kernels on disk: in the folder CACHE_DIR, or next to CuPy's own cache in CUPY_CACHE_DIR.
 
-The key of a kernel is its source with all headers, its name, the compiler's flags and the card's compute capability.
-Paths and the compiler's version do not count: a folder may be made on one machine and used on another. Several
+The key of a kernel is its source with all headers, its name, the compiler's flags and the GPU's compute capability.
+Paths and the compiler's version are not part of it: a folder may be filled on one machine and used on another. Several
 processes may share a folder.
 """
 
@@ -17,20 +17,20 @@ from pathlib import Path
 from ovgpu._util.atomic_file import replacing
 from ovgpu.backends.cuda import rt
 
-USUAL = os.path.expanduser("~/.cupy/kernel_cache")
-DIGEST = 32  # bytes at the beginning of a file, which tell whether the rest is as it was written
+DEFAULT_FOLDER = os.path.expanduser("~/.cupy/kernel_cache")
+DIGEST_BYTES = 32  # at the beginning of a file: SHA-256 of the rest
 
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code (a cubin) with one kernel, and the kernel's name in it, which C++ has mangled."""
+    """Machine code (a cubin) of one kernel, and the kernel's mangled name in it."""
 
     symbol: str
     code: bytes
 
 
 class Folders(threading.local):
-    """Where this thread keeps what it compiles: the last of them, "" for CuPy's own."""
+    """Stack of the folders that this thread has entered. It caches kernels in the last one, "" being the default."""
 
     def __init__(self) -> None:
         self.entered: list[str] = [""]
@@ -40,27 +40,27 @@ _folders = Folders()
 
 
 def enter(folder: str) -> None:
-    """From here on, this thread keeps kernels in a folder."""
+    """Make this thread cache kernels in a folder from now on."""
     _folders.entered.append(folder)
 
 
 def entered() -> int:
-    """The number of folders that this thread has entered."""
+    """Return the depth of this thread's stack of folders, for `leave`."""
     return len(_folders.entered)
 
 
 def leave(number: int) -> None:
-    """From here on, it keeps them where it did when it had entered so many."""
+    """Restore this thread's stack of folders to the depth ``number``."""
     del _folders.entered[number:]
 
 
 def key(text: str, name: str, flags: Sequence[str], capability: str) -> str:
-    """The name of the file for a kernel."""
+    """Return the name of the file for a kernel."""
     return _digest("\0".join((text, name, *flags, capability)).encode()).hex() + ".cubin"
 
 
 def load(key: str) -> Binary | None:
-    """The kernel of this key; None if it is not kept, or damaged."""
+    """Return the kernel of this key, None if it is not cached or its file is damaged."""
     folder = _folder()
     payload = None if folder is None else read(folder / key)
     if payload is None:
@@ -70,7 +70,7 @@ def load(key: str) -> Binary | None:
 
 
 def save(key: str, binary: Binary) -> None:
-    """Keep a kernel. A warning where CACHE_DIR cannot be written: the kernel is compiled again in the next process."""
+    """Cache a kernel. Warn if CACHE_DIR cannot be written: the next process compiles the kernel again."""
     folder = _folder()
     if folder is None:
         return
@@ -85,27 +85,27 @@ def _folder() -> Path | None:
     folder = _folders.entered[-1]
     if folder:
         return Path(folder)
-    return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or USUAL, "ovgpu")
+    return None if rt.replaced() else Path(os.environ.get("CUPY_CACHE_DIR") or DEFAULT_FOLDER, "ovgpu")
 
 
 def read(path: Path) -> bytes | None:
-    """What a file keeps; None if there is none, or it is damaged."""
+    """Return the payload of a file, None if there is no such file or it is damaged."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    digest, payload = data[:DIGEST], data[DIGEST:]
+    digest, payload = data[:DIGEST_BYTES], data[DIGEST_BYTES:]
     return payload if _digest(payload) == digest else None
 
 
 def write(path: Path, payload: bytes) -> None:
-    """Keep bytes in a file, which others see once it is complete. OSError where that is not possible."""
+    """Write bytes to a file, which other processes see only when it is complete. OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, flush=False) as (file,):  # the digest tells a file that the disk has lost a part of
+    with replacing(path, flush=False) as (file,):  # the digest detects a file that is incomplete
         file.write(_digest(payload) + payload)
 
 
 def _digest(payload: bytes) -> bytes:
-    from hashlib import sha256  # which loads OpenSSL
+    from hashlib import sha256  # here, since it loads OpenSSL
 
     return sha256(payload).digest()

@@ -1,4 +1,4 @@
-"""When work on a stream is done: CUDA events; and ranges that NVIDIA's tools show (NVTX)."""
+"""Profiling: CUDA events, which time the work of a stream, and NVTX ranges, which NVIDIA's tools show."""
 
 from __future__ import annotations
 

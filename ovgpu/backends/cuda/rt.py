@@ -1,5 +1,4 @@
-"""The CUDA runtime: CuPy, the bindings of cuBLAS, cuBLASLt and cuDNN, bound at first use. The only module that
-imports them."""
+"""The CUDA runtime: CuPy and the bindings of cuBLAS, cuBLASLt and cuDNN, imported at first use and only here."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ _replaced = False
 
 
 def bind(cupy: Any, cublas: Any, cudnn: Any = None, cublaslt: Any = None) -> None:
-    """Uses these modules from now on; None for what `import` finds, False for a cuDNN or cuBLASLt that is not there."""
+    """Replace the modules, as tests do. None restores the installed one, False makes cuDNN or cuBLASLt missing."""
     global _cupy, _cublas, _cublaslt, _cudnn, _replaced
     _cupy, _cublas, _cublaslt, _cudnn = cupy, cublas, cublaslt, cudnn
     _replaced = cupy is not None
 
 
 def replaced() -> bool:
-    """Return whether another module stands in for CuPy, whose kernels no card can run."""
+    """Return whether another module replaces CuPy. A GPU cannot run the kernels that it compiles."""
     return _replaced
 
 
 def cupy() -> Any:
-    """CuPy. DeviceError with what to install if it is not there."""
+    """Return CuPy. DeviceError that says how to install it if it cannot be imported."""
     global _cupy
     if _cupy is None:
         _cupy = _import("cupy", "CuPy")
@@ -39,7 +38,10 @@ def cupy() -> Any:
 
 
 def cublas() -> Any:
-    """NVIDIA's low-level cuBLAS bindings: unlike CuPy's, they may be called while a stream is captured."""
+    """Return NVIDIA's low-level cuBLAS bindings: unlike CuPy's, they may be called while a stream is captured.
+
+    DeviceError that says how to install them if they cannot be imported.
+    """
     global _cublas
     if _cublas is None:
         _cublas = _import("nvmath.bindings.cublas", "nvmath-python")
@@ -47,30 +49,30 @@ def cublas() -> Any:
 
 
 def cublaslt() -> Any:
-    """The bindings of cuBLASLt, which come with those of cuBLAS; None where they, or the library, cannot be loaded."""
+    """Return the bindings of cuBLASLt, None if they or the library cannot be loaded."""
     global _cublaslt
     if _cublaslt is None:
         try:
             _cublaslt = import_module("nvmath.bindings.cublasLt")
             _cublaslt.get_version()
-        except Exception:  # cuBLAS does without it
+        except Exception:  # cuBLAS works without it
             _cublaslt = False
     return _cublaslt or None
 
 
 def cudnn() -> Any:
-    """The bindings of cuDNN's graphs; None where they, or the library itself, are not installed."""
+    """Return the bindings of cuDNN's graph API, None if they or the library are not installed."""
     global _cudnn
     if _cudnn is None:
-        _cudnn = _found_cudnn()
+        _cudnn = _import_cudnn()
     return _cudnn or None
 
 
-def _found_cudnn() -> Any:
-    """What `import` finds; False, with a warning if that is not because nobody installed it."""
+def _import_cudnn() -> Any:
+    """Import cuDNN's bindings. Return False if that fails, and warn unless they are just not installed."""
     try:
         found = import_module("cudnn")
-        found.backend_version()  # of the library, which has to be there as well
+        found.backend_version()  # raises if the library is missing
         return found
     except Exception as e:
         if not isinstance(e, ModuleNotFoundError) or e.name != "cudnn":
@@ -86,6 +88,6 @@ def _import(module: str, project: str) -> Any:
         if e.name != module.partition(".")[0]:
             raise DeviceError(f"{project} is installed, but a module that it needs is not: {e}. {INSTALL}") from None
         raise DeviceError(f"{project} is not installed: {INSTALL}") from None
-    except Exception as e:  # CuPy wraps what went wrong into a page of advice
+    except Exception as e:  # CuPy wraps the cause into a page of advice
         reason = e.__cause__ or e
         raise DeviceError(f"{project} is installed, but cannot be imported: {type(reason).__name__}: {reason}") from e

@@ -1,4 +1,4 @@
-"""The parts that a captured iteration of a loop reads and writes, moved by an iteration number in device memory."""
+"""Slices of a captured loop iteration, moved by kernels that read the iteration number from device memory."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ovgpu.ops.base.strided import THREADS, Axes, strides_of
 from ovgpu.runtime.backend import Call
 from ovgpu.types import Type
 
-PARTS = 16  # as in cuda_kernels/loop.cu
-BLOCKS = 256  # per part at most: threads go on with what these leave
-HEAD, WHOLE = 3, 5  # words of struct Iteration and of struct Whole
+MAX_PARTS = 16  # as in cuda_kernels/loop.cu
+MAX_BLOCKS = 256  # per part; their threads loop over larger parts
+HEADER_WORDS, TENSOR_WORDS = 3, 5  # 64-bit words of loop.cu's structs Iteration and Whole
 
 
 class Slicing:
-    """See `ovgpu.runtime.backend.Slicing`."""
+    """Slices of one loop, see `ovgpu.runtime.backend.Slicing`."""
 
     def __init__(self, cupy: Any, stream: Any, incoming: int, outgoing: int) -> None:
         self.cupy, self.stream = cupy, stream
         self.incoming, self.count = incoming, incoming + outgoing
-        self.table = cupy.empty((HEAD + WHOLE * self.count,), np.int64)
-        self.counted = self.count > 0
+        self.table = cupy.empty((HEADER_WORDS + TENSOR_WORDS * self.count,), np.int64)
+        self.counting = self.count > 0  # whether anything uses the iteration number
 
     def number(self, kind: Type, shape: tuple[int, ...]) -> Array | None:
-        places = {Type.i64: 0, Type.i32: 16}
-        if kind not in places:
+        byte_offsets = {Type.i64: 0, Type.i32: 16}
+        if kind not in byte_offsets:
             return None
-        self.counted = True
-        return self.cupy.ndarray(shape, kind.storage, memptr=self.table.data + places[kind])
+        self.counting = True
+        return self.cupy.ndarray(shape, kind.storage, memptr=self.table.data + byte_offsets[kind])
 
     def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
               parts: Sequence[Array]) -> Sequence[Call] | None:
-        if not self.counted:
+        if not self.counting:
             return ()
         words = [-1, trips, 0xFFFFFFFF]
         for a, b in zip(first, second, strict=True):
-            found = _rows(a)
+            found = _describe_rows(a)
             if found is None:
                 return None
             words += [a.data.ptr, b.data.ptr - a.data.ptr, *found]
@@ -49,20 +49,20 @@ class Slicing:
         return [*launcher.calls, *self.advance(parts)]
 
     def advance(self, parts: Sequence[Array]) -> Sequence[Call]:
-        if not self.counted:
+        if not self.counting:
             return ()
         launcher = Launcher(self.stream, None)
-        addresses = np.zeros(PARTS, np.int64)
+        addresses = np.zeros(MAX_PARTS, np.int64)
         addresses[: len(parts)] = [part.data.ptr for part in parts]
         blocks = -(-max([part.nbytes for part in parts], default=1) // (16 * THREADS))
-        grid = min(max(blocks, 1), BLOCKS), max(self.count, 1)
+        grid = min(max(blocks, 1), MAX_BLOCKS), max(self.count, 1)
         launcher.kernel("loop.cu", "next_iteration", grid, (THREADS,), (
-            self.table, self.table[HEAD:], addresses, np.int32(self.incoming), np.int32(len(parts))))
+            self.table, self.table[HEADER_WORDS:], addresses, np.int32(self.incoming), np.int32(len(parts))))
         return launcher.calls
 
 
-def _rows(part: Array) -> tuple[int, int, int] | None:
-    """(bytes between rows, rows, bytes of a row) of a part of a tensor; None if it is not rows of dense memory."""
+def _describe_rows(part: Array) -> tuple[int, int, int] | None:
+    """Return (row pitch in bytes, number of rows, bytes per row) of a slice, None if it is not rows of dense memory."""
     if not part.size:
         return 0, 0, 0
     size = part.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Between host and device: pinned memory, copies that a graph can hold, and constants in one slab."""
+"""Copies between host and device: pinned memory, copies in captured graphs, and constants in one slab."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import Transfer
 from ovgpu.types.mapped import let_go
 
-ALIGNMENT = 256  # bytes between the beginnings of constants: what kernels read in the widest words, and more
-CHUNK = 16 << 20  # bytes of a staging buffer for uploads; there are two, one is filled while the other is copied
-DOWNLOAD_CHUNK = 4 << 20  # bytes, likewise
-POOLED = 64 << 20  # bytes; CuPy's pool of pinned memory rounds sizes up to powers of two, and frees nothing
+ALIGNMENT_BYTES = 256  # of constants in a slab; at least the widest load of a kernel
+CHUNK = 16 << 20  # bytes of each of the two staging buffers for uploads: one is filled while the other is copied
+DOWNLOAD_CHUNK = 4 << 20  # bytes of each staging buffer for downloads
+POOLED = 64 << 20  # bytes of the largest block in CuPy's pool, which rounds sizes up to powers of two and frees nothing
 
 
 class PinnedCopy(Transfer):
-    """A copy between pinned memory and the device. It holds both, so that they live as long as a graph with it."""
+    """A copy between pinned memory and the device. It keeps both arrays alive as long as a graph that contains it."""
 
     __slots__ = ("_arguments", "_copy", "device", "host")
 
     def __init__(self, host: Array, device: Array, upload: bool, stream: Any) -> None:
         runtime = rt.cupy().cuda.runtime
         self.host, self.device, self._copy = host, device, runtime.memcpyAsync
-        here, there = host.ctypes.data, device.data.ptr
-        self._arguments = ((there, here, host.nbytes, runtime.memcpyHostToDevice, stream.ptr) if upload else
-                           (here, there, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr))
+        on_host, on_device = host.ctypes.data, device.data.ptr
+        self._arguments = ((on_device, on_host, host.nbytes, runtime.memcpyHostToDevice, stream.ptr) if upload else
+                           (on_host, on_device, host.nbytes, runtime.memcpyDeviceToHost, stream.ptr))
 
     def __call__(self) -> None:
         self._copy(*self._arguments)
 
 
 def pinned(nbytes: int) -> Array:
-    """Bytes of pinned memory; the array keeps them. Large blocks are freed when it goes, others return to a pool."""
+    """Return ``nbytes`` of pinned memory as uint8. The array owns it: large blocks are freed with it, others return to
+    CuPy's pool."""
     cuda = rt.cupy().cuda
     if nbytes > POOLED:
         return np.frombuffer(cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes), 0), np.uint8, nbytes)
@@ -45,28 +46,31 @@ def pinned(nbytes: int) -> Array:
 
 
 def slab(values: Sequence[Array], stream: Any) -> list[Array]:
-    """Host arrays as device arrays in one block; each is read once."""
+    """Copy host arrays to device arrays in one block of memory. Each is read once."""
     if not values:
         return []
     cupy = rt.cupy()
-    begins = [0, *accumulate(-(-value.nbytes // ALIGNMENT) * ALIGNMENT for value in values)]
-    block = cupy.cuda.alloc(max(begins[-1], 1))
-    _upload(values, begins, block, stream)
-    return [cupy.ndarray(value.shape, value.dtype, memptr=block + begin) for value, begin in zip(values, begins)]
+    offsets = [0, *accumulate(-(-value.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for value in values)]
+    block = cupy.cuda.alloc(max(offsets[-1], 1))
+    _upload(values, offsets, block, stream)
+    return [cupy.ndarray(value.shape, value.dtype, memptr=block + begin) for value, begin in zip(values, offsets)]
 
 
 def send(source: Array, target: Array, stream: Any) -> None:
-    """Copy a host array into a contiguous device array of its shape and type, and wait for that."""
+    """Copy a host array into a contiguous device array of its shape and dtype, and wait."""
     _upload([source], [0, source.nbytes], target.data, stream)
 
 
-def _upload(values: Sequence[Array], begins: Sequence[int], target: Any, stream: Any) -> None:
-    """Copy host arrays to places behind an address of the device, by chunks through pinned memory: while one is copied
-    to the device, the host fills the next one. ``begins`` are their places, and the end of the last one."""
-    staging = _staging(begins[-1], CHUNK)
-    copied: list[Any] = [None] * len(staging)  # the events of the last copies
-    with _drained(stream):
-        for number, (begin, parts) in enumerate(_chunks(values, begins)):
+def _upload(values: Sequence[Array], offsets: Sequence[int], target: Any, stream: Any) -> None:
+    """Copy host arrays to the device in chunks through pinned memory, and wait.
+
+    While one chunk is copied to the device, the host fills the next one. ``offsets`` are the arrays' byte offsets from
+    ``target``, and the end of the last one.
+    """
+    staging = _staging(offsets[-1], CHUNK)
+    copied: list[Any] = [None] * len(staging)  # the event of each buffer's last copy
+    with _draining(stream):
+        for number, (begin, parts) in enumerate(_chunks(values, offsets)):
             slot = number % len(staging)
             if copied[slot] is not None:
                 copied[slot].synchronize()
@@ -80,28 +84,30 @@ def _upload(values: Sequence[Array], begins: Sequence[int], target: Any, stream:
 
 
 def fetch(source: Array, target: Array, stream: Any) -> None:
-    """Copy a contiguous device array into a contiguous host array of its shape and type, by chunks through pinned
-    memory: while one is copied from the device, the host takes the one before."""
-    rest = target.reshape(-1).view(np.uint8)
-    staging = _staging(rest.size, DOWNLOAD_CHUNK)
-    arriving: Any = None
-    with _drained(stream):
-        for number, begin in enumerate(range(0, rest.size, DOWNLOAD_CHUNK)):
-            wanted = rest[begin : begin + DOWNLOAD_CHUNK]
-            chunk = staging[number % len(staging)][: wanted.size]
+    """Copy a contiguous device array into a contiguous host array of its shape and dtype, and wait.
+
+    Chunks go through pinned memory: while one is copied from the device, the host stores the previous one.
+    """
+    remaining = target.reshape(-1).view(np.uint8)
+    staging = _staging(remaining.size, DOWNLOAD_CHUNK)
+    pending: Any = None
+    with _draining(stream):
+        for number, begin in enumerate(range(0, remaining.size, DOWNLOAD_CHUNK)):
+            destination = remaining[begin : begin + DOWNLOAD_CHUNK]
+            chunk = staging[number % len(staging)][: destination.size]
             (source.data + begin).copy_to_host_async(chunk.ctypes.data, chunk.size, stream)
             copied = stream.record()
-            _take(arriving)
-            arriving = copied, chunk, wanted
-        _take(arriving)
+            _receive(pending)
+            pending = copied, chunk, destination
+        _receive(pending)
 
 
-def _take(arriving: tuple[Any, Array, Array] | None) -> None:
-    """Wait for a chunk, and copy it to where it is wanted."""
-    if arriving is not None:
-        copied, chunk, wanted = arriving
+def _receive(pending: tuple[Any, Array, Array] | None) -> None:
+    """Wait for a chunk, and copy it from its staging buffer to its destination."""
+    if pending is not None:
+        copied, chunk, destination = pending
         copied.synchronize()
-        wanted[...] = chunk
+        destination[...] = chunk
 
 
 def _staging(nbytes: int, chunk: int) -> list[Array]:
@@ -109,29 +115,29 @@ def _staging(nbytes: int, chunk: int) -> list[Array]:
 
 
 @contextmanager
-def _drained(stream: Any) -> Iterator[None]:
-    """At the end of the block, also after an error, nothing on the stream reads or writes its staging buffers: they
-    return to a pool that gives them to others."""
+def _draining(stream: Any) -> Iterator[None]:
+    """Synchronize the stream at the end of the block, even after an error: only then may its staging buffers return to
+    the pool, which lends them to others."""
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the first error counts
+        with suppress(Exception):  # the first error is raised
             stream.synchronize()
         raise
     stream.synchronize()
 
 
-def _chunks(values: Sequence[Array], begins: Sequence[int]) -> Iterator[tuple[int, list[tuple[int, Array]]]]:
-    """(offset in the slab, [(offset in the chunk, bytes)]) of pieces of arrays that go together."""
+def _chunks(values: Sequence[Array], offsets: Sequence[int]) -> Iterator[tuple[int, list[tuple[int, Array]]]]:
+    """Split arrays into chunks: yield (offset in the slab, [(offset in the chunk, bytes of an array)])."""
     first, parts = 0, list[tuple[int, Array]]()
-    for value, begin in zip(values, begins):
-        rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        while rest.size:
+    for value, begin in zip(values, offsets):
+        remaining = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        while remaining.size:
             if begin - first >= CHUNK:
                 yield first, parts
                 first, parts = begin, []
-            part = rest[: first + CHUNK - begin]
+            part = remaining[: first + CHUNK - begin]
             parts.append((begin - first, part))
-            rest, begin = rest[part.size :], begin + part.size
+            remaining, begin = remaining[part.size :], begin + part.size
     if parts:
         yield first, parts

@@ -1,1 +1,1 @@
-"""Activation functions: Relu, Gelu, Softmax and the like."""
+"""Activation functions: Relu, Gelu, Softmax and others."""

@@ -18,27 +18,29 @@ from ovgpu.types import Type
 
 
 class Activation(Unary):
-    """Of any numbers; integers are computed in floating point and rounded."""
+    """Base of activations of any number type; integers are computed in floating point and rounded."""
 
     types = "number"
     floating = True
 
 
 class FloatActivation(Unary):
+    """Base of activations of floating-point types only."""
+
     types = "real"
 
 
 class Parametrised(Elementwise):
-    """``x`` with parameters in further inputs, of one element each; the output has the shape of ``x``."""
+    """Base of activations of ``x`` with one-element parameters as further inputs; the output has the shape of ``x``."""
 
     types = "real"
 
     def infer(self, x: Spec, *parameters: Spec | None) -> tuple[Spec, ...]:
         self.check_inputs(1 + len(parameters))
-        given = [p for p in parameters if p is not None]
-        kind = merge_types([x, *given])
+        present = [p for p in parameters if p is not None]
+        kind = merge_types([x, *present])
         self.check_type(kind)
-        for p, name in zip(given, ("second", "third")):
+        for p, name in zip(present, ("second", "third")):
             for extent in p.shape or ():
                 same(extent, 1, f"the {name} input must be a scalar, but it has an axis of {{0}} elements")
         return (Spec(kind, x.shape),)
@@ -50,8 +52,10 @@ class Parametrised(Elementwise):
 
 # ---- rectifiers
 
-@op("Relu", "opset1", aliases=["ReLU"])
+@op("Relu", "opset1", "activation/relu-1", aliases=["ReLU"])
 class Relu(Unary):
+    """``max(x, 0)``."""
+
     types = "number"
     cuda_expr = "x > 0 || x != x ? x : T(0)"
 
@@ -60,16 +64,16 @@ class Relu(Unary):
 
 
 def _maybe_channels(x: Sequence[Int], slope: Sequence[Int]) -> bool:
-    """Whether the slope may be one of axis 1, as far as the extents are known."""
+    """Return whether the slope may hold one value per channel (axis 1), as far as the extents are known."""
     if len(slope) != 1 or len(x) < 2:
         return False
     return isinstance(slope[0], Sym) or isinstance(x[1], Sym) or slope[0] == x[1]
 
 
-@op("PRelu", "opset1", aliases=["PReLU"])
+@op("PRelu", "opset1", "activation/prelu-1", aliases=["PReLU"])
 class PRelu(Elementwise):
-    """``x`` where it is not negative, else ``slope * x``. A slope of one axis with the length of axis 1 of
-    ``x`` belongs to that axis; any other broadcasts to ``x`` by NumPy's rules."""
+    """``x`` where it is not negative, else ``slope * x``. A 1-D slope as long as axis 1 of ``x`` holds one value per
+    channel; any other slope broadcasts to ``x`` by NumPy's rules."""
 
     types = "number"
     cuda_expr = "x < 0 ? slope * x : x"
@@ -92,12 +96,12 @@ class PRelu(Elementwise):
             return x, slope.reshape(slope.shape + (1,) * (x.ndim - 2))
         extra = slope.ndim - x.ndim  # leading axes of extent 1
         for a, b in zip(reversed(slope.shape), reversed(x.shape)):
-            if a not in (1, b):  # of a slope that could have been one of channels, until its length was known
+            if a not in (1, b):  # `infer` skips this check while the slope may be one of channels
                 raise OpError(f"the slope's dimension {a} does not broadcast to {b}")
         return x, slope.reshape(slope.shape[max(extra, 0):])
 
 
-@op("Elu", "opset1")
+@op("Elu", "opset1", "activation/elu-1")
 class Elu(Activation):
     """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
 
@@ -109,12 +113,12 @@ class Elu(Activation):
         negative = xp.expm1(xp.minimum(x, 0))
         if self.alpha != 1:
             negative = negative * self.alpha
-        if 0 <= self.alpha <= 1:  # then expm1(x) >= x: the greater one is the right one
+        if 0 <= self.alpha <= 1:  # then alpha * expm1(x) >= x for x < 0, so the maximum picks the right branch
             return xp.maximum(x, negative)
         return negative + xp.maximum(x, 0)
 
 
-@op("Selu", "opset1")
+@op("Selu", "opset1", "activation/selu-1")
 class Selu(Parametrised):
     """``lambda * x`` where positive, else ``lambda * alpha * (exp(x) - 1)``."""
 
@@ -124,11 +128,11 @@ class Selu(Parametrised):
         return (xp.expm1(xp.minimum(x, 0)) * alpha + xp.maximum(x, 0)) * lambda_
 
 
-@op("Clamp", "opset1")
+@op("Clamp", "opset1", "activation/clamp-1")
 class Clamp(Unary):
-    """Between ``min`` and ``max``; for integers these are rounded inwards.
+    """``x`` limited to [``min``, ``max``]; for integers the bounds are rounded inwards.
 
-    With no integer between them it is ``max``, by the specification's min(max(x, min), max)."""
+    If no integer lies between them, the result is ``max``, by the specification's min(max(x, min), max)."""
 
     min: float
     max: float
@@ -144,8 +148,8 @@ class Clamp(Unary):
         if dtype.kind == "f":
             return self.min, self.max
         info = np.iinfo(dtype)
-        low, high = (max(info.min, min(info.max, _integer(bound, rounded)))
-                     for bound, rounded in ((self.min, math.ceil), (self.max, math.floor)))
+        low, high = (max(info.min, min(info.max, _round_if_finite(bound, rounding)))
+                     for bound, rounding in ((self.min, math.ceil), (self.max, math.floor)))
         return min(low, high), high
 
     def fn(self, xp: Any, x: Any) -> Any:
@@ -160,45 +164,53 @@ class Clamp(Unary):
         return f"x < {least} ? {least} : x > {most} ? {most} : x"
 
 
-def _integer(value: float, rounded: Any) -> Any:
-    return rounded(value) if math.isfinite(value) else value
+def _round_if_finite(value: float, rounding: Any) -> Any:
+    return rounding(value) if math.isfinite(value) else value
 
 
 # ---- sigmoids
 
-@op("Sigmoid", "opset1")
+@op("Sigmoid", "opset1", "activation/sigmoid-1")
 class Sigmoid(Activation):
+    """``1 / (1 + exp(-x))``."""
+
     cuda_expr = "T(1) / (T(1) + exp(-x))"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.reciprocal(xp.exp(-x) + 1)
 
 
-@op("HardSigmoid", "opset1")
+@op("HardSigmoid", "opset1", "activation/hard-sigmoid-1")
 class HardSigmoid(Parametrised):
+    """``alpha * x + beta``, limited to [0, 1]."""
+
     cuda_expr = "alpha * x + beta < 0 ? T(0) : alpha * x + beta > 1 ? T(1) : alpha * x + beta"
 
     def fn(self, xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
         return xp.maximum(xp.minimum(x * alpha + beta, 1), 0)
 
 
-@op("HSigmoid", "opset5")
+@op("HSigmoid", "opset5", "activation/hsigmoid-5")
 class HSigmoid(Activation):
+    """``min(max(x + 3, 0), 6) / 6``."""
+
     cuda_expr = "x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6
 
 
-@op("HSwish", "opset4")
+@op("HSwish", "opset4", "activation/hswish-4")
 class HSwish(Activation):
+    """``x * min(max(x + 3, 0), 6) / 6``."""
+
     cuda_expr = "x * (x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6))"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6 * x
 
 
-@op("Swish", "opset4")
+@op("Swish", "opset4", "activation/swish-4")
 class Swish(Parametrised):
     """``x * sigmoid(beta * x)``."""
 
@@ -210,9 +222,9 @@ class Swish(Parametrised):
 
 # ---- smooth rectifiers
 
-@op("SoftPlus", "opset4")
+@op("SoftPlus", "opset4", "activation/softplus-4")
 class SoftPlus(FloatActivation):
-    """``log(1 + exp(x))``, which is ``x`` for large x."""
+    """``log(1 + exp(x))``, computed as ``x`` for large x."""
 
     cuda_expr = "x > T(40) ? x : log1p(exp(x))"
 
@@ -220,9 +232,9 @@ class SoftPlus(FloatActivation):
         return xp.maximum(xp.log1p(xp.exp(xp.minimum(x, 40))), x)
 
 
-@op("Mish", "opset4")
+@op("Mish", "opset4", "activation/mish-4")
 class Mish(FloatActivation):
-    """``x * tanh(softplus(x))``; for e = exp(x) the tanh is (e*e + 2e) / (e*e + 2e + 2), and 1 from 20 on."""
+    """``x * tanh(softplus(x))``; for e = exp(x) the tanh is (e*e + 2e) / (e*e + 2e + 2), 1 from x = 20 on."""
 
     cuda_expr = "x > T(20) ? x : x * (exp(x) * (exp(x) + T(2)) / (exp(x) * (exp(x) + T(2)) + T(2)))"
 
@@ -232,36 +244,38 @@ class Mish(FloatActivation):
         return n / (n + 2) * x
 
 
-@op("SoftSign", "opset9")
+@op("SoftSign", "opset9", "activation/softsign-9")
 class SoftSign(FloatActivation):
+    """``x / (1 + abs(x))``."""
+
     cuda_expr = "x / (T(1) + fabs(x))"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return x / (xp.abs(x) + 1)
 
 
-# logit(Phi(x)) / x over x**2, where Phi is the normal distribution (fit: 7e-8 of the value of Gelu)
-_LOGIT = (1.5957689418323504113, 0.0726680149874902418, -0.000066060015665033028418,
-          -0.00011051114806823735554, 7.94014702057917013e-6, -2.6692575322529890602e-7,
-          3.6107117898561479859e-9)
+# Polynomial coefficients of logit(Phi(x)) / x in x**2, where Phi is the normal CDF (fit error: 7e-8 of Gelu's value)
+_LOGIT_COEFFICIENTS = (1.5957689418323504113, 0.0726680149874902418, -0.000066060015665033028418,
+                       -0.00011051114806823735554, 7.94014702057917013e-6, -2.6692575322529890602e-7,
+                       3.6107117898561479859e-9)
 
 
 def gelu_erf(xp: Any, x: Any) -> Any:
-    """``x * Phi(x)``, as ``x * sigmoid(x * polynomial(x**2))`` in f32: half the operations of an erf."""
+    """Return ``x * Phi(x)``; below f64 as ``x * sigmoid(x * polynomial(x**2))``, half the operations of an erf."""
     if x.dtype == np.float64:
         return (erf(xp, x * math.sqrt(0.5)) + 1) * x * 0.5
-    return x / (xp.exp(polynomial(xp.square(x), [-c for c in _LOGIT]) * x) + 1)
+    return x / (xp.exp(polynomial(xp.square(x), [-c for c in _LOGIT_COEFFICIENTS]) * x) + 1)
 
 
 def gelu_tanh(xp: Any, x: Any) -> Any:
-    """``0.5 * x * (1 + tanh(u))``, ``u = sqrt(2 / pi) * (x + 0.044715 * x**3)``; that is x * sigmoid(2u)."""
+    """Return ``0.5 * x * (1 + tanh(u))`` as x * sigmoid(2u), with ``u = sqrt(2 / pi) * (x + 0.044715 * x**3)``."""
     slope = -2 * math.sqrt(2 / math.pi)
     return x / (xp.exp((xp.square(x) * (0.044715 * slope) + slope) * x) + 1)
 
 
-@op("Gelu", "opset2")
+@op("Gelu", "opset2", "activation/gelu-2")
 class Gelu(FloatActivation):
-    """``x * Phi(x)``, by the error function."""
+    """``x * Phi(x)``, where Phi is the normal CDF, by the error function."""
 
     cuda_expr = "T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)))"
 
@@ -269,9 +283,9 @@ class Gelu(FloatActivation):
         return gelu_erf(xp, x)
 
 
-@op("Gelu", "opset7")
+@op("Gelu", "opset7", "activation/gelu-7")
 class Gelu7(Gelu):
-    """Adds the approximation by tanh."""
+    """Gelu-2 with the choice of the tanh approximation."""
 
     approximation_mode: Literal["erf", "tanh"] = "erf"
 

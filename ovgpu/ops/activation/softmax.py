@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax."""
+"""Softmax and LogSoftmax along an axis."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product
 from ovgpu.types import Type
 
-ONE_PASS_ELEMENTS = 4096  # elements: too few for more than one pass over them to pay
-NEAR = 60.0  # exp(-60) is far from the smallest f32
+ONE_PASS_ELEMENTS = 4096  # with fewer elements, further passes over them do not pay
+MAX_SHARED_RANGE = 60.0  # of values that share one bound: exp(-60) is far above the smallest f32
 
 
 def block_rows(rows: Int, columns: Int) -> Int:
-    """How many rows to work on at a time, so that they stay in cache."""
+    """Return how many rows to work on at a time so that they stay in cache."""
     return minimum(rows, maximum(TILE // maximum(columns, 1), 1))
 
 
 class _Softmax(Op):
-    """Base: ``x [...] -> [...]`` of a real type, normalised along ``axis``."""
+    """Base of softmax ops: ``x [...] -> [...]`` of a real type, normalised along ``axis``."""
 
     axis: int = 1
 
@@ -99,28 +99,31 @@ class _Softmax(Op):
             return NotImplemented
         if x.size == 0:
             return None
-        if x.ndim == 0 and not self.log:  # 1, whatever it is
+        if x.ndim == 0 and not self.log:  # the softmax of a scalar is always 1
             k.copy(np.ones((), x.dtype), out)
             return None
         x, out = (a.reshape(1) if a.ndim == 0 else a for a in (x, out))
         axis = self.normalized_axis(x.ndim)
         n, stride = x.shape[axis], prod(x.shape[axis + 1 :])
         columns = x.size // n
-        chosen = f"{k.c_type(x.dtype)}, {str(self.log).lower()}"
-        found = launch.registers(x, out, columns, n) if stride == 1 else None
+        template_arguments = f"{k.c_type(x.dtype)}, {str(self.log).lower()}"
+        found = launch.registers(k.multiprocessors, x, out, columns, n) if stride == 1 else None
         if found is not None:
             block, vector, vectors = found
-            k.kernel("softmax.cu", f"softmax_rows<{chosen}, {vector}, {vectors}>",
+            k.kernel("softmax.cu", f"softmax_rows<{template_arguments}, {vector}, {vectors}>",
                      (launch.ceildiv(columns, block[1]),), block, (x, out, np.uint32(columns), np.uint32(n)))
             return None
-        block = launch.column_block(columns, n) if stride > 1 else (1, launch.THREADS)
-        k.kernel("softmax.cu", f"softmax_columns<{chosen}>", (launch.ceildiv(columns, block[0]),), block,
+        block = launch.column_block(k.multiprocessors, columns, n) if stride > 1 else (1, launch.THREADS)
+        k.kernel("softmax.cu", f"softmax_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),), block,
                  (x, out, np.uint32(columns), np.uint32(n), np.uint32(stride)), 8 * block[0] * block[1])
         return None
 
 
 def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -> None:
-    """Softmax along any axis into ``out``; with ``scratch``, its logarithm."""
+    """Write the softmax of ``x`` along ``axis`` into ``out``; with ``scratch``, its logarithm.
+
+    x, out, scratch: [...]; statistics: the same shape, with extent 1 along ``axis``.
+    """
     np.maximum.reduce(x, axis, out=statistics, keepdims=True)
     np.subtract(x, statistics, out)
     exponential = np.exp(out, out if scratch is None else scratch)
@@ -132,7 +135,7 @@ def softmax(x: Any, out: Any, axis: int, statistics: Any, scratch: Any = None) -
 
 
 def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scratch: Any = None) -> None:
-    """`softmax` of every row, a block of rows that stays in cache after the other.
+    """Write the `softmax` of every row, in blocks of rows that stay in cache.
 
     x, out: [M, N], contiguous; column: N ones; statistics: [block, 1]; index: [block]; scratch: [block, N].
     """
@@ -150,29 +153,32 @@ def softmax_rows(x: Any, out: Any, column: Any, statistics: Any, index: Any, scr
 
 
 def shift_rows(x: Any, out: Any, bound: Any, index: Any) -> None:
-    """``out = x - bound`` with an upper ``bound`` [M, 1] of every row of x [M, N]: exp cannot overflow."""
+    """Write an upper ``bound`` [M, 1] of every row of x [M, N], and ``out = x - bound``, whose exp cannot overflow.
+
+    index: [M] integers, scratch.
+    """
     if x.size < ONE_PASS_ELEMENTS:
         np.maximum.reduce(x, 1, out=bound, keepdims=True)
-    elif (highest := x.max()) - x.min() < NEAR:  # one bound serves all rows, and nothing underflows
+    elif (highest := x.max()) - x.min() < MAX_SHARED_RANGE:  # one bound serves all rows, and nothing underflows
         bound.fill(highest)
         np.subtract(x, highest, out)
         return
     else:  # an argmax over rows is several times faster than a maximum
         np.argmax(x, 1, index)
-        np.add(index, _starts(*x.shape), index)
+        np.add(index, _row_starts(*x.shape), index)
         np.take(x.reshape(-1), index, out=bound[:, 0], mode="clip")
     np.subtract(x, bound, out)
 
 
 @lru_cache(maxsize=64)
-def _starts(rows: int, columns: int) -> Any:
-    """Where the rows of a matrix begin."""
+def _row_starts(rows: int, columns: int) -> Any:
+    """Return the offsets in elements at which the rows of a matrix begin."""
     return np.arange(0, rows * columns, columns)
 
 
-@op("Softmax", "opset1", aliases=["SoftMax"])
+@op("Softmax", "opset1", "activation/softmax-1", aliases=["SoftMax"])
 class Softmax(_Softmax):
-    """Softmax-1: ``axis`` counts from the front."""
+    """Softmax-1: ``axis`` counts from the front and must not be negative."""
 
     def normalized_axis(self, rank: int) -> int:
         if self.axis < 0:
@@ -180,13 +186,13 @@ class Softmax(_Softmax):
         return super().normalized_axis(rank)
 
 
-@op("Softmax", "opset8", aliases=["SoftMax"])
+@op("Softmax", "opset8", "activation/softmax-8", aliases=["SoftMax"])
 class Softmax8(_Softmax):
-    """Softmax-8: ``axis`` may count from the end."""
+    """Softmax-8: a negative ``axis`` counts from the end."""
 
 
-@op("LogSoftmax", "opset5")
+@op("LogSoftmax", "opset5", "activation/log-soft-max-5")
 class LogSoftmax(_Softmax):
-    """The logarithm of the softmax along ``axis``."""
+    """Logarithm of the softmax along ``axis``."""
 
     log = True

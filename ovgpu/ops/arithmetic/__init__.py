@@ -1,1 +1,1 @@
-"""Arithmetic on elements, and trigonometry."""
+"""Elementwise arithmetic and trigonometry."""

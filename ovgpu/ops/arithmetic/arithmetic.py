@@ -1,6 +1,6 @@
-"""Arithmetic, rounding and the common functions of one and two tensors.
+"""Arithmetic, rounding and common functions of one and two tensors.
 
-Integers wrap around on overflow. An integer divided by zero is 0, where the specification has no answer.
+Integers wrap around on overflow. An integer divided by zero gives 0; the specification does not define it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,54 @@ from ovgpu.types import Type
 
 
 class Arithmetic(Binary):
+    """Base of binary ops on any number type."""
+
     types = "number"
 
 
-@op("Add", "opset1")
+@op("Add", "opset1", "arithmetic/add-1")
 class Add(Arithmetic):
+    """``a + b``."""
+
     cuda_expr = "a + b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a + b
 
 
-@op("Subtract", "opset1")
+@op("Subtract", "opset1", "arithmetic/subtract-1")
 class Subtract(Arithmetic):
+    """``a - b``."""
+
     cuda_expr = "a - b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a - b
 
 
-@op("Multiply", "opset1")
+@op("Multiply", "opset1", "arithmetic/multiply-1")
 class Multiply(Arithmetic):
+    """``a * b``."""
+
     cuda_expr = "a * b"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a * b
 
 
-@op("SquaredDifference", "opset1")
+@op("SquaredDifference", "opset1", "arithmetic/squared-difference-1")
 class SquaredDifference(Arithmetic):
+    """``(a - b) ** 2``."""
+
     cuda_expr = "(a - b) * (a - b)"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.square(a - b)
 
 
-@op("Maximum", "opset1")
+@op("Maximum", "opset1", "arithmetic/maximum-1")
 class Maximum(Arithmetic):
-    """NaN if either is NaN."""
+    """The greater of ``a`` and ``b``; NaN if either is NaN."""
 
     cuda_expr = "a > b || a != a ? a : b"
 
@@ -65,9 +75,9 @@ class Maximum(Arithmetic):
         return maximum(a, b)
 
 
-@op("Minimum", "opset1")
+@op("Minimum", "opset1", "arithmetic/minimum-1")
 class Minimum(Arithmetic):
-    """NaN if either is NaN."""
+    """The smaller of ``a`` and ``b``; NaN if either is NaN."""
 
     cuda_expr = "a < b || a != a ? a : b"
 
@@ -80,14 +90,14 @@ class Minimum(Arithmetic):
 
 # ---- division
 
-def _positive(a: Int, b: Int) -> bool:
-    """Whether truncation and floor are the same: a >= 0 and b > 0."""
+def _truncation_is_floor(a: Int, b: Int) -> bool:
+    """Return whether truncated and floor division are known to agree: a >= 0 and b > 0."""
     return bounds(a)[0] >= 0 and bounds(b)[0] > 0
 
 
-@op("Divide", "opset1")
+@op("Divide", "opset1", "arithmetic/divide-1")
 class Divide(Arithmetic):
-    """Integers are divided with floor if ``m_pythondiv``, else truncated."""
+    """``a / b``; the quotient of integers is floored if ``m_pythondiv``, else truncated."""
 
     m_pythondiv: bool = True
 
@@ -99,7 +109,7 @@ class Divide(Arithmetic):
     def symbolic(self, a: Any, b: Any) -> Any:
         if not isinstance(b, Sym) and b == 0:
             return 0
-        return a // b if self.m_pythondiv or _positive(a, b) else apply("truncdiv", a, b)
+        return a // b if self.m_pythondiv or _truncation_is_floor(a, b) else apply("truncdiv", a, b)
 
     def cuda_expression(self, kind: Type) -> str:
         if kind.is_real():
@@ -111,9 +121,9 @@ class Divide(Arithmetic):
         return "b == 0 ? T(0) : T(a / b)"
 
 
-@op("Mod", "opset1")
+@op("Mod", "opset1", "arithmetic/mod-1")
 class Mod(Arithmetic):
-    """The remainder of truncated division: it has the sign of the dividend."""
+    """Remainder of truncated division, with the sign of the dividend."""
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.fmod(a, b)
@@ -121,7 +131,7 @@ class Mod(Arithmetic):
     def symbolic(self, a: Any, b: Any) -> Any:
         if not isinstance(b, Sym) and b == 0:
             return 0
-        return a % b if _positive(a, b) else apply("fmod", a, b)
+        return a % b if _truncation_is_floor(a, b) else apply("fmod", a, b)
 
     def cuda_expression(self, kind: Type) -> str:
         if kind.is_real():
@@ -129,9 +139,9 @@ class Mod(Arithmetic):
         return "b == 0 || b == T(-1) ? T(0) : T(a % b)" if kind.is_signed() else "b == 0 ? T(0) : T(a % b)"
 
 
-@op("FloorMod", "opset1")
+@op("FloorMod", "opset1", "arithmetic/floormod-1")
 class FloorMod(Arithmetic):
-    """The remainder of floor division: it has the sign of the divisor."""
+    """Remainder of floor division, with the sign of the divisor."""
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.remainder(a, b)
@@ -147,9 +157,9 @@ class FloorMod(Arithmetic):
         return "b == 0 ? T(0) : T(a % b)"
 
 
-@op("Power", "opset1")
+@op("Power", "opset1", "arithmetic/power-1")
 class Power(Arithmetic):
-    """Integers to a negative power are truncated: 0, but for 1 and -1."""
+    """``a ** b``; integers to a negative power are truncated to 0, except for 1 and -1."""
 
     supports_symbolic = False
 
@@ -160,18 +170,22 @@ class Power(Arithmetic):
         return xp.where(b < 0, units, xp.power(a, xp.maximum(b, 0)))
 
     def cuda_expression(self, kind: Type) -> str:
-        # pow of doubles would not do: on a card it may fall just short of an integer, which is then cut off to one less
+        # not pow of doubles: on a GPU it may fall just short of an integer, and truncation would give one less
         return "pow(a, b)" if kind.is_real() else "integer_power(a, b)"
 
 
 # ---- one tensor
 
 class Number(Unary):
+    """Base of unary ops on any number type."""
+
     types = "number"
 
 
-@op("Negative", "opset1")
+@op("Negative", "opset1", "arithmetic/negative-1")
 class Negative(Number):
+    """``-x``."""
+
     supports_symbolic = True
     cuda_expr = "-x"
 
@@ -179,8 +193,10 @@ class Negative(Number):
         return -x
 
 
-@op("Abs", "opset1")
+@op("Abs", "opset1", "arithmetic/abs-1")
 class Abs(Number):
+    """Absolute value of ``x``."""
+
     supports_symbolic = True
 
     def fn(self, xp: Any, x: Any) -> Any:
@@ -193,9 +209,9 @@ class Abs(Number):
         return "abs(x)" if kind.is_signed() else "x"
 
 
-@op("Sign", "opset1")
+@op("Sign", "opset1", "arithmetic/sign-1")
 class Sign(Number):
-    """-1, 0 or 1; NaN of NaN."""
+    """-1, 0 or 1, the sign of ``x``; NaN for NaN."""
 
     cuda_expr = "x > 0 ? T(1) : x < 0 ? T(-1) : x == x ? T(0) : x"
 
@@ -204,7 +220,7 @@ class Sign(Number):
 
 
 class Rounding(Number):
-    """Leaves integers as they are."""
+    """Base of rounding ops, which leave integers as they are."""
 
     supports_symbolic = True
     cuda_function: ClassVar[str]
@@ -216,25 +232,29 @@ class Rounding(Number):
         return f"{self.cuda_function}(x)" if kind.is_real() else "x"
 
 
-@op("Floor", "opset1")
+@op("Floor", "opset1", "arithmetic/floor-1")
 class Floor(Rounding):
+    """The greatest integer not above ``x``."""
+
     cuda_function = "floor"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.floor(x) if x.dtype.kind == "f" else x
 
 
-@op("Ceiling", "opset1")
+@op("Ceiling", "opset1", "arithmetic/ceiling-1")
 class Ceiling(Rounding):
+    """The smallest integer not below ``x``."""
+
     cuda_function = "ceil"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.ceil(x) if x.dtype.kind == "f" else x
 
 
-@op("Round", "opset5")
+@op("Round", "opset5", "arithmetic/round-5")
 class Round(Rounding):
-    """To the nearest integer; a half goes to the even one, or away from zero. Booleans are taken too."""
+    """The integer nearest to ``x``; a half goes to the even one, or away from zero. Booleans are accepted too."""
 
     mode: Literal["half_to_even", "half_away_from_zero"] = "half_to_even"
 
@@ -245,7 +265,7 @@ class Round(Rounding):
             return x
         if self.mode == "half_to_even":
             return xp.rint(x)
-        # the number below a half: 0.49999997 + 0.5 would be 1
+        # add the largest number below a half: 0.49999997 + 0.5 would round to 1
         half = float(np.nextafter(x.dtype.type(0.5), x.dtype.type(0)))
         return xp.trunc(x + xp.copysign(half, x))
 
@@ -256,45 +276,55 @@ class Round(Rounding):
 
 
 class Function(Number):
-    """A function of floating-point numbers."""
+    """Base of functions that are computed in floating point."""
 
     floating = True
 
 
-@op("Sqrt", "opset1")
+@op("Sqrt", "opset1", "arithmetic/sqrt-1")
 class Sqrt(Function):
+    """Square root of ``x``."""
+
     cuda_expr = "sqrt(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.sqrt(x)
 
 
-@op("Exp", "opset1")
+@op("Exp", "opset1", "activation/exp-1")
 class Exp(Function):
+    """``e ** x``."""
+
     cuda_expr = "exp(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.exp(x)
 
 
-@op("Log", "opset1")
+@op("Log", "opset1", "arithmetic/log-1")
 class Log(Function):
+    """Natural logarithm of ``x``."""
+
     cuda_expr = "log(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.log(x)
 
 
-@op("Erf", "opset1")
+@op("Erf", "opset1", "arithmetic/erf-1")
 class Erf(Function):
+    """Gauss error function of ``x``."""
+
     cuda_expr = "erf(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return erf(xp, x)
 
 
-@op("ErfInv", "opset17")
+@op("ErfInv", "opset17", "arithmetic/erfinv-17")
 class ErfInv(Unary):
+    """Inverse of the error function; floating-point types only."""
+
     types = "real"
     cuda_expr = "erfinv(x)"
 

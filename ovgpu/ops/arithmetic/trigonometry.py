@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions of one tensor."""
+"""Trigonometric and hyperbolic functions; angles are in radians."""
 
 from __future__ import annotations
 
@@ -9,111 +9,135 @@ from ovgpu.ops.base.op import op
 
 
 class Function(Unary):
-    """A function of floating-point numbers."""
+    """Base of functions that are computed in floating point."""
 
     types = "number"
     floating = True
 
 
-@op("Sin", "opset1")
+@op("Sin", "opset1", "arithmetic/sin-1")
 class Sin(Function):
+    """Sine of ``x``."""
+
     cuda_expr = "sin(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.sin(x)
 
 
-@op("Cos", "opset1")
+@op("Cos", "opset1", "arithmetic/cos-1")
 class Cos(Function):
+    """Cosine of ``x``."""
+
     cuda_expr = "cos(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.cos(x)
 
 
-@op("Tan", "opset1")
+@op("Tan", "opset1", "arithmetic/tan-1")
 class Tan(Function):
+    """Tangent of ``x``."""
+
     cuda_expr = "tan(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.tan(x)
 
 
-@op("Asin", "opset1")
+@op("Asin", "opset1", "arithmetic/asin-1")
 class Asin(Function):
+    """Inverse sine of ``x``."""
+
     cuda_expr = "asin(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arcsin(x)
 
 
-@op("Acos", "opset1")
+@op("Acos", "opset1", "arithmetic/acos-1")
 class Acos(Function):
+    """Inverse cosine of ``x``."""
+
     cuda_expr = "acos(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arccos(x)
 
 
-@op("Atan", "opset1")
+@op("Atan", "opset1", "arithmetic/atan-1")
 class Atan(Function):
+    """Inverse tangent of ``x``."""
+
     cuda_expr = "atan(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arctan(x)
 
 
-@op("Sinh", "opset1")
+@op("Sinh", "opset1", "arithmetic/sinh-1")
 class Sinh(Function):
+    """Hyperbolic sine of ``x``."""
+
     cuda_expr = "sinh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.sinh(x)
 
 
-@op("Cosh", "opset1")
+@op("Cosh", "opset1", "arithmetic/cosh-1")
 class Cosh(Function):
+    """Hyperbolic cosine of ``x``."""
+
     cuda_expr = "cosh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.cosh(x)
 
 
-@op("Tanh", "opset1")
+@op("Tanh", "opset1", "arithmetic/tanh-1")
 class Tanh(Function):
+    """Hyperbolic tangent of ``x``."""
+
     cuda_expr = "tanh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.tanh(x)
 
 
-@op("Asinh", "opset4")
+@op("Asinh", "opset4", "arithmetic/asinh-3")
 class Asinh(Function):
+    """Inverse hyperbolic sine of ``x``."""
+
     cuda_expr = "asinh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arcsinh(x)
 
 
-@op("Acosh", "opset4")
+@op("Acosh", "opset4", "arithmetic/acosh-3")
 class Acosh(Function):
+    """Inverse hyperbolic cosine of ``x``."""
+
     cuda_expr = "acosh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arccosh(x)
 
 
-@op("Atanh", "opset4")
+@op("Atanh", "opset4", "arithmetic/atanh-3")
 class Atanh(Function):
+    """Inverse hyperbolic tangent of ``x``."""
+
     cuda_expr = "atanh(x)"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.arctanh(x)
 
 
-@op("Atan2", "opset17")
+@op("Atan2", "opset17", "arithmetic/atan2-17")
 class Atan2(Binary):
-    """The angle of the point (x, y), in [-pi, pi]."""
+    """Angle of the point (x, y) in radians, in [-pi, pi]."""
 
     types = "real"
     supports_symbolic = False

@@ -1,4 +1,4 @@
-"""Scaled dot product attention."""
+"""Scaled dot-product attention, also to the valid part of a KV cache."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ovgpu.ops.reduction import is_float, ones
 from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
-SCORES = 1 << 18  # elements: up to so many scores of all heads are worked on at once
-BLOCK = 1 << 20  # scores of one head that are, if there are more: BLAS likes many rows more than scores in L2
-STEP = 1 << 15  # scores of a decoder's step up to which it is one call
-MANY = 32  # queries per head, from which on it pays to bound the scores beforehand
+SCORES_AT_ONCE = 1 << 18  # scores of all heads, up to which they are computed at once
+BLOCK_SCORES = 1 << 20  # scores of one head per block otherwise: to BLAS, many rows matter more than scores in L2
+DECODE_STEP_SCORES = 1 << 15  # scores up to which attention of a decode step is one call
+MIN_BOUNDED_QUERIES = 32  # queries per head from which on bounding the scores beforehand pays
 # Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
-EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
-BOUND = 50.0  # exp of this, and of its negative, is far from the limits of f32
+USE_EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
+MAX_EXPONENT = 50.0  # exp of this and of its negative is far from the limits of f32
 
 
-@op("ScaledDotProductAttention", "opset13")
+@op("ScaledDotProductAttention", "opset13", "sequence/scaled-dot-product-attention")
 class ScaledDotProductAttention(Op):
     """``softmax(q k^T scale + mask) v``.
 
-    q [..., L, E], k [..., S, E], v [..., S, Ev], mask [..., L or 1, S] (added; or boolean, where to attend)
-    or a scalar (none), scale [] or [1], sink [..., L or 1, 1] -> [..., L, Ev], all of one real type but for a
-    boolean mask; batch axes broadcast. Without ``scale`` it is 1 / sqrt(E). A sink is one more score per row,
-    which takes part in the softmax and attends to nothing. ``causal`` lets row i attend to the keys 0..i and
-    ignores the mask.
+    q [..., L, E], k [..., S, E], v [..., S, Ev], mask [..., L or 1, S], scale [] or [1], sink [..., L or 1, 1] ->
+    [..., L, Ev], all of one real type except a boolean mask; batch axes broadcast. A boolean mask is true where to
+    attend, any other is added to the scores, and a scalar stands for no mask. The default of ``scale`` is 1 / sqrt(E).
+    A sink is one more score per row, which takes part in the softmax and attends to nothing. With ``causal``, row i
+    attends to the keys 0..i, and the mask is ignored.
     """
 
     causal: bool = False
@@ -51,8 +51,8 @@ class ScaledDotProductAttention(Op):
 
     def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
               sink: Spec | None = None) -> tuple[Spec, ...]:
-        given = [s for s in (q, k, v, mask, scale, sink) if s is not None]
-        real = [s for s in given if s is not mask or s.type != Type.boolean]
+        operands = [s for s in (q, k, v, mask, scale, sink) if s is not None]
+        real = [s for s in operands if s is not mask or s.type != Type.boolean]
         for spec in real:
             check_real(spec.type)
         kind = merge_types(real)
@@ -64,7 +64,7 @@ class ScaledDotProductAttention(Op):
         return (Spec(kind, self.shape(q.shape, k.shape, v.shape, self.mask(mask), sink)),)
 
     def mask(self, mask: Any) -> Any:
-        """The mask (spec or array), None where it is ignored or says that there is none."""
+        """Return the mask (spec or array); None if it is ignored, or a scalar, which stands for no mask."""
         return None if self.causal or mask is None or mask.shape == () else mask
 
     def shape(self, q: Shape, k: Shape, v: Shape, mask: Spec | None, sink: Spec | None) -> Shape:
@@ -87,8 +87,8 @@ class ScaledDotProductAttention(Op):
             if len(sink.shape) != len(q):
                 raise OpError(f"the sink must have rank {len(q)}, not {len(sink.shape)}")
             same(sink.shape[-1], 1, "the sink must have one column, not {0}")
-            for dim, wanted in zip(sink.shape, (*batch, rows)):
-                onto(dim, wanted, "the sink's dimension {0} cannot be broadcast to {1}")
+            for dim, extent in zip(sink.shape, (*batch, rows)):
+                onto(dim, extent, "the sink's dimension {0} cannot be broadcast to {1}")
         return (*batch, rows, v[-1])
 
     def evaluate(self, xp: Any, q: Any, k: Any, v: Any, mask: Any = None, scale: Any = None,
@@ -118,9 +118,9 @@ class ScaledDotProductAttention(Op):
         keys = k.shape[-2]
         needed: Workspace = (
             (kind, (product(q.shape),)),
-            (kind, (minimum(rows * keys, maximum(keys, BLOCK)),)),
-            (kind, (minimum(rows, BLOCK),)),
-            (kind, (minimum(rows, BLOCK),)),
+            (kind, (minimum(rows * keys, maximum(keys, BLOCK_SCORES)),)),
+            (kind, (minimum(rows, BLOCK_SCORES),)),
+            (kind, (minimum(rows, BLOCK_SCORES),)),
             (Type.i64, (minimum(rows, TILE),)),
             (kind, (1,)),
         )
@@ -136,22 +136,22 @@ class ScaledDotProductAttention(Op):
         if mask is not None and mask.dtype not in (bool, q.dtype):
             return NotImplemented
         if (q.shape[-2] == 1 == key.shape[-3] == v.shape[-3] and q.ndim == out.ndim and not self.causal
-                and _shares(mask) and _shares(sink)):
-            # heads that share their keys are queries of one head
+                and _is_shared(mask) and _is_shared(sink)):
+            # heads that share their keys become queries of one head (multi-query attention)
             q, out = q.swapaxes(-2, -3), out.swapaxes(-2, -3)
         scaled = workspace[0].reshape(q.shape)
         factor = 1 / sqrt(q.shape[-1]) if scale is None else scale.reshape(())
         rows, keys = out.size // out.shape[-1], key.shape[-2]
         plain = sink is None and not self.causal and (mask is None or mask.dtype != bool)
-        few = STEP if inputs[0].shape[-2] == 1 else ONE_PASS_ELEMENTS
-        if plain and rows * keys < few and q.shape[-2] == out.shape[-2]:
+        one_call_scores = DECODE_STEP_SCORES if inputs[0].shape[-2] == 1 else ONE_PASS_ELEMENTS
+        if plain and rows * keys < one_call_scores and q.shape[-2] == out.shape[-2]:
             shape = out.shape[:-1]
             scores = workspace[1][: rows * keys].reshape(*shape, keys)
             highest, total = workspace[2][:rows].reshape(*shape, 1), workspace[3][:rows].reshape(*shape, 1)
             k(attend_few, q, factor, scaled, key.swapaxes(-1, -2), scores, mask, highest, total, v, out)
             return None
-        many = out.shape[-2] >= MANY
-        exp = np.exp2 if EXP2 and many and mask is None and sink is None and not self.causal else np.exp
+        many = out.shape[-2] >= MIN_BOUNDED_QUERIES
+        exp = np.exp2 if USE_EXP2 and many and mask is None and sink is None and not self.causal else np.exp
         k(np.multiply, q, factor, scaled)
         if exp is np.exp2:
             k(np.multiply, scaled, log2(e), scaled)
@@ -159,19 +159,19 @@ class ScaledDotProductAttention(Op):
             hidden = workspace[6][: mask.size].reshape(mask.shape)
             k(np.logical_not, mask, hidden)
             mask = hidden
-        if q.shape[-2] != out.shape[-2]:  # one query, and a mask of several rows
+        if q.shape[-2] != out.shape[-2]:  # one query with a mask of several rows
             scaled = np.broadcast_to(scaled, (*q.shape[:-2], out.shape[-2], q.shape[-1]))
         column, limit = ones(keys, q.dtype), workspace[5]
         if many:
             k(bound_scores, scaled, key, mask, sink, limit)
         else:
             limit = np.full(1, np.inf, q.dtype)
-        if rows * keys <= SCORES:
+        if rows * keys <= SCORES_AT_ONCE:
             if self.causal:
                 mask = np.triu(np.ones((out.shape[-2], key.shape[-2]), bool), 1)
             attend(scaled, key.swapaxes(-1, -2), v, mask, sink, out, column, limit, workspace[1:5], exp, k)
             return None
-        blocks = -(-out.shape[-2] // max(1, BLOCK // keys))
+        blocks = -(-out.shape[-2] // max(1, BLOCK_SCORES // keys))
         k(attend_blocks, -(-out.shape[-2] // blocks), scaled, key, v, mask, sink, out, column, limit, workspace[1:5],
           exp, self.causal)
         return None
@@ -181,13 +181,13 @@ class ScaledDotProductAttention(Op):
 
     def _record(self, k: Any, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
-        given = (q, key, v, self.mask(mask), scale, sink)
+        operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
-            return _attention.attend(k, given, out, self.causal, length)
-        # types of a byte, as `evaluate` does: in f32
+            return _attention.attend(k, operands, out, self.causal, length)
+        # types of a byte are computed in f32, as in `evaluate`
         result, kind = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
-        wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in given]
-        done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(given, wide) if x is not y]
+        wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in operands]
+        done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(operands, wide) if x is not y]
         done.append(_attention.attend(k, wide, result, self.causal, length))
         done.append(Convert(destination_type=kind).cuda(k, [result], [out], ()))
         return NotImplemented if NotImplemented in done else None
@@ -195,10 +195,10 @@ class ScaledDotProductAttention(Op):
 
 @internal_op
 class CachedAttention(ScaledDotProductAttention):
-    """Attention to keys and values in caches with room for more, of which the first ``lengths[1]`` count.
+    """Attention to keys and values in caches with spare capacity, of which the first ``lengths[1]`` rows are valid.
 
-    q, k, v, mask, scale and sink as of ScaledDotProductAttention, or None; then lengths [2]. What a mask says of other
-    keys is not read.
+    q, k, v, mask, scale and sink are as in ScaledDotProductAttention, or None; then lengths [2], i64. Columns of a mask
+    beyond the valid keys are not read.
     """
 
     name: ClassVar[str] = "CachedAttention"
@@ -209,7 +209,7 @@ class CachedAttention(ScaledDotProductAttention):
         return super().infer(*inputs[:-1])
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
-        return super().evaluate(xp, *_counting(*inputs))
+        return super().evaluate(xp, *_valid_inputs(*inputs))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         q, key = inputs[:2]
@@ -219,30 +219,30 @@ class CachedAttention(ScaledDotProductAttention):
         return None
 
     def _attend(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        super().numpy(call, _counting(*inputs), outputs, workspace)
+        super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
 
 
-def _counting(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
-    """The inputs of an attention to the keys that count."""
+def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
+    """Return the inputs of attention, cut down to the valid keys."""
     keys = slice(int(lengths[1]))
     if mask is not None and mask.ndim and mask.shape[-1] != 1:
         mask = mask[..., keys]
     return q, k[..., keys, :], v[..., keys, :], mask, scale, sink
 
 
-def _shares(x: Any) -> bool:
-    """Whether a mask or sink is the same for all heads and queries."""
+def _is_shared(x: Any) -> bool:
+    """Return whether a mask or sink is the same for all heads and queries."""
     return x is None or prod(x.shape[-3:-1]) == 1
 
 
 def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any, highest: Any, total: Any, v: Any,
                out: Any) -> None:
-    """Attention with few scores, as in a decoder's step: one call, so that binding it to new lengths costs little.
+    """Compute attention with few scores, as in a decode step, in one call that is cheap to bind to new lengths.
 
-    As `attend`, with q not yet scaled; scaled, scores, highest and total [..., L, 1] are scratch.
+    Arguments are as in `attend`, but q is not yet scaled; scaled, scores, highest and total [..., L, 1] are scratch.
     """
     np.multiply(q, factor, scaled)
     np.matmul(scaled, kt, scores)
@@ -252,37 +252,37 @@ def attend_few(q: Any, factor: Any, scaled: Any, kt: Any, scores: Any, mask: Any
     np.subtract(scores, highest, scores)
     np.exp(scores, scores)
     np.add.reduce(scores, axis=-1, out=total, keepdims=True)
-    result = _dense(out, scaled)
+    result = _product_target(out, scaled)
     np.matmul(scores, v, result)
     np.divide(result, total, result)
     if result is not out:
         np.copyto(out, result)
 
 
-def _dense(out: Any, scaled: Any) -> Any:
-    """Where a product is divided without NumPy's buffers: the output, or the queries' memory, needed no longer."""
+def _product_target(out: Any, scaled: Any) -> Any:
+    """Return an array in which NumPy divides a product without buffers: the output, or the memory of the queries."""
     free = scaled.shape == out.shape and scaled.flags.writeable and not out.flags.c_contiguous
     return scaled if free else out
 
 
 def bound_scores(q: Any, key: Any, mask: Any, sink: Any, limit: Any) -> None:
-    """``limit`` [1]: a bound of the scores' size, before the mask, if some score of every row is not far below it.
+    """Write a bound of the scores' absolute values, before the mask, into ``limit`` [1] (Cauchy-Schwarz inequality).
 
-    Infinite where the mask or sink may be far from 0; NaN if queries or keys are.
+    The bound is infinite if a row's greatest mask value or a sink may be far from 0, and NaN if queries or keys are.
     """
     longest = np.vecdot(q, q).max() * np.vecdot(key, key).max()
-    near = (mask is None or mask.dtype == bool or np.abs(mask.max(axis=-1)).max() < BOUND / 2) and (
-        sink is None or sink.max() < BOUND / 2)
-    limit[0] = np.sqrt(longest) if near else np.inf
+    bounded = (mask is None or mask.dtype == bool or np.abs(mask.max(axis=-1)).max() < MAX_EXPONENT / 2) and (
+        sink is None or sink.max() < MAX_EXPONENT / 2)
+    limit[0] = np.sqrt(longest) if bounded else np.inf
 
 
 def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
            workspace: Sequence[Any], exp: Any, k: Any = call) -> None:
-    """Attention of scaled queries, which it may overwrite, all at once; ``k`` does the calls, or records them.
+    """Compute attention of scaled queries all at once, and possibly overwrite them; ``k`` makes or records the calls.
 
-    q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] added or where not to attend, sink [..., 1],
-    out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: scores, two statistics per row, an index,
-    flat; exp: np.exp, or np.exp2 for queries scaled by log2(e) as well.
+    q [..., L, E], kt [..., E, S], v [..., S, Ev], mask [..., S] (added, or true where not to attend), sink [..., 1],
+    out [..., L, Ev], column: S ones; limit: see `bound_scores`; workspace: flat scores, two statistics per row, and an
+    index; exp: np.exp, or np.exp2 if the queries are also scaled by log2(e).
     """
     shape = (*out.shape[:-1], kt.shape[-1])
     rows = prod(shape[:-1])
@@ -299,7 +299,7 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
         k(np.subtract, sink, highest, highest)
         k(np.exp, highest, highest)
         k(np.add, total, highest, total)
-    result = _dense(out, q)
+    result = _product_target(out, q)
     k(np.matmul, scores, v, result)
     k(np.divide, result, total, result)
     if result is not out:
@@ -307,9 +307,9 @@ def attend(q: Any, kt: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any,
 
 
 def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any, exp: Any) -> None:
-    """``x = exp(x - bound)`` with an upper ``bound`` [M, 1] of every row of x [M, N], and its rows' sums; ``exp`` as of
-    `attend`."""
-    if limit[0] < BOUND:
+    """Compute ``x = exp(x - bound)`` in place with an upper ``bound`` [M, 1] of every row of x [M, N], and the row sums
+    ``total`` [M, 1]; ``exp`` is as in `attend`."""
+    if limit[0] < MAX_EXPONENT:
         bound.fill(0)
         exp(x, x)
         np.matmul(x, column, total)
@@ -327,7 +327,7 @@ def exp_rows(x: Any, column: Any, bound: Any, total: Any, index: Any, limit: Any
 
 def attend_blocks(block: int, q: Any, key: Any, v: Any, mask: Any, sink: Any, out: Any, column: Any, limit: Any,
                   workspace: Sequence[Any], exp: Any, causal: bool) -> None:
-    """`attend` for so many rows of one head at a time."""
+    """Compute attention as `attend` does, ``block`` rows of one head at a time."""
     batch, (length, keys) = out.shape[:-2], (out.shape[-2], key.shape[-2])
     q, key, v = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, key, v))
     mask = None if mask is None else np.broadcast_to(mask, (*batch, length, keys))

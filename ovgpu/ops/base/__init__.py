@@ -1,1 +1,1 @@
-"""The parts that all operations share: the class `Op`, views, shapes, element types, launches."""
+"""Building blocks that all operations share: the class `Op`, views, shapes, element types, launches."""

@@ -7,10 +7,10 @@
 
         cuda_expr = "(a - b) * (a - b)"
 
-`fn` is plain array code. `trace` (in `_trace`) runs it once on stand-ins and keeps the ufuncs it called, so
-that the planned form writes into given buffers, allocates nothing, and works tile by tile in cache. The CUDA
-kernel is generated from `cuda_expr`, in which inputs have the names of `fn`'s parameters, attributes their
-own, and ``T`` is the type that is computed in (float for f16, bf16 and f8).
+`fn` is plain array code. `trace.trace` runs it once on stand-in arrays and records the ufuncs that it calls. The
+`numpy` form replays these into preallocated buffers, tile by tile in cache, and allocates nothing. The CUDA kernel
+is generated from `cuda_expr`. There, inputs have the names of `fn`'s parameters, attributes have their own names,
+and ``T`` is the compute type (float for f16, bf16 and f8).
 """
 
 from __future__ import annotations
@@ -53,37 +53,40 @@ class Elementwise(Op):
 
     strided_outputs = True
     types: ClassVar[str] = "any"
-    """The element types that the specification allows, a key of `_KINDS`."""
+    """The input element types that the specification allows: a key of `_KINDS`."""
 
     floating: ClassVar[bool] = False
-    """Computes in floating point: integers are taken as f64, and the result is rounded to the nearest one."""
+    """True if `fn` needs floating point: integers are computed in f64, and the result is rounded to the nearest one."""
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
         return (type(self), *self.attributes().values())
 
     def __eq__(self, other: object) -> bool:
-        """Ops of one class with equal attributes are equal, and share what is traced and compiled for them."""
+        """Return whether the ops have one class and equal attributes; such ops share traces and compiled kernels."""
         return isinstance(other, Elementwise) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
 
     cuda_expr: ClassVar[str]
-    """`fn` of one element as a CUDA C++ expression; see `cuda_expression`."""
+    """`fn` for one element as a CUDA C++ expression; see `cuda_expression`."""
 
     def fn(self, xp: Any, *inputs: Any) -> Any:
-        """The maths on arrays of one dtype (or tracing stand-ins): operators, ufuncs, `xp.where`, `.astype`.
-        Constants are Python numbers, which keep the dtype of the array they meet; an optional input that is
-        absent has the parameter's default."""
+        """Compute the op on arrays of one dtype, or on tracing stand-ins.
+
+        Only operators, ufuncs, `xp.where`, `xp.clip` and `.astype` can be traced. Constants must be Python numbers,
+        which take the dtype of the other operand. An absent optional input has the parameter's default.
+        """
         raise NotImplementedError
 
     def symbolic(self, *values: Any) -> Any:
-        """`fn` on single elements that may be symbolic; overridden where it is no plain arithmetic."""
+        """Compute one element from scalars that may be symbolic. Override it where `fn` is not plain arithmetic."""
         return self.fn(np, *values)
 
     def cuda_expression(self, kind: Type) -> str:
-        """`cuda_expr`, where it depends on the attributes or on the element type of the (last) input."""
+        """Return the expression for ``kind``, the element type of the last input. Override it where the expression
+        depends on ``kind`` or on attributes."""
         return self.cuda_expr
 
     def check_inputs(self, count: int) -> None:
@@ -93,7 +96,7 @@ class Elementwise(Op):
     @classmethod
     @cache
     def _counts(cls) -> tuple[int, float]:
-        """Return how many inputs `fn` takes, at least and at most."""
+        """Return the least and the largest number of inputs that `fn` takes."""
         given = list(inspect.signature(cls.fn).parameters.values())[2:]
         single = [p for p in given if p.kind == p.POSITIONAL_OR_KEYWORD]
         least = sum(p.default is p.empty for p in single)
@@ -106,23 +109,26 @@ class Elementwise(Op):
         return (Spec(self.result_type(kind), self.broadcast([s.shape for s in inputs])),)
 
     def check_type(self, kind: Type) -> None:
+        """Raise OpError unless `types` allows ``kind``."""
         allowed, described = _KINDS[self.types]
         if not (kind.is_dynamic() or allowed(kind)):
             raise OpError(f"element type {kind.get_type_name()} is not {described}")
 
     def result_type(self, kind: Type) -> Type:
+        """Return the output's element type for inputs of type ``kind``."""
         return kind
 
     def broadcast(self, shapes: Sequence[tuple[Int, ...] | None]) -> tuple[Int, ...] | None:
+        """Return the output's shape, None if an input's rank is unknown. Raises OpError if the shapes do not match."""
         known = [s for s in shapes if s is not None]
         return broadcast_shapes(*known) if len(known) == len(shapes) else None
 
     def align(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Inputs reshaped so that NumPy's broadcasting does what `broadcast` says."""
+        """Return the inputs reshaped so that NumPy broadcasting gives the shape of `broadcast`."""
         return inputs
 
     def compute(self, xp: Any, *inputs: Any) -> Any:
-        """`fn`, between conversions for integers if it is `floating`."""
+        """Run `fn`; if it is `floating`, convert integers to f64 before and back after."""
         dtype = inputs[0].dtype
         if self.floating and dtype.kind in "iub":
             return xp.rint(self.fn(xp, *(x.astype(np.float64) for x in inputs))).astype(dtype)
@@ -136,7 +142,7 @@ class Elementwise(Op):
         return (result.copy() if any(result is x for x in given) else xp.asarray(result),)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Inputs that have the output's extents and element size, and are read before it is first written."""
+        """Return the inputs of the output's extents and element size that are read before it is first written."""
         out = outputs[0]
         given = [i for i, x in enumerate(inputs) if x is not None]
         candidates = [(given[i], inputs[given[i]]) for i in self._tape(inputs, outputs).inplace]
@@ -169,7 +175,7 @@ class Elementwise(Op):
 
 
 class Unary(Elementwise):
-    """Elementwise ops of one input."""
+    """Base of elementwise ops of one input."""
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         self.check_type(x.type)
@@ -177,7 +183,7 @@ class Unary(Elementwise):
 
 
 class Binary(Elementwise):
-    """Elementwise ops of two inputs of one type, with the specification's ``auto_broadcast``."""
+    """Base of elementwise ops of two inputs of one type, with the specification's ``auto_broadcast``."""
 
     auto_broadcast: Broadcast = "numpy"
     supports_symbolic = True
@@ -205,14 +211,17 @@ class Binary(Elementwise):
 # ---- shapes and types
 
 def equal_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
-    """The shape of two tensors that must have the same one."""
+    """Return the common shape of two tensors. Raises OpError if their shapes differ."""
     if len(a) != len(b):
         raise OpError(f"ranks {len(a)} and {len(b)} differ, and auto_broadcast is none")
     return tuple(same(x, y) for x, y in zip(a, b))
 
 
 def pdpd_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
-    """PaddlePaddle broadcasting without an axis: ``b`` is aligned at axis 0 of ``a`` and grows to it."""
+    """Return the shape of ``a`` after PaddlePaddle broadcasting without an axis, which aligns ``b`` at axis 0 of ``a``.
+
+    Raises OpError if ``b`` does not broadcast to ``a``.
+    """
     if len(b) > len(a):
         raise OpError(f"rank {len(b)} of an input is over the first one's {len(a)} (pdpd broadcasting)")
     for x, y in zip(a, b):
@@ -221,7 +230,7 @@ def pdpd_shape(a: tuple[Int, ...], b: tuple[Int, ...]) -> tuple[Int, ...]:
 
 
 def merge_types(inputs: Sequence[Spec]) -> Type:
-    """The one element type of all inputs; OpError if they differ."""
+    """Return the common element type of all inputs, dynamic if none is known. Raises OpError if they differ."""
     kinds = {s.type for s in inputs if not s.type.is_dynamic()}
     if len(kinds) > 1:
         raise OpError("element types differ: " + ", ".join(s.type.get_type_name() for s in inputs))
@@ -229,7 +238,7 @@ def merge_types(inputs: Sequence[Spec]) -> Type:
 
 
 def same_layout(a: Spec, b: Spec) -> bool:
-    """Whether two tensors have the same extents, provably, and elements of one size."""
+    """Return whether two tensors provably have the same extents, and elements of one size."""
     if a.type.storage.itemsize != b.type.storage.itemsize:
         return False
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
@@ -239,12 +248,12 @@ def same_layout(a: Spec, b: Spec) -> bool:
 
 
 def decide(name: str, plain: Callable[..., Any], *values: Any) -> Any:
-    """``plain(*values)``, or the symbol ``name(*values)`` if one of them is symbolic."""
+    """Return ``plain(*values)``, or the symbol ``name(*values)`` if a value is symbolic."""
     return apply(name, *values) if any(isinstance(v, Sym) for v in values) else plain(*values)
 
 
 def names(cls: type[Elementwise]) -> tuple[str, ...]:
-    """The input names in `cuda_expr`: the parameters of `fn` after ``self, xp``."""
+    """Return the input names in `cuda_expr`: the parameters of `fn` after ``self, xp``."""
     return tuple(_parameters(cls.fn))
 
 
@@ -262,9 +271,9 @@ _CUDA_TYPES = {
 
 
 def cuda_body(op: Elementwise, kinds: Sequence[Type], values: Sequence[str] = (), target: str = "out") -> str:
-    """The statements that compute one element ``target`` of an op from ``values``, the elements of its inputs.
+    """Return C++ statements that compute ``target``, one output element, from ``values``, the input elements.
 
-    ``kinds`` are their types. Without values they are the names of `fn`'s parameters behind an underscore: ``_a``.
+    ``kinds`` are the inputs' element types. The default ``values`` are `fn`'s parameters with an underscore: ``_a``.
     """
     kind = kinds[-1]
     values = values or [f"_{name}" for name in names(type(op))]

@@ -1,4 +1,4 @@
-"""How kernels that work along axes are launched: the axes as `cuda_kernels/axes.cuh` takes them, and geometry."""
+"""Launches of kernels that work along axes: the struct `MappedAxes` of `cuda_kernels/axes.cuh`, grids and blocks."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from ovgpu.ops.base.strided import Axes
 
 MAX_AXES = 6
 MAX_INDEX = 2**31 - 1  # kernels count elements along axes in 32 bits
-THREADS = 512  # at most, per block
-PROCESSORS = 132  # of an H100 or H200: with fewer blocks than that, some have nothing to do
+THREADS = 512  # the maximum per block
 
 Axis = tuple[int, int, int]
-"""Extent, and the strides in elements of the array read and of the array written."""
+"""Extent, stride of the array read, stride of the array written; strides are in elements."""
 
 
 def is_plain(x: Array) -> bool:
-    """Whether kernels take elements of this type as they are: not f8, i4 and their like."""
+    """Return whether kernels take elements of this type as they are: not f8, i4 and similar types."""
     return x.dtype.kind in "biuf" or x.dtype.name == "bfloat16"
 
 
 def is_real(x: Array) -> bool:
-    """Whether kernels compute with the elements as floating-point numbers."""
+    """Return whether kernels compute with the elements as floating-point numbers."""
     return is_plain(x) and x.dtype.kind not in "iub"
 
 
 def real(value: float, x: Array) -> np.floating[Any]:
-    """A kernel argument of the type that sums over the elements of x have."""
+    """Return ``value`` as a kernel argument in the accumulator type of x: f64 for f64, else f32."""
     return np.float64(value) if x.dtype.name == "float64" else np.float32(value)
 
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:
-    """The same elements in the same order along the fewest axes, at least one."""
+    """Return the fewest axes, at least one, that give the same elements in the same order."""
     found = Axes.collapse(*zip(*axes)) if axes else None
     return list(zip(found.extents, *found.strides)) if found and found.extents else [(1, 0, 0)]
 
 
 def by_stride(axes: Sequence[Axis]) -> list[Axis]:
-    """The axes in an order in which neighbours are read one after another; repeated ones first."""
+    """Return the axes by descending read stride, so that neighbours in memory are read consecutively. Broadcast axes
+    (stride 0) come first."""
     return sorted(axes, key=lambda a: (a[1] != 0, -abs(a[1])))
 
 
 def size(axes: Sequence[Axis]) -> int:
-    """How many elements the axes have."""
+    """Return the number of elements along the axes."""
     return prod(extent for extent, _, _ in axes)
 
 
 def fit(*groups: Sequence[Axis]) -> bool:
-    """Whether kernels can take these axes."""
+    """Return whether kernels can take each group of axes."""
     return all(len(axes) <= MAX_AXES and size(axes) <= MAX_INDEX for axes in groups)
 
 
 def packed(axes: Sequence[Axis]) -> np.ndarray[Any, Any]:
-    """The struct `Axes` of the kernels."""
+    """Return the axes as the kernels' struct `MappedAxes`, an int64 array."""
     struct = np.zeros((1 + 3 * MAX_AXES,), np.int64)
     struct[0] = len(axes)
     for column, values in enumerate(zip(*axes)):
@@ -66,44 +66,45 @@ def packed(axes: Sequence[Axis]) -> np.ndarray[Any, Any]:
 
 
 def power(n: float, low: int = 1, high: int = THREADS) -> int:
-    """The least power of two that is not less than n, between two of them."""
+    """Return the least power of two that is not less than n, clamped to ``low`` and ``high``."""
     return min(max(1 << (max(int(-(-n // 1)), 1) - 1).bit_length(), low), high)
 
 
-def row_block(rows: int, n: int, vector: int = 1) -> tuple[int, int]:
-    """Threads per row of n elements, and rows per block: parts of a warp, a warp, or the whole block."""
-    most = 16 if rows >= 8 * PROCESSORS else 8  # elements per thread: many only where all processors have work
-    if n <= 32 * max(most, vector):
+def row_block(multiprocessors: int, rows: int, n: int, vector: int = 1) -> tuple[int, int]:
+    """Return (threads per row of n elements, rows per block): a row takes part of a warp, a warp, or a whole block."""
+    per_thread = 16 if rows >= 8 * multiprocessors else 8  # elements; more only where all multiprocessors have work
+    if n <= 32 * max(per_thread, vector):
         threads = power(n / vector, high=32)
         return threads, 256 // threads
-    return power(n / max(most // 2, vector), low=64), 1
+    return power(n / max(per_thread // 2, vector), low=64), 1
 
 
-def registers(x: Array, out: Array, rows: int, n: int,
+def registers(multiprocessors: int, x: Array, out: Array, rows: int, n: int,
               *beside: Array | None) -> tuple[tuple[int, int], int, int] | None:
-    """For dense rows of n elements, and single rows ``beside`` them: block, elements per vector, and vectors per
-    thread; None if they do not fit."""
+    """Return (block, elements per vector, vectors per thread) for a kernel that holds dense rows of n elements in
+    registers, None if they do not fit. The arrays ``beside`` x and out have dense rows of n elements too."""
     vector = 16 // x.itemsize if all(aligned(a, n) for a in (x, out, *beside) if a is not None) else 1
-    block = row_block(rows, n, vector)
+    block = row_block(multiprocessors, rows, n, vector)
     vectors = power(n / (block[0] * vector))
     fits = vectors <= 16 and vectors * vector * max(x.itemsize // 4, 1) <= 32
     return (block, vector, vectors) if fits else None
 
 
 def aligned(x: Array, n: int) -> bool:
-    """Whether dense rows of n elements can be read 16 bytes at a time."""
+    """Return whether dense rows of n elements can be read 16 bytes at a time."""
     return bool(x.data.ptr % 16 == 0 and n * x.itemsize % 16 == 0)
 
 
-def column_block(columns: int, n: int) -> tuple[int, int]:
-    """Columns per block, and threads per column of n elements.
+def column_block(multiprocessors: int, columns: int, n: int) -> tuple[int, int]:
+    """Return (columns per block, threads per column of n elements).
 
-    Few columns are spread over more processors; 8 elements of 4 bytes are still read without waste.
+    Few columns are spread over more multiprocessors; 8 elements of 4 bytes are still read without waste.
     """
-    many = columns >= 32 * PROCESSORS
+    many = columns >= 32 * multiprocessors
     across = power(columns, high=32 if many else 8)
     return across, power(n, low=max(32 // across, 1), high=(256 if many else THREADS) // across)
 
 
 def ceildiv(a: int, b: int) -> int:
+    """Return a / b rounded up."""
     return -(-a // b)

@@ -1,6 +1,6 @@
-"""What an op is: one class per op version, with everything about the operation in one place.
+"""The base class `Op` and the registry: one class per op version, with everything about the operation in one place.
 
-    @op("Softmax", "opset8")
+    @op("Softmax", "opset8", "activation/softmax-8")
     class Softmax(Op):
         axis: int = 1                                  # the attributes: annotation and default are the schema
 
@@ -10,7 +10,8 @@
         def evaluate(self, xp, x):                     # the definition: NumPy or CuPy arrays in, fresh ones out
             ...
 
-The rest of `Op` tells the planner what it may do, and gives faster forms that are checked against `evaluate`.
+An op needs no more than this. `numpy` and `cuda` are optional fast forms, whose results tests compare with those of
+`evaluate`. The other members of `Op` tell the planner how it may use the op.
 """
 
 from __future__ import annotations
@@ -34,46 +35,54 @@ from ovgpu.types import PartialShape, Type
 if typing.TYPE_CHECKING:
     from ovgpu.ops.base.view import View
 
+SPECIFICATIONS = ("https://docs.openvino.ai/2026/documentation/openvino-ir-format/operation-sets/operation-specs/"
+                  "{}.html")
 Array = Any  # numpy.ndarray or cupy.ndarray
 Workspace = tuple[tuple[Type, tuple[Int, ...]], ...]
 
 
 class Op:
-    """An operation with its attributes; immutable. Subclass it under `op` to add one."""
+    """Base of all operations: an immutable object that holds the attributes of one node's operation.
+
+    To add an operation, subclass `Op` under the decorator `op`, annotate the attributes, and implement `infer` and
+    `evaluate`. Override the other members only where the defaults do not fit.
+    """
 
     name: ClassVar[str]
     version: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]]
+    page: ClassVar[str] = ""
 
     host_inputs: ClassVar[tuple[int, ...]] = ()
-    """Inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
-    `evaluate` always gets them as NumPy arrays. ``-1`` stands for "this and all later inputs"."""
+    """Numbers of the inputs whose values are needed on the host: by `infer` (target shapes, axes) or as plain numbers.
+    `evaluate` and the fast forms get them as NumPy arrays. A final ``-1`` stands for all inputs after those listed."""
 
     layout: ClassVar[Literal["strided", "blas", "dense"]] = "strided"
-    """Which inputs the fast forms take: any strides, unit stride in one of the last two axes, or contiguous."""
+    """The input layout that the fast forms need: any strides, unit stride in one of the last two axes, or contiguous.
+    The planner copies other inputs into a dense buffer first."""
 
     strided_outputs: ClassVar[bool] = False
-    """Whether the fast forms may write into outputs that are not contiguous (parts of a Concat)."""
+    """True if the fast forms can write into outputs that are not contiguous (parts of a Concat)."""
 
     exact: ClassVar[bool] = False
-    """Moves or compares bits and computes nothing: runs on storage types (f16, bf16, f8, i4 ...) as they are.
-    Other ops see what `_storage.decode` makes of it (f32 and i8), and their results are rounded once."""
+    """True if `evaluate` only moves or compares bits, and takes storage types (f16, bf16, f8, i4 ...) as they are.
+    Other ops get inputs that `storage.decode` has converted (to f32 or i8), and their results are rounded once."""
 
     takes_strings: ClassVar[bool] = False
-    """Takes strings as well, although it is not `exact`."""
+    """True if the op takes strings as well, although it is not `exact`."""
 
     supports_symbolic: ClassVar[bool] = False
-    """`evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
+    """True if `evaluate` also works on object arrays of symbolic integers (movement and integer arithmetic)."""
 
     effect: ClassVar[bool] = False
-    """Has an effect beyond its outputs (state, random): never removed, merged or folded."""
+    """True if the op has effects beyond its outputs (state, random numbers): it is never removed, merged or folded."""
 
     updates: ClassVar[dict[int, tuple[int, int]]] = {}
-    """Outputs that are inputs, changed where they lie: the number of each, that of the input, and that of another one,
-    whose elements are what changes. `evaluate` gives them in memory of their own, as of any op."""
+    """Outputs that are inputs changed in place: output number -> (number of that input, number of the input that is
+    written into it). The fast forms get one array as both; `evaluate` returns a fresh array, as for any op."""
 
     ir_names: ClassVar[dict[str, str]] = {}
-    """What attributes are called in the IR whose names there are none of Python's."""
+    """Python name -> IR name, for attributes whose IR name is not a Python identifier."""
 
     def __init__(self, **values: Any) -> None:
         for f in declared(type(self)).values():
@@ -91,47 +100,60 @@ class Op:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def check_types(self, inputs: Sequence[Spec | None]) -> None:
-        """Raise `OpError` for strings, unless the op only moves elements or is a user's."""
+        """Raise `OpError` for string inputs, unless the op is `exact`, `takes_strings` or is defined outside ovgpu."""
         if self.exact or self.takes_strings or not is_own(type(self)):
             return
         if any(s is not None and s.type is Type.string for s in inputs):
             raise OpError("element type string is not a number")
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        """Specs of the outputs. Raises `OpError` for inputs that the specification does not allow.
-        An optional input that is absent is None."""
+        """Return the specs of the outputs: element type, shape, and value if inference knows it.
+
+        An absent optional input is None. Raises `OpError` for inputs that the specification does not allow.
+        """
         raise NotImplementedError
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
-        """The outputs, computed; `xp` is the adapter of NumPy or CuPy. Absent inputs are None."""
+        """Compute the outputs: the definition of the op.
+
+        `xp` is the adapter of NumPy or CuPy (see `xp.Adapter`), and inputs are its arrays; those of `host_inputs` are
+        NumPy arrays, absent ones None. Unless the op is `exact`, inputs are decoded, and results may have a wider type
+        than the output (f32 for f16). Returns one array per output. Raises `OpError` for values that are not allowed.
+        """
         raise NotImplementedError
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
-        """The outputs as views of the inputs' memory, where that is possible: one `View` each, else None."""
+        """Return each output as a `View` of the memory of the first input that is on the device, so that no step runs.
+
+        ``inputs`` are the inputs' own views, None for host inputs. Returns None if an output needs memory of its own.
+        """
         return None
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Inputs whose memory output 0 may take over when nobody needs them later."""
+        """Return the numbers of inputs whose memory output 0 may take over if no later step reads them."""
         return ()
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Scratch buffers that the fast forms need: (type, shape) each."""
+        """Return (type, shape) of each scratch buffer that the fast forms need."""
         return ()
 
-    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """What an op with an effect remembers from one inference to the next, as it is at first: arrays of the
-        compiled model, which come after the inputs when the op runs, and which it changes in place."""
+    def rng_state(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Return the initial state of an op that carries state from one inference to the next. The compiled model owns
+        these arrays. The op gets them after its inputs, and changes them in place."""
         return ()
 
-    # The fast forms: `numpy(k, inputs, outputs, workspace)` and `cuda(k, inputs, outputs, workspace)` record
-    # with `k` the calls (kernels) that write `outputs`. They run once per binding, the calls at every inference.
-    # A form may decline what it cannot do by returning NotImplemented; `evaluate` then does it.
+    # The optional fast forms: methods `numpy(self, k, inputs, outputs, workspace)` and `cuda`, with equal parameters.
+    # They run once per binding and record with `k` the calls that write `outputs`. Each inference replays the calls.
+    # - `k`: in `numpy`, ``k(function, *operands)`` records one call; in `cuda`, `k` is a `Launcher` (backends/cuda).
+    # - `inputs`, `outputs`: arrays of storage types in planned memory, with the strides that `layout` and
+    #   `strided_outputs` allow. Absent inputs are None. `workspace`: the scratch buffers that `workspace()` asks for.
+    # - A form returns NotImplemented for arrays that it does not support; `evaluate` then runs instead.
     numpy: ClassVar[Callable[..., Any] | None] = None
     cuda: ClassVar[Callable[..., Any] | None] = None
 
     def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
-        """The specs of outputs with their values, where those follow from known or symbolic input values."""
+        """Return the output specs, with values where they follow from known or symbolic input values."""
         values = [s.value for s in inputs if s is not None and s.value is not None]
         known = len(values) == len(inputs) > 0 and all(value.size <= SMALL_ELEMENTS for value in values)
         if not known or self.effect:
@@ -153,11 +175,11 @@ class Op:
         return [replace(s, value=np.asarray(v)) for s, v in zip(outputs, found)]
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes by name, in order of declaration."""
+        """Return the attributes by IR name, in order of declaration."""
         return {ir_name: getattr(self, f.name) for ir_name, f in declared(type(self)).items()}
 
 
-SMALL_ELEMENTS = 1024  # elements: tensors of shape arithmetic, whose values are followed during inference
+SMALL_ELEMENTS = 1024  # the size of shape tensors, up to which inference propagates values
 
 
 def _small(spec: Spec) -> bool:
@@ -172,7 +194,7 @@ _declared: dict[type[Op], dict[str, Field[Any]]] = {}
 
 
 def declared(cls: type[Op]) -> dict[str, Field[Any]]:
-    """The attributes of an op class as fields, by what they are called in the IR."""
+    """Return the attributes of an op class as dataclass fields, by IR name."""
     if cls not in _declared:
         found: tuple[Field[Any], ...] = fields(cls) if is_dataclass(cls) else ()
         _declared[cls] = {cls.ir_names.get(f.name, f.name): f for f in found}
@@ -186,25 +208,29 @@ _registry: dict[str, dict[str, type[Op]]] = {}
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def internal_op(cls: OpClass) -> OpClass:
-    """Declares an op that no file has, only passes make: its annotations, and those of its bases, are attributes.
+    """Declare an op that only passes make, and no IR file has. Its annotations and those of its bases are attributes.
 
-    A dataclass whose methods are those of `Op`: to generate some for every op would take as long as all of the import.
+    The class becomes a dataclass with the methods of `Op`: generating them per class takes as long as the whole import.
     """
     for base in reversed(cls.__mro__):
         if issubclass(base, Op) and base is not Op and "__dataclass_fields__" not in vars(base):
-            written, base.__doc__ = base.__doc__, "-"  # instead of none, for which `dataclass` writes one, slowly
+            docstring, base.__doc__ = base.__doc__, "-"  # without a docstring, `dataclass` would generate one, slowly
             dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=True)(base)
-            base.__doc__ = written
+            base.__doc__ = docstring
     return cls
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpClass], OpClass]:
-    """Registers an op version: ``@op("Relu", "opset1", aliases=["ReLU"])``. Public; a later one replaces."""
+def op(name: str, version: str, page: str = "", *, aliases: Sequence[str] = ()) -> Callable[[OpClass], OpClass]:
+    """Register an op version: ``@op("Relu", "opset1", "activation/relu-1", aliases=["ReLU"])``.
+
+    Public as ``ovgpu.register_op``. A later registration of the same name and version replaces the earlier one.
+    ``page`` is the path of the specification in OpenVINO's documentation; see `specification`.
+    """
 
     def register(cls: OpClass) -> OpClass:
         cls = internal_op(cls)
-        cls.name, cls.version, cls.aliases = name, version, tuple(aliases)
+        cls.name, cls.version, cls.page, cls.aliases = name, version, page, tuple(aliases)
         for ir_name in (name, *aliases):
             _registry.setdefault(ir_name, {})[version] = cls
         return cls
@@ -213,20 +239,25 @@ def op(name: str, version: str, *, aliases: Sequence[str] = ()) -> Callable[[OpC
 
 
 def registry() -> Iterator[type[Op]]:
-    """Every registered op version once, by name and version; aliases are on the class."""
+    """Yield every registered op version once, sorted by name and version; its aliases are on the class."""
     for name in sorted(_registry):
         for version in sorted(_registry[name], key=lambda v: (_number(v), v)):
             if _registry[name][version].name == name:
                 yield _registry[name][version]
 
 
+def specification(cls: type[Op]) -> str:
+    """Return the address of the page that specifies an op version, "" for a user's op without one."""
+    return SPECIFICATIONS.format(cls.page) if cls.page else ""
+
+
 def is_own(cls: type[Op]) -> bool:
-    """Whether an op is one of ovgpu's, not a user's."""
+    """Return whether an op class is ovgpu's own, not a user's."""
     return cls.__module__.startswith("ovgpu.ops.")
 
 
 def lookup(name: str, version: str) -> type[Op] | None:
-    """The newest registered version of an op that is not newer than ``version``."""
+    """Return the newest registered version of an op that is not newer than ``version``, None if there is none."""
     versions = _registry.get(name, {})
     if version in versions or not version.startswith("opset"):
         return versions.get(version)
@@ -240,12 +271,12 @@ def _number(version: str) -> int:
 
 
 def call(function: Callable[..., Any], *operands: Any, **named: Any) -> None:
-    """A recorder that does not record: it calls at once."""
+    """Call the function at once; stands in for the recorder `k` where nothing is to be recorded."""
     function(*operands, **named)
 
 
 def op_of(node: Any) -> Op:
-    """The op of a graph's node; the graph itself knows only what it needs of one."""
+    """Return a node's op, typed as `Op`; the graph itself declares a narrower protocol."""
     op: Op = node.op
     return op
 
@@ -256,7 +287,7 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def convert(text: str, kind: Any) -> Any:
-    """An attribute's value from its XML text, by annotation. ValueError if the text does not fit."""
+    """Return the value of an attribute annotated ``kind`` from its XML text. Raises ValueError if it does not fit."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return convert(text, next(a for a in args if a is not type(None)))
@@ -274,7 +305,7 @@ def convert(text: str, kind: Any) -> Any:
         return BOOLEANS[text.lower()]
     if kind is Type:
         return Type.parse(text)
-    if kind in (int, float) and ("_" in text or not text.isascii()):  # numbers in Python, not in IR
+    if kind in (int, float) and ("_" in text or not text.isascii()):  # Python accepts such numbers, the IR does not
         raise ValueError(f"{text!r} is not a number")
     if kind is PartialShape:
         return PartialShape(text)
@@ -287,7 +318,7 @@ def convert(text: str, kind: Any) -> Any:
 
 
 def whole(number: float) -> int:
-    """Return a number without a fraction as an integer; ValueError for any other."""
+    """Return a number without a fraction as an integer. Raises ValueError for any other number."""
     if number != int(number):
         raise ValueError
     return int(number)
@@ -297,7 +328,7 @@ _schemas: dict[type[Op], dict[str, tuple[Any, bool]]] = {}
 
 
 def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
-    """Attribute name -> (annotation, required)."""
+    """Return the attributes of an op class: name -> (annotation, required)."""
     if cls not in _schemas:
         _schemas[cls] = {f.name: (_annotation(cls, f.name), f.default is MISSING and f.default_factory is MISSING)
                          for f in declared(cls).values()}
@@ -305,23 +336,23 @@ def schema(cls: type[Op]) -> dict[str, tuple[Any, bool]]:
 
 
 def _annotation(cls: type[Op], name: str) -> Any:
-    """Of an attribute; `typing.get_type_hints` would evaluate those of everything else in `Op` for every class."""
+    """Return an attribute's annotation; `typing.get_type_hints` would evaluate all annotations of `Op` per class."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
     found = inspect.get_annotations(owner)[name]
     module = sys.modules.get(owner.__module__)
     return eval(found, {} if module is None else vars(module), vars(owner)) if isinstance(found, str) else found
 
 
-def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
-    """An op from the texts of its XML attributes; unknown ones are ignored, as OpenVINO does.
+def build(cls: type[Op], texts: dict[str, str], **others: Any) -> Op:
+    """Return an op made from the texts of its XML attributes; unknown attributes are ignored, as in OpenVINO.
 
-    ``given`` are attributes that are no text (bodies, port maps). Raises `OpError` naming the attribute.
+    ``others`` are attributes that are not text (bodies, port maps). Raises `OpError` that names the wrong attribute.
     """
-    values = dict(given)
+    values = dict(others)
     for name, (kind, required) in schema(cls).items():
         ir_name = cls.ir_names.get(name, name)
         if kind is bool and not required and texts.get(ir_name, "1").lower() not in BOOLEANS:
-            continue  # OpenVINO takes the default for a text that is no boolean
+            continue  # OpenVINO takes the default for a text that is not a boolean
         if ir_name in texts:
             try:
                 values[name] = convert(texts[ir_name], kind)
@@ -333,7 +364,10 @@ def build(cls: type[Op], texts: dict[str, str], **given: Any) -> Op:
 
 
 def evaluate(op: Op, xp: Any, inputs: Sequence[Array | None], outputs: Sequence[Type]) -> tuple[Array, ...]:
-    """`op.evaluate` with storage types decoded before and encoded after, as `Op.exact` says."""
+    """Run `op.evaluate`, with inputs decoded from and results encoded to storage types, see `Op.exact`.
+
+    ``outputs`` are the outputs' element types; a result of dynamic type stays as it is.
+    """
     if not op.exact:
         inputs = [None if x is None else decode(x, xp) for x in inputs]
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Rows in groups, each from one place to before another: how they are folded, and shared out to threads."""
+"""Reduction of rows in groups, each a range of consecutive rows, and the work division of its kernels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ovgpu.ops.base.shapes import at_most
 from ovgpu.symbolic import Int, Spec
 from ovgpu.types import Type
 
-THREADS = 256  # of a block
+THREADS = 256  # per block
 
 
 def check_numbers(spec: Spec, what: str, rank: int) -> None:
-    """OpError unless ``spec`` has a type of numbers of rows, i32 or i64, and this rank."""
+    """Raise OpError unless ``spec`` holds row numbers: type i32 or i64, and this rank."""
     if spec.type not in (Type.i32, Type.i64) and not spec.type.is_dynamic():
         raise OpError(f"{what} must be i32 or i64, not {spec.type.get_type_name()}")
     if spec.rank not in (None, rank):
@@ -27,7 +27,8 @@ def check_numbers(spec: Spec, what: str, rank: int) -> None:
 
 
 def check_below(spec: Spec, extent: Int, what: str) -> None:
-    """OpError, now or when run, unless the numbers, if they are known, are from 0 to before ``extent``."""
+    """Demand that the numbers, if they are known, are in ``[0, extent)``. Raises OpError now, or at run time where
+    ``extent`` is symbolic."""
     numbers = spec.constant
     if numbers is None or not numbers.size:
         return
@@ -37,16 +38,16 @@ def check_below(spec: Spec, extent: Int, what: str) -> None:
 
 
 def ascends(numbers: Array) -> bool:
-    """Whether no number is less than the one before."""
+    """Return whether no number is less than the one before."""
     return not bool((numbers[1:] < numbers[:-1]).any())
 
 
 def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Array], combine: Any,
          whole: Any) -> None:
-    """Combines in ``out[n]``, which is neutral at first, the rows from place ``begin[n]`` to before ``end[n]``.
+    """Reduce the rows in ``[begin[n], end[n])`` into ``out[n]``, which holds the neutral element at first.
 
-    ``rows`` gives those at some places, and ``whole`` is ``combine`` over an axis. Goes from place to place in all
-    groups, the longest first, or from group to group: the shorter way.
+    ``rows(index)`` returns the rows at a slice or an index array. ``combine`` reduces two arrays, ``whole`` an axis.
+    The loop runs over offsets within all groups, sorted by length, or over the groups: whichever are fewer.
     """
     size = xp.maximum(end - begin, 0)
     longest = int(size.max()) if len(size) else 0
@@ -58,19 +59,21 @@ def fold(xp: Any, out: Array, begin: Array, end: Array, rows: Callable[[Any], Ar
     order = xp.argsort(-size, kind="stable")
     begin, folded = begin[order], out[order]
     longer = len(size) - np.cumsum(np.bincount(xp.asnumpy(size), minlength=1))
-    for place in range(longest):
-        left = folded[: longer[place]]
-        combine(left, rows(begin[: longer[place]] + place), out=left)
+    for offset in range(longest):
+        left = folded[: longer[offset]]
+        combine(left, rows(begin[: longer[offset]] + offset), out=left)
     out[order] = folded
 
 
-def shares(x: Array, out: Array, places: int) -> tuple[int, tuple[int], tuple[int, int], Array, int]:
-    """For a kernel that folds rows of x, at so many places, to those of ``out``, all dense: how many elements are read
-    at once, the grid, the block, the struct `Shares`, and the bytes that a block shares."""
+def shares(x: Array, out: Array, count: int) -> tuple[int, tuple[int], tuple[int, int], Array, int]:
+    """Return how a kernel divides the reduction of ``count`` dense rows of x into the dense rows of ``out``.
+
+    The result is (elements per vector, grid, block, the struct `Shares`, bytes of shared memory per block).
+    """
     groups, columns = len(out), prod(out.shape[1:])
     vector = 16 // x.itemsize if launch.aligned(x, columns) and launch.aligned(out, columns) else 1
     across = launch.power(columns / vector, high=THREADS)
     down, blocks = THREADS // across, launch.ceildiv(columns, across * vector)
-    parts = down if places > 2 * down * groups else 1
+    parts = down if count > 2 * down * groups else 1
     grid = launch.ceildiv(groups * parts, down) * blocks
     return vector, (grid,), (across, down), np.array([blocks, parts], np.int32), 8 * THREADS if parts > 1 else 0

@@ -1,4 +1,4 @@
-"""Which tensors of a model are needed on the host: what decides shapes, lengths and axes."""
+"""Tensors of a model that are needed on the host because they decide shapes, lengths and axes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ovgpu.ops.base.op import Op, op_of
 
 
 def host_indices(op: Op, count: int) -> set[int]:
-    """The numbers of an op's inputs that are needed on the host, with -1 spelled out."""
+    """Return the numbers of an op's host inputs if it has ``count`` inputs, with -1 expanded; see `Op.host_inputs`."""
     listed = op.host_inputs
     found = {i for i in listed if 0 <= i < count}
     if -1 in listed:
@@ -16,7 +16,8 @@ def host_indices(op: Op, count: int) -> set[int]:
 
 
 def shape_tensor_ports(model: Model) -> set[int]:
-    """Ids of the ports that feed values needed on the host, back to shapes, constants and parameters."""
+    """Return the ids of shape-tensor ports: all ports that host inputs depend on, up to shapes, constants, parameters
+    and variables."""
     stack = [p for n in model.ops for i in host_indices(op_of(n), len(n.inputs)) if (p := n.inputs[i]) is not None]
     shape_tensors: set[int] = set()
     while stack:

@@ -1,6 +1,6 @@
-"""Error functions by rational approximation, written with the array operations that can be traced.
+"""Error functions by rational approximation, written with array operations that can be traced.
 
-The coefficients are minimax fits made for these forms; the errors given are relative ones of the function.
+The coefficients are minimax fits made for these forms. The stated fit errors are relative errors of the function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """``sum(c * x**i)`` of the coefficients c0, c1, ..., by Horner's rule."""
+    """Return ``sum(c * x**i)`` for the coefficients c0, c1, ..., by Horner's rule."""
     result = x * coefficients[-1] + coefficients[-2]
     for c in coefficients[-3::-1]:
         result = result * x + c
@@ -20,7 +20,7 @@ def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def monic(x: Any, coefficients: Sequence[float]) -> Any:
-    """``x**n + sum(c * x**i)`` of the n coefficients c0, c1, ..."""
+    """Return ``x**n + sum(c * x**i)`` for the n coefficients c0, c1, ..., by Horner's rule."""
     result = x + coefficients[-1]
     for c in coefficients[-2::-1]:
         result = result * x + c
@@ -28,17 +28,17 @@ def monic(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def erf(xp: Any, x: Any) -> Any:
-    """The error function: about 2 units in the last place for f32, 1e-15 for f64."""
+    """Return the error function of x. The error is about 2 units in the last place for f32, and 1e-15 for f64."""
     return _erf64(xp, x) if x.dtype == np.float64 else _erf32(xp, x)
 
 
-# atanh(erf(x)) / x over x**2: smooth, so few coefficients do, and tanh saturates as erf does (fit: 3e-9)
+# atanh(erf(x)) / x over x**2: it is smooth, so few coefficients suffice, and tanh saturates like erf (fit: 3e-9)
 _ATANH_P = (3474.4229060422462541, 861.51746642713877013, 131.29179810609349868, 6.7049547988251029086)
 _ATANH_Q = (3079.1271186587664975, 483.05379870544166241, 72.927946024906384864)
 
 
 def _erf32(xp: Any, x: Any) -> Any:
-    z = xp.minimum(xp.square(x), 1e6)  # beyond, tanh is 1; without the bound, inf / inf
+    z = xp.minimum(xp.square(x), 1e6)  # beyond 1e6, tanh is 1; without the bound, inf / inf would give NaN
     return xp.tanh(x * (polynomial(z, _ATANH_P) / monic(z, _ATANH_Q)))
 
 
@@ -64,7 +64,7 @@ def _erf_near(xp: Any, x: Any) -> Any:
 
 
 def _erfc_far(xp: Any, x: Any) -> Any:
-    """erfc for 1 <= x; from 6 on the value at 6, which is below the resolution of erf."""
+    """Return erfc for x >= 1. Beyond 6 it is the value at 6, which is below the resolution of erf."""
     x = xp.minimum(x, 6)
     return xp.exp(-xp.square(x)) * (polynomial(x, _ERFCX_P) / polynomial(x, _ERFCX_Q))
 
@@ -76,16 +76,16 @@ _INVERSE_NEAR = (1.5014094226984685548, 0.24664072209952162275, -0.0041777120242
 _INVERSE_FAR = (2.8329770013953142495, 1.0016742289688631298, 0.0094350605818441752103,
                 -0.0076261747820664682296, 0.0057654566043793519781, -0.0036567525673475434401,
                 0.0012924269079415215334, 0.000082690682628887650868, -0.00015992012676979695097)
-# the same as far as f64 goes, to begin an iteration with (fit: 2e-4)
-_INVERSE_WIDE = (2.8324048365148346865, 1.0004013255062989506, 0.013302257780566510154,
+# the far range up to the largest w of f64, as the start of Halley's iteration (fit: 2e-4)
+_INVERSE_FAR_F64 = (2.8324048365148346865, 1.0004013255062989506, 0.013302257780566510154,
                  -0.0067856499018606062311, 0.0011084848149662824143)
 
 
 def erfinv(xp: Any, x: Any) -> Any:
-    """The inverse of erf: infinite at -1 and 1, NaN beyond."""
+    """Return the inverse of erf: infinite at -1 and 1, NaN beyond."""
     w = -xp.log((1 - x) * (1 + x))
     near = polynomial(w - 2.5, _INVERSE_NEAR)
-    far = polynomial(xp.sqrt(w) - 3, _INVERSE_WIDE if x.dtype == np.float64 else _INVERSE_FAR)
+    far = polynomial(xp.sqrt(w) - 3, _INVERSE_FAR_F64 if x.dtype == np.float64 else _INVERSE_FAR)
     y = x * xp.where(w < 5, near, far)
     if x.dtype == np.float64:
         y = _halley(xp, _halley(xp, y, x), x)
@@ -93,7 +93,8 @@ def erfinv(xp: Any, x: Any) -> Any:
 
 
 def _halley(xp: Any, y: Any, x: Any) -> Any:
-    """One step of Halley's iteration from y towards erfinv(x); far from 0 by erfc: 1 - abs(x) is exact."""
+    """Return the next step of Halley's iteration from y towards erfinv(x). Where abs(y) >= 1 it uses erfc, because
+    1 - abs(x) is exact there."""
     size = xp.abs(y)
     far = ((1 - xp.abs(x)) - _erfc_far(xp, size)) * xp.sign(x)
     error = xp.where(size < 1, _erf_near(xp, y) - x, far)

@@ -1,8 +1,8 @@
-"""Storage types around computing: f16, bf16 and f8 are computed in f32, types of fewer than 8 bits in 8.
+"""Conversion between storage and compute types: f16, bf16 and f8 compute in f32, types of fewer than 8 bits in 8 bits.
 
-`decode` and `encode` are total: every element type to every other one, which is what Convert needs. Floats are
-cut off towards zero and integers wrap around, as C++ on x86 does it: a float goes through i32 to a narrower
-integer, which takes its low bits. Types of fewer than 8 bits keep their low bits likewise.
+`decode` and `encode` together convert every element type to every other one, as Convert needs. Floats are truncated
+towards zero and integers wrap around, as in C++ on x86: a float becomes a narrower integer through i32, whose low
+bits are taken. Types of fewer than 8 bits take the low bits too.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ovgpu.types import NF4, Type
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 CODED = frozenset(getattr(Type, name).storage for name in "nf4 f8e8m0 f4e2m1 i4 u1 u2 u3 u4 u6".split())
-"""The dtypes whose plain casts do not exist, or do not give what OpenVINO gives."""
+"""The dtypes that have no casts in NumPy, or casts whose results differ from OpenVINO's."""
 
 _BETWEEN_NF4 = (NF4[1:] + NF4[:-1]) / 2
 
 
 def is_float(kind: Type) -> bool:
-    """Whether elements are floating-point numbers: unlike `Type.is_real`, also of nf4."""
+    """Return whether elements are floating-point numbers; unlike `Type.is_real`, true for nf4 as well."""
     return kind.is_real() or kind is Type.nf4
 
 
-HALVED = (Type.f8e4m3, Type.f8e5m2)
-"""OpenVINO rounds to f16 before it rounds to these types."""
+ROUNDED_VIA_F16 = (Type.f8e4m3, Type.f8e5m2)
+"""The types to which OpenVINO rounds in two steps: first to f16."""
 
 
 @cache
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether CUDA C++ computes with such elements; types of fewer bits, f8 and strings it only moves."""
+    """Return whether CUDA C++ computes with such elements; it only moves f8, strings and types of fewer than 8 bits."""
     return dtype.name == "bfloat16" or dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize > 1)
 
 
 def compute_dtype(kind: Type) -> np.dtype[Any]:
-    """The dtype in which ops that compute see elements of ``kind``."""
+    """Return the dtype in which computing ops get elements of ``kind``."""
     if is_float(kind) and kind not in (Type.f32, Type.f64):
         return np.dtype(np.float32)
     if kind.packed:
@@ -49,33 +49,33 @@ def compute_dtype(kind: Type) -> np.dtype[Any]:
 
 @cache
 def decoded_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that elements of storage ``dtype`` are decoded to; often itself."""
+    """Return the dtype to which `decode` converts elements of storage ``dtype``; often ``dtype`` itself."""
     return dtype if dtype.kind in "biuO" else compute_dtype(Type.of(dtype))
 
 
 def decode(x: Array, xp: Any = NUMPY) -> Array:
-    """``x`` in the dtype that computing ops see; itself if that is what it has."""
-    wanted = decoded_dtype(x.dtype)
-    if x.dtype == wanted:
+    """Return ``x`` in its compute dtype (`decoded_dtype`); ``x`` itself if it has that dtype already."""
+    target = decoded_dtype(x.dtype)
+    if x.dtype == target:
         return x
-    # NumPy gives a scalar for one code
-    return x.astype(wanted) if x.dtype.itemsize > 1 else xp.asarray(xp.asarray(_values(x.dtype))[x.view(np.uint8)])
+    # the outer `asarray` is there because NumPy returns a scalar for a single code
+    return x.astype(target) if x.dtype.itemsize > 1 else xp.asarray(xp.asarray(_values(x.dtype))[x.view(np.uint8)])
 
 
 @cache
 def _values(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """What the 256 bytes stand for; CuPy has no casts of such dtypes."""
+    """Return the values of the 256 codes of ``dtype``; a lookup table, because CuPy has no casts of such dtypes."""
     bytes_ = np.arange(256, dtype=np.uint8)
     return NF4[bytes_ % 16] if dtype == Type.nf4.storage else bytes_.view(dtype).astype(decoded_dtype(dtype))
 
 
 def zero_of(x: Any) -> Any:
-    """Return the element that stands for nothing among those of x: 0, or an empty string."""
+    """Return the zero element for the type of x: 0, or an empty string."""
     return b"" if x.dtype.kind == "O" and (not x.size or isinstance(x.flat[0], bytes)) else 0
 
 
 def encode(x: Array, kind: Type, xp: Any = NUMPY) -> Array:
-    """What was computed, in the storage of ``kind``; ``x`` itself if that is what it has."""
+    """Return computed values ``x`` in the storage dtype of ``kind``; ``x`` itself if it has that dtype already."""
     if x.dtype == kind.storage:
         return x
     return _float(x, kind, xp) if is_float(kind) else _integer(x, kind)
@@ -92,13 +92,14 @@ def _float(x: Array, kind: Type, xp: Any) -> Array:
         return _exponents(x, xp).view(kind.storage)
     if kind is Type.f4e2m1:  # no infinity and no NaN
         x = xp.fmin(x, 6)
-    if kind in HALVED:
+    if kind in ROUNDED_VIA_F16:
         x = x.astype(np.float16)
     return x.astype(kind.storage)
 
 
 def _exponents(x: Array, xp: Any) -> Array:
-    """Codes of f8e8m0: exponents, a half goes to the even one; the least for 0 and below, infinity is cut."""
+    """Return f8e8m0 codes: exponents, with ties to even. Values of 0 and below get the least one, infinity the
+    greatest, NaN 255."""
     bits = xp.minimum(xp.maximum(x, 2.0**-127), 2.0**127).view(np.uint32)
     codes = (bits + 0x3FFFFF + (bits >> 23 & 1)) >> 23
     return xp.where(xp.isnan(x), 255, codes).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Strided tensors as the kernels of `cuda_kernels/strided.cuh` take them: axes packed into a struct."""
+"""Strided tensors as arguments of the kernels of `cuda_kernels/strided.cuh`: axes packed into a struct."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 
 from ovgpu.ops.base.op import Array
 
-RANKS = (2, 4, 8)  # that kernels are instantiated for
-THREADS, ITEMS = 256, 4  # of a block; elements that each thread takes
+RANKS = (2, 4, 8)  # ranks that kernels are instantiated for
+THREADS, ITEMS = 256, 4  # threads per block, elements per thread
 _INT, _LONG = np.dtype(np.int32), np.dtype(np.int64)
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 
 
 def bits(nbytes: int) -> str:
-    """The CUDA type that moves elements of that size."""
+    """Return the CUDA type that moves elements of ``nbytes`` bytes."""
     return _BITS[nbytes]
 
 
 def blocks(size: int, each: int = THREADS * ITEMS) -> tuple[int]:
-    """The grid for so many elements."""
+    """Return the grid for ``size`` elements, ``each`` per block."""
     return (-(-size // each),)
 
 
 def strides_of(x: Array, shape: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides in elements; 0 along axes by which x is broadcast to ``shape``."""
+    """Return the strides of x in elements, 0 along axes along which x is broadcast to ``shape``."""
     own = tuple(s // x.dtype.itemsize if d != 1 else 0 for s, d in zip(x.strides, x.shape))
     return own if shape is None else (0,) * (len(shape) - len(own)) + own
 
 
 def same_memory(a: Array, b: Array) -> bool:
-    """Whether two arrays of one shape and type are the same elements in memory."""
+    """Return whether two arrays of one shape and type are the same elements in memory."""
     return bool(a.strides == b.strides and _address(a) == _address(b))
 
 
@@ -44,9 +44,9 @@ def _address(x: Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Extents, outermost first, and the strides of each operand in elements.
+    """Extents, outermost first, and each operand's strides in elements, for an elementwise walk over several operands.
 
-    ``reach`` bounds what a kernel adds to the offsets, and whatever else it counts.
+    ``reach`` is an upper bound of what a kernel adds to the offsets, and of all else that it counts.
     """
 
     extents: tuple[int, ...]
@@ -55,16 +55,17 @@ class Axes:
 
     @staticmethod
     def collapse(extents: Sequence[int], *strides: Sequence[int], reach: int = 0) -> Axes:
-        """The fewest axes that walk the operands in the same order."""
-        kept: list[tuple[int, ...]] = []
+        """Return the fewest axes that walk the operands in the same order: neighbouring axes are merged if they can be,
+        and axes of extent 1 dropped."""
+        merged: list[tuple[int, ...]] = []
         for extent, *steps in zip(extents, *strides):
             if extent == 1:
                 continue
-            if kept and all(outer == step * extent for outer, step in zip(kept[-1][1:], steps)):
-                kept[-1] = (kept[-1][0] * extent, *steps)
+            if merged and all(outer == step * extent for outer, step in zip(merged[-1][1:], steps)):
+                merged[-1] = (merged[-1][0] * extent, *steps)
             else:
-                kept.append((extent, *steps))
-        columns = list(zip(*kept)) or [()] * (1 + len(strides))
+                merged.append((extent, *steps))
+        columns = list(zip(*merged)) or [()] * (1 + len(strides))
         return Axes(columns[0], tuple(columns[1:]), reach)
 
     @property
@@ -78,7 +79,7 @@ class Axes:
 
     @property
     def span(self) -> int:
-        """What the largest offset or number is below."""
+        """An exclusive upper bound of all offsets and counts."""
         most = 0
         for steps in self.strides:
             reach = 0
@@ -89,11 +90,11 @@ class Axes:
 
     @property
     def index(self) -> str:
-        """The CUDA type of indices: int if all fit, and those past the end in the last block."""
+        """The CUDA type of indices: int if all of them fit, including those past the end in the last block."""
         return "int" if self.span < 2**31 - THREADS * ITEMS else "long long"
 
     def numbers(self, *values: int) -> list[Any]:
-        """Scalar arguments of the index type."""
+        """Return kernel arguments of the index type."""
         kind = self._dtype.type
         return [kind(v) for v in values]
 
@@ -102,7 +103,7 @@ class Axes:
         return _INT if self.index == "int" else _LONG
 
     def packed(self, rank: int = 0) -> np.ndarray[Any, Any]:
-        """The struct Axes<index, rank, operands>, for this rank if it is none of `RANKS`."""
+        """Return the struct Axes<index, rank, operands> of the kernels; ``rank`` is `Axes.rank` by default."""
         missing = (rank or self.rank) - len(self.extents)
         extents = (1,) * missing + self.extents
         none = (0,) * len(extents)
@@ -112,16 +113,17 @@ class Axes:
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:
-    """(magic, shift) with ``n // divisor == ((n * magic >> 32) + n) >> shift`` for n below 2**31."""
+    """Return (magic, shift) with ``n // divisor == ((n * magic >> 32) + n) >> shift`` for n below 2**31: division by
+    multiplication (Granlund & Montgomery 1994)."""
     shift = (max(divisor, 1) - 1).bit_length()
     return 2**32 * (2**shift - divisor) // max(divisor, 1) + 1, shift
 
 
 def vectorized(axes: Axes, itemsize: int, addresses: Sequence[int | None], step: int = 0) -> tuple[Axes, int]:
-    """The axes counted in the widest elements, up to 16 bytes, in which the operands can be moved; their size.
+    """Return the axes counted in the widest elements in which the operands can be moved, and those elements' bytes.
 
-    An operand without an address is not moved, and has to stay where it is along the last axis. ``step`` is another
-    stride of the moved ones.
+    They are at most 16 bytes wide. An operand whose address is None is not moved, and must have stride 0 along the last
+    axis. ``step`` is one more stride of the moved operands, in elements.
     """
     if not axes.extents or any(s[-1] != (a is not None) for s, a in zip(axes.strides, addresses)):
         return axes, itemsize

@@ -1,7 +1,7 @@
-"""Work on the host that is shared out among its cores: workers of calls that run at the same time.
+"""Parallel work on the CPU: workers, lists of calls that threads run at the same time.
 
-NumPy lets other threads run while it computes. BLAS has threads of its own, which would wait for each other where
-workers multiply matrices; while workers run, it has one.
+NumPy releases the GIL while it computes. BLAS has threads of its own, which would wait for each other where several
+workers multiply matrices. It is therefore limited to one thread while workers run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Call = Callable[[], Any]
 
 
 class Worker(list[Call]):
-    """Calls that run one after the other, recorded by calling the worker; which of how many workers it is."""
+    """A list of calls that one thread runs one after the other; calling the worker records a call.
+
+    It is worker ``number`` of ``of`` workers.
+    """
 
     def __init__(self, number: int = 0, of: int = 1) -> None:
         self.number, self.of = number, of
@@ -35,26 +38,26 @@ class Worker(list[Call]):
         self.append(partial(function, *operands))
 
     def share(self, memory: Array) -> Array:
-        """This worker's part of a workspace that all workers have together."""
+        """Return this worker's part of a workspace that all workers share, a 1-D array."""
         size = memory.size // self.of
         return memory[self.number * size : (self.number + 1) * size]
 
 
-def workers(worth: bool = True) -> list[Worker]:
-    """All workers, or a single one for work that is not ``worth`` more."""
-    count = WORKERS if worth else 1
+def workers(parallel: bool = True) -> list[Worker]:
+    """Return `WORKERS` empty workers; a single one for work that is too small to run in ``parallel``."""
+    count = WORKERS if parallel else 1
     return [Worker(number, count) for number in range(count)]
 
 
 def shares(extent: int, count: int) -> list[slice]:
-    """At most so many parts of an axis, about equal."""
+    """Return an axis of ``extent`` elements as at most ``count`` slices of about equal length."""
     step = -(-extent // count)
     return [slice(first, min(first + step, extent)) for first in range(0, extent, step)]
 
 
 def record(k: Any, work: Sequence[Worker]) -> None:
-    """Hands the calls of all workers to ``k``: as they are if only one has any, else as one call that runs them side by
-    side."""
+    """Hand the workers' calls to the recorder ``k``: one by one if only one worker has any, else as one call that runs
+    the workers side by side."""
     work = [worker for worker in work if worker]
     if len(work) > 1:
         k(side_by_side, work)
@@ -64,8 +67,8 @@ def record(k: Any, work: Sequence[Worker]) -> None:
 
 
 def side_by_side(work: Sequence[Worker]) -> None:
-    """Runs the workers at the same time; returns when all are done, and raises what one of them raised. When it is
-    interrupted, no worker runs on after it."""
+    """Run the workers at the same time: the first one here, the others in threads. Return when all are done, and raise
+    the error of one that failed. If this is interrupted, no worker runs on after it."""
     jobs = [_Job(worker) for worker in work[1:]]
     with _blas.changed() if _blas else nullcontext():
         try:
@@ -82,28 +85,28 @@ def side_by_side(work: Sequence[Worker]) -> None:
 
 
 class _Job:
-    """A worker that a worker runs, or the caller if no worker has come to it yet."""
+    """One worker's run, in a thread of `_Crew`, or in the caller's thread if no other has taken it by then."""
 
     __slots__ = ("_done", "_error", "_runner", "_worker")
 
     def __init__(self, worker: Worker) -> None:
         self._worker, self._error = worker, list[BaseException]()
         self._runner = Claim()
-        self._done = threading.Lock()  # a worker that runs the worker releases it
+        self._done = threading.Lock()  # the thread that runs the worker releases it
         self._done.acquire()
 
     def work(self) -> None:
-        """Runs the worker in a worker, unless the caller has it."""
+        """Run the worker's calls in a thread of the crew, unless the caller has taken the job."""
         if self._runner.take(_work):
             try:
                 for call in self._worker:
                     call()
-            except BaseException as error:  # raised in the caller
+            except BaseException as error:  # `join` raises it in the caller's thread
                 self._error.append(error)
             self._done.release()
 
     def join(self) -> None:
-        """Waits for the worker that runs the worker, or runs it here. Raises what the worker raises."""
+        """Wait for the thread that runs the worker, or run the worker here if none does. Raises the worker's error."""
         if self._runner.take(self):
             for call in self._worker:
                 call()
@@ -114,14 +117,14 @@ class _Job:
             raise self._error.pop()
 
     def stop(self) -> None:
-        """Waits for the worker that runs the worker; if none does, none will."""
+        """Wait for the thread that runs the worker; if none does, keep all threads from starting it."""
         if not self._runner.take(self):
             with self._done:
                 pass
 
 
 class _Crew:
-    """Threads that wait for workers; started when they are first needed."""
+    """Threads that wait for jobs; started when they are first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +132,7 @@ class _Crew:
         self._size = 0
 
     def queue(self, size: int) -> SimpleQueue[Any]:
-        """Where at least so many threads wait."""
+        """Return the queue of jobs, after starting threads until at least ``size`` serve it."""
         if self._size < size:
             with self._lock:
                 for number in range(self._size, size):
@@ -144,12 +147,13 @@ def _work(queue: SimpleQueue[Any]) -> None:
         while True:
             job = queue.get()
             job.work()
-            del job  # while this thread waits, it keeps no arrays alive
+            del job  # so that the thread keeps no arrays alive while it waits
 
 
 def _blas_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """Functions that give and set the number of threads of the BLAS that NumPy brings along; None for another BLAS."""
-    library = ctypes.CDLL(_multiarray_umath.__file__)  # in which its dependencies' symbols are found as well
+    """Return functions that get and set the number of threads of NumPy's bundled OpenBLAS; None for another BLAS."""
+    # Not by threadpoolctl: its import takes 4 ms, and each limit 8 us instead of 2.
+    library = ctypes.CDLL(_multiarray_umath.__file__)  # finds the symbols of its dependencies as well
     for prefix in ("scipy_", ""):
         for suffix in ("64_", ""):
             name = f"{prefix}openblas_{{}}_num_threads{suffix}"
@@ -169,7 +173,7 @@ _crew = _Crew()
 
 
 def _start_afresh() -> None:
-    """Threads do not live on in a forked process."""
+    """Replace the crew in a forked process, where its threads do not exist."""
     global _crew
     _crew = _Crew()
 

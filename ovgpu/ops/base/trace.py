@@ -1,7 +1,7 @@
-"""Tracing: from an array function to ufunc calls on registers that write into given buffers.
+"""Tracing of an array function: it becomes a list of ufunc calls that write into preallocated buffers.
 
-A traced function becomes a `Tape`: instructions over registers ``inputs.. output temporaries..``. Values on
-the way live in the output itself where that spoils no input, else in temporaries that are reused once dead.
+A traced function is a `Tape`: instructions over registers ``inputs.. output temporaries.. constants..``. Intermediate
+values live in the output where that overwrites no live input, else in temporaries that are reused once dead.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ovgpu.types import Type
 if TYPE_CHECKING:
     from ovgpu.ops.base.elementwise import Elementwise
 
-TILE = 32768  # elements: a handful of f32 tiles stay in a core's L2
+TILE = 32768  # elements per tile: a handful of f32 tiles stay in a core's L2 cache
 
 
 class Reg(int):
-    """A register number, distinct from the scalar of the same value."""
+    """A register number; the type distinguishes it from a scalar operand of the same value."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Tape:
-    """A traced function; hand-made ones are fine too."""
+    """A traced function: instructions, and the dtypes of the temporaries that they use."""
 
     instructions: tuple[Instruction, ...]
     temporaries: tuple[np.dtype[Any], ...]
     inplace: tuple[int, ...]  # inputs whose memory the output may share
 
     def record(self, k: Any, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> None:
-        """Hands every call to ``k``, with buffers of the output's shape."""
+        """Hand every call to the recorder ``k``; ``temporaries`` have the output's shape."""
         if out.size:
             registers = [*inputs, out, *temporaries, *self.constants]
             for call, arguments in self.calls:
@@ -56,12 +56,12 @@ class Tape:
 
     @cached_property
     def constants(self) -> tuple[Any, ...]:
-        """The scalar operands, in order: they are the last registers."""
+        """The scalar operands in order of use; they follow the temporaries as the last registers."""
         return tuple(x for step in self.instructions for x in step.operands if type(x) is not Reg)
 
     @cached_property
     def calls(self) -> tuple[tuple[Callable[..., Any], Callable[[Sequence[Any]], tuple[Any, ...]]], ...]:
-        """Every instruction's call, and what picks its arguments from the registers."""
+        """Each instruction's call, with the function that picks its arguments from the list of registers."""
         constant = count(-len(self.constants))
         numbers = [[x if type(x) is Reg else next(constant) for x in step.operands] for step in self.instructions]
         return tuple((step.call, itemgetter(*read, step.out)) for step, read in zip(self.instructions, numbers))
@@ -70,7 +70,7 @@ class Tape:
 # ---- stand-ins for arrays
 
 class Tracing(NDArrayOperatorsMixin):
-    """Stands for an array while a function is traced: remembers the call that makes it."""
+    """Stand-in for an array while a function is traced; it records the call that computes it."""
 
     __array_priority__ = 1000
 
@@ -94,7 +94,7 @@ class Tracing(NDArrayOperatorsMixin):
 
 
 class _Xp:
-    """NumPy as a function sees it while it is traced."""
+    """Stand-in for NumPy while a function is traced."""
 
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:
@@ -119,7 +119,7 @@ def _operand_dtype(x: Any) -> Any:
 
 
 def _scalar(x: Any, dtype: np.dtype[Any]) -> Any:
-    return np.asarray(x, dtype)  # of no dimension: ufuncs take it twice as fast as a Python number
+    return np.asarray(x, dtype)  # a 0-d array, which ufuncs take twice as fast as a Python number
 
 
 def _cast(x: Any, out: Any) -> None:
@@ -148,7 +148,7 @@ def _minimum(a: Any, b: Any, out: Any) -> None:
 
 
 def _power(a: Any, b: Any, out: Any) -> None:
-    """`np.power`, by one or two products or a root where the exponent is a single number that allows it."""
+    """Compute `np.power`, by one or two products or a root if the exponent is a single number that allows it."""
     exponent = b.item() if b.size == 1 and a.dtype.kind == "f" else None
     if exponent == 2:
         np.square(a, out)
@@ -164,7 +164,7 @@ def _power(a: Any, b: Any, out: Any) -> None:
         np.power(a, b, out)
 
 
-# NumPy deprecates a positional `out` for the two extrema.
+# NumPy deprecates a positional `out` for maximum and minimum.
 _CALLS: dict[Any, Callable[..., Any]] = {np.maximum: _maximum, np.minimum: _minimum, np.power: _power}
 
 
@@ -172,7 +172,7 @@ _CALLS: dict[Any, Callable[..., Any]] = {np.maximum: _maximum, np.minimum: _mini
 
 @lru_cache(maxsize=4096)
 def trace(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[Any]) -> Tape:
-    """The calls of ``op.compute`` for these storage dtypes, with as few temporaries as lifetimes allow."""
+    """Return the tape of ``op.compute`` for these storage dtypes; temporaries with disjoint lifetimes share memory."""
     tape: list[Tracing] = []
     sources = [Tracing(tape, dtype, None) for dtype in inputs]
     decoded = [x if op.exact else x.astype(decoded_dtype(x.dtype)) for x in sources]
@@ -184,22 +184,22 @@ def trace(op: Elementwise, inputs: tuple[np.dtype[Any], ...], output: np.dtype[A
 
 
 def _allocate(tape: list[Tracing], result: Tracing, arity: int) -> Tape:
-    """Registers for traced values: inputs, then the output, then temporaries."""
+    """Assign registers to the traced values by linear scan: inputs, then the output, then temporaries."""
     last = _last_reads(tape, result)
     inputs_done = max((last[i] for i in range(arity) if i in last), default=-1)
     registers = {i: i for i in range(arity)}
     dtypes = {arity: result.dtype}  # of the output and the temporaries
     free: list[int] = []
-    output_open = result.source[0] is _where  # it spoils its output before it has read all
+    output_freed = result.source[0] is _where  # `_where` writes its output before it has read all its operands
     instructions: list[Instruction] = []
     for value in tape[arity : result.number + 1]:
         if value is not result and value.number not in last:
             continue  # computed, but not used
         call, operands = value.source
         released = [registers[x] for x in _reads(value) if last[x] == value.number and x >= arity]
-        if not output_open and value.number >= inputs_done:
+        if not output_freed and value.number >= inputs_done:
             released.append(arity)
-            output_open = True
+            output_freed = True
         if call is not _where:
             free += released
         register = arity if value is result else next((r for r in free if dtypes[r] == value.dtype), -1)
@@ -217,12 +217,12 @@ def _allocate(tape: list[Tracing], result: Tracing, arity: int) -> Tape:
 
 
 def _reads(value: Tracing) -> list[int]:
-    """The numbers of the values that ``value`` is made of, once each."""
+    """Return the distinct numbers of the operands of ``value``."""
     return list(dict.fromkeys(x.number for x in value.source[1] if isinstance(x, Tracing)))
 
 
 def _last_reads(tape: list[Tracing], result: Tracing) -> dict[int, int]:
-    """For every value that ``result`` needs, the number of the last value that is made of it."""
+    """Map the number of each value that ``result`` depends on to the number of the last value that reads it."""
     last: dict[int, int] = {}
     for value in reversed(tape[: result.number + 1]):
         if value.source is not None and (value is result or value.number in last):
@@ -232,7 +232,7 @@ def _last_reads(tape: list[Tracing], result: Tracing) -> dict[int, int]:
 
 
 def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]:
-    """The inputs that nobody reads any more once the output is first written."""
+    """Return the inputs that no instruction reads after the output is first written."""
     first = next(i for i, step in enumerate(instructions) if step.out == arity)
     late = [x for step in instructions[first + 1 :] for x in step.operands]
     if instructions[first].call is _where:
@@ -244,9 +244,9 @@ def _inplace(instructions: Sequence[Instruction], arity: int) -> tuple[int, ...]
 # ---- large outputs
 
 def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]) -> Callable[[], None]:
-    """What runs a tape over a large output, one tile that stays in cache after the other.
+    """Return a function that runs a tape over a large output, tile by tile, so that tiles stay in cache.
 
-    Temporaries hold a tile.
+    The temporaries have the size of a tile.
     """
     shape = out.shape
     inputs = [x.reshape(()) if x.size == 1 else x for x in inputs]
@@ -257,9 +257,9 @@ def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any
 
     def run() -> None:
         for index in indices:
-            place = out[index]
+            tile = out[index]
             registers = [x[index] if x.ndim else x for x in inputs]
-            registers += [place, *(t[: place.size].reshape(place.shape) for t in temporaries), *tape.constants]
+            registers += [tile, *(t[: tile.size].reshape(tile.shape) for t in temporaries), *tape.constants]
             for call, arguments in tape.calls:
                 call(*arguments(registers))
 
@@ -267,7 +267,7 @@ def tiled(tape: Tape, inputs: Sequence[Any], out: Any, temporaries: Sequence[Any
 
 
 def tiles(shape: tuple[int, ...], size: int = TILE) -> Iterator[tuple[Any, ...]]:
-    """Indices that cut an array into parts of at most ``size`` elements, in memory order."""
+    """Yield indices that cut an array of this shape into parts of at most ``size`` elements, in memory order."""
     axis = next((i for i in range(len(shape)) if prod(shape[i + 1 :]) <= size), 0)
     block = max(1, size // max(1, prod(shape[axis + 1 :])))
     for lead in np.ndindex(*shape[:axis]):

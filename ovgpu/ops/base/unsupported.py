@@ -1,4 +1,4 @@
-"""The op of layers that ovgpu does not implement, so that a model which has some can still be looked at."""
+"""Op class of layers that ovgpu does not implement, so that models with such layers can still be read and inspected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ovgpu.types import Dimension, PartialShape, Type
 
 @internal_op
 class Unsupported(Op):
-    """An unknown operation: gives the outputs that its layer declares, and cannot run."""
+    """An operation that ovgpu does not implement: it has the outputs that its layer declares, and cannot run."""
 
     name: str  # type: ignore[misc]
     version: str  # type: ignore[misc]
     texts: dict[str, str] = field(default_factory=dict)
-    """The attributes as they are written in the file."""
+    """The texts of the XML attributes in the file."""
     declared: tuple[tuple[Type, PartialShape], ...] = ()
 
     aliases = ()
@@ -44,12 +44,12 @@ def _extent(dim: Dimension) -> Int:
 
 
 def bodies(op: Any) -> list[Model]:
-    """The models that an op runs, in order of declaration."""
+    """Return the body models of an op, in order of declaration."""
     return [value for value in vars(op).values() if isinstance(value, Model)]  # `attributes` may unpack constants
 
 
 def all_nodes(model: Model) -> Iterator[Node]:
-    """The nodes of a model and of all bodies in it."""
+    """Yield the nodes of a model and of all bodies in it."""
     models = [model]
     for graph in models:
         for node in graph.ops:
@@ -58,8 +58,10 @@ def all_nodes(model: Model) -> Iterator[Node]:
 
 
 def require_supported(model: Model) -> None:
-    """Raise `UnsupportedOpError` that names every unsupported op of the model, with its layers. Variables are those of
-    the model, not of bodies in it."""
+    """Raise `UnsupportedOpError` if the model or its bodies have unsupported ops, which the error lists with layers.
+
+    Variables (ReadValue and Assign) in bodies are unsupported as well.
+    """
     layers: dict[tuple[str, str], list[str]] = {}
     own = {id(node) for node in model.ops}
     for node in all_nodes(model):

@@ -1,4 +1,4 @@
-"""Views: how a tensor lies in another one's memory. Everything is counted in elements, symbolic or not."""
+"""Views: tensors that lie in another tensor's memory. Strides and offsets are in elements, and may be symbolic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ovgpu.symbolic import Int, Sym, bounds, product
 
 
 def dense_strides(shape: Sequence[Int]) -> tuple[Int, ...]:
-    """Row-major strides of a contiguous tensor."""
+    """Return the row-major strides of a contiguous tensor."""
     strides: list[Int] = []
     step: Int = 1
     for dim in reversed(shape):
@@ -20,7 +20,7 @@ def dense_strides(shape: Sequence[Int]) -> tuple[Int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Element ``i`` of a tensor lies at ``offset + dot(strides, i)`` of the memory it is a view of."""
+    """A strided view: the element of index ``i`` lies at ``offset + dot(strides, i)`` of the viewed memory."""
 
     shape: tuple[Int, ...]
     strides: tuple[Int, ...]
@@ -32,13 +32,14 @@ class View:
 
     @staticmethod
     def with_capacity(shape: Sequence[Int], axis: int, row: Int) -> View:
-        """Row-major, but for room behind the elements along ``axis``: those of the axis before are ``row`` apart."""
+        """Return a row-major view of memory with spare capacity along ``axis``: the stride of the axis before it is
+        ``row``, the capacity times the elements per index of ``axis``."""
         outer = tuple(row * s for s in dense_strides(shape[:axis]))
         return View(tuple(shape), (*outer, *dense_strides(shape[axis:])))
 
     @property
     def is_dense(self) -> bool:
-        """Row-major and without gaps, provably; strides of extent-1 axes do not matter."""
+        """True if the view is provably row-major without gaps; strides of axes of extent 1 do not matter."""
         expected: Int = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides)):
             if not equal(dim, 1) and not equal(stride, expected):
@@ -48,7 +49,7 @@ class View:
 
     @property
     def is_blas(self) -> bool:
-        """Whether BLAS takes it as a matrix (or a batch of them) without a copy."""
+        """True if BLAS takes the view as a matrix, or a batch of matrices, without a copy."""
         if len(self.shape) < 2:
             return len(self.shape) == 0 or positive(self.strides[-1])
         (m, n), (a, b) = self.shape[-2:], self.strides[-2:]
@@ -60,19 +61,19 @@ class View:
         return View(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
 
     def slice(self, axis: int, start: Int, length: Int, step: Int = 1) -> View:
-        """``length`` elements along ``axis`` from ``start``, ``step`` apart (either sign)."""
+        """Return ``length`` elements along ``axis`` from ``start``, ``step`` apart (of either sign)."""
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = length, strides[axis] * step
         return View(tuple(shape), tuple(strides), offset)
 
-    def expand(self, shape: Sequence[Int], places: Sequence[int]) -> View | None:
-        """Broadcast to ``shape``, axis ``i`` at ``places[i]``: stride 0 where an extent of 1 grows.
+    def expand(self, shape: Sequence[Int], targets: Sequence[int]) -> View | None:
+        """Return the view broadcast to ``shape``: axis ``i`` becomes axis ``targets[i]``, with stride 0 if it grows.
 
-        None if it is not known whether an extent, which may be 1, has to grow. That they fit is not checked.
+        Returns None if an extent that may be 1 is not known to grow or not. The extents are not checked for a match.
         """
         strides: list[Int] = [0] * len(shape)
-        for extent, stride, i in zip(self.shape, self.strides, places):
+        for extent, stride, i in zip(self.shape, self.strides, targets):
             if equal(extent, shape[i]) or bounds(extent)[0] > 1:
                 strides[i] = stride
             elif not equal(extent, 1):
@@ -80,7 +81,7 @@ class View:
         return View(tuple(shape), tuple(strides), self.offset)
 
     def reshape(self, shape: Sequence[Int]) -> View | None:
-        """The same elements in the same order as ``shape``; None if that takes a copy, or no one can tell."""
+        """Return the same elements in the same order as ``shape``, None if that takes a copy or is undecidable."""
         if any(equal(d, 0) for d in shape) or self.is_dense:
             return View(tuple(shape), dense_strides(shape), self.offset)
         runs = self._runs()
@@ -100,7 +101,7 @@ class View:
         return View(tuple(shape), tuple(strides), self.offset) if axis < 0 else None
 
     def _runs(self) -> list[tuple[Int, Int]]:
-        """(length, stride) of the maximal groups of axes that are evenly spaced; extent-1 axes dropped."""
+        """Return (length, stride) of the maximal groups of evenly spaced axes; axes of extent 1 are dropped."""
         runs: list[tuple[Int, Int]] = []
         for dim, stride in zip(self.shape, self.strides):
             if equal(dim, 1):
@@ -117,10 +118,10 @@ class View:
 
 
 def equal(a: Int, b: Int) -> bool:
-    """Whether the two are equal whatever the symbols stand for."""
+    """Return whether the two are equal for all values of the symbols."""
     return a is b or (not isinstance(a, Sym) and not isinstance(b, Sym) and bool(a == b))
 
 
 def positive(value: Int) -> bool:
-    """Whether a stride is positive whatever the symbols stand for, unless the tensor has no elements."""
+    """Return whether a stride is positive for all values of the symbols; it may be 0 if the tensor has no elements."""
     return bool(value.lo >= 0) if isinstance(value, Sym) else bool(value > 0)

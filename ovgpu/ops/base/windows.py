@@ -1,4 +1,4 @@
-"""Windows that slide over spatial axes: the attributes, padding and extents that convolutions share."""
+"""Sliding windows over spatial axes: attributes, padding and output extents of convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ovgpu.ops.base.shapes import at_most
 from ovgpu.symbolic import Int, Spec, bounds, ceildiv, maximum
 from ovgpu.types import Type
 
-MOST_AXES = 3
+MAX_AXES = 3
 
 
 class Windowed(Op):
-    """Base of ops whose kernel slides over the data's spatial axes, of which there are one to three."""
+    """Base of ops whose kernel slides over the one to three spatial axes of data [N, C, ...]."""
 
     strides: tuple[int, ...] = ()
     pads_begin: tuple[int, ...] = ()
@@ -24,13 +24,14 @@ class Windowed(Op):
     auto_pad: Literal["explicit", "same_upper", "same_lower", "valid"] = "explicit"
 
     leading: ClassVar[int] = 2
-    """The kernel's axes before the spatial ones."""
+    """The number of the kernel's axes before the spatial ones."""
 
     axes: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    """How many spatial axes there may be."""
+    """The allowed numbers of spatial axes."""
 
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
-        """An attribute's value for every spatial axis, ``least`` where it is empty. OpError if it does not fit."""
+        """Return an attribute's value per spatial axis, all ``least`` if it is empty. Raises OpError for values below
+        ``least``, or another number of values."""
         values: tuple[int, ...] = getattr(self, name)
         if any(v < least for v in values):
             raise OpError(f"attribute '{name}': {min(values)} is less than {least}")
@@ -39,7 +40,7 @@ class Windowed(Op):
         return values or (least,) * (axes or 0)
 
     def spatial(self, x: Spec, kernel: Spec) -> int | None:
-        """The number of spatial axes, if it is known, after checking the attributes. OpError if ranks do not fit."""
+        """Return the number of spatial axes, None if unknown. Raises OpError if ranks or attributes do not fit."""
         found: int | None = None
         for spec, leading, what in ((x, 2, "the data"), (kernel, self.leading, "the kernel")):
             if spec.rank is None:
@@ -59,25 +60,27 @@ class Windowed(Op):
 
     @property
     def pad_names(self) -> tuple[str, ...]:
-        """The attributes that say how much is padded; automatic padding ignores them."""
+        """The attributes that give the padding; automatic padding ignores them."""
         return ("pads_begin", "pads_end") if self.auto_pad == "explicit" else ()
 
     @property
     def same(self) -> bool:
+        """True if automatic padding makes the output extent ceil(size / stride)."""
         return self.auto_pad in ("same_upper", "same_lower")
 
     def explicit_pads(self, axes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is padded before and after each spatial axis; nothing with automatic padding."""
+        """Return the attributes' padding before and after each spatial axis; zeros with automatic padding."""
         if self.auto_pad != "explicit":
             return (0,) * axes, (0,) * axes
         return self.per_axis("pads_begin", axes, 0), self.per_axis("pads_end", axes, 0)
 
     def reach(self, kernel: Sequence[Int]) -> list[Int]:
-        """How far the kernel reaches along each spatial axis, holes included."""
+        """Return the dilated extent of the kernel along each spatial axis."""
         return [(k - 1) * d + 1 for k, d in zip(kernel, self.per_axis("dilations", len(kernel), 1))]
 
     def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        """Along each spatial axis, at how many places the kernel stands. OpError if it does not fit."""
+        """Return the output's spatial extents: the number of kernel positions per axis. Raises OpError, perhaps at run
+        time, if the kernel is empty or does not fit into the padded data."""
         strides = self.per_axis("strides", len(sizes), 1)
         for axis, k in enumerate(kernel):
             at_most(1, k, f"the kernel is empty along spatial axis {axis}")
@@ -89,12 +92,12 @@ class Windowed(Op):
             padded = size + begin + end
             at_most(reach, padded, f"a kernel that reaches {{0}} far does not fit into {{1}} along spatial axis {axis}")
             span = padded - reach + stride
-            # Where it may be negative, it is not divided as it is, so that what is known of the extent has bounds.
+            # A span that may be negative is clamped first, so that the extent has a lower bound.
             found.append((span if stride == 1 or bounds(span)[0] >= 0 else maximum(span, stride)) // stride)
         return found
 
     def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is padded before and after each spatial axis."""
+        """Return the padding before and after each spatial axis, also for automatic padding."""
         if not self.same:
             return self.explicit_pads(len(sizes))
         strides = self.per_axis("strides", len(sizes), 1)
@@ -105,13 +108,13 @@ class Windowed(Op):
 
 
 def check_number(kind: Type) -> None:
-    """OpError unless elements are floating-point numbers or integers."""
+    """Raise OpError unless elements are floating-point numbers or integers."""
     if not (kind.is_dynamic() or kind.is_real() or kind.is_integral_number()) or kind in (Type.string, Type.nf4):
         raise OpError(f"element type {kind.get_type_name()} is not a number")
 
 
 def framed(xp: Any, x: Array, begin: Sequence[int], end: Sequence[int], value: float = 0) -> Array:
-    """The data [N, C, ...] with so much of ``value`` around the spatial axes; fewer than 0 are cut off."""
+    """Return the data [N, C, ...] padded with ``value`` around the spatial axes; negative padding crops."""
     lead = [(0, 0), (0, 0)]
     x = x[(..., *(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(x.shape[2:], begin, end)))]
     if not any(p > 0 for p in (*begin, *end)):
@@ -120,5 +123,5 @@ def framed(xp: Any, x: Array, begin: Sequence[int], end: Sequence[int], value: f
 
 
 def taps(start: Sequence[int], step: Sequence[int], extents: Sequence[int]) -> tuple[slice, ...]:
-    """So many elements along each axis, from ``start`` on in steps."""
+    """Return slices of ``extents`` elements along each axis, from ``start``, ``step`` apart."""
     return tuple(slice(b, b + s * (n - 1) + 1 if n else b, s) for b, s, n in zip(start, step, extents))

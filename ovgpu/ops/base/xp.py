@@ -1,6 +1,6 @@
-"""`xp`: NumPy or CuPy under one set of names, as ops' `evaluate` sees them.
+"""Adapter `xp`: NumPy or CuPy under one set of names, for the `evaluate` methods of ops.
 
-Whatever both libraries spell alike is passed through; what they do not is a function of the adapter.
+Names that both libraries share are passed through. Functions that differ are methods of the adapter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Adapter:
-    """The array library ``module``, plus ``run(body, inputs) -> outputs``: how control flow runs a body Model."""
+    """Array library ``module`` with ``run(body, inputs) -> outputs``, by which control-flow ops run a body Model."""
 
     def __init__(self, module: Any, run: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None) -> None:
         self.module = module
@@ -22,11 +22,11 @@ class Adapter:
         return getattr(self.module, name)
 
     def asnumpy(self, x: Any) -> Any:
-        """The array on the host."""
+        """Return the array as a NumPy array on the host."""
         return np.asarray(x)
 
     def running(self, run: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Adapter:
-        """The same library with another ``run``."""
+        """Return an adapter of the same library with another ``run``."""
         return type(self)(self.module, run)
 
 

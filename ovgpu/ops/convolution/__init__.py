@@ -1,1 +1,1 @@
-"""Convolutions: grouped, transposed, binary, deformable."""
+"""Convolutions: plain, grouped, transposed, binary and deformable."""

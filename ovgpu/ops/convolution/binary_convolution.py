@@ -1,4 +1,4 @@
-"""BinaryConvolution: a convolution of signs."""
+"""BinaryConvolution: a convolution of the signs 1 and -1."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ovgpu.symbolic import Spec, same
 from ovgpu.types import Type
 
 
-@op("BinaryConvolution", "opset1")
+@op("BinaryConvolution", "opset1", "convolution/binary-convolution-1")
 class BinaryConvolution(Windowed):
-    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 is 1 and 0 is -1.
+    """``x [N, C, Y, X], kernel [O, C, Y, X] -> [N, O, Y, X]``: a convolution in which 1 stands for 1 and 0 for -1.
 
-    The kernel is of u1, the data of any type of numbers. As in OpenVINO's plugin, data above 0 is 1, all else 0; what
-    lies outside is ``pad_value``, which adds nothing where it is 0. In a constant kernel, unlike other constants of u1,
-    the first bit of a byte is the lowest: `passes.canonicalise` turns it round.
+    The kernel has type u1, the data any type of numbers. As in OpenVINO's plugin, data above 0 stands for 1, all other
+    data for -1. Elements outside of the data count as ``pad_value``; 0 adds nothing. In a constant kernel, unlike in
+    other constants of u1, the first bit of a byte is the lowest; `passes.canonicalise` reverses its bits.
     """
 
     mode: Literal["xnor-popcount"]
@@ -40,8 +40,8 @@ class BinaryConvolution(Windowed):
             raise OpError(f"the kernel must be of u1, not {kernel.type.get_type_name()}")
         self.spatial(x, kernel)
         batch, channels, *sizes = x.shape or unknowns(4) or ()
-        outputs, taken, *extents = kernel.shape or unknowns(4) or ()
-        same(channels, taken, "the data has {0} channels, the kernel takes {1}")
+        outputs, kernel_channels, *extents = kernel.shape or unknowns(4) or ()
+        same(channels, kernel_channels, "the data has {0} channels, the kernel takes {1}")
         return (Spec(x.type, (batch, outputs, *self.extents(sizes, extents))),)
 
     def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
@@ -68,13 +68,13 @@ class BinaryConvolution(Windowed):
 
     @property
     def padding(self) -> int:
-        """Return the sign of an element outside the data: 1, 0 or -1."""
+        """The sign of an element outside the data: 1, 0 or -1."""
         return int(self.pad_value) if self.pad_value in (0, 1) else -1
 
     def propagate(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Sequence[Spec]:
-        return outputs  # of a constant kernel, which may not have been turned round
+        return outputs  # without values: the bits of a constant kernel may not be reversed yet
 
 
 def signs_of(xp: Any, x: Array) -> Array:
-    """1 where an element is above 0, else -1."""
+    """Return 1 where an element is above 0, else -1, in f32."""
     return xp.where(x > 0, xp.float32(1), xp.float32(-1))

@@ -1,4 +1,4 @@
-"""Convolutions, and the transposed ones, of one to three spatial axes, whole or in groups of channels."""
+"""Convolutions and transposed convolutions over one to three spatial axes, also in groups of channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovgpu.ops.base.op import Array, Workspace, op
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, unknowns
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.convolution import _columns
-from ovgpu.ops.convolution._columns import BLOCK, HostEpilogue
+from ovgpu.ops.convolution._columns import BLOCK_ELEMENTS, HostEpilogue
 from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
 from ovgpu.types import Type
@@ -24,34 +24,34 @@ CHANNELS = "the data has {0} channels, the kernel takes {1}"
 
 
 class _Convolution(Windowed):
-    """Base: ``leading`` tells whether the kernel has groups."""
+    """Base of convolutions; ``leading`` is 3 if the kernel has an axis of groups, else 2."""
 
     layout = "blas"
     strided_outputs = True
 
     def grouped(self, kernel: Sequence[Int]) -> tuple[Int, ...]:
-        """The kernel's shape with an axis of groups."""
+        """Return the kernel's shape with an axis of groups."""
         return (*kernel,) if self.leading == 3 else (1, *kernel)
 
     def operands(self, x: Spec, kernel: Spec, axes: int) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
-        """The shapes of the data and of the `grouped` kernel, of which at least the rank is known."""
+        """Return the shapes of the data and the `grouped` kernel, with unknown extents where only the rank is known."""
         return (x.shape or unknowns(2 + axes) or (),
                 self.grouped(kernel.shape or unknowns(self.leading + axes) or ()))
 
     def convolved(self, x: Array, kernel: Array, out: Array, begin: Sequence[int], transposed: bool = False,
                   epilogue: Epilogue | None = None) -> Convolved:
-        """The arrays and numbers of a convolution."""
+        """Return the arrays and numbers that describe the convolution."""
         strides, dilations = (self.per_axis(name, x.ndim - 2, 1) for name in ("strides", "dilations"))
         kernel = kernel.reshape(self.grouped(kernel.shape))
         return Convolved(x, kernel, out, shortened(strides, (x if transposed else out).shape[2:]),
                          shortened(dilations, kernel.shape[3:]), begin, transposed, epilogue)
 
 
-@op("Convolution", "opset1")
+@op("Convolution", "opset1", "convolution/convolution-1")
 class Convolution(_Convolution):
-    """``x [N, C, ...], kernel [O, C, ...] -> [N, O, ...]``: the kernel's products with what it slides over, summed.
+    """``x [N, C, ...], kernel [O, C, ...] -> [N, O, ...]``: cross-correlation of data and kernel, summed over channels.
 
-    One to three spatial axes, any type of numbers; 8-bit integers saturate, wider ones wrap.
+    The data has one to three spatial axes, and any type of numbers; 8-bit integers saturate, wider ones wrap.
     """
 
     def infer(self, x: Spec, kernel: Spec) -> tuple[Spec, ...]:
@@ -60,13 +60,13 @@ class Convolution(_Convolution):
         axes = self.spatial(x, kernel)
         if axes is None:
             return (Spec(kind, None),)
-        (batch, given, *sizes), (groups, outputs, channels, *taps) = self.operands(x, kernel, axes)
-        same(given, groups * channels, CHANNELS)
+        (batch, data_channels, *sizes), (groups, outputs, channels, *taps) = self.operands(x, kernel, axes)
+        same(data_channels, groups * channels, CHANNELS)
         return (Spec(kind, (batch, groups * outputs, *self.extents(sizes, taps))),)
 
     def evaluate(self, xp: Any, x: Array, kernel: Array) -> tuple[Array, ...]:
         kind = x.dtype
-        x, kernel = wide(x), wide(kernel.reshape(self.grouped(kernel.shape)))
+        x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, outputs, channels, *sizes = kernel.shape
         extents = self.extents(x.shape[2:], sizes)
         begin, end = self.pads(x.shape[2:], sizes)
@@ -76,7 +76,7 @@ class Convolution(_Convolution):
         for tap in np.ndindex(*sizes):
             part = x[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, extents))]
             out += xp.matmul(kernel[(..., *tap)], part.reshape(*x.shape[:3], prod(extents)))
-        return (cast_to(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
+        return (from_sum_type(xp, out, kind).reshape(len(x), groups * outputs, *extents),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -90,16 +90,16 @@ class Convolution(_Convolution):
             return ()
         reach = self.reach(taps)
         span = product((n - 1) * s + r for n, s, r in zip(out.shape[2:], strides, reach))
-        frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # below 0 without pixels
-        return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK)),)),
-                (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK)),)))
+        frame = x.shape[0] * x.shape[1] * maximum(span, 0)  # negative if the output has no pixels
+        return ((out.type, (tasks.WORKERS * minimum(columns, maximum(depth, BLOCK_ELEMENTS)),)),
+                (out.type, (tasks.WORKERS * minimum(frame, maximum(x.shape[1] * product(reach), BLOCK_ELEMENTS)),)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
     def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                 epilogue: HostEpilogue | None = None) -> Any:
-        """`numpy`, and what is done with the result then."""
+                      epilogue: HostEpilogue | None = None) -> Any:
+        """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel = inputs
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
@@ -113,21 +113,21 @@ class Convolution(_Convolution):
         convolve(k, self.convolved(x, dense(k, kernel), outputs[0], begin, epilogue=epilogue), workspace)
 
 
-@op("GroupConvolution", "opset1")
+@op("GroupConvolution", "opset1", "convolution/group-convolution-1")
 class GroupConvolution(Convolution):
     """``x [N, G C, ...], kernel [G, O, C, ...] -> [N, G O, ...]``: a Convolution for each of G groups of channels."""
 
     leading = 3
 
 
-@op("ConvolutionBackpropData", "opset1")
+@op("ConvolutionBackpropData", "opset1", "convolution/convolution-backprop-data-1")
 class ConvolutionBackpropData(_Convolution):
     """``x [N, C, ...], kernel [C, O, ...] (, output_shape [axes]) -> [N, O, ...]``: the transposed Convolution.
 
-    Every element adds its products with the kernel where a Convolution of the output would have read it, and padding
-    is cut off. With an output shape, same_upper and same_lower say how what is too much is cut off (upper: more at the
-    beginning), and what is missing are zeros at the end. Else they pad nothing. The specification would also cut
-    for explicit and valid padding, which keep their beginnings, as the sources of such models mean it.
+    Every element adds its products with the kernel to the pixels from which a Convolution of the output computes it,
+    and padding is cut off. With an output shape, same_upper and same_lower cut off the excess (upper: more of it at the
+    beginning), and missing elements are zeros at the end; without one, they pad nothing. The specification would also
+    cut for explicit and valid padding, but these keep their beginnings here, as the sources of such models mean it.
     """
 
     output_padding: tuple[int, ...] = ()
@@ -145,8 +145,8 @@ class ConvolutionBackpropData(_Convolution):
             axes = length(target) if axes is None else axes
         if axes is None:
             return (Spec(kind, None),)
-        (batch, given, *sizes), (groups, channels, outputs, *taps) = self.operands(x, kernel, axes)
-        same(given, groups * channels, CHANNELS)
+        (batch, data_channels, *sizes), (groups, channels, outputs, *taps) = self.operands(x, kernel, axes)
+        same(data_channels, groups * channels, CHANNELS)
         if target is None:
             found = self.extents(sizes, taps)
         else:
@@ -155,37 +155,37 @@ class ConvolutionBackpropData(_Convolution):
                 at_most(0, extent, f"the output shape has {{1}} along spatial axis {axis}")
         return (Spec(kind, (batch, groups * outputs, *found)),)
 
-    def whole(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        """How far the products reach along each spatial axis."""
+    def full(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
+        """Return the extents of the output along each spatial axis before anything is cut off."""
         strides = self.per_axis("strides", len(sizes), 1)
         return [(size - 1) * stride + reach for size, stride, reach in zip(sizes, strides, self.reach(kernel))]
 
     def extents(self, sizes: Sequence[Int], kernel: Sequence[Int]) -> list[Int]:
-        found = [whole + more - begin - end for whole, more, begin, end in zip(
-            self.whole(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
+        found = [full + added - begin - end for full, added, begin, end in zip(
+            self.full(sizes, kernel), self.per_axis("output_padding", len(sizes), 0), *self.explicit_pads(len(sizes)))]
         for axis, extent in enumerate(found):
             at_most(0, extent, f"padding leaves {{1}} elements along spatial axis {axis}")
         return found
 
     def begins(self, sizes: Sequence[int], kernel: Sequence[int], target: Sequence[int] | None) -> tuple[int, ...]:
-        """How many of the products are cut off at the beginning of each spatial axis."""
+        """Return how many elements are cut off at the beginning of each spatial axis."""
         if target is None or not self.same:
             return self.explicit_pads(len(sizes))[0]
         padding = self.per_axis("output_padding", len(sizes), 0)
-        total = [max(whole - extent + more, 0)
-                 for whole, extent, more in zip(self.whole(sizes, kernel), target, padding)]
+        total = [max(full - extent + added, 0)
+                 for full, extent, added in zip(self.full(sizes, kernel), target, padding)]
         return tuple(t - t // 2 if self.auto_pad == "same_upper" else t // 2 for t in total)
 
     def evaluate(self, xp: Any, x: Array, kernel: Array, target: Array | None = None) -> tuple[Array, ...]:
         kind = x.dtype
-        x, kernel = wide(x), wide(kernel.reshape(self.grouped(kernel.shape)))
+        x, kernel = to_sum_type(x), to_sum_type(kernel.reshape(self.grouped(kernel.shape)))
         groups, channels, outputs, *extents = kernel.shape
         sizes = x.shape[2:]
         shape = None if target is None else integers(target)
         begins = self.begins(sizes, extents, shape)
         shape = self.extents(sizes, extents) if shape is None else shape
-        room = [max(whole, begin + n) for whole, begin, n in zip(self.whole(sizes, extents), begins, shape)]
-        out = xp.zeros((len(x), groups, outputs, *room), x.dtype)
+        buffer_extents = [max(full, begin + n) for full, begin, n in zip(self.full(sizes, extents), begins, shape)]
+        out = xp.zeros((len(x), groups, outputs, *buffer_extents), x.dtype)
         strides, dilations = (self.per_axis(name, len(sizes), 1) for name in ("strides", "dilations"))
         columns = x.reshape(len(x), groups, channels, prod(sizes))
         for tap in np.ndindex(*extents):
@@ -193,7 +193,7 @@ class ConvolutionBackpropData(_Convolution):
             out[(..., *taps([t * d for t, d in zip(tap, dilations)], strides, sizes))] += product.reshape(
                 *out.shape[:3], *sizes)
         out = out[(..., *taps(begins, (1,) * len(sizes), shape))]
-        return (cast_to(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
+        return (from_sum_type(xp, out, kind).reshape(len(x), groups * outputs, *shape),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         x, kernel, out = inputs[0], inputs[1], outputs[0]
@@ -206,8 +206,8 @@ class ConvolutionBackpropData(_Convolution):
         return self.with_epilogue(k, inputs, outputs[0], workspace)
 
     def with_epilogue(self, k: Any, inputs: Sequence[Any], out: Any, workspace: Sequence[Any],
-                 epilogue: HostEpilogue | None = None) -> Any:
-        """`numpy`, and what is done with the result then."""
+                      epilogue: HostEpilogue | None = None) -> Any:
+        """Record the calls of `numpy`, and those of an epilogue on the result."""
         x, kernel, target = (*inputs, None)[:3]
         if out.dtype.itemsize < 4 or out.dtype.kind != "f" or not out.size or not kernel.flags.c_contiguous:
             return NotImplemented
@@ -226,23 +226,23 @@ class ConvolutionBackpropData(_Convolution):
         return (*super().pad_names, "output_padding")
 
 
-@op("GroupConvolutionBackpropData", "opset1")
+@op("GroupConvolutionBackpropData", "opset1", "convolution/group-convolution-backprop-data-1")
 class GroupConvolutionBackpropData(ConvolutionBackpropData):
     """``x [N, G C, ...], kernel [G, C, O, ...] (, output_shape [axes]) -> [N, G O, ...]``.
 
-    A ConvolutionBackpropData for each of G groups of channels.
+    This is a ConvolutionBackpropData for each of G groups of channels.
     """
 
     leading = 3
 
 
-def wide(x: Array) -> Array:
-    """Elements as they are multiplied and summed: 8-bit integers exactly."""
+def to_sum_type(x: Array) -> Array:
+    """Return the data in the type in which it is multiplied and summed: f64 for 8-bit integers, for exact sums."""
     return x.astype(np.float64) if x.dtype.kind in "iu" and x.dtype.itemsize == 1 else x
 
 
-def cast_to(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
-    """Sums of `wide` elements in their own type, where 8-bit integers saturate."""
+def from_sum_type(xp: Any, x: Array, kind: np.dtype[Any]) -> Array:
+    """Cast sums of `to_sum_type` elements back to dtype ``kind``; 8-bit integers saturate."""
     if x.dtype == kind:
         return x
     limits = np.iinfo(kind)

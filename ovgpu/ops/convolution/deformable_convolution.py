@@ -1,4 +1,4 @@
-"""DeformableConvolution: a convolution whose taps read where offsets say."""
+"""DeformableConvolution: a convolution whose taps read at positions moved by offsets."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
 from ovgpu.types import Type
 
 
-@op("DeformableConvolution", "opset1")
+@op("DeformableConvolution", "opset1", "convolution/deformable-convolution-1")
 class DeformableConvolution(Windowed):
     """``x [N, G C, Y, X], offsets [N, D taps 2, ...], kernel [G O, C, ...] -> [N, G O, ...]``: a Convolution in G
-    groups, where offsets (y, x) move what every tap reads for each pixel.
+    groups, where offsets (y, x) move the position that every tap reads for each pixel.
 
-    D groups of channels have offsets of their own. Between pixels, values are interpolated; outside of the data, they
-    are 0. Less than a pixel behind the last one counts as that one.
+    D groups of channels have offsets of their own. Values between pixels are interpolated bilinearly; outside of the
+    data they are 0, but positions less than a pixel behind the last one read the last one.
     """
 
     group: int = 1
@@ -42,34 +42,34 @@ class DeformableConvolution(Windowed):
     strided_outputs = True
     axes = (2,)
     interpolates_padding = False
-    """Whether values fade to 0 over one pixel around the data."""
+    """True if values fade to 0 over one pixel around the data."""
 
     def infer(self, x: Spec, offsets: Spec, kernel: Spec, mask: Spec | None = None) -> tuple[Spec, ...]:
-        given = [s for s in (x, offsets, kernel, mask) if s is not None]
-        kind = merge_types(given)
+        operands = [s for s in (x, offsets, kernel, mask) if s is not None]
+        kind = merge_types(operands)
         check_number(kind)
         for name in ("group", "deformable_group"):
             if getattr(self, name) < 1:
                 raise OpError(f"attribute '{name}': {getattr(self, name)} is less than 1")
         self.spatial(x, kernel)
         batch, channels, *sizes = x.shape or unknowns(4) or ()
-        outputs, taken, *extents = kernel.shape or unknowns(4) or ()
+        outputs, kernel_channels, *extents = kernel.shape or unknowns(4) or ()
         self.divide(outputs, "group", "outputs")
         self.divide(channels, "deformable_group", "channels")
-        same(channels, taken * self.group, "the data has {0} channels, the kernel takes {1}")
+        same(channels, kernel_channels * self.group, "the data has {0} channels, the kernel takes {1}")
         found = self.extents(sizes, extents)
         for spec, each, what in ((offsets, 2, "offsets"), (mask, 1, "mask")):
             if spec is None or spec.shape is None:
                 continue
             if len(spec.shape) != 4:
                 raise OpError(f"{what} must have rank 4, not {len(spec.shape)}")
-            wanted = (batch, product(extents) * each * self.deformable_group, *found)
-            for axis, (dim, extent) in enumerate(zip(spec.shape, wanted)):
+            expected = (batch, product(extents) * each * self.deformable_group, *found)
+            for axis, (dim, extent) in enumerate(zip(spec.shape, expected)):
                 same(dim, extent, f"{what} have {{0}} instead of {{1}} along axis {axis}")
         return (Spec(kind, (batch, outputs, *found)),)
 
     def divide(self, count: Int, name: str, what: str) -> None:
-        """OpError, now or when run, if an attribute does not divide ``count``."""
+        """Raise OpError, now or when run, unless the attribute ``name`` divides ``count``."""
         parts = getattr(self, name)
         same(count // parts * parts, count, f"{{1}} {what} do not divide into '{name}' {parts}")
 
@@ -79,32 +79,32 @@ class DeformableConvolution(Windowed):
         sums = np.dtype(np.float64 if kind == np.float64 else np.float32)
         x, offsets, kernel = (a.astype(sums) for a in (x, offsets, kernel))
         batch, channels, *sizes = x.shape
-        outputs, taken, *extents = kernel.shape
-        places = self.extents(sizes, extents)
+        outputs, kernel_channels, *extents = kernel.shape
+        out_extents = self.extents(sizes, extents)
         begin, _ = self.pads(sizes, extents)
         strides, dilations = (self.per_axis(name, 2, 1) for name in ("strides", "dilations"))
-        pixels, deformed, groups = prod(places), self.deformable_group, self.group
+        pixels, deformed, groups = prod(out_extents), self.deformable_group, self.group
         data = x.reshape(batch, deformed, channels // deformed, prod(sizes))
-        offsets = offsets.reshape(batch, deformed, prod(extents), 2, *places)
+        offsets = offsets.reshape(batch, deformed, prod(extents), 2, *out_extents)
         masks = None if mask is None else mask.astype(sums).reshape(batch, deformed, prod(extents), 1, pixels)
-        weights = kernel.reshape(groups, outputs // groups, taken, prod(extents))
+        weights = kernel.reshape(groups, outputs // groups, kernel_channels, prod(extents))
         out = xp.zeros((batch, groups, outputs // groups, pixels), sums)
         for tap, at in enumerate(np.ndindex(*extents)):
             rows, columns = (xp.arange(n) * s + (t * d - b) for n, s, t, d, b in zip(
-                places, strides, at, dilations, begin))
+                out_extents, strides, at, dilations, begin))
             y = (rows.astype(sums)[:, None] + offsets[:, :, tap, 0]).reshape(batch, deformed, 1, pixels)
             z = (columns.astype(sums) + offsets[:, :, tap, 1]).reshape(batch, deformed, 1, pixels)
             values = self.sample(xp, data, sizes, y, z)
             if masks is not None:
                 values = values * masks[:, :, tap]
-            out += xp.matmul(weights[..., tap], values.reshape(batch, groups, taken, pixels))
-        return (out.reshape(batch, outputs, *places).astype(kind),)
+            out += xp.matmul(weights[..., tap], values.reshape(batch, groups, kernel_channels, pixels))
+        return (out.reshape(batch, outputs, *out_extents).astype(kind),)
 
     def sample(self, xp: Any, x: Array, sizes: Sequence[int], y: Array, z: Array) -> Array:
-        """The data [N, D, C, Y X] at the coordinates (y, z) [N, D, 1, pixels], interpolated: [N, D, C, pixels]."""
-        least = -1 if self.interpolates_padding else 0
+        """Interpolate the data [N, D, C, Y X] at the coordinates (y, z) [N, D, 1, pixels]: [N, D, C, pixels]."""
+        lowest = -1 if self.interpolates_padding else 0
         inside = (y < sizes[0]) & (z < sizes[1])
-        inside &= (y > least) & (z > least) if self.interpolates_padding else (y >= least) & (z >= least)
+        inside &= (y > lowest) & (z > lowest) if self.interpolates_padding else (y >= lowest) & (z >= lowest)
         y, z = xp.where(inside, y, 0), xp.where(inside, z, 0)
         low = [xp.floor(y), xp.floor(z)]
         parts = [y - low[0], z - low[1]]
@@ -128,13 +128,13 @@ class DeformableConvolution(Windowed):
         return ((kind, (minimum(x.shape[0] * columns, maximum(columns, COLUMN_ELEMENTS)),)),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        given, out = inputs, outputs[0]
+        operands, out = inputs, outputs[0]
         if out.dtype.kind in "iu" or out.dtype.itemsize == 1:
             return NotImplemented
-        if out.dtype.itemsize == 2:  # what is interpolated is not rounded before it is summed
-            given = [None if a is None else converted(k, a, workspace[0].dtype) for a in inputs]
+        if out.dtype.itemsize == 2:  # interpolated values are not rounded before they are summed
+            operands = [None if a is None else converted(k, a, workspace[0].dtype) for a in inputs]
             out = k.scratch(out.shape, workspace[0].dtype)
-        x, offsets, kernel, mask = (*given, None)[:4]
+        x, offsets, kernel, mask = (*operands, None)[:4]
         strides = shortened(self.per_axis("strides", 2, 1), out.shape[2:])
         dilations = shortened(self.per_axis("dilations", 2, 1), kernel.shape[2:])
         begin, _ = self.pads(x.shape[2:], kernel.shape[2:])
@@ -147,9 +147,9 @@ class DeformableConvolution(Windowed):
         return done
 
 
-@op("DeformableConvolution", "opset8")
+@op("DeformableConvolution", "opset8", "convolution/deformable-convolution-8")
 class DeformableConvolution8(DeformableConvolution):
-    """DeformableConvolution-1 with a mask [N, D taps, ...], by which what is read is multiplied.
+    """DeformableConvolution-1 with a mask [N, D taps, ...], by which the values that taps read are multiplied.
 
     With ``bilinear_interpolation_pad``, values fade to 0 over one pixel outside of the data, on all sides.
     """

@@ -1,1 +1,1 @@
-"""Object detection: priors, proposals, pooling of regions, non-maximum suppression."""
+"""Object detection: priors, proposals, region pooling, non-maximum suppression."""

@@ -1,4 +1,4 @@
-"""What pooling of regions of interest shares: points between elements, shapes, launches."""
+"""Base of the ops that pool regions of interest: interpolation, shape inference, kernel launches."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.symbolic import Shape, Spec, same, unknown
 
 
-def taken(xp: Any, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:
-    """Elements of x [N, C, H, W] by numbers that broadcast; zeros for an image that there is not."""
+def values_at(xp: Any, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:
+    """Return the elements of x [N, C, H, W] at indices that broadcast; 0 for the index of a nonexistent image."""
     n, channels, height, width = x.shape
-    there = (image >= 0) & (image < n)
-    place = ((xp.where(there, image, 0) * channels + channel) * height + row) * width + column
-    return xp.where(there, xp.take(x.reshape(-1), place), 0)
+    exists = (image >= 0) & (image < n)
+    index = ((xp.where(exists, image, 0) * channels + channel) * height + row) * width + column
+    return xp.where(exists, xp.take(x.reshape(-1), index), 0)
 
 
-def interpolated(xp: Any, x: Array, image: Array, channel: Array, y: Array, x_: Array) -> Array:
-    """Between four elements, at a point inside the image. One that is not a number stands for the first."""
+def interpolate(xp: Any, x: Array, image: Array, channel: Array, y: Array, x_: Array) -> Array:
+    """Return the bilinear interpolation of x [N, C, H, W] at points (y, x_) inside the image; NaN counts as 0."""
     last = x.shape[2] - 1, x.shape[3] - 1
     y, x_ = (xp.where(v == v, v, 0) for v in (y, x_))
     (top, left) = (xp.floor(v).astype(np.int64) for v in (y, x_))
     bottom, right = (xp.minimum(v + 1, n) for v, n in zip((top, left), last))
     dy, dx = y - top, x_ - left
-    corners = [taken(xp, x, image, channel, row, column) for row in (top, bottom) for column in (left, right)]
+    corners = [values_at(xp, x, image, channel, row, column) for row in (top, bottom) for column in (left, right)]
     upper, lower = (a + (b - a) * dx for a, b in (corners[:2], corners[2:]))
     return upper + (lower - upper) * dy
 
 
-def rounded(xp: Any, x: Array) -> Array:
-    """To the nearest integer, a half away from zero."""
+def round_half_away(xp: Any, x: Array) -> Array:
+    """Round to the nearest integer, halves away from zero."""
     return xp.trunc(x + xp.copysign(0.5, x).astype(x.dtype))
 
 
-def spread(x: Array, axis: int) -> Array:
-    """[R] or [R, n] as it broadcasts to [R, C, height, width], with n along that axis."""
+def unsqueeze(x: Array, axis: int) -> Array:
+    """Reshape [R] or [R, n] so that it broadcasts to [R, C, height, width], with n along ``axis``."""
     shape = [len(x), 1, 1, 1]
     if x.ndim > 1:
         shape[axis] = x.shape[1]
@@ -55,10 +55,10 @@ class Regions(Op):
 
     layout = "dense"
     columns: ClassVar[int] = 5
-    """The numbers of a region."""
+    """The number of values that describe a region."""
 
-    def pooled(self) -> tuple[int, int]:
-        """The output's height and width."""
+    def pooled_size(self) -> tuple[int, int]:
+        """Return the output's height and width."""
         raise NotImplementedError
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
@@ -69,18 +69,18 @@ class Regions(Op):
                 raise OpError(f"the {what} must have rank {rank}, not {spec.rank}")
         if regions.shape is not None:
             same(regions.shape[1], self.columns, "a region has {0} numbers, not {1}")
-        if min(self.pooled()) < 1:
-            raise OpError(f"the pooled size is {self.pooled()[0]} x {self.pooled()[1]}")
+        if min(self.pooled_size()) < 1:
+            raise OpError(f"the pooled size is {self.pooled_size()[0]} x {self.pooled_size()[1]}")
         count = unknown() if regions.shape is None else regions.shape[0]
-        return (Spec(kind, (count, self.channels(x.shape), *self.pooled())),)
+        return (Spec(kind, (count, self.channels(x.shape), *self.pooled_size())),)
 
     def channels(self, shape: Shape) -> Any:
-        """How many channels the output has, for maps of that shape."""
+        """Return the number of output channels for maps of this shape. Raises OpError if they do not fit."""
         return unknown() if shape is None else shape[1]
 
     def empty(self, xp: Any, x: Array, regions: Array, channels: int) -> Array | None:
-        """The result where there is nothing to compute it from."""
-        shape = (len(regions), channels, *self.pooled())
+        """Return the result, zeros, if the maps or the output have no elements; else None."""
+        shape = (len(regions), channels, *self.pooled_size())
         return None if x.size and prod(shape) else xp.zeros(shape, x.dtype)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -95,17 +95,17 @@ class Regions(Op):
         return None
 
     def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
-        """The beginning of the kernel's name, its operands, and its last arguments."""
+        """Return the kernel's name up to the closing ``>``, its input arrays, and its last scalar arguments."""
         raise NotImplementedError
 
 
 def check_sampling(ratio: int) -> None:
-    """OpError unless it can be the number of points along an axis of a part; 0 stands for one that regions tell."""
+    """Raise OpError unless ``ratio`` is a number of sampling points per axis, or 0 to derive it from the region."""
     if not 0 <= ratio < 2**31:
         raise OpError(f"sampling_ratio {ratio} is negative or too large")
 
 
 def check_scale(scale: float) -> None:
-    """OpError unless the scale of coordinates is positive and finite."""
+    """Raise OpError unless the scale of coordinates is positive and finite."""
     if not 0 < scale < np.inf:
         raise OpError(f"spatial_scale {scale} is not positive and finite")

@@ -1,4 +1,4 @@
-"""DetectionOutput: the boxes that a single-shot detector has found, from its scores, offsets and priors."""
+"""DetectionOutput: the detections of a single-shot detector (SSD), from its scores, offsets and priors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_reals
-from ovgpu.ops.detection._boxes import Boxes, best, greedy, ranked
+from ovgpu.ops.detection._boxes import Boxes, best, greedy_nms, rank_by_group
 from ovgpu.symbolic import Int, Spec, Sym, onto, same, unknown
 
-EVERY = 2**62  # boxes of a class
+UNLIMITED = 2**62  # limit of boxes per class that never applies
 
 
 class Detection(Op):
     """``offsets [N, P * L * 4], scores [N, P * C], priors [N or 1, 2, P * 4] -> [1, 1, rows, 7]``: image, class,
-    score and corners of the boxes found, by image and class; then a row that begins with -1, and zeros.
+    score and corners of the detections, ordered by image and class; then a row that begins with -1, and zeros.
 
-    The offsets of P priors are the same for all C classes (L is 1), or not (L is C), and are multiplied by the
-    variances in the second row of the priors, unless they have none. Priors that are not ``normalized`` have a number
-    before the corners. In each class, the ``top_k`` best suppress each other by IoU; with ``decrease_label_id``,
-    every prior takes part in its best class only. Of each image the ``keep_top_k`` best are kept.
+    All C classes share the offsets of the P priors (L is 1), or each has its own (L is C). Offsets are multiplied by
+    the variances in the second row of the priors, if there are any. A prior that is not ``normalized`` has one number
+    before its corners. Non-maximum suppression takes the ``top_k`` best boxes of each class; with
+    ``decrease_label_id``, those of each image, where every prior counts in its best class only. Each image has at most
+    ``keep_top_k`` detections.
 
-    Two more inputs, scores [N, P * 2] and offsets like the first, refine the priors first, and priors whose second
-    score is below ``objectness_score`` count as background.
+    Two optional inputs, scores [N, P * 2] and offsets like the first input, refine the priors beforehand. Priors whose
+    second score is below ``objectness_score`` then count as background.
     """
 
     background_label_id: int = 0
@@ -47,7 +48,7 @@ class Detection(Op):
 
     @property
     def size(self) -> int:
-        """Numbers of a prior."""
+        """The number of values that describe a prior."""
         return 4 if self.normalized else 5
 
     def infer(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None = None,
@@ -64,7 +65,7 @@ class Detection(Op):
 
     def rows(self, offsets: Spec, scores: Spec, priors: Spec, objectness: Spec | None,
              refinement: Spec | None) -> Int:
-        """How many rows the output has."""
+        """Return the number of output rows. Raises OpError if the input shapes do not fit together."""
         if offsets.shape is None or scores.shape is None or priors.shape is None:
             return unknown()
         images = same(offsets.shape[0], scores.shape[0], "there are {0} images of offsets and {1} of scores")
@@ -74,8 +75,8 @@ class Detection(Op):
         count = priors.shape[2] // self.size
         classes = self.classes(scores.shape[1], count)
         same(scores.shape[1], count * classes, "there are {0} scores, not {1}")
-        located = 1 if self.share_location else classes
-        same(offsets.shape[1], count * located * 4, "there are {0} offsets, not {1}")
+        offset_classes = 1 if self.share_location else classes
+        same(offsets.shape[1], count * offset_classes * 4, "there are {0} offsets, not {1}")
         for spec, extent, what in ((objectness, count * 2, "additional scores"),
                                    (refinement, offsets.shape[1], "additional offsets")):
             if spec is not None and spec.shape is not None:
@@ -84,7 +85,7 @@ class Detection(Op):
         return self.capacity(images, classes, count)
 
     def capacity(self, images: Int, classes: Int, priors: Int) -> Int:
-        """How many boxes there is room for."""
+        """Return the number of output rows: the largest number of detections that the attributes allow."""
         if self.keep_top_k[0] > 0:
             return images * self.keep_top_k[0]
         if self.keep_top_k[0] == -1 and self.top_k > 0:
@@ -92,7 +93,7 @@ class Detection(Op):
         return images * classes * priors
 
     def classes(self, scores: Int, priors: Int) -> Int:
-        """How many classes there are, for so many scores of so many priors."""
+        """Return the number of classes, given the numbers of scores and of priors of an image."""
         raise NotImplementedError
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
@@ -115,7 +116,7 @@ class Detection(Op):
         return (xp.asarray(rows[None, None]),)
 
     def decode(self, priors: Array, variances: Array | None, offsets: Array) -> Array:
-        """Corners of boxes, from those of priors [..., 4] and their offsets."""
+        """Return the corners of boxes [..., 4], given the corners of priors [..., 4] and their offsets [..., 4]."""
         if not self.normalized:
             priors = priors / np.array([self.input_width, self.input_height] * 2, np.float32)
         if variances is not None:
@@ -130,27 +131,27 @@ class Detection(Op):
         return boxes.clip(0, 1) if self.clip_before_nms else boxes
 
     def found(self, scores: Array, boxes: Array) -> Array:
-        """The rows [n, 7] of what is found, by scores [N, P, C] and boxes [N, P, C, 4]."""
+        """Return the output rows [n, 7] of the detections, given scores [N, P, C] and boxes [N, P, C, 4]."""
         image, prior, label = self.candidates(scores)
         score, box = scores[image, prior, label], boxes[image, prior, label]
-        contest = image if self.decrease_label_id else image * scores.shape[2] + label
-        order = ranked(contest, score)
-        order = order[best(contest[order], self.top_k)]
+        ranking_group = image if self.decrease_label_id else image * scores.shape[2] + label
+        order = rank_by_group(ranking_group, score)
+        order = order[best(ranking_group[order], self.top_k)]
         if self.decrease_label_id:
             order = order[np.argsort((image * scores.shape[2] + label)[order], kind="stable")]
         image, prior, label, score, box = (x[order] for x in (image, prior, label, score, box))
         overlap = Boxes.of(box).iou
-        kept = greedy(image * scores.shape[2] + label, EVERY,
-                      lambda a, b: overlap(a, b) > np.float32(self.nms_threshold))
+        selected = greedy_nms(image * scores.shape[2] + label, UNLIMITED,
+                              lambda a, b: overlap(a, b) > np.float32(self.nms_threshold))
         if self.keep_top_k[0] > -1:
-            order = kept[np.lexsort((label[kept], prior[kept], -score[kept], image[kept]))]
-            kept = order[best(image[order], self.keep_top_k[0])]
-            kept = kept[np.argsort((image * scores.shape[2] + label)[kept], kind="stable")]
-        box = box[kept].clip(0, 1) if self.clip_after_nms else box[kept]
-        return np.column_stack([image[kept], label[kept] - self.decrease_label_id, score[kept], box])
+            order = selected[np.lexsort((label[selected], prior[selected], -score[selected], image[selected]))]
+            selected = order[best(image[order], self.keep_top_k[0])]
+            selected = selected[np.argsort((image * scores.shape[2] + label)[selected], kind="stable")]
+        box = box[selected].clip(0, 1) if self.clip_after_nms else box[selected]
+        return np.column_stack([image[selected], label[selected] - self.decrease_label_id, score[selected], box])
 
     def candidates(self, scores: Array) -> tuple[Array, Array, Array]:
-        """Image, prior and class of the boxes that may be found, in order of images and priors."""
+        """Return the image, prior and class indices of the boxes to consider, in order of images and priors."""
         if not self.decrease_label_id:
             found = scores > np.float32(self.confidence_threshold)
             if 0 <= self.background_label_id < scores.shape[2]:
@@ -166,7 +167,7 @@ class Detection(Op):
         return image, prior, label[image, prior]
 
 
-@op("DetectionOutput", "opset1")
+@op("DetectionOutput", "opset1", "detection/detectionoutput-1")
 class DetectionOutput(Detection):
     __doc__ = Detection.__doc__
 
@@ -176,7 +177,7 @@ class DetectionOutput(Detection):
         return self.num_classes
 
 
-@op("DetectionOutput", "opset8")
+@op("DetectionOutput", "opset8", "detection/detectionoutput-8")
 class DetectionOutput8(Detection):
     """DetectionOutput-1, in which the number of classes follows from the shapes."""
 

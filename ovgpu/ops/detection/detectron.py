@@ -1,5 +1,5 @@
-"""What Detectron's two-stage detectors are made of around their proposals: grids of anchors, the choice of regions,
-their features from a pyramid of maps, and the boxes found. GenerateProposals has a file of its own."""
+"""Ops of Detectron's two-stage detectors: grids of anchors, selection of regions, their features from a feature
+pyramid, and the final detections. GenerateProposals is in `generate_proposals`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, blocks
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.detection._boxes import Boxes, above, greedy, moved, ranked
+from ovgpu.ops.detection._boxes import Boxes, above_threshold, greedy_nms, move_boxes, rank_by_group
 from ovgpu.ops.detection._regions import check_sampling
 from ovgpu.ops.detection.priors import centers
 from ovgpu.ops.detection.roi_align import ROIAlign9
@@ -29,24 +29,24 @@ from ovgpu.symbolic import Int, Shape, Spec, minimum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
-CANONICAL = 224  # the side of a region that belongs to level 2 of a pyramid
-MAX_SORTED_BOXES = 3072  # boxes that the kernels sort
+CANONICAL_SIDE = 224  # pixels: the side of a region that belongs to level 2 of a pyramid
+MAX_SORTED_BOXES = 3072  # boxes of a group that the kernels sort
 
 
-def check(specs: Sequence[Spec], whats: Sequence[str], ranks: Sequence[int]) -> Type:
-    """The common element type of the inputs; an OpError unless all are real and of these ranks."""
-    for spec, what, rank in zip(specs, whats, ranks):
+def check(specs: Sequence[Spec], descriptions: Sequence[str], ranks: Sequence[int]) -> Type:
+    """Return the common element type of the inputs. Raises OpError unless all are real and have these ranks."""
+    for spec, what, rank in zip(specs, descriptions, ranks):
         check_reals(spec, what, ranks=(rank,))
     return merge_types(specs)
 
 
-@op("ExperimentalDetectronPriorGridGenerator", "opset6")
+@op("ExperimentalDetectronPriorGridGenerator", "opset6", "detection/experimental-detectron-prior-grid-generator-6")
 class PriorGridGenerator(Op):
-    """``priors [P, 4], maps [1, C, H, W], image [1, D, height, width] -> [H * W * P, 4]`` or, unless ``flatten``,
-    ``[H, W, P, 4]``: the corners of the priors around the centre of every cell of a grid.
+    """``priors [P, 4], maps [1, C, H, W], image [1, D, height, width] -> [H * W * P, 4]``, or ``[H, W, P, 4]`` without
+    ``flatten``: the corners of the priors around the centre of every cell of a grid.
 
-    The grid has ``h`` and ``w`` cells, ``stride_y`` and ``stride_x`` apart; those that are 0 are taken from the sizes
-    of the maps and of the image. What a smaller grid than H x W leaves of the output, behind it, is 0.
+    The grid has ``h`` by ``w`` cells, ``stride_y`` and ``stride_x`` apart. Attributes that are 0 follow from the sizes
+    of the maps and of the image. A grid smaller than H x W leaves zeros at the end of the output.
     """
 
     flatten: bool = True
@@ -73,7 +73,7 @@ class PriorGridGenerator(Op):
         return (Spec(kind, (rows * columns * count, 4) if self.flatten else (rows, columns, count, 4)),)
 
     def shifts(self, maps: Array, image: Array) -> Array:
-        """What is added to the corners in each cell, [h, w, 1, 4]; on the host."""
+        """Return the centre of each cell, [h, w, 1, 4], to be added to the corners of the priors; on the host."""
         grid = np.array([self.h or maps.shape[2], self.w or maps.shape[3]])
         steps = np.array([self.stride_x, self.stride_y], F32)
         steps = np.where(steps == 0, F32(image.shape[:1:-1]) / F32(np.maximum(grid[::-1], 1)), steps)
@@ -81,10 +81,10 @@ class PriorGridGenerator(Op):
         return np.concatenate([center, center], -1)
 
     def evaluate(self, xp: Any, priors: Any, maps: Any, image: Any) -> tuple[Any, ...]:
-        made = (priors + xp.asarray(self.shifts(maps, image))).reshape(-1)
+        shifted = (priors + xp.asarray(self.shifts(maps, image))).reshape(-1)
         shape = (*maps.shape[2:], len(priors), 4)
-        rest = xp.zeros(int(np.prod(shape)) - made.size, made.dtype)
-        return (xp.concatenate([made, rest]).reshape((-1, 4) if self.flatten else shape),)
+        padding = xp.zeros(int(np.prod(shape)) - shifted.size, shifted.dtype)
+        return (xp.concatenate([shifted, padding]).reshape((-1, 4) if self.flatten else shape),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (priors, maps, image), out = inputs, outputs[0].reshape(-1)
@@ -100,10 +100,10 @@ class PriorGridGenerator(Op):
         k.copy(np.zeros(1, out.dtype), out[size:])
 
 
-@op("ExperimentalDetectronTopKROIs", "opset6")
+@op("ExperimentalDetectronTopKROIs", "opset6", "sort/experimental-detectron-top-krois-6")
 class TopKROIs(Op):
-    """``regions [n, 4], scores [n] -> [max_rois, 4]``: those with the highest scores, of equal ones the first; then
-    zeros."""
+    """``regions [n, 4], scores [n] -> [max_rois, 4]``: the regions with the highest scores, then zeros. Of equal scores
+    the first wins."""
 
     max_rois: int = 0
 
@@ -122,7 +122,7 @@ class TopKROIs(Op):
     def evaluate(self, xp: Any, regions: Any, scores: Any) -> tuple[Any, ...]:
         count = min(self.max_rois, len(regions))
         out = xp.zeros((self.max_rois, 4), regions.dtype)
-        out[:count] = xp.take(regions, BEST.order(xp, scores, 0)[:count], axis=0)
+        out[:count] = xp.take(regions, TOP_K.order(xp, scores, 0)[:count], axis=0)
         return (out,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -133,30 +133,31 @@ class TopKROIs(Op):
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (regions, scores), (values, indices), out = inputs, workspace, outputs[0]
-        if BEST.cuda(k, [scores, np.array(len(indices))], [values, indices], ()) is NotImplemented:
+        if TOP_K.cuda(k, [scores, np.array(len(indices))], [values, indices], ()) is NotImplemented:
             return NotImplemented
         k.copy(np.zeros((1, 1), out.dtype), out[len(indices) :])
         return Gather8().cuda(k, [regions, indices, np.array(0)], [out[: len(indices)]], ())
 
 
-BEST = TopK11(axis=0, mode="max", sort="value")
+TOP_K = TopK11(axis=0, mode="max", sort="value")
 
 
 class _Level(ROIAlign9):
-    """ROIAlign of one level of a pyramid: regions have sides of 1 at least, however they are aligned."""
+    """ROIAlign of one level of a pyramid: the sides of regions are at least 1 in every ``aligned_mode``."""
 
     def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         starts, (height, width) = super().boxes(xp, regions)
         return starts, (xp.maximum(height, 1), xp.maximum(width, 1))
 
 
-@op("ExperimentalDetectronROIFeatureExtractor", "opset6")
+@op("ExperimentalDetectronROIFeatureExtractor", "opset6", "detection/experimental-detectron-roi-feature-extractor-6")
 class ROIFeatureExtractor(Op):
     """``regions [R, 4], maps [1, C, H, W] of every level ... -> [R, C, output_size, output_size] features, [R, 4]``,
-    the regions as they are: the specification speaks of an order that OpenVINO does not change either.
+    the unchanged regions. The specification mentions a new order of regions, but OpenVINO does not reorder them.
 
-    ROIAlign of a region, by means, from the level that belongs to its size: 2 for sides of 224, one more for twice
-    as much, within those that there are. A region without an area has no features, but zeros.
+    The features are the ROIAlign average of the pyramid level that fits the size of the region (Lin et al. 2017):
+    level 2 for sides of 224, one level more for each doubling, clipped to the existing levels. A region without an
+    area has zeros as features.
     """
 
     output_size: int
@@ -182,7 +183,7 @@ class ROIFeatureExtractor(Op):
         return Spec(kind, (count, self.channels([m.shape for m in maps]), *size)), Spec(kind, (count, 4))
 
     def channels(self, shapes: Sequence[Shape]) -> Any:
-        """How many channels all maps of these shapes have."""
+        """Return the number of channels of all maps. Raises OpError if the shapes disagree."""
         known = [shape for shape in shapes if shape is not None]
         for shape in known:
             same(shape[0], 1, "there are {0} feature maps of a level, not {1}")
@@ -190,13 +191,14 @@ class ROIFeatureExtractor(Op):
         return known[0][1] if known else unknown()
 
     def levels(self, xp: Any, regions: Array, count: int) -> Array:
-        """The level of each region, of so many; the number of levels for one without an area."""
+        """Return the level, below ``count``, of each region; ``count`` for a region without an area."""
         sides = regions[:, 2:] - regions[:, :2]
         area = sides[:, 0] * sides[:, 1]
-        size = xp.log2(xp.sqrt(xp.maximum(area, 0)) / CANONICAL + area.dtype.type(1e-6))
+        size = xp.log2(xp.sqrt(xp.maximum(area, 0)) / CANONICAL_SIDE + area.dtype.type(1e-6))
         return xp.where(area > 0, xp.clip(xp.floor(size + 2), 0, count - 1), count).astype(np.int64)
 
     def aligner(self, level: int) -> _Level:
+        """Return the ROIAlign op of a pyramid level."""
         attributes: dict[str, Any] = {
             "pooled_h": self.output_size, "pooled_w": self.output_size, "sampling_ratio": self.sampling_ratio,
             "spatial_scale": 1 / self.pyramid_scales[level], "mode": "avg",
@@ -219,7 +221,7 @@ class ROIFeatureExtractor(Op):
         return None
 
     def average(self, regions: Array, *operands: Array) -> None:
-        """What `evaluate` does, by products of matrices."""
+        """Compute `evaluate` by matrix products, and write the features to the last operand."""
         *maps, out = operands
         levels = self.levels(np, regions, len(maps))
         out[levels == len(maps)] = 0
@@ -244,17 +246,17 @@ class ROIFeatureExtractor(Op):
         return None
 
 
-@op("ExperimentalDetectronDetectionOutput", "opset6")
+@op("ExperimentalDetectronDetectionOutput", "opset6", "detection/experimental-detectron-detection-output-6")
 class DetectionOutput(Op):
     """``regions [R, 4], offsets [R, 4 C], scores [R, C], image [1, 3] -> [max_detections_per_image, 4] corners,
-    classes, scores`` of the boxes found, then zeros.
+    classes, scores`` of the detections, then zeros.
 
-    For each class but the first, the background, regions whose scores are above ``score_threshold`` are moved by
-    their offsets, divided by ``deltas_weights``. Of a class the ``post_nms_count`` best are left that overlap no
-    better one by more than ``nms_threshold``. They come by class; if there are too many, the best of them, by score.
-    As in all of OpenVINO's implementations, corners are cut at 0 but not at the image's other end, although the
-    specification says so, ``class_agnostic_box_regression`` changes nothing, and regions without an area are left
-    out.
+    For each class except the first, the background, regions with scores above ``score_threshold`` are moved by
+    their offsets, divided by ``deltas_weights``. Non-maximum suppression with ``nms_threshold`` then selects at most
+    ``post_nms_count`` boxes of each class. They are ordered by class; if there are too many, the best are selected
+    and ordered by score. As in all of OpenVINO's implementations, and against the specification, corners are clipped
+    at 0 but not at the far sides of the image, ``class_agnostic_box_regression`` has no effect, and regions without
+    an area are left out.
     """
 
     score_threshold: float
@@ -275,10 +277,11 @@ class DetectionOutput(Op):
         if len(self.deltas_weights) != 4:
             raise OpError(f"deltas_weights has {len(self.deltas_weights)} elements, not 4")
         kind = check((regions, offsets, scores, image), ("regions", "offsets", "scores", "the image"), (2, 2, 2, 2))
-        for spec, wanted, what in ((regions, 4, "coordinates of a region"), (offsets, 4 * self.num_classes, "offsets"),
-                                   (scores, self.num_classes, "scores"), (image, 3, "numbers of the image")):
+        for spec, expected, what in ((regions, 4, "coordinates of a region"),
+                                     (offsets, 4 * self.num_classes, "offsets"),
+                                     (scores, self.num_classes, "scores"), (image, 3, "numbers of the image")):
             if spec.shape is not None:
-                same(spec.shape[1], wanted, f"there are {{0}} {what}, not {{1}}")
+                same(spec.shape[1], expected, f"there are {{0}} {what}, not {{1}}")
         for spec, what in ((offsets, "offsets"), (scores, "scores")):
             if regions.shape is not None and spec.shape is not None:
                 same(regions.shape[0], spec.shape[0], f"there are {{0}} regions, and {what} of {{1}}")
@@ -289,21 +292,22 @@ class DetectionOutput(Op):
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         regions, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs[:3])
-        taking = (scores > F32(self.score_threshold)) & (regions[:, 2:] > regions[:, :2]).all(1)[:, None]
-        label, region = np.nonzero(taking.T[1:])
+        is_candidate = (scores > F32(self.score_threshold)) & (regions[:, 2:] > regions[:, :2]).all(1)[:, None]
+        label, region = np.nonzero(is_candidate.T[1:])
         label += 1
         score = scores[region, label]
-        order = ranked(label, score)
+        order = rank_by_group(label, score)
         label, region, score = label[order], region[order], score[order]
         offsets = offsets.reshape(*scores.shape, 4)[region, label] / np.array(self.deltas_weights, F32)
-        boxes = np.maximum(moved(regions[region], offsets, 1, self.max_delta_log_wh), 0)
-        kept = greedy(label, self.post_nms_count, above(Boxes.of(boxes, 1), self.nms_threshold))
-        if len(kept) > self.max_detections_per_image:
-            kept = kept[np.lexsort((label[kept], region[kept], -score[kept]))][: self.max_detections_per_image]
+        boxes = np.maximum(move_boxes(regions[region], offsets, 1, self.max_delta_log_wh), 0)
+        selected = greedy_nms(label, self.post_nms_count, above_threshold(Boxes.of(boxes, 1), self.nms_threshold))
+        if len(selected) > self.max_detections_per_image:
+            selected = selected[np.lexsort((label[selected], region[selected], -score[selected]))
+                                ][: self.max_detections_per_image]
         results = []
         for found, kind in ((boxes, F32), (label, np.int32), (score, F32)):
             out = np.zeros((self.max_detections_per_image, *found.shape[1:]), kind)
-            out[: len(kept)] = found[kept]
+            out[: len(selected)] = found[selected]
             results.append(xp.asarray(out))
         return tuple(results)
 
@@ -311,51 +315,55 @@ class DetectionOutput(Op):
         scores = inputs[2]
         assert scores is not None and scores.shape is not None
         count = scores.shape[0]
-        return suppression(max(self.num_classes - 1, 0), count, count, self.post_nms_count)
+        return nms_workspace(max(self.num_classes - 1, 0), count, count, self.post_nms_count)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (regions, offsets, scores), (boxes, rated, *_) = inputs[:3], workspace
-        if not suppressible(regions, workspace):
+        (regions, offsets, scores), (boxes, box_scores, *_) = inputs[:3], workspace
+        if not kernels_support(regions, workspace):
             return NotImplemented
-        if rated.size:
-            largest, least = F32(self.max_delta_log_wh), F32(self.score_threshold)
-            k.kernel("detectron.cu", f"move_regions<{k.c_type(scores.dtype)}>", blocks(rated.size, THREADS), (THREADS,),
-                     (regions, offsets, scores, boxes, rated, *map(np.int32, scores.shape),
-                      np.array(self.deltas_weights, F32), largest, least))
-        write_best(k, workspace, outputs, self.score_threshold, self.nms_threshold, 1)
+        if box_scores.size:
+            largest, min_score = F32(self.max_delta_log_wh), F32(self.score_threshold)
+            k.kernel("detectron.cu", f"move_regions<{k.c_type(scores.dtype)}>", blocks(box_scores.size, THREADS),
+                     (THREADS,), (regions, offsets, scores, boxes, box_scores, *map(np.int32, scores.shape),
+                                  np.array(self.deltas_weights, F32), largest, min_score))
+        record_nms(k, workspace, outputs, self.score_threshold, self.nms_threshold, 1)
         return None
 
 
-# ---- suppression on the device
+# ---- non-maximum suppression on the device
 
-def suppression(groups: int, size: Int, taken: Int, limit: int) -> Workspace:
-    """What `write_best` works with: boxes and scores of groups of that size; of the best, that are ``taken``, the
-    scores and the order; the places of those kept, and their number."""
-    limit = minimum(taken, limit)
-    return ((Type.f32, (groups, size, 4)), (Type.f32, (groups, size)), (Type.f32, (groups, taken)),
-            (Type.i32, (groups, taken)), (Type.i32, (groups, limit)), (Type.i32, (groups,)))
+def nms_workspace(groups: int, size: Int, candidates: Int, limit: int) -> Workspace:
+    """Return the workspace of `record_nms`: boxes [groups, size, 4] and their scores; the best ``candidates`` of each
+    group as sorted scores and box indices; the ranks of the selected boxes, and their number."""
+    limit = minimum(candidates, limit)
+    return ((Type.f32, (groups, size, 4)), (Type.f32, (groups, size)), (Type.f32, (groups, candidates)),
+            (Type.i32, (groups, candidates)), (Type.i32, (groups, limit)), (Type.i32, (groups,)))
 
 
-def suppressible(x: Array, workspace: Sequence[Array]) -> bool:
-    """Whether the kernels take such elements, and so many boxes."""
+def kernels_support(x: Array, workspace: Sequence[Array]) -> bool:
+    """Return whether the kernels support the element type and the number of boxes."""
     boxes, _, _, order, *_ = workspace
     return launch.is_real(x) and boxes.size <= launch.MAX_INDEX and order.shape[1] <= MAX_SORTED_BOXES
 
 
-def write_best(k: Any, workspace: Sequence[Array], outputs: Sequence[Array], least: float, threshold: float,
+def record_nms(k: Any, workspace: Sequence[Array], outputs: Sequence[Array], min_score: float, threshold: float,
                extra: float) -> None:
-    """Records what writes the corners, the classes if wanted, and the scores of the boxes that are kept."""
-    boxes, rated, falling, order, kept, counts = workspace
-    (groups, size), taken, limit, rows = rated.shape, order.shape[1], kept.shape[1], len(outputs[0])
-    if not kept.size or not rows:
+    """Record the calls that write the corners, the classes (with three outputs), and the scores of the selected boxes.
+
+    Boxes suppress each other at an IoU above ``threshold``; scores of no more than ``min_score`` are never selected.
+    ``extra`` is added to the lengths of all sides.
+    """
+    boxes, box_scores, sorted_scores, order, selected, counts = workspace
+    (groups, size), candidates, limit, rows = box_scores.shape, order.shape[1], selected.shape[1], len(outputs[0])
+    if not selected.size or not rows:
         for out in outputs:
             k.copy(np.zeros((1,) * out.ndim, out.dtype), out)
         return
-    TopK11(axis=1, mode="max", sort="value").cuda(k, [rated, np.array(taken)], [falling, order], ())
+    TopK11(axis=1, mode="max", sort="value").cuda(k, [box_scores, np.array(candidates)], [sorted_scores, order], ())
     k.kernel("detectron.cu", "suppress", (groups,), (THREADS,),
-             (boxes, falling, order, kept, counts, *map(np.int32, (size, taken, limit)),
-              *map(F32, (least, threshold, extra))))
+             (boxes, sorted_scores, order, selected, counts, *map(np.int32, (size, candidates, limit)),
+              *map(F32, (min_score, threshold, extra))))
     corners, *labels, scores = outputs
     k.kernel("detectron.cu", f"write_best<{k.c_type(corners.dtype)}>", blocks(max(groups * limit, rows), THREADS),
-             (THREADS,), (boxes, falling, order, kept, counts, corners, *(labels or [None]), scores,
-                          *map(np.int32, (groups, size, taken, limit, rows))))
+             (THREADS,), (boxes, sorted_scores, order, selected, counts, corners, *(labels or [None]), scores,
+                          *map(np.int32, (groups, size, candidates, limit, rows))))

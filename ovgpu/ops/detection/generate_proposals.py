@@ -1,6 +1,6 @@
-"""Regions that a detector looks at, from scores and offsets of given anchors: GenerateProposals and its older form.
+"""Region proposals from the scores and offsets of given anchors: GenerateProposals and its older form.
 
-Unlike Proposal, which lays out the anchors itself.
+Proposal, in contrast, lays out the anchors itself.
 """
 
 from __future__ import annotations
@@ -16,9 +16,19 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op, Workspace, op
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.base.strided import THREADS, blocks
-from ovgpu.ops.detection._boxes import LARGEST, Boxes, Suppressed, above, best, falling, greedy, moved, ranked
-from ovgpu.ops.detection.detectron import suppressible, suppression, write_best
-from ovgpu.ops.detection.proposal import clipped
+from ovgpu.ops.detection._boxes import (
+    MAX_LOG_SCALE,
+    Boxes,
+    PairFunction,
+    above_threshold,
+    best,
+    decaying_threshold,
+    greedy_nms,
+    move_boxes,
+    rank_by_group,
+)
+from ovgpu.ops.detection.detectron import kernels_support, nms_workspace, record_nms
+from ovgpu.ops.detection.proposal import clip_boxes
 from ovgpu.symbolic import Int, Spec, bounds, minimum, product, same, unknown
 from ovgpu.types import Type
 
@@ -26,8 +36,8 @@ F32 = np.float32
 
 
 class Anchored(Op):
-    """Base: the ``pre_nms_count`` best anchors of an image, moved by their offsets and cut to the image, suppress each
-    other by IoU; at most ``post_nms_count`` are left."""
+    """Base: the ``pre_nms_count`` best anchors of an image, moved by their offsets and clipped to the image, go through
+    non-maximum suppression, which selects at most ``post_nms_count``."""
 
     min_size: float
     nms_threshold: float
@@ -37,7 +47,7 @@ class Anchored(Op):
     layout = "dense"
 
     def check(self, image: Spec, anchors: Spec, offsets: Spec, scores: Spec, ranks: Sequence[int]) -> Type:
-        """The common element type; raises an OpError unless the inputs are such as the specification allows."""
+        """Return the common element type. Raises OpError for inputs that the specification does not allow."""
         for name in ("min_size", "nms_threshold", "pre_nms_count", "post_nms_count"):
             if getattr(self, name) < 0:
                 raise OpError(f"{name} is {getattr(self, name):g}, below 0")
@@ -53,13 +63,14 @@ class Anchored(Op):
         return merge_types(specs)
 
 
-@op("ExperimentalDetectronGenerateProposalsSingleImage", "opset6")
+@op("ExperimentalDetectronGenerateProposalsSingleImage", "opset6",
+    "detection/experimental-detectron-generate-proposals-single-image-6")
 class GenerateProposalsSingleImage(Anchored):
     """``image [3], anchors [H * W * A, 4], offsets [4 A, H, W], scores [A, H, W] -> [post_nms_count, 4] corners,
-    [post_nms_count] scores`` of the regions found, then zeros. The image begins with its height and width.
+    [post_nms_count] scores`` of the proposals, then zeros. The image begins with its height and width.
 
-    Sides that become smaller than ``min_size`` give a score of 0, as in all of OpenVINO's implementations; the
-    specification would leave such regions out. Boxes include the pixels at both ends, but not in the IoU.
+    A side that becomes smaller than ``min_size`` sets the score to 0, as in all of OpenVINO's implementations; the
+    specification leaves such regions out. Boxes include the pixels at both ends, except in the IoU.
     """
 
     def infer(self, image: Spec, anchors: Spec, offsets: Spec, scores: Spec) -> tuple[Spec, ...]:
@@ -72,43 +83,45 @@ class GenerateProposalsSingleImage(Anchored):
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         image, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
-        boxes = clipped(moved(anchors, by_place(offsets[None], 4)[0], 1), image[1::-1] - 1)
-        scores = by_place(scores[None], 1)[0, :, 0] * (boxes[:, 2:] - boxes[:, :2] + 1 >= F32(self.min_size)).all(1)
+        boxes = clip_boxes(move_boxes(anchors, by_anchor(offsets[None], 4)[0], 1), image[1::-1] - 1)
+        scores = by_anchor(scores[None], 1)[0, :, 0] * (boxes[:, 2:] - boxes[:, :2] + 1 >= F32(self.min_size)).all(1)
         group = np.zeros(len(scores), np.int64)
-        order = ranked(group, scores)[: self.pre_nms_count]
-        kept = order[greedy(group[order], self.post_nms_count, above(Boxes.of(boxes[order]), self.nms_threshold),
-                            2 * self.post_nms_count)]
-        corners, rated = np.zeros((self.post_nms_count, 4), F32), np.zeros(self.post_nms_count, F32)
-        corners[: len(kept)], rated[: len(kept)] = boxes[kept], scores[kept]
-        return xp.asarray(corners), xp.asarray(rated)
+        order = rank_by_group(group, scores)[: self.pre_nms_count]
+        selected = order[greedy_nms(group[order], self.post_nms_count,
+                                    above_threshold(Boxes.of(boxes[order]), self.nms_threshold),
+                                    2 * self.post_nms_count)]
+        corners, box_scores = np.zeros((self.post_nms_count, 4), F32), np.zeros(self.post_nms_count, F32)
+        corners[: len(selected)], box_scores[: len(selected)] = boxes[selected], scores[selected]
+        return xp.asarray(corners), xp.asarray(box_scores)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         scores = inputs[3]
         assert scores is not None and scores.shape is not None
         size = product(scores.shape)
-        return suppression(1, size, minimum(size, self.pre_nms_count), self.post_nms_count)
+        return nms_workspace(1, size, minimum(size, self.pre_nms_count), self.post_nms_count)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        scores, (boxes, rated, *_) = inputs[3], workspace
-        if not suppressible(scores, workspace):
+        scores, (boxes, box_scores, *_) = inputs[3], workspace
+        if not kernels_support(scores, workspace):
             return NotImplemented
-        if rated.size:
-            sizes = rated.size, scores.shape[0], scores.shape[1] * scores.shape[2]
-            k.kernel("detectron.cu", f"move_anchors<{k.c_type(scores.dtype)}>", blocks(rated.size, THREADS), (THREADS,),
-                     (*inputs, boxes, rated, *map(np.int32, sizes), F32(LARGEST), F32(self.min_size)))
-        write_best(k, workspace, outputs, -np.inf, self.nms_threshold, 0)
+        if box_scores.size:
+            sizes = box_scores.size, scores.shape[0], scores.shape[1] * scores.shape[2]
+            k.kernel("detectron.cu", f"move_anchors<{k.c_type(scores.dtype)}>", blocks(box_scores.size, THREADS),
+                     (THREADS,),
+                     (*inputs, boxes, box_scores, *map(np.int32, sizes), F32(MAX_LOG_SCALE), F32(self.min_size)))
+        record_nms(k, workspace, outputs, -np.inf, self.nms_threshold, 0)
         return None
 
 
-@op("GenerateProposals", "opset9")
+@op("GenerateProposals", "opset9", "detection/generate-proposals-9")
 class GenerateProposals(Anchored):
     """``images [N, 3 or 4], anchors [H, W, A, 4], offsets [N, 4 A, H, W], scores [N, A, H, W] -> [n, 4] corners,
-    [n] scores, [N] counts`` of the n regions found, one image after the other.
+    [n] scores, [N] counts`` of the n proposals, one image after the other.
 
-    An image is given as height, width, and scales by which ``min_size`` is multiplied; regions that become smaller
-    are left out once the best are chosen. Boxes that are not ``normalized`` include the pixels at both ends. The IoU
-    that counts becomes ``nms_eta`` of what it was with every region, as long as it is above 0.5; OpenVINO refuses
-    other values than 1.
+    The values of an image are its height, its width, and scales by which ``min_size`` is multiplied. Regions that
+    become smaller are left out after the selection by score. Boxes that are not ``normalized`` include the pixels at
+    both ends. Every selected region multiplies the IoU threshold by ``nms_eta``, as long as it is above 0.5; OpenVINO
+    accepts only 1.
     """
 
     normalized: bool = True
@@ -132,7 +145,7 @@ class GenerateProposals(Anchored):
         return Spec(kind, (rows, 4)), Spec(kind, (rows,)), Spec(self.roi_num_type, (count,))
 
     def count(self, *specs: Spec) -> Int:
-        """How many images there are."""
+        """Return the number of images. Raises OpError if the inputs disagree."""
         found = [spec.shape[0] for spec in specs if spec.shape is not None]
         for other in found[1:]:
             same(found[0], other, "there are {0} images and {1} of them")
@@ -141,27 +154,27 @@ class GenerateProposals(Anchored):
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         images, anchors, offsets, scores = (xp.asnumpy(x).astype(F32) for x in inputs)
         count, extra = len(scores), float(not self.normalized)
-        boxes = moved(anchors.reshape(-1, 4), by_place(offsets, 4), extra)
-        boxes = clipped(boxes, images[:, None, 1::-1] - extra).reshape(-1, 4)
-        scores, image = by_place(scores, 1).reshape(-1), np.repeat(np.arange(count), len(boxes) // max(count, 1))
-        order = ranked(image, scores)
+        boxes = move_boxes(anchors.reshape(-1, 4), by_anchor(offsets, 4), extra)
+        boxes = clip_boxes(boxes, images[:, None, 1::-1] - extra).reshape(-1, 4)
+        scores, image = by_anchor(scores, 1).reshape(-1), np.repeat(np.arange(count), len(boxes) // max(count, 1))
+        order = rank_by_group(image, scores)
         order = order[best(image[order], self.pre_nms_count)]
-        least = F32(self.min_size) * images[:, [-1, 2]][image[order]]
-        order = order[(boxes[order, 2:] - boxes[order, :2] + extra >= least).all(1)]
+        min_sides = F32(self.min_size) * images[:, [-1, 2]][image[order]]
+        order = order[(boxes[order, 2:] - boxes[order, :2] + extra >= min_sides).all(1)]
         image, boxes, scores = image[order], boxes[order], scores[order]
-        kept = greedy(image, self.post_nms_count, *self.suppressing(Boxes.of(boxes, extra), len(order)))
-        return (xp.asarray(boxes[kept]), xp.asarray(scores[kept]),
-                xp.asarray(np.bincount(image[kept], minlength=count)))
+        selected = greedy_nms(image, self.post_nms_count, *self.suppression_rule(Boxes.of(boxes, extra), len(order)))
+        return (xp.asarray(boxes[selected]), xp.asarray(scores[selected]),
+                xp.asarray(np.bincount(image[selected], minlength=count)))
 
-    def suppressing(self, boxes: Boxes, count: int) -> tuple[Suppressed, int | None]:
-        """What suppresses candidates, and how many of an image are looked at at a time; None for all."""
+    def suppression_rule(self, boxes: Boxes, count: int) -> tuple[PairFunction, int | None]:
+        """Return the suppression test, and the number of candidates of an image to examine at a time (None: all)."""
         if self.nms_eta == 1 or self.nms_threshold <= 0.5:
-            return above(boxes, self.nms_threshold), 2 * self.post_nms_count
-        return falling(partial(boxes.iou, touching=True), self.nms_threshold, self.nms_eta, count), None
+            return above_threshold(boxes, self.nms_threshold), 2 * self.post_nms_count
+        return decaying_threshold(partial(boxes.iou, touching=True), self.nms_threshold, self.nms_eta, count), None
 
 
-def by_place(x: Array, each: int) -> Array:
-    """[N, A * each, H, W] in the order of the anchors: [N, H * W * A, each]."""
+def by_anchor(x: Array, each: int) -> Array:
+    """Reorder [N, A * each, H, W] as the anchors are ordered: [N, H * W * A, each]."""
     count, channels, height, width = x.shape
     anchors = channels // each
     split = x.reshape(count, anchors, each, height, width)

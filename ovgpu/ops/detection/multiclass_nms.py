@@ -1,4 +1,4 @@
-"""Suppression of boxes in classes, as PaddlePaddle has it: MulticlassNms, MatrixNms."""
+"""Non-maximum suppression in many classes, as in PaddlePaddle: MulticlassNms, MatrixNms."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_integers, check_reals
-from ovgpu.ops.detection._boxes import Boxes, best, falling, first_of, greedy, ranked
+from ovgpu.ops.detection._boxes import Boxes, best, decaying_threshold, find_group_starts, greedy_nms, rank_by_group
 from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
 from ovgpu.types import Type
 
-EVERY = 2**62  # boxes of a class
-BLOCK = 512  # boxes whose overlaps with all better ones are in memory at once
+UNLIMITED = 2**62  # limit of boxes per class that never applies
+BLOCK_ROWS = 512  # boxes whose overlaps with all better boxes are in memory at once
 F32 = np.float32
 
 
 @dataclass
 class Candidates:
-    """Boxes [n, 4] in classes of images; ``number`` counts them in their class, ``index`` in the input."""
+    """Boxes [n, 4] with their image and class: ``number`` is the index within the image, ``index`` within the input."""
 
     image: Array
     label: Array
@@ -34,13 +34,13 @@ class Candidates:
         return Candidates(*(x[chosen] for x in vars(self).values()))
 
 
-class InClasses(Op):
-    """``boxes [N, M, 4], scores [N, C, M] -> [n, 6] class, score and corners, [n, 1] indices, [N] counts`` of the n
-    boxes that are selected; indices count the boxes of all images.
+class MulticlassSuppression(Op):
+    """Base: ``boxes [N, M, 4], scores [N, C, M] -> [n, 6] class, score and corners, [n, 1] indices, [N] counts`` of the
+    n selected boxes; indices count the boxes of all images.
 
-    Boxes of ``background_class`` are none. Of each class of an image the ``nms_top_k`` best take part, of each image
-    the ``keep_top_k`` best are selected. They are sorted by score or class, in each image or all together. Boxes that
-    are not ``normalized`` include the pixels at both ends.
+    ``background_class`` is ignored. The ``nms_top_k`` best boxes of each class of an image are candidates, and the
+    ``keep_top_k`` best of each image are selected. They are sorted by score or class, per image or across the batch.
+    Boxes that are not ``normalized`` include the pixels at both ends.
     """
 
     sort_result_type: Literal["none", "score", "classid"] = "none"
@@ -65,16 +65,16 @@ class InClasses(Op):
         if boxes.shape is not None and scores.shape is not None:
             same(boxes.shape[0], scores.shape[0], "the first extents of boxes and scores are {0} and {1}")
             same(boxes.shape[1], scores.shape[-1], "there are {0} boxes and {1} scores")
-        rows = unknown(0, self.most(scores))
+        rows = unknown(0, self.max_rows(scores))
         images = self.images(boxes, counts)
         return (Spec(boxes.type, (rows, 6)), Spec(self.output_type, (rows, 1)), Spec(self.output_type, (images,)))
 
-    def most(self, scores: Spec) -> int | None:
-        """How many boxes there are in all classes, if that is known."""
+    def max_rows(self, scores: Spec) -> int | None:
+        """Return the number of boxes in all classes, or None if it is unknown."""
         return None if scores.shape is None else bounds(product(scores.shape))[1]
 
     def images(self, boxes: Spec, counts: Spec | None) -> Int:
-        """How many images there are."""
+        """Return the number of images."""
         spec = boxes if counts is None else counts
         return unknown() if spec.shape is None else spec.shape[0]
 
@@ -91,7 +91,7 @@ class InClasses(Op):
                 xp.asarray(np.bincount(found.image, minlength=images)))
 
     def keys(self, found: Candidates) -> tuple[Array, ...]:
-        """What decides the order of the output, the most important last."""
+        """Return the sort keys of the output, the primary key last."""
         if self.sort_result_type == "classid":
             more = (found.image, found.label) if self.sort_result_across_batch else (found.label, found.image)
             return (-found.score, *more)
@@ -100,44 +100,45 @@ class InClasses(Op):
         return (found.label, -found.score, found.image)
 
     def candidates(self, boxes: Array, scores: Array, counts: Array | None) -> Candidates:
-        """The boxes that may be selected, by image and class, and by rank in each."""
-        taking = self.takes(scores)
+        """Return the boxes to consider, ordered by image and class, then by descending score."""
+        is_candidate = self.passes_threshold(scores)
         if 0 <= self.background_class < scores.shape[counts is None]:
-            taking[(slice(None),) * (counts is None) + (self.background_class,)] = False
+            is_candidate[(slice(None),) * (counts is None) + (self.background_class,)] = False
         if counts is None:
-            image, label, number = np.nonzero(taking)
+            image, label, number = np.nonzero(is_candidate)
             index = image * boxes.shape[1] + number
-            found = Candidates(image, label, number, index, scores[taking], boxes[image, number])
+            found = Candidates(image, label, number, index, scores[is_candidate], boxes[image, number])
         else:
             if counts.min(initial=0) < 0:
                 raise OpError(f"an image cannot have {counts.min()} boxes")
-            label, place = np.nonzero(taking[:, : counts.sum()])
+            label, column = np.nonzero(is_candidate[:, : counts.sum()])
             start = np.cumsum(counts) - counts
-            image = np.repeat(np.arange(len(counts)), counts)[place]
-            found = Candidates(image, label, place - start[image], place * len(boxes) + label, scores[label, place],
-                               boxes[label, place])
+            image = np.repeat(np.arange(len(counts)), counts)[column]
+            found = Candidates(image, label, column - start[image], column * len(boxes) + label, scores[label, column],
+                               boxes[label, column])
         group = self.groups(found)
-        order = ranked(group, found.score)
+        order = rank_by_group(group, found.score)
         return found[order[best(group[order], self.nms_top_k)]]
 
-    def takes(self, scores: Array) -> Array:
-        """Which scores let a box take part."""
+    def passes_threshold(self, scores: Array) -> Array:
+        """Return a mask of the scores that make a box a candidate."""
         raise NotImplementedError
 
     def groups(self, found: Candidates) -> Array:
-        """A number for each class of each image."""
+        """Return the group number of each candidate: one number per class of an image."""
         return found.image * (found.label.max(initial=0) + 1) + found.label
 
     def select(self, found: Candidates) -> Candidates:
-        """What is left of the candidates, and their scores."""
+        """Return the selected candidates with their final scores."""
         raise NotImplementedError
 
 
-@op("MulticlassNms", "opset8")
-class MulticlassNms(InClasses):
-    """See `InClasses`; a box suppresses those that overlap it by ``iou_threshold`` or more, which becomes ``nms_eta``
-    of what it was with every box that is selected, as long as it is above 0.5. As in OpenVINO and PaddlePaddle, what
-    it has become counts for all the boxes selected before as well."""
+@op("MulticlassNms", "opset8", "sort/multiclass-non-max-suppression-8")
+class MulticlassNms(MulticlassSuppression):
+    """See `MulticlassSuppression`; a box suppresses boxes whose IoU with it is ``iou_threshold`` or more.
+
+    Every selected box multiplies the threshold by ``nms_eta``, as long as it is above 0.5. As in OpenVINO and
+    PaddlePaddle, the lowered threshold also applies to the boxes selected before."""
 
     iou_threshold: float = 0.0
     nms_eta: float = 1.0
@@ -149,31 +150,32 @@ class MulticlassNms(InClasses):
             raise OpError("there are three inputs, of which opset 8 knows two")
         return super().infer(boxes, scores)
 
-    def takes(self, scores: Array) -> Array:
+    def passes_threshold(self, scores: Array) -> Array:
         return scores >= F32(self.score_threshold)
 
     def select(self, found: Candidates) -> Candidates:
         overlap = Boxes.of(found.box, not self.normalized).iou
-        suppressed = falling(overlap, self.iou_threshold, self.nms_eta, len(found.image), np.greater_equal)
-        return found[greedy(self.groups(found), EVERY, suppressed)]
+        suppressed = decaying_threshold(overlap, self.iou_threshold, self.nms_eta, len(found.image), np.greater_equal)
+        return found[greedy_nms(self.groups(found), UNLIMITED, suppressed)]
 
 
-@op("MulticlassNms", "opset9")
+@op("MulticlassNms", "opset9", "sort/multiclass-non-max-suppression-9")
 class MulticlassNms9(MulticlassNms):
-    """MulticlassNms-8, or with ``boxes [C, M, 4], scores [C, M], counts [N]``: each class has boxes of its own, so many
-    of each image, one image after the other. Indices are then ``box * C + class``."""
+    """MulticlassNms-8, or with ``boxes [C, M, 4], scores [C, M], counts [N]``: each class has its own boxes, ``counts``
+    per image, one image after the other. Indices are then ``box * C + class``."""
 
     def infer(self, boxes: Spec, scores: Spec, counts: Spec | None = None) -> tuple[Spec, ...]:
         if counts is not None:
             check_integers(counts, "roisnum")
-            return InClasses.infer(self, boxes, scores, counts)
+            return MulticlassSuppression.infer(self, boxes, scores, counts)
         return super().infer(boxes, scores)
 
 
-@op("MatrixNms", "opset8")
-class MatrixNms(InClasses):
-    """See `InClasses`; instead of suppressing others, each box lowers the scores of those that overlap it, the less
-    the more it is itself overlapped by better ones. Those above ``post_threshold`` are selected."""
+@op("MatrixNms", "opset8", "sort/matrix-non-max-suppression-8")
+class MatrixNms(MulticlassSuppression):
+    """Matrix NMS (Wang et al. 2020); see `MulticlassSuppression`. Each box lowers the scores of the boxes it overlaps
+    instead of suppressing them, and lowers them less if better boxes overlap it itself. Boxes with scores above
+    ``post_threshold`` are selected."""
 
     decay_function: Literal["gaussian", "linear"] = "linear"
     gaussian_sigma: float = 2.0
@@ -182,21 +184,21 @@ class MatrixNms(InClasses):
     def infer(self, boxes: Spec, scores: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
         return super().infer(boxes, scores)
 
-    def takes(self, scores: Array) -> Array:
+    def passes_threshold(self, scores: Array) -> Array:
         return scores > F32(self.score_threshold)
 
     def select(self, found: Candidates) -> Candidates:
-        parts = np.split(np.arange(len(found.image)), first_of(self.groups(found))[1:])
-        found.score = np.concatenate([self.decayed(found[part]) for part in parts])
+        parts = np.split(np.arange(len(found.image)), find_group_starts(self.groups(found))[1:])
+        found.score = np.concatenate([self.decayed_scores(found[part]) for part in parts])
         return found[found.score > F32(self.post_threshold)]
 
-    def decayed(self, found: Candidates) -> Array:
-        """The scores of one class of an image, from the highest on."""
+    def decayed_scores(self, found: Candidates) -> Array:
+        """Return the lowered scores of one class of an image; its boxes are sorted by descending score."""
         count = len(found.score)
         boxes = Boxes.of(found.box, not self.normalized)
         largest, factor = np.zeros(count, F32), np.ones(count, F32)
-        for start in range(0, count, BLOCK):
-            stop = min(start + BLOCK, count)
+        for start in range(0, count, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, count)
             rows, better = np.ogrid[start:stop, :stop]
             iou = boxes.iou(rows, better, touching=True) * (better < rows)
             largest[start:stop] = iou.max(1)
@@ -205,7 +207,7 @@ class MatrixNms(InClasses):
         return found.score * factor
 
     def decay(self, iou: Array, largest: Array) -> Array:
-        """What scores are multiplied by, from the overlap with a better box, and that one's largest overlap."""
+        """Return the factors of scores, from the IoU with a better box and the largest IoU of that better box."""
         if self.decay_function == "gaussian":
             return np.exp((largest * largest - iou * iou) * F32(self.gaussian_sigma))
         return ((1 - iou.astype(np.float64)) / (1 - largest.astype(np.float64) + 1e-10)).astype(F32)

@@ -1,4 +1,4 @@
-"""Suppression of boxes that overlap better ones: NonMaxSuppression, NMSRotated."""
+"""Non-maximum suppression: NonMaxSuppression, NMSRotated."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from ovgpu.ops.base.op import Array, Op, Workspace, op
 from ovgpu.ops.base.shapes import check_integers, check_reals
 from ovgpu.ops.base.strided import blocks
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.detection._boxes import Boxes, centered, corners, greedy, ranked, soft
+from ovgpu.ops.detection._boxes import Boxes, from_centers, from_corners, greedy_nms, rank_by_group, soft_nms
 from ovgpu.ops.detection._rotated import RotatedBoxes
 from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
-NUMBERS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")
-MAX_BOXES_PER_CLASS = 2**31 - 1  # boxes of a class
-STAGE = 256  # candidates of a class that are looked at first
-THREADS = 256  # of a block
-FLOATS = ("float32", "float16", "bfloat16")  # that the kernels take
+OPTIONAL_INPUTS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")
+MAX_BOXES_PER_CLASS = 2**31 - 1  # upper bound of max_output_boxes_per_class
+STAGE_CANDIDATES = 256  # candidates of a class examined at a time, unless twice the limit is more
+THREADS = 256  # threads per block
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # dtypes that the kernels support
 
 
 class Suppression(Op):
-    """``boxes [B, N, sides], scores [B, C, N]`` and up to four numbers, each 0 if it is absent: how many boxes of a
-    class to select at most, the IoU above which the better box suppresses the other, the score that a box must
-    exceed, and the sigma of soft suppression.
+    """Base: ``boxes [B, N, box_size], scores [B, C, N]`` and up to four optional numbers, 0 if absent: the largest
+    number of boxes to select per class, the IoU above which the better box suppresses the other, the score that a box
+    must exceed, and the sigma of Soft-NMS (Bodla et al. 2017).
 
-    In each class of each batch the box with the highest score is selected, of equal ones the first, and suppresses
-    others, until none is left. Like OpenVINO's plugin, and unlike the letter of the specification, a box that has
-    just the score given is not selected.
+    In each class of each batch, the box with the highest score is selected (the first of equal scores) and suppresses
+    others, until no box is left. As in OpenVINO's plugin, and against the letter of the specification, a box whose
+    score equals the threshold is not selected.
     """
 
     sort_result_descending: bool = True
 
     host_inputs = (2, -1)
-    number_ranks: ClassVar[tuple[int, ...]] = (0,)  # of the optional inputs
-    sides: ClassVar[int] = 4  # numbers that a box is given by
+    number_ranks: ClassVar[tuple[int, ...]] = (0,)  # allowed ranks of the optional inputs
+    box_size: ClassVar[int] = 4  # numbers that describe a box
 
     @property
     def kind(self) -> Type:
@@ -46,66 +46,66 @@ class Suppression(Op):
         return Type.i64
 
     def check(self, boxes: Spec, scores: Spec, numbers: Sequence[Spec | None]) -> None:
-        """Raises an OpError unless the inputs are such as the specification allows."""
+        """Raise OpError for inputs that the specification does not allow."""
         if self.kind not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.kind.get_type_name()} is neither i32 nor i64")
         check_reals(boxes, "boxes", ranks=(3,))
         check_reals(scores, "scores", ranks=(3,))
-        for spec, what in zip(numbers, NUMBERS):
+        for spec, what in zip(numbers, OPTIONAL_INPUTS):
             if spec is not None:
-                check = check_integers if what == NUMBERS[0] else check_reals
+                check = check_integers if what == OPTIONAL_INPUTS[0] else check_reals
                 check(spec, what, ranks=self.number_ranks)
                 for extent in spec.shape or ():
                     same(extent, 1, what + " must have 1 element, not {0}")
         if boxes.shape is not None:
-            same(boxes.shape[2], self.sides, "a box has {0} coordinates, not {1}")
+            same(boxes.shape[2], self.box_size, "a box has {0} coordinates, not {1}")
         if boxes.shape is not None and scores.shape is not None:
             same(boxes.shape[0], scores.shape[0], "there are {0} batches of boxes and {1} of scores")
             same(boxes.shape[1], scores.shape[2], "there are {0} boxes and {1} scores")
 
     def rows(self, boxes: Spec, scores: Spec, numbers: Sequence[Spec | None]) -> Int:
-        """How many rows the output has."""
+        """Return the largest number of output rows."""
         limit = self.limit(numbers)
         if limit is None or boxes.shape is None or scores.shape is None:
             return unknown()
         return self.capacity(scores.shape, limit)
 
     def limit(self, numbers: Sequence[Spec | None]) -> Int | None:
-        """At most how many boxes of a class are selected; None if it is not known."""
+        """Return the largest number of boxes to select per class; None if it is unknown."""
         if not numbers or numbers[0] is None:
             return 0
         found = numbers[0].ints()
         return None if found is None else maximum(minimum(found[0], MAX_BOXES_PER_CLASS), 0)
 
     def capacity(self, scores: Sequence[Int], limit: Int) -> Int:
-        """How many rows there are at most, for scores of that shape."""
+        """Return the largest number of rows for scores of this shape."""
         return minimum(scores[2], limit) * scores[0] * scores[1]
 
-    def given(self, numbers: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
-        """The limit, the thresholds and sigma."""
+    def read_numbers(self, numbers: Sequence[Any]) -> tuple[int, np.float32, np.float32, np.float32]:
+        """Return the limit of boxes per class, the IoU threshold, the score threshold, and sigma."""
         limit, *rest = [0 if x is None else x.reshape(-1)[0] for x in (*numbers, *(None,) * 4)[:4]]
         iou, least, sigma = np.asarray(rest, np.float32)
         return min(max(int(limit), 0), MAX_BOXES_PER_CLASS), iou, least, sigma
 
     def select(self, xp: Any, boxes: Any, scores: Any, numbers: Sequence[Any]) -> tuple[Array, Array]:
-        """Rows [n, 3] of batch, class and box, and the scores [n] of what is selected; on the host."""
-        limit, threshold, least, sigma = self.given(numbers)
+        """Return the selection, on the host: rows [n, 3] of batch, class and box, and scores [n]."""
+        limit, threshold, least, sigma = self.read_numbers(numbers)
         classes, count = scores.shape[1:]
         found = xp.flatnonzero(scores > least) if limit else xp.zeros(0, np.int64)
         group, box = xp.divmod(found, max(count, 1))
         box += group // max(classes, 1) * count
-        boxes = xp.asnumpy(boxes.reshape(-1, self.sides).take(box, 0)).astype(np.float32)
+        boxes = xp.asnumpy(boxes.reshape(-1, self.box_size).take(box, 0)).astype(np.float32)
         scores = xp.asnumpy(scores.reshape(-1).take(found)).astype(np.float32)
         group, box = xp.asnumpy(group), xp.asnumpy(box)
         if sigma > 0:
             overlap, scale = self.overlap(boxes), np.float32(-0.5) / sigma
-            chosen, scores = soft(group, scores, limit, float(least),
-                                  lambda a, b: self.weight(overlap(a, b), threshold, scale))
+            chosen, scores = soft_nms(group, scores, limit, float(least),
+                                      lambda a, b: self.weight(overlap(a, b), threshold, scale))
         else:
-            order = ranked(group, scores)
+            order = rank_by_group(group, scores)
             overlap = self.overlap(boxes.take(order, 0))
-            chosen = order[greedy(group[order], limit, lambda a, b: self.suppresses(overlap(a, b), threshold),
-                                  max(2 * limit, STAGE))]
+            chosen = order[greedy_nms(group[order], limit, lambda a, b: self.suppresses(overlap(a, b), threshold),
+                                  max(2 * limit, STAGE_CANDIDATES))]
             scores = scores[chosen]
         if self.sort_result_descending:
             order = np.argsort(-scores, kind="stable")
@@ -114,20 +114,20 @@ class Suppression(Op):
         return np.stack([batch, label, box[chosen] - batch * count], 1), scores
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
-        """The IoU of boxes by number."""
+        """Return a function that computes the IoU of boxes [n, box_size] by index."""
         raise NotImplementedError
 
     def suppresses(self, iou: Array, threshold: np.float32) -> Array:
-        """Return whether boxes of this IoU with a better one are suppressed: in OpenVINO also at the threshold."""
+        """Return whether boxes with this IoU with a better box are suppressed. OpenVINO includes the threshold."""
         return iou >= threshold
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
-        """What soft suppression multiplies scores by."""
+        """Return the factors by which soft suppression multiplies scores."""
         return np.exp(scale * iou * iou) * (iou <= threshold)
 
 
-class Listed(Suppression):
-    """The versions whose outputs are as long as the number of boxes selected."""
+class VariableLength(Suppression):
+    """Base: the versions whose outputs have one row per selected box."""
 
     output_type: Type = Type.i64
 
@@ -147,18 +147,18 @@ class Listed(Suppression):
 
     def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
         found, scores = self.select(xp, boxes, scores, numbers)
-        rated = np.column_stack([found[:, :2].astype(np.float32), scores])
-        return xp.asarray(found), xp.asarray(rated), xp.asarray(np.array([len(found)]))
+        selected_scores = np.column_stack([found[:, :2].astype(np.float32), scores])
+        return xp.asarray(found), xp.asarray(selected_scores), xp.asarray(np.array([len(found)]))
 
 
-@op("NonMaxSuppression", "opset1")
+@op("NonMaxSuppression", "opset1", "sort/non-max-suppression-1")
 class NonMaxSuppression(Suppression):
-    """``-> [rows, 3]``: batch, class and box of what is selected (see `Suppression`), then -1. Sorted by score over all
-    classes, or else by class.
+    """``-> [rows, 3]``: batch, class and box of each selected box (see `Suppression`), then -1. Rows are sorted by
+    score over all classes, or else by class.
 
-    The specification's number of rows, which does not count batches, may be too small for what its algorithm selects:
-    then there are as many rows as boxes selected. OpenVINO's plugin suppresses boxes of the very IoU that is given as
-    well, and pads nothing.
+    The number of rows in the specification ignores batches and may be less than the number of selected boxes; then
+    there is one row per selected box. OpenVINO's plugin also suppresses boxes whose IoU equals the threshold, and does
+    not pad.
     """
 
     box_encoding: Literal["corner", "center"] = "corner"
@@ -180,7 +180,7 @@ class NonMaxSuppression(Suppression):
 
     def evaluate(self, xp: Any, boxes: Any, scores: Any, *numbers: Any) -> tuple[Any, ...]:
         found, _ = self.select(xp, boxes, scores, numbers)
-        limit, *_ = self.given(numbers)
+        limit, *_ = self.read_numbers(numbers)
         rows = np.full((max(self.least(scores.shape, limit), len(found)), 3), -1)
         rows[: len(found)] = found
         return (xp.asarray(rows),)
@@ -188,36 +188,38 @@ class NonMaxSuppression(Suppression):
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         scores, limit = inputs[1], self.limit(inputs[2:])
         assert scores is not None and scores.shape is not None and limit is not None
-        kept = (*scores.shape[:2], minimum(scores.shape[2], limit))
-        return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, kept), (Type.i32, kept),
+        selected = (*scores.shape[:2], minimum(scores.shape[2], limit))
+        return ((Type.f32, scores.shape), (Type.i32, scores.shape), (Type.f32, selected), (Type.i32, selected),
                 (Type.i32, scores.shape[:2]))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         boxes, scores, *numbers = inputs
-        limit, threshold, least, _ = self.given(numbers)
+        limit, threshold, least, _ = self.read_numbers(numbers)
         batches, classes, count = scores.shape
-        limit, groups, room = min(limit, count), batches * classes, len(outputs[0])
-        if boxes.dtype.name not in FLOATS or boxes.dtype != scores.dtype or groups * max(count, 1) >= 2**31 - THREADS:
+        limit, groups, row_count = min(limit, count), batches * classes, len(outputs[0])
+        if (boxes.dtype.name not in KERNEL_DTYPES or boxes.dtype != scores.dtype
+                or groups * max(count, 1) >= 2**31 - THREADS):
             return NotImplemented
-        if not room:
+        if not row_count:
             return None
         kind, center = k.c_type(scores.dtype), np.bool_(self.box_encoding == "center")
-        *scratch, rated, chosen, counts = workspace
+        *scratch, selected_scores, chosen, counts = workspace
         k.kernel("nms.cu", f"nms_select<{kind}>", (groups,), (THREADS,),
-                 (boxes, scores, *scratch, rated, chosen, counts, *map(np.int32, (classes, count, limit)), threshold,
-                  least, center))
-        k.kernel("nms.cu", f"nms_write<{k.c_type(outputs[0].dtype)}>", blocks(max(groups * limit, room), THREADS),
-                 (THREADS,), (rated, chosen, counts, outputs[0], *map(np.int32, (groups, classes, limit, room)),
+                 (boxes, scores, *scratch, selected_scores, chosen, counts, *map(np.int32, (classes, count, limit)),
+                  threshold, least, center))
+        k.kernel("nms.cu", f"nms_write<{k.c_type(outputs[0].dtype)}>", blocks(max(groups * limit, row_count), THREADS),
+                 (THREADS,), (selected_scores, chosen, counts, outputs[0],
+                              *map(np.int32, (groups, classes, limit, row_count)),
                               np.bool_(self.sort_result_descending)))
         return None
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
-        return Boxes(*(corners if self.box_encoding == "corner" else centered)(boxes)).iou
+        return Boxes(*(from_corners if self.box_encoding == "corner" else from_centers)(boxes)).iou
 
 
-@op("NonMaxSuppression", "opset3")
+@op("NonMaxSuppression", "opset3", "sort/non-max-suppression-3")
 class NonMaxSuppression3(NonMaxSuppression):
-    """NonMaxSuppression-1 with the type of the indices: i64 or i32."""
+    """NonMaxSuppression-1 with a choice of the index type: i64 or i32."""
 
     output_type: Type = Type.i64
 
@@ -226,38 +228,38 @@ class NonMaxSuppression3(NonMaxSuppression):
         return self.output_type
 
 
-@op("NonMaxSuppression", "opset4")
+@op("NonMaxSuppression", "opset4", "sort/non-max-suppression-4")
 class NonMaxSuppression4(NonMaxSuppression3):
-    """NonMaxSuppression-3 with as many rows as boxes may be selected."""
+    """NonMaxSuppression-3 with one row for each box that may be selected."""
 
     least = Suppression.capacity
 
 
-@op("NonMaxSuppression", "opset5")
-class NonMaxSuppression5(Listed, NonMaxSuppression4):
+@op("NonMaxSuppression", "opset5", "sort/no-max-suppression-5")
+class NonMaxSuppression5(VariableLength, NonMaxSuppression4):
     """``-> [n, 3] indices, [n, 3] batch, class and score, [1] n`` of the n boxes that NonMaxSuppression-4 selects.
 
-    With a sigma above 0, the scores of boxes that overlap a better one are multiplied by exp(-iou^2 / (2 sigma)).
-    Those above the IoU threshold are suppressed all the same, although not by OpenVINO's plugin.
+    With a sigma above 0, the scores of boxes that overlap a better box are multiplied by exp(-iou^2 / (2 sigma)).
+    Boxes above the IoU threshold are still suppressed, unlike in OpenVINO's plugin.
     """
 
 
-@op("NonMaxSuppression", "opset9")
+@op("NonMaxSuppression", "opset9", "sort/non-max-suppression-9")
 class NonMaxSuppression9(NonMaxSuppression5):
-    """NonMaxSuppression-5, in which soft suppression knows no IoU threshold."""
+    """NonMaxSuppression-5, in which soft suppression ignores the IoU threshold."""
 
     def weight(self, iou: Array, threshold: np.float32, scale: np.float32) -> Array:
         return np.exp(scale * iou * iou)
 
 
-@op("NMSRotated", "opset13")
-class NMSRotated(Listed):
-    """``boxes [B, N, 5], scores, limit, thresholds -> [n, 3] indices, [n, 3] batch, class and score, [1] n``: as
-    NonMaxSuppression-9, of boxes given by centre x and y, width, height, and an angle in radians."""
+@op("NMSRotated", "opset13", "sort/nms-rotated-13")
+class NMSRotated(VariableLength):
+    """``boxes [B, N, 5], scores, limit, thresholds -> [n, 3] indices, [n, 3] batch, class and score, [1] n``:
+    NonMaxSuppression-9 for boxes given by centre x and y, width, height, and an angle in radians."""
 
     clockwise: bool = True
 
-    sides = 5
+    box_size = 5
 
     def overlap(self, boxes: Array) -> Callable[[Array, Array], Array]:
         return RotatedBoxes(boxes, self.clockwise).iou

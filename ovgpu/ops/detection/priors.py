@@ -1,4 +1,4 @@
-"""Boxes laid out over a grid, of which a detector predicts the offsets: PriorBox, PriorBoxClustered."""
+"""Prior boxes over a grid, to which a detector predicts offsets: PriorBox, PriorBoxClustered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ovgpu.symbolic import Spec, maximum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32
-MAX_PRIORS = 1 << 20  # of an element: more are a mistake, and would take memory that no model has
+MAX_PRIORS = 1 << 20  # per grid element: more are a mistake in the model, and would exhaust the memory
 
 
 class Priors(Op):
-    """``output_size [2], image_size [2] -> [2, 4 * height * width * priors]``: corners relative to the image in the
-    first row, variances in the second. Both sizes are heights and widths."""
+    """Base: ``output_size [2], image_size [2] -> [2, 4 * height * width * priors]``: corners relative to the image in
+    the first row, variances in the second. Both sizes are height and width."""
 
     clip: bool
     offset: float
@@ -41,18 +41,18 @@ class Priors(Op):
         return (Spec(Type.f32, (2, 4 * self.count() * height * width)),)
 
     def count(self) -> int:
-        """Boxes for each element of the grid."""
+        """Return the number of boxes per grid element."""
         raise NotImplementedError
 
     def boxes(self, grid: Array, image: Array) -> Array:
-        """Corners [height, width, priors, 4] relative to the image."""
+        """Return the corners [height, width, priors, 4] relative to the image."""
         raise NotImplementedError
 
     def evaluate(self, xp: Any, output_size: Any, image_size: Any) -> tuple[Any, ...]:
-        return (xp.asarray(self.made(output_size, image_size)),)
+        return (xp.asarray(self.prior_boxes(output_size, image_size)),)
 
-    def made(self, output_size: Array, image_size: Array) -> Array:
-        """The output, on the host."""
+    def prior_boxes(self, output_size: Array, image_size: Array) -> Array:
+        """Compute the output [2, 4 * height * width * priors], f32, on the host."""
         grid, image = integers(output_size), integers(image_size)
         if min(grid) <= 0:
             return np.empty((2, 0), F32)
@@ -63,27 +63,27 @@ class Priors(Op):
         return np.stack([boxes.ravel(), np.broadcast_to(variance, boxes.shape).ravel()])
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k(np.copyto, outputs[0], self.made(*inputs))
+        k(np.copyto, outputs[0], self.prior_boxes(*inputs))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(self.made(*inputs), outputs[0])
+        k.copy(self.prior_boxes(*inputs), outputs[0])
 
 
-def around(center: Array, half: Array, image: Array) -> Array:
-    """Corners x, y, x, y of boxes, relative to the image, by centres and half sides [..., 2]; image sides [2]."""
+def relative_corners(center: Array, half: Array, image: Array) -> Array:
+    """Return the f32 corners (x, y, x, y) of boxes given by centres and half sides [..., 2], times ``image`` [2]."""
     return np.concatenate([(center - half) * image, (center + half) * image], -1, dtype=F32)
 
 
 def centers(grid: Array, offset: Array | float, step: Array) -> Array:
-    """Centres x, y [height, width, 1, 2] of the elements of a grid."""
+    """Return the centres (x, y) [height, width, 1, 2] of the elements of a grid."""
     rows, columns = np.meshgrid(*map(np.arange, grid), indexing="ij")
     return (np.stack([columns, rows], -1)[:, :, None].astype(F32) + F32(offset)) * step.astype(F32)
 
 
-@op("PriorBox", "opset1")
+@op("PriorBox", "opset1", "detection/prior-box-1")
 class PriorBox(Priors):
-    """Priors of given sizes in each of the aspect ratios; or, with ``fixed_size``, density^2 of each size and ratio,
-    shifted against each other. Centres lie ``step`` apart; without one, they are those of the grid's cells.
+    """Priors of given sizes in each of the aspect ratios; or, with ``fixed_size``, density^2 priors of each size and
+    ratio, shifted against each other. Centres are ``step`` apart; if it is 0, they are the centres of the grid's cells.
 
     Without ``scale_all_sizes``, step and min_size are relative to the image's height, only the first size comes in
     all the ratios, and there is no max_size.
@@ -103,7 +103,7 @@ class PriorBox(Priors):
 
     @property
     def max_before_ratios(self) -> bool:
-        """Whether the boxes of max_size come before those of the ratios."""
+        """True if the boxes of max_size come before those of the ratios."""
         return True
 
     def infer(self, output_size: Spec, image_size: Spec) -> tuple[Spec, ...]:
@@ -118,31 +118,31 @@ class PriorBox(Priors):
         return super().infer(output_size, image_size)
 
     def count(self) -> int:
-        return sum(1 for _ in (self.fixed() if self.fixed_size else self.sized(1)))
+        return sum(1 for _ in (self.fixed_priors() if self.fixed_size else self.half_sizes(1)))
 
     def ratios(self) -> list[Array]:
-        """The square roots of the aspect ratios other than 1."""
+        """Return the square roots of the aspect ratios other than 1."""
         found = [1.0]
         for ratio in self.aspect_ratio:
             if all(abs(ratio - other) >= 1e-6 for other in found):
                 found += [ratio, 1 / ratio] if self.flip else [ratio]
         return [np.sqrt(F32(ratio)) for ratio in found[1:]]
 
-    def sized(self, scale: int) -> Iterator[tuple[Array, Array]]:
-        """Width and height of the priors of one element, halved."""
+    def half_sizes(self, scale: int) -> Iterator[tuple[Array, Array]]:
+        """Yield half the width and half the height of each prior of a grid element."""
         sizes = [F32(size) * F32(scale) for size in self.min_size]
         for i, size in enumerate(sizes):
-            most = [self.max_size[i]] if self.scale_all_sizes and i < len(self.max_size) else []
-            square = [(np.sqrt(size * F32(m)) / F32(2),) * 2 for m in most]
-            rated = []
+            max_sizes = [self.max_size[i]] if self.scale_all_sizes and i < len(self.max_size) else []
+            square = [(np.sqrt(size * F32(m)) / F32(2),) * 2 for m in max_sizes]
+            by_ratio = []
             if self.scale_all_sizes or i == len(sizes) - 1:
                 half = (size if self.scale_all_sizes else sizes[0]) * F32(0.5)
-                rated = [(half * ratio, half / ratio) for ratio in self.ratios()]
+                by_ratio = [(half * ratio, half / ratio) for ratio in self.ratios()]
             yield size * F32(0.5), size * F32(0.5)
-            yield from (square + rated if self.max_before_ratios else rated + square)
+            yield from (square + by_ratio if self.max_before_ratios else by_ratio + square)
 
-    def fixed(self) -> Iterator[tuple[Array, Array]]:
-        """Of the priors of one element: how far they are shifted, and width and height, halved."""
+    def fixed_priors(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the shift (x, y) of each prior of a grid element, with half its width and half its height."""
         ratios = [np.sqrt(F32(r)) for r in self.fixed_ratio] if self.fixed_ratio else [F32(1), *self.ratios()]
         for size, density in zip(self.fixed_size, map(int, self.density)):
             shift = int(size / density)
@@ -160,18 +160,18 @@ class PriorBox(Priors):
             step = F32(height) / F32(grid[0]) if step == -1 else step * F32(height)
         center = (centers(grid, 0.5, F32(image[::-1]) / F32(grid[::-1])) if step == 0
                   else centers(grid, self.offset, np.array([step, step])))
-        relative = F32(1) / image[::-1].astype(F32)
+        inverse_size = F32(1) / image[::-1].astype(F32)
         if self.fixed_size:
-            shifts, halves = map(np.array, zip(*self.fixed()))
-            found = around(center + shifts.astype(F32), halves.astype(F32), relative)
+            shifts, halves = map(np.array, zip(*self.fixed_priors()))
+            found = relative_corners(center + shifts.astype(F32), halves.astype(F32), inverse_size)
             return np.concatenate([np.maximum(found[..., :2], 0), np.minimum(found[..., 2:], 1)], -1)
-        halves = np.array([*self.sized(1 if self.scale_all_sizes else height)], F32).reshape(-1, 2)
-        return around(center, halves, relative)
+        halves = np.array([*self.half_sizes(1 if self.scale_all_sizes else height)], F32).reshape(-1, 2)
+        return relative_corners(center, halves, inverse_size)
 
 
-@op("PriorBox", "opset8")
+@op("PriorBox", "opset8", "detection/prior-box-8")
 class PriorBox8(PriorBox):
-    """PriorBox-1 that may give the boxes of max_size after those of the ratios."""
+    """PriorBox-1 with the option to put the boxes of max_size after those of the ratios."""
 
     min_max_aspect_ratios_order: bool = True
 
@@ -180,10 +180,10 @@ class PriorBox8(PriorBox):
         return self.min_max_aspect_ratios_order
 
 
-@op("PriorBoxClustered", "opset1")
+@op("PriorBoxClustered", "opset1", "detection/prior-box-clustered-1")
 class PriorBoxClustered(Priors):
-    """Priors of given widths and heights. Centres lie ``step_w`` and ``step_h`` apart, those that are 0 ``step``;
-    without any, the grid spans the image."""
+    """Priors of given widths and heights. Centres are ``step_w`` and ``step_h`` apart, or ``step`` where one is 0. If
+    all are 0, the grid spans the image."""
 
     width: tuple[float, ...] = (1.0,)
     height: tuple[float, ...] = (1.0,)

@@ -1,4 +1,4 @@
-"""Proposal: the regions that a two-stage detector looks at, from scores and offsets of anchors."""
+"""Proposal: the region proposals of a two-stage detector, from scores and offsets of anchors."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import at_most, check_reals
-from ovgpu.ops.detection._boxes import Boxes, above, best, greedy, ranked
+from ovgpu.ops.detection._boxes import Boxes, above_threshold, best, greedy_nms, rank_by_group
 from ovgpu.symbolic import Spec, same, unknown
 
 F32 = np.float32
 
 
-@op("Proposal", "opset1")
+@op("Proposal", "opset1", "detection/proposal-1")
 class Proposal(Op):
     """``scores [N, 2 K, H, W], offsets [N, 4 K, H, W], image [3 or 4] -> [N * post_nms_topn, 5]``: image and corners
-    of regions; where there are fewer, a row that begins with -1, then zeros.
+    of the proposals. An image with fewer has a row that begins with -1, then zeros.
 
-    Scores are those of the background, then of the K anchors, which have ``base_size`` in all ratios and scales. The
-    image is given as height, width, and scales by which ``min_size`` is multiplied: anchors that become smaller have
-    a score of 0. Of each image the ``pre_nms_topn`` best suppress each other by IoU. For TensorFlow, boxes end at
-    their last corner instead of one pixel behind, sizes are not rounded, and x and y change places.
+    The first K scores are of the background, the others of the K anchors, which have ``base_size`` in all ratios and
+    scales. The values of the image are its height, its width, and scales by which ``min_size`` is multiplied: boxes
+    that become smaller get a score of 0. Non-maximum suppression takes the ``pre_nms_topn`` best boxes of each image.
+    With the framework ``tensorflow``, boxes end at their last corner instead of one pixel behind it, sizes are not
+    rounded, and x and y are swapped.
     """
 
     base_size: int
@@ -69,7 +70,7 @@ class Proposal(Op):
         return (xp.asarray(rows),)
 
     def anchors(self) -> Array:
-        """Corners [K, 4] of the anchors at the first place."""
+        """Return the corners [K, 4] of the anchors at the first grid position."""
         extra = 0 if self.tensorflow else 1
         width = np.sqrt(F32(self.base_size**2) / np.array(self.ratio, F32))
         width = width if self.tensorflow else np.floor(width + F32(0.5))
@@ -81,7 +82,7 @@ class Proposal(Op):
         return np.concatenate([center - half, center + half], 1)
 
     def boxes(self, offsets: Array, size: Array) -> Array:
-        """Corners [N, H, W, K, 4] of the anchors, moved; ``size`` are the image's width and height."""
+        """Return the corners [N, H, W, K, 4] of the moved anchors; ``size`` holds the image's width and height."""
         extra = F32(0 if self.tensorflow else 1)
         count, _, height, width = offsets.shape
         offsets = offsets.reshape(count, -1, 4, height, width).transpose(0, 3, 4, 1, 2)
@@ -89,52 +90,52 @@ class Proposal(Op):
         at = np.stack([rows, columns] if self.tensorflow else [columns, rows], -1)[:, :, None] * F32(self.feat_stride)
         boxes = np.concatenate([at, at], -1).astype(F32) + self.anchors()
         if self.tensorflow:
-            boxes = clipped(boxes, size)
+            boxes = clip_boxes(boxes, size)
         low, high = boxes[..., :2], boxes[..., 2:]
         sides = high - low + extra
         center = offsets[..., :2] / F32(self.box_coordinate_scale) * sides + (low + F32(0.5) * sides)
         half = F32(0.5) * (np.exp(offsets[..., 2:] / F32(self.box_size_scale)) * sides)
         boxes = np.concatenate([center - half, center + half], -1)
-        return clipped(boxes, size - extra) if self.clip_before_nms else boxes
+        return clip_boxes(boxes, size - extra) if self.clip_before_nms else boxes
 
     def found(self, scores: Array, offsets: Array, image: Array) -> tuple[Array, Array]:
-        """The rows and the scores of the regions, those of fewer regions padded."""
+        """Return the output rows and their scores, padded for images with fewer proposals."""
         extra = 0 if self.tensorflow else 1
         size = image[:2] if self.tensorflow else image[1::-1]
-        least = F32(self.min_size) * image[[2 if len(image) == 3 else 3, 2]]
+        min_sides = F32(self.min_size) * image[[2 if len(image) == 3 else 3, 2]]
         count = len(scores)
         boxes = self.boxes(offsets, size)
-        large = (boxes[..., 2:] - boxes[..., :2] + F32(extra) >= least).all(-1)
+        large = (boxes[..., 2:] - boxes[..., :2] + F32(extra) >= min_sides).all(-1)
         scores = (np.moveaxis(scores[:, scores.shape[1] // 2 :], 1, 3) * large).reshape(-1)
         boxes = boxes.reshape(-1, 4)
         images = np.repeat(np.arange(count), scores.size // max(count, 1))
-        order = ranked(images, scores)
+        order = rank_by_group(images, scores)
         order = order[best(images[order], self.pre_nms_topn)]
         images, scores, boxes = images[order], scores[order], boxes[order]
-        kept = greedy(images, self.post_nms_topn, above(Boxes.of(boxes, extra), self.nms_thresh),
-                      2 * self.post_nms_topn)
-        images, boxes = images[kept], boxes[kept]
+        selected = greedy_nms(images, self.post_nms_topn, above_threshold(Boxes.of(boxes, extra), self.nms_thresh),
+                              2 * self.post_nms_topn)
+        images, boxes = images[selected], boxes[selected]
         if self.clip_after_nms:
-            boxes = clipped(boxes, size)
+            boxes = clip_boxes(boxes, size)
         if self.normalize:
             boxes = boxes / np.tile(size, 2)
         counts = np.bincount(images, minlength=count)
-        place = images * self.post_nms_topn + np.arange(len(kept)) - (np.cumsum(counts) - counts)[images]
-        rows, rated = np.zeros((count * self.post_nms_topn, 5), F32), np.zeros(count * self.post_nms_topn, F32)
-        rows[place], rated[place] = np.column_stack([images, boxes]), scores[kept]
+        row = images * self.post_nms_topn + np.arange(len(selected)) - (np.cumsum(counts) - counts)[images]
+        rows, row_scores = np.zeros((count * self.post_nms_topn, 5), F32), np.zeros(count * self.post_nms_topn, F32)
+        rows[row], row_scores[row] = np.column_stack([images, boxes]), scores[selected]
         ends = np.flatnonzero(counts < self.post_nms_topn)
         rows[ends * self.post_nms_topn + counts[ends], 0] = -1
-        return rows, rated
+        return rows, row_scores
 
 
-def clipped(boxes: Array, size: Array) -> Array:
-    """Boxes [..., 4], cut to an image of that width and height."""
+def clip_boxes(boxes: Array, size: Array) -> Array:
+    """Clip boxes [..., 4] to an image; ``size`` [..., 2] holds its width and height."""
     return np.maximum(np.minimum(boxes, np.tile(size, 2)), 0)
 
 
-@op("Proposal", "opset4")
+@op("Proposal", "opset4", "detection/proposal-4")
 class Proposal4(Proposal):
-    """Proposal-1 with the scores of the regions ``[N * post_nms_topn]`` as well, zeros where there are fewer."""
+    """Proposal-1 with a second output, the scores ``[N * post_nms_topn]`` of the proposals, padded with zeros."""
 
     def infer(self, scores: Spec, offsets: Spec, image: Spec) -> tuple[Spec, ...]:
         (rows,) = super().infer(scores, offsets, image)
@@ -142,5 +143,5 @@ class Proposal4(Proposal):
         return rows, Spec(rows.type, rows.shape[:1])
 
     def evaluate(self, xp: Any, scores: Any, offsets: Any, image: Any) -> tuple[Any, ...]:
-        rows, rated = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
-        return xp.asarray(rows), xp.asarray(rated)
+        rows, row_scores = self.found(*(xp.asnumpy(x).astype(F32) for x in (scores, offsets, image)))
+        return xp.asarray(rows), xp.asarray(row_scores)

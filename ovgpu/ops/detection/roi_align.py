@@ -1,6 +1,6 @@
-"""Pooling of regions by points at even distances: ROIAlign, ROIAlignRotated.
+"""Region pooling by points at equal distances: ROIAlign (He et al. 2017), ROIAlignRotated.
 
-Of an image that there is not, a region gets zeros.
+A region of a nonexistent image gives zeros.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.shapes import check_count, check_integers
-from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolated, spread
+from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolate, unsqueeze
 from ovgpu.ops.movement.indexing import readable
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, same
 
 
 class _Aligned(Regions):
-    """Base: the mean or the maximum of points at even distances in each part of a region. One farther than 1 from the
-    image gives 0."""
+    """Base: the mean or the maximum of interpolated points at equal distances in each bin of a region. A point farther
+    than 1 from the image counts as 0."""
 
     pooled_h: int
     pooled_w: int
@@ -30,7 +30,7 @@ class _Aligned(Regions):
 
     rotated: ClassVar[bool]
 
-    def pooled(self) -> tuple[int, int]:
+    def pooled_size(self) -> tuple[int, int]:
         return self.pooled_h, self.pooled_w
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
@@ -45,15 +45,15 @@ class _Aligned(Regions):
         return found
 
     def boxes(self, xp: Any, regions: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Where regions begin, before they are rotated, and their heights and widths; y comes before x."""
+        """Return the starts (y, x) of the regions, before rotation, and their extents (height, width), [R] each."""
         raise NotImplementedError
 
-    def placed(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
-        """Where points of regions lie in the image."""
+    def image_coordinates(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+        """Return the image coordinates (y, x) of points of the regions."""
         return y, x
 
     def ratio(self, xp: Any, size: Array) -> Array:
-        """How many points there are along parts of such sizes."""
+        """Return the number of points along bins of these sizes."""
         if self.sampling_ratio:
             return xp.full(size.shape, self.sampling_ratio)
         return xp.maximum(xp.ceil(xp.where(xp.isfinite(size), size, 0)), 0).astype(np.int64)
@@ -62,29 +62,29 @@ class _Aligned(Regions):
         return False
 
     def evaluate(self, xp: Any, x: Array, regions: Array, images: Array) -> tuple[Array, ...]:
-        nothing = self.empty(xp, x, regions, x.shape[1])
-        if nothing is not None:
-            return (nothing,)
-        image, channel = spread(images.astype(np.int64), 0), xp.arange(x.shape[1]).reshape(1, -1, 1, 1)
+        empty_result = self.empty(xp, x, regions, x.shape[1])
+        if empty_result is not None:
+            return (empty_result,)
+        image, channel = unsqueeze(images.astype(np.int64), 0), xp.arange(x.shape[1]).reshape(1, -1, 1, 1)
         starts, extents = self.boxes(xp, regions)
-        bins = [extent / count for extent, count in zip(extents, self.pooled())]
+        bins = [extent / count for extent, count in zip(extents, self.pooled_size())]
         ratios = [self.ratio(xp, b) for b in bins]
         most = [int(r.max()) for r in ratios]
-        total = xp.zeros((len(regions), x.shape[1], *self.pooled()), x.dtype)
+        total = xp.zeros((len(regions), x.shape[1], *self.pooled_size()), x.dtype)
         for i, j in np.ndindex(*most):
             points = []
-            for axis, (first, count, b, ratio, n) in enumerate(zip(starts, self.pooled(), bins, ratios, (i, j))):
+            for axis, (first, count, b, ratio, n) in enumerate(zip(starts, self.pooled_size(), bins, ratios, (i, j))):
                 within = b / xp.maximum(ratio, 1).astype(x.dtype) * (n + 0.5)
                 part = xp.arange(count, dtype=x.dtype)
-                points.append(spread(first[:, None] + part * b[:, None] + within[:, None], 2 + axis))
-            y, x_ = self.placed(xp, regions, *points)
+                points.append(unsqueeze(first[:, None] + part * b[:, None] + within[:, None], 2 + axis))
+            y, x_ = self.image_coordinates(xp, regions, *points)
             inside = (y >= -1) & (y <= x.shape[2]) & (x_ >= -1) & (x_ <= x.shape[3])
-            used = spread((i < ratios[0]) & (j < ratios[1]), 0)
+            used = unsqueeze((i < ratios[0]) & (j < ratios[1]), 0)
             y, x_ = (xp.clip(v, 0, n - 1) for v, n in ((y, x.shape[2]), (x_, x.shape[3])))
-            value = xp.where(inside & used, interpolated(xp, x, image, channel, y, x_), 0)
+            value = xp.where(inside & used, interpolate(xp, x, image, channel, y, x_), 0)
             total = xp.maximum(total, value) if self.is_maximum() else total + value
         if not self.is_maximum():
-            total = total / spread(xp.maximum(ratios[0] * ratios[1], 1), 0)
+            total = total / unsqueeze(xp.maximum(ratios[0] * ratios[1], 1), 0)
         return (total.astype(x.dtype),)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -98,22 +98,22 @@ class _Aligned(Regions):
         x, _, images = inputs
         name = f"roi_align<{k.c_type(x.dtype)}, {k.c_type(images.dtype)}, {str(self.rotated).lower()}"
         return name, inputs, (np.int32(self.sampling_ratio), launch.real(self.spatial_scale, x),
-                              *(launch.real(v, x) for v in self.shifts()), np.bool_(self.flag()))
+                              *(launch.real(v, x) for v in self.shifts()), np.bool_(self.kernel_flag()))
 
     def shifts(self) -> tuple[float, float]:
-        """What is added to coordinates before and after they are scaled."""
+        """Return the summands of coordinates before and after scaling."""
         return 0.0, -0.5
 
-    def flag(self) -> bool:
-        """The last argument of the kernel."""
+    def kernel_flag(self) -> bool:
+        """Return the last argument of the kernel: True for the maximum, or if rotated, for clockwise angles."""
         raise NotImplementedError
 
 
-@op("ROIAlign", "opset3")
+@op("ROIAlign", "opset3", "detection/roi-align-3")
 class ROIAlign(_Aligned):
     """``maps [N, C, H, W], regions [R, (x1, y1, x2, y2)], images [R] -> [R, C, pooled_h, pooled_w]``.
 
-    Regions have sides of 1 at least. The maximum is 0 at least, as with OpenVINO.
+    The sides of regions are at least 1. The maximum is at least 0, as in OpenVINO.
     """
 
     mode: Literal["avg", "max"]
@@ -135,7 +135,7 @@ class ROIAlign(_Aligned):
             height, width = xp.maximum(height, 1), xp.maximum(width, 1)
         return (y1, x1), (height, width)
 
-    def flag(self) -> bool:
+    def kernel_flag(self) -> bool:
         return self.is_maximum()
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -145,9 +145,9 @@ class ROIAlign(_Aligned):
         return None
 
     def average(self, x: Array, regions: Array, images: Array, out: Sequence[Array]) -> None:
-        """Means of points are products with weights of rows and of columns: two matrices for each region."""
+        """Write the means to ``out``, computed as products of the maps with two matrices of weights per region."""
         starts, extents = self.boxes(np, regions)
-        down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled(), x.shape[2:]))
+        down, across = (self.weights(*numbers) for numbers in zip(starts, extents, self.pooled_size(), x.shape[2:]))
         for i, image in enumerate(images.astype(np.int64)):
             rows, columns = (np.flatnonzero(w[i].any(axis=0)) for w in (down, across))
             if not (0 <= image < len(x) and rows.size and columns.size):
@@ -160,7 +160,7 @@ class ROIAlign(_Aligned):
             np.copyto(out[i], found.reshape(self.pooled_h, -1, self.pooled_w).transpose(1, 0, 2))
 
     def weights(self, start: Array, extent: Array, count: int, length: int) -> Array:
-        """What the elements of an axis of that length weigh in each of ``count`` parts of each region."""
+        """Return the weights [R, count, length] of the elements of an axis in each of ``count`` bins of each region."""
         size, kind = extent / count, extent.dtype
         ratio = self.ratio(np, size)
         divisor = np.maximum(ratio, 1).astype(kind)[:, None, None]
@@ -168,19 +168,19 @@ class ROIAlign(_Aligned):
         size = size[:, None, None]
         at = start[:, None, None] + part * size + size / divisor * (point + 0.5)
         used = (point < ratio[:, None, None]) & (at >= -1) & (at <= length)
-        at = np.where(used, np.clip(at, 0, length - 1), 0)  # a region may lie nowhere (NaN)
+        at = np.where(used, np.clip(at, 0, length - 1), 0)  # coordinates may be NaN
         low = np.floor(at)
         weights = np.zeros((len(start), count, length), kind)
-        place = low.astype(np.int64) + np.arange(0, weights.size, length).reshape(len(start), count, 1)
-        np.add.at(weights.reshape(-1), place, np.where(used, 1 - (at - low), 0))
-        np.add.at(weights.reshape(-1), place + (low < length - 1), np.where(used, at - low, 0))
+        index = low.astype(np.int64) + np.arange(0, weights.size, length).reshape(len(start), count, 1)
+        np.add.at(weights.reshape(-1), index, np.where(used, 1 - (at - low), 0))
+        np.add.at(weights.reshape(-1), index + (low < length - 1), np.where(used, at - low, 0))
         return weights / divisor
 
 
-@op("ROIAlign", "opset9")
+@op("ROIAlign", "opset9", "detection/roi-align-9")
 class ROIAlign9(ROIAlign):
-    """ROIAlign-3; with an ``aligned_mode`` other than asymmetric, pixels have their centres between integers, and
-    regions any sides."""
+    """ROIAlign-3 with ``aligned_mode``: except for asymmetric, pixel centres lie halfway between integers, and the
+    sides of regions have no lower bound."""
 
     aligned_mode: Literal["asymmetric", "half_pixel_for_nn", "half_pixel"] = "asymmetric"
 
@@ -190,11 +190,11 @@ class ROIAlign9(ROIAlign):
         return 0.5 if self.aligned_mode == "half_pixel" else 0.0, -0.5
 
 
-@op("ROIAlignRotated", "opset15")
+@op("ROIAlignRotated", "opset15", "detection/roi-align-rotated-15")
 class ROIAlignRotated(_Aligned):
     """``maps [N, C, H, W], regions [R, (x, y, width, height, angle)], images [R] -> [R, C, pooled_h, pooled_w]``.
 
-    The mean of points in each part of regions, given by their centres and turned by the angle.
+    The mean of points in each bin of the rotated regions. The angle is in radians.
     """
 
     clockwise_mode: bool = False
@@ -205,11 +205,11 @@ class ROIAlignRotated(_Aligned):
         width, height = (regions[:, i] * self.spatial_scale for i in (2, 3))
         return (height * -0.5, width * -0.5), (height, width)
 
-    def placed(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
-        center_x, center_y = (spread(regions[:, i] * self.spatial_scale - 0.5, 0) for i in (0, 1))
+    def image_coordinates(self, xp: Any, regions: Array, y: Array, x: Array) -> tuple[Array, Array]:
+        center_x, center_y = (unsqueeze(regions[:, i] * self.spatial_scale - 0.5, 0) for i in (0, 1))
         angle = -regions[:, 4] if self.clockwise_mode else regions[:, 4]
-        cos, sin = spread(xp.cos(angle), 0), spread(xp.sin(angle), 0)
+        cos, sin = unsqueeze(xp.cos(angle), 0), unsqueeze(xp.sin(angle), 0)
         return y * cos - x * sin + center_y, y * sin + x * cos + center_x
 
-    def flag(self) -> bool:
+    def kernel_flag(self) -> bool:
         return self.clockwise_mode

@@ -1,6 +1,6 @@
-"""Pooling of the parts of regions: ROIPooling, PSROIPooling, DeformablePSROIPooling.
+"""Region pooling by bins: ROIPooling, PSROIPooling, DeformablePSROIPooling.
 
-Of an image that there is not, a region gets zeros.
+A region of a nonexistent image gives zeros.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ovgpu.ops.base import launch
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.shapes import at_most
-from ovgpu.ops.detection._regions import Regions, check_scale, interpolated, rounded, spread, taken
+from ovgpu.ops.detection._regions import Regions, check_scale, interpolate, round_half_away, unsqueeze, values_at
 from ovgpu.symbolic import Shape, Spec, same
 
 
-@op("ROIPooling", "opset2")
+@op("ROIPooling", "opset2", "detection/roi-pooling-1")
 class ROIPooling(Regions):
     """``maps [N, C, H, W], regions [R, (image, x1, y1, x2, y2)] -> [R, C, pooled_h, pooled_w]``.
 
-    max: the greatest element of each part of a region, whose corners are scaled and rounded; parts overlap, and one
-    without elements gives 0. bilinear: points at even distances, from corner to corner of a region whose coordinates
-    go from 0 to 1; one outside gives 0. OpenVINO's plugin takes image -1 for the end of the regions.
+    max: the maximum of each bin of a region, whose corners are scaled and rounded (Girshick 2015); bins overlap, and
+    an empty one gives 0. bilinear: points at equal distances from corner to corner of a region, whose coordinates
+    range from 0 to 1; a point outside gives 0. OpenVINO's plugin takes image -1 as the end of the regions.
     """
 
     pooled_h: int
@@ -34,7 +34,7 @@ class ROIPooling(Regions):
     spatial_scale: float
     method: Literal["max", "bilinear"] = "max"
 
-    def pooled(self) -> tuple[int, int]:
+    def pooled_size(self) -> tuple[int, int]:
         return self.pooled_h, self.pooled_w
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
@@ -42,35 +42,36 @@ class ROIPooling(Regions):
         return super().infer(x, regions)
 
     def evaluate(self, xp: Any, x: Array, regions: Array) -> tuple[Array, ...]:
-        nothing = self.empty(xp, x, regions, x.shape[1])
-        if nothing is not None:
-            return (nothing,)
-        image = spread(regions[:, 0].astype(np.int64), 0)
+        empty_result = self.empty(xp, x, regions, x.shape[1])
+        if empty_result is not None:
+            return (empty_result,)
+        image = unsqueeze(regions[:, 0].astype(np.int64), 0)
         channel = xp.arange(x.shape[1]).reshape(1, -1, 1, 1)
-        pool = self.greatest if self.method == "max" else self.between
+        pool = self.max_pool if self.method == "max" else self.bilinear_pool
         return (pool(xp, x, image, channel, regions).astype(x.dtype),)
 
-    def greatest(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
+    def max_pool(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
         spans = []
-        for axis, count in enumerate(self.pooled()):
-            first, last = (rounded(xp, regions[:, i - axis] * self.spatial_scale).astype(np.int64) for i in (2, 4))
+        for axis, count in enumerate(self.pooled_size()):
+            first, last = (round_half_away(xp, regions[:, i - axis] * self.spatial_scale).astype(np.int64)
+                           for i in (2, 4))
             size = xp.maximum(last - first + 1, 1).astype(x.dtype) / count
             part = xp.arange(count, dtype=x.dtype)
             start, stop = (xp.clip(v.astype(np.int64) + first[:, None], 0, x.shape[2 + axis])
                            for v in (xp.floor(part * size[:, None]), xp.ceil((part + 1) * size[:, None])))
-            spans.append((spread(start, 2 + axis), spread(stop, 2 + axis)))
+            spans.append((unsqueeze(start, 2 + axis), unsqueeze(stop, 2 + axis)))
         (top, bottom), (left, right) = spans
-        best = xp.full((len(regions), x.shape[1], *self.pooled()), -np.inf, x.dtype)
+        best = xp.full((len(regions), x.shape[1], *self.pooled_size()), -np.inf, x.dtype)
         for i in range(int((bottom - top).max())):
             for j in range(int((right - left).max())):
                 inside = (top + i < bottom) & (left + j < right)
                 row, column = xp.minimum(top + i, x.shape[2] - 1), xp.minimum(left + j, x.shape[3] - 1)
-                best = xp.where(inside, xp.maximum(best, taken(xp, x, image, channel, row, column)), best)
+                best = xp.where(inside, xp.maximum(best, values_at(xp, x, image, channel, row, column)), best)
         return xp.where((bottom > top) & (right > left), best, 0)
 
-    def between(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
+    def bilinear_pool(self, xp: Any, x: Array, image: Array, channel: Array, regions: Array) -> Array:
         points = []
-        for axis, count in enumerate(self.pooled()):
+        for axis, count in enumerate(self.pooled_size()):
             first, last = regions[:, 2 - axis, None], regions[:, 4 - axis, None]
             reach, part = x.shape[2 + axis] - 1, xp.arange(count, dtype=x.dtype)
             if count == 1:
@@ -78,9 +79,9 @@ class ROIPooling(Regions):
             else:
                 at = part * ((last - first) * reach / (count - 1)) + first * reach
                 at = xp.where(part == count - 1, last * reach, at)
-            points.append((spread(xp.clip(at, 0, reach), 2 + axis), spread((at >= 0) & (at <= reach), 2 + axis)))
+            points.append((unsqueeze(xp.clip(at, 0, reach), 2 + axis), unsqueeze((at >= 0) & (at <= reach), 2 + axis)))
         (y, y_inside), (x_, x_inside) = points
-        return xp.where(y_inside & x_inside, interpolated(xp, x, image, channel, y, x_), 0)
+        return xp.where(y_inside & x_inside, interpolate(xp, x, image, channel, y, x_), 0)
 
     def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
         x, _ = inputs
@@ -89,7 +90,7 @@ class ROIPooling(Regions):
 
 
 class _PositionSensitive(Regions):
-    """Base: each of ``group_size ** 2`` parts of a region, and each output channel, has input channels of its own."""
+    """Base: each of the ``group_size ** 2`` bins of a region has its own input channel for each output channel."""
 
     output_dim: int
     spatial_scale: float
@@ -97,7 +98,7 @@ class _PositionSensitive(Regions):
     spatial_bins_x: int = 1
     spatial_bins_y: int = 1
 
-    def pooled(self) -> tuple[int, int]:
+    def pooled_size(self) -> tuple[int, int]:
         return self.group_size, self.group_size
 
     def infer(self, x: Spec, regions: Spec, *others: Spec) -> tuple[Spec, ...]:
@@ -109,77 +110,80 @@ class _PositionSensitive(Regions):
 
     def channels(self, shape: Shape) -> Any:
         if shape is not None:
-            same(shape[1], self.output_dim * self.per_output(), "there are {0} channels, not {1}")
+            same(shape[1], self.output_dim * self.channels_per_output(), "there are {0} channels, not {1}")
         return self.output_dim
 
-    def per_output(self) -> int:
-        """How many input channels there are for each of the output."""
+    def channels_per_output(self) -> int:
+        """Return the number of input channels per output channel."""
         return self.group_size**2
 
-    def own(self, xp: Any) -> Array:
-        """The input channel of each part and output channel."""
-        return xp.arange(self.output_dim * self.group_size**2).reshape(1, self.output_dim, *self.pooled())
+    def own_channels(self, xp: Any) -> Array:
+        """Return the input channel of each output channel and bin, [1, output_dim, group_size, group_size]."""
+        return xp.arange(self.output_dim * self.group_size**2).reshape(1, self.output_dim, *self.pooled_size())
 
 
-@op("PSROIPooling", "opset1")
+@op("PSROIPooling", "opset1", "detection/psroi-pooling-1")
 class PSROIPooling(_PositionSensitive):
     """``maps [N, C, H, W], regions [R, (image, x1, y1, x2, y2)] -> [R, output_dim, group_size, group_size]``.
 
-    average: the mean of each part of a region, whose corners are rounded, then scaled, 0 for one outside. bilinear:
-    the mean of points in ``spatial_bins_y * spatial_bins_x`` cells of a region whose scaled coordinates go from 0 to 1,
-    with channels for each cell; a point outside counts as 0.
+    Position-sensitive RoI pooling (Dai et al. 2016). average: the mean of each bin of a region, whose corners are
+    rounded, then scaled; a bin outside the image gives 0. bilinear: the mean of points in
+    ``spatial_bins_y * spatial_bins_x`` cells of a region, whose scaled coordinates range from 0 to 1. Each cell has its
+    own channels, and a point outside counts as 0.
     """
 
     mode: Literal["average", "bilinear"] = "average"
 
-    def per_output(self) -> int:
-        return self.spatial_bins_x * self.spatial_bins_y if self.mode == "bilinear" else super().per_output()
+    def channels_per_output(self) -> int:
+        return self.spatial_bins_x * self.spatial_bins_y if self.mode == "bilinear" else super().channels_per_output()
 
     def evaluate(self, xp: Any, x: Array, regions: Array) -> tuple[Array, ...]:
-        nothing = self.empty(xp, x, regions, self.output_dim)
-        if nothing is not None:
-            return (nothing,)
-        image = spread(regions[:, 0].astype(np.int64), 0)
-        pool = self.average if self.mode == "average" else self.between
+        empty_result = self.empty(xp, x, regions, self.output_dim)
+        if empty_result is not None:
+            return (empty_result,)
+        image = unsqueeze(regions[:, 0].astype(np.int64), 0)
+        pool = self.average if self.mode == "average" else self.bilinear_pool
         return (pool(xp, x, image, regions).astype(x.dtype),)
 
     def average(self, xp: Any, x: Array, image: Array, regions: Array) -> Array:
         spans = []
-        for axis, count in enumerate(self.pooled()):
-            first = rounded(xp, regions[:, 2 - axis]) * self.spatial_scale
-            last = (rounded(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale
+        for axis, count in enumerate(self.pooled_size()):
+            first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale
+            last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale
             size = xp.maximum(last - first, 0.1) / count
             part = xp.arange(count, dtype=x.dtype)
             start, stop = (xp.clip(v.astype(np.int64), 0, x.shape[2 + axis])
                            for v in (xp.floor(part * size[:, None] + first[:, None]),
                                      xp.ceil((part + 1) * size[:, None] + first[:, None])))
-            spans.append((spread(start, 2 + axis), spread(stop, 2 + axis)))
+            spans.append((unsqueeze(start, 2 + axis), unsqueeze(stop, 2 + axis)))
         (top, bottom), (left, right) = spans
         height, width = bottom - top, right - left
-        total = xp.zeros((len(regions), self.output_dim, *self.pooled()), x.dtype)
+        total = xp.zeros((len(regions), self.output_dim, *self.pooled_size()), x.dtype)
         for i, j in np.ndindex(max(int(height.max()), 0), max(int(width.max()), 0)):
             row, column = xp.minimum(top + i, x.shape[2] - 1), xp.minimum(left + j, x.shape[3] - 1)
-            total = total + xp.where((i < height) & (j < width), taken(xp, x, image, self.own(xp), row, column), 0)
+            total = total + xp.where((i < height) & (j < width),
+                                     values_at(xp, x, image, self.own_channels(xp), row, column), 0)
         return total / xp.maximum(height * width, 1)
 
-    def between(self, xp: Any, x: Array, image: Array, regions: Array) -> Array:
+    def bilinear_pool(self, xp: Any, x: Array, image: Array, regions: Array) -> Array:
         bins = self.spatial_bins_y, self.spatial_bins_x
-        total = xp.zeros((len(regions), self.output_dim, *self.pooled()), x.dtype)
+        total = xp.zeros((len(regions), self.output_dim, *self.pooled_size()), x.dtype)
         for cell in np.ndindex(*bins):
             points = []
-            for axis, (place, count) in enumerate(zip(cell, self.pooled())):
+            for axis, (index, count) in enumerate(zip(cell, self.pooled_size())):
                 first, last = (regions[:, i - axis, None] * self.spatial_scale for i in (2, 4))
                 size, reach = (last - first) / bins[axis], x.shape[2 + axis] - 1
-                low, high = first + place * size, first + (place + 1) * size
+                low, high = first + index * size, first + (index + 1) * size
                 if count == 1:
                     at = (low + high) * reach * 0.5
                 else:
                     at = xp.arange(count, dtype=x.dtype) * ((high - low) * reach / (count - 1)) + low * reach
-                points.append((spread(xp.clip(at, 0, reach), 2 + axis), spread((at >= 0) & (at <= reach), 2 + axis)))
+                points.append((unsqueeze(xp.clip(at, 0, reach), 2 + axis),
+                               unsqueeze((at >= 0) & (at <= reach), 2 + axis)))
             (y, y_inside), (x_, x_inside) = points
             channel = xp.arange(self.output_dim).reshape(1, -1, 1, 1) + \
                 (cell[0] * self.spatial_bins_x + cell[1]) * self.output_dim
-            total = total + xp.where(y_inside & x_inside, interpolated(xp, x, image, channel, y, x_), 0)
+            total = total + xp.where(y_inside & x_inside, interpolate(xp, x, image, channel, y, x_), 0)
         return total / prod(bins)
 
     def kernel(self, k: Any, inputs: Sequence[Any]) -> tuple[str, Sequence[Any], Sequence[Any]]:
@@ -190,13 +194,14 @@ class PSROIPooling(_PositionSensitive):
                  *((np.int32(self.spatial_bins_y), np.int32(self.spatial_bins_x)) if bilinear else ())))
 
 
-@op("DeformablePSROIPooling", "opset1")
+@op("DeformablePSROIPooling", "opset1", "detection/deformable-psroi-pooling-1")
 class DeformablePSROIPooling(_PositionSensitive):
     """``maps [N, C, H, W], regions [R, (image, x1, y1, x2, y2)] (, offsets [R, 2 classes, part_size, part_size]) ->
     [R, output_dim, group_size, group_size]``.
 
-    The mean of ``spatial_bins_y * spatial_bins_x`` points in each part of a region that lie in the image, else 0. Parts
-    are moved by the offsets, times ``trans_std``, as parts of the region's sides.
+    Deformable position-sensitive RoI pooling (Dai et al. 2017): the mean of those ``spatial_bins_y * spatial_bins_x``
+    points of each bin that lie in the image, 0 if none does. Bins are moved by the offsets times ``trans_std``, in
+    units of the region's sides.
     """
 
     mode: Literal["bilinear_deformable"] = "bilinear_deformable"
@@ -222,8 +227,8 @@ class DeformablePSROIPooling(_PositionSensitive):
                     same(extent, self.part_size, "the offsets have {0} parts along an axis, part_size is {1}")
         return found
 
-    def moved(self, xp: Any, offsets: Array | None) -> Any:
-        """How far each part of each region is moved down and right, as a part of the region's sides."""
+    def shifts(self, xp: Any, offsets: Array | None) -> Any:
+        """Return the offsets (down, right) of each bin of each region, in units of the region's sides."""
         if offsets is None:
             return 0, 0
         classes = offsets.shape[1] // 2
@@ -233,24 +238,25 @@ class DeformablePSROIPooling(_PositionSensitive):
         return chosen[:, :, 1] * self.trans_std, chosen[:, :, 0] * self.trans_std
 
     def evaluate(self, xp: Any, x: Array, regions: Array, offsets: Array | None = None) -> tuple[Array, ...]:
-        nothing = self.empty(xp, x, regions, self.output_dim)
-        if nothing is not None:
-            return (nothing,)
-        image, steps, bins = spread(regions[:, 0].astype(np.int64), 0), [], (self.spatial_bins_y, self.spatial_bins_x)
-        for axis, (count, moved, cells) in enumerate(zip(self.pooled(), self.moved(xp, offsets), bins)):
-            first = rounded(xp, regions[:, 2 - axis]) * self.spatial_scale - 0.5
-            last = (rounded(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale - 0.5
+        empty_result = self.empty(xp, x, regions, self.output_dim)
+        if empty_result is not None:
+            return (empty_result,)
+        image, steps, bins = unsqueeze(regions[:, 0].astype(np.int64), 0), [], (self.spatial_bins_y,
+                                                                                self.spatial_bins_x)
+        for axis, (count, shifts, cells) in enumerate(zip(self.pooled_size(), self.shifts(xp, offsets), bins)):
+            first = round_half_away(xp, regions[:, 2 - axis]) * self.spatial_scale - 0.5
+            last = (round_half_away(xp, regions[:, 4 - axis]) + 1) * self.spatial_scale - 0.5
             extent = xp.maximum(last - first, 0.1)
             size = extent / count
-            start = spread(first[:, None] + xp.arange(count, dtype=x.dtype) * size[:, None], 2 + axis)
-            start = start + moved * spread(extent, 0)
-            steps.append((start, spread(size / cells, 0)))
-        total, count = xp.zeros((len(regions), self.output_dim, *self.pooled()), x.dtype), 0
+            start = unsqueeze(first[:, None] + xp.arange(count, dtype=x.dtype) * size[:, None], 2 + axis)
+            start = start + shifts * unsqueeze(extent, 0)
+            steps.append((start, unsqueeze(size / cells, 0)))
+        total, count = xp.zeros((len(regions), self.output_dim, *self.pooled_size()), x.dtype), 0
         for cell in np.ndindex(*bins):
             y, x_ = (start + n * size for n, (start, size) in zip(cell, steps))
             inside = (y >= -0.5) & (y <= x.shape[2] - 0.5) & (x_ >= -0.5) & (x_ <= x.shape[3] - 0.5)
             y, x_ = (xp.clip(v, 0, n - 1) for v, n in ((y, x.shape[2]), (x_, x.shape[3])))
-            total = total + xp.where(inside, interpolated(xp, x, image, self.own(xp), y, x_), 0)
+            total = total + xp.where(inside, interpolate(xp, x, image, self.own_channels(xp), y, x_), 0)
             count = count + inside
         return ((total / xp.maximum(count, 1)).astype(x.dtype),)
 

@@ -1,4 +1,4 @@
-"""What the last layers of YOLO 2 and 3 need: RegionYolo, ReorgYolo."""
+"""Ops of the last layers of YOLO 2 and 3: RegionYolo, ReorgYolo."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ovgpu.symbolic import Shape, Spec, product, same
 THREADS = 256
 
 
-@op("RegionYolo", "opset1")
+@op("RegionYolo", "opset1", "detection/region-yolo-1")
 class RegionYolo(Op):
-    """``x [N, C, H, W]``: regions of ``coords + 1 + classes`` channels, with the first two coordinates, the
-    objectness and the classes as probabilities. OpenVINO's reference leaves all batches but the first undefined.
+    """``x [N, C, H, W]`` with its regions of ``coords + 1 + classes`` channels activated: a sigmoid of the first two
+    coordinates, the objectness and the classes. OpenVINO's reference leaves all batches except the first undefined.
 
-    With ``do_softmax``, there are ``num`` regions, whose classes sum up to 1, and the axes from ``axis`` to
-    ``end_axis`` become one. Without, regions are as many as ``mask`` has elements, and other channels are left out.
+    With ``do_softmax``, there are ``num`` regions, the classes go through softmax instead, and the axes from ``axis``
+    to ``end_axis`` are flattened. Without it, ``mask`` has one element per region, and other channels are left out.
     """
 
     anchors: tuple[float, ...] = ()
@@ -39,11 +39,12 @@ class RegionYolo(Op):
 
     @property
     def regions(self) -> int:
+        """The number of regions."""
         return self.num if self.do_softmax else len(self.mask)
 
     @property
     def entries(self) -> int:
-        """Channels of a region."""
+        """The number of channels of a region."""
         return self.coords + 1 + self.classes
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -66,11 +67,11 @@ class RegionYolo(Op):
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         n, _, *area = x.shape
         used = self.regions * self.entries
-        kept = x[:, :used].reshape(n, self.regions, self.entries, *area)
-        out = 1 / (1 + xp.exp(-kept))
-        out[:, :, 2 : self.coords] = kept[:, :, 2 : self.coords]
+        selected = x[:, :used].reshape(n, self.regions, self.entries, *area)
+        out = 1 / (1 + xp.exp(-selected))
+        out[:, :, 2 : self.coords] = selected[:, :, 2 : self.coords]
         if self.do_softmax and self.classes:
-            classes = kept[:, :, self.coords + 1 :]
+            classes = selected[:, :, self.coords + 1 :]
             classes = xp.exp(classes - classes.max(2, keepdims=True))
             out[:, :, self.coords + 1 :] = classes / classes.sum(2, keepdims=True)
         out = out.reshape(n, used, *area)
@@ -88,23 +89,23 @@ class RegionYolo(Op):
         if x.dtype.name not in ("float32", "float16", "bfloat16") or x.size >= 2**31 - THREADS:
             return NotImplemented
         flat = x.reshape(n, channels, area)
-        to = out.reshape(n, channels if self.do_softmax else used, area)
+        target = out.reshape(n, channels if self.do_softmax else used, area)
         if self.do_softmax:
-            k.copy(flat[:, used:], to[:, used:])
-        if to.size:
+            k.copy(flat[:, used:], target[:, used:])
+        if target.size:
             count = n * self.regions * area
             k.kernel("regions.cu", f"region_yolo<{k.c_type(x.dtype)}>", blocks(count, THREADS), (THREADS,),
                      (x, out, *map(np.int32, (count, area, self.regions, self.entries, self.coords, channels,
-                                              to.shape[1])), np.bool_(self.do_softmax)))
+                                              target.shape[1])), np.bool_(self.do_softmax)))
         return None
 
 
-@op("ReorgYolo", "opset2")
+@op("ReorgYolo", "opset2", "detection/reorg-yolo-1")
 class ReorgYolo(Op):
     """``x [N, C, H, W] -> [N, C * stride^2, H / stride, W / stride]``: darknet's "reorg".
 
-    Elements keep the order in which they lie in ``[N, stride, stride, C / stride^2, H, W]``, the transpose of x
-    taken for ``[N, C / stride^2, H, stride, W, stride]``.
+    x is reshaped to ``[N, C / stride^2, H, stride, W, stride]`` and transposed to
+    ``[N, stride, stride, C / stride^2, H, W]``. The output has the elements in that order.
     """
 
     stride: int
@@ -131,7 +132,7 @@ class ReorgYolo(Op):
         return (self.split(x).reshape(n, channels * s * s, height // s, width // s),)
 
     def split(self, x: Any) -> Any:
-        """The input's elements in the order of the output, [N, stride, stride, C / stride^2, H, W]."""
+        """Return a view of x in the order of the output, [N, stride, stride, C / stride^2, H, W]."""
         s = self.stride
         n, channels, height, width = x.shape
         return x.reshape(n, channels // (s * s), height, s, width, s).transpose(0, 3, 5, 1, 2, 4)

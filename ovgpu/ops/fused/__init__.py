@@ -1,1 +1,1 @@
-"""Operations that OpenVINO does not define: passes make them of several layers."""
+"""Internal ops, which OpenVINO does not define: passes make each of them from several layers."""

@@ -17,12 +17,12 @@ CAPABILITY = 80  # compute capability of the first devices whose tensor cores th
 MAX_ROWS = 64  # rows of x
 TILE = 16  # rows of the weights per warp; as in compressed_mma.cu
 PIECE = 8  # elements of x in 16 bytes
-LANES = 4  # that share a row of codes
-PITCH = 20  # floats between columns of partial sums, as there
-WARPS = 8  # of a block at least, if there are enough rows
-ROWS = (1, 4, 8, 16, 32)  # of x per block
+LANES_PER_ROW = 4  # lanes of a warp that share a row of codes
+PITCH = 20  # floats between columns of partial sums; as in compressed_mma.cu
+WARPS = 8  # the least warps per block, if there are enough rows
+ROWS = (1, 4, 8, 16, 32)  # rows of x per block
 AHEAD = 2  # steps whose codes are loaded at once
-SHARED_BYTES = 64 << 10  # for x in shared memory
+SHARED_BYTES = 64 << 10  # shared memory for x
 
 DECODERS = {Type.i4: "Nibbles<true>", Type.u4: "Nibbles<false>", Type.i8: "Bytes<true>", Type.u8: "Bytes<false>"}
 TABLES = {Type.i4: tuple(map(float, (*range(8), *range(-8, 0)))), Type.u4: tuple(map(float, range(16)))}
@@ -31,8 +31,12 @@ ZEROS = {Type.i4: np.int8, Type.u4: np.uint8, Type.i8: np.int8, Type.u8: np.uint
 
 @dataclass(frozen=True)
 class Form:
-    """Launch shape: words of codes per lane and step, rows of x per block, whether scales or zero points differ along
-    K, warps along K and along N, steps of each warp, and steps for which x is in shared memory at a time."""
+    """Launch shape of the kernel.
+
+    ``words``: words of codes per lane and step; ``rows``: rows of x per block; ``grouped``: True if scales or zero
+    points vary along K; ``along_k``, ``along_n``: warps along K and N; ``steps``: steps of each warp; ``rounds``: steps
+    for which x is in shared memory at a time.
+    """
 
     words: int
     rows: int
@@ -43,27 +47,27 @@ class Form:
     rounds: int
 
     def staged(self, weights: Packed) -> int:
-        """Return the elements of a row of x in shared memory at a time."""
+        """Return the number of elements of a row of x in shared memory at a time."""
         return min(self.rounds, self.steps) * self.along_k * step_of(weights, self.words)
 
     def shared(self, weights: Packed, m: int) -> int:
-        """Return the bytes of shared memory: x first, partial sums of every warp later."""
-        pieces = step_of(weights, self.words) // (LANES * PIECE)
+        """Return the bytes of shared memory, which holds x first, and every warp's partial sums later."""
+        pieces = step_of(weights, self.words) // (LANES_PER_ROW * PIECE)
         padding = 0 if self.rows == 1 else 2 if pieces == 4 else 4
-        return max(self.staged(weights) // (LANES * PIECE) * (self.rows * 4 + padding) * 16,
+        return max(self.staged(weights) // (LANES_PER_ROW * PIECE) * (self.rows * 4 + padding) * 16,
                    4 * self.along_k * self.along_n * min(m, self.rows) * PITCH)
 
 
 def step_of(weights: Packed, words: int) -> int:
-    """Return the codes of a row that a warp takes in a step."""
-    return LANES * words * (8 if weights.is_nibbles else 4)
+    """Return the number of codes of a row that a warp takes in a step."""
+    return LANES_PER_ROW * words * (8 if weights.is_nibbles else 4)
 
 
 def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int],
          terms: Sequence[Array | None]) -> Form | None:
-    """Return the launch shape for ``m`` rows of x, or None where the kernel does not apply.
+    """Return the launch shape for ``m`` rows of x, None where the kernel does not apply.
 
-    ``addresses`` are those of x and of the codes, ``terms`` scale and zero point."""
+    ``addresses`` are the addresses of x and of the codes; ``terms`` are the scale and the zero point."""
     zero = terms[1]
     if weights.kind not in DECODERS or weights.table != TABLES.get(weights.kind, ()) or not 0 < m <= MAX_ROWS:
         return None
@@ -83,11 +87,11 @@ def form(weights: Packed, m: int, multiprocessors: int, addresses: Sequence[int]
 
 
 def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float) -> Form:
-    """Split the steps of K over enough warps to keep a multiprocessor busy with ``tiles`` tiles of rows; measured on an
-    H100 (`bench.gpu_compressed`)."""
-    least, most, wanted = (4, 16, 16) if rows <= PIECE else (1, 8 if rows <= 16 else 4, 8)
+    """Split K over enough warps to keep a multiprocessor busy with ``tiles`` tiles of rows (split-K). The limits were
+    measured on an H100 (`bench.gpu_compressed`)."""
+    least, most, target = (4, 16, 16) if rows <= PIECE else (1, 8 if rows <= 16 else 4, 8)
     along_k = least
-    while along_k < most and tiles * along_k < wanted:
+    while along_k < most and tiles * along_k < target:
         along_k *= 2
     while along_k > 1 and along_k > -(-weights.columns // step_of(weights, words)):
         along_k //= 2
@@ -95,43 +99,44 @@ def _divided(weights: Packed, words: int, rows: int, grouped: bool, tiles: float
 
 
 def divided(weights: Packed, words: int, rows: int, grouped: bool, along_k: int, along_n: int) -> Form:
-    """Launch shape for the given warps; fewer along K if x would not fit into shared memory otherwise."""
+    """Return the launch shape for these numbers of warps, with fewer along K if x would not fit into shared memory."""
     step = step_of(weights, words)
     while True:
         steps = -(-weights.columns // (step * along_k))
-        room = SHARED_BYTES // (2 * step * rows * along_k)
-        rounds = steps if steps <= room else room // AHEAD * AHEAD
+        fitting_steps = SHARED_BYTES // (2 * step * rows * along_k)
+        rounds = steps if steps <= fitting_steps else fitting_steps // AHEAD * AHEAD
         if rounds or along_k == 1:
             return Form(words, rows, grouped, along_k, along_n, steps, rounds)
         along_k //= 2
 
 
 def launch(k: Any, weights: Packed, x: Array, out: Array, stored: Sequence[Any]) -> bool:
-    """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``; return False where the kernel does not apply.
+    """Record ``out [E, M, N] = x [1 or E, M, K] @ weights [E, N, K]^T``. Return False where the kernel does not apply.
 
-    ``stored`` are codes, scale and zero point."""
+    ``stored`` are the codes, the scale and the zero point."""
     (count, m, n), depth = out.shape, x.shape[2]
     if x.dtype.itemsize != 2 or k.capability < CAPABILITY:
         return False
     terms = stored[1:]
-    found = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), terms)
-    if found is None:
+    launch_shape = form(weights, m, k.multiprocessors, (x.data.ptr, stored[0].data.ptr), terms)
+    if launch_shape is None:
         return False
     types = ", ".join([DECODERS[weights.kind], *("None" if t is None else k.c_type(t.dtype) for t in terms)])
-    pieces = found.staged(weights) // PIECE
-    shift = min((pieces - 1).bit_length(), (32 * found.along_k * found.along_n).bit_length() - 1)
+    pieces = launch_shape.staged(weights) // PIECE
+    shift = min((pieces - 1).bit_length(), (32 * launch_shape.along_k * launch_shape.along_n).bit_length() - 1)
     k.kernel("compressed_mma.cu",
-             f"product_mma<{types}, {k.c_type(x.dtype)}, {found.words}, {found.rows}, {AHEAD}, "
-             f"{str(found.grouped).lower()}>",
-             (-(-n // (TILE * found.along_n)) * -(-m // found.rows), 1, count), (32, found.along_k, found.along_n),
+             f"product_mma<{types}, {k.c_type(x.dtype)}, {launch_shape.words}, {launch_shape.rows}, {AHEAD}, "
+             f"{str(launch_shape.grouped).lower()}>",
+             (-(-n // (TILE * launch_shape.along_n)) * -(-m // launch_shape.rows), 1, count),
+             (32, launch_shape.along_k, launch_shape.along_n),
              (x, out, *stored, np.concatenate([_term(weights, t) for t in terms]),
-              *map(np.int32, (m, n, depth, len(x) > 1, found.rounds, shift))),
-             found.shared(weights, m))
+              *map(np.int32, (m, n, depth, len(x) > 1, launch_shape.rounds, shift))),
+             launch_shape.shared(weights, m))
     return True
 
 
 def _term(weights: Packed, term: Array | None) -> Array:
-    """Return the struct Term: how the index of a scale or zero point follows from row and column."""
+    """Return the kernel's struct Term, which computes the index of a scale or zero point from row and column."""
     rows, columns = (1, 1) if term is None else term.shape
     numbers = [columns if rows > 1 else 0, *reciprocal(weights.columns // columns)]
     return np.array(numbers, np.int64).astype(np.int32)

@@ -1,7 +1,7 @@
-"""Chains of elementwise ops that run as one: no value on the way is written to memory.
+"""Chains of elementwise ops that run as one op: intermediate values are not written to memory.
 
-The result is, bit for bit, that of the ops one after the other: every value on the way is rounded to its own element
-type (f16 and bf16 are computed in f32 and rounded between ops, see `_storage`).
+The result equals that of the separate ops bit for bit, because every intermediate value is rounded to its own element
+type (f16 and bf16 are computed in f32 and rounded between ops, see `storage`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ovgpu.types import Type
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An op of a chain. Its operands are numbers: of the chain's inputs, then its literals, then its parts."""
+    """An op of a chain. Its operands are numbers that count the chain's inputs, then its literals, then its parts."""
 
     op: Elementwise
     operands: tuple[int, ...]
 
     def type_of(self, operands: Sequence[Type]) -> Type:
-        """The element type of the result."""
+        """Return the element type of the result for operands of these types."""
         kind: Type = self.op.infer(*(Spec(k, ()) for k in operands))[0].type
         return kind
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Elementwise ops in order; the last one gives the result. Equal chains share a kernel.
+    """A sequence of elementwise ops, of which the last one gives the result. Equal chains share a kernel.
 
-    ``literals`` are numbers that are part of it: element types, and the bytes of one element.
+    ``literals`` are constants of one element, each as its element type and bytes.
     """
 
     inputs: int
@@ -59,7 +59,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Where an op comes from that is part of another one, as a part of a chain: what an error or a check says of it."""
+    """Origin of an op that was fused into another one: its name and source location, for errors and checks."""
 
     op: Op
     name: str
@@ -68,9 +68,9 @@ class Layer:
 
 @internal_op
 class Fused(Op):
-    """A chain of elementwise layers as one op; its inputs broadcast to its output from the last axis on.
+    """A chain of elementwise layers as one op. Its inputs broadcast to its output, aligned at the last axis.
 
-    ``layers``: one per part; ``ranks``: of the literals, which count in broadcasting.
+    ``layers`` has one entry per part of the chain. ``ranks`` are the literals' ranks, which matter in broadcasting.
     """
 
     chain: Chain
@@ -80,7 +80,7 @@ class Fused(Op):
     name: ClassVar[str] = "Fused"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
-    exact = True  # its parts decode and encode
+    exact = True  # because its parts decode and encode
     strided_outputs = True
 
     def attributes(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Fused(Op):
                      for (kind, data), rank in zip(self.chain.literals, self.ranks))
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        """The specs of the parts, one after the other; errors and checks are located at their layers."""
+        """Infer the parts in order, so that errors and checks name the part's own layer."""
         values = [Spec(s.type, s.shape) for s in inputs]
         values += [Spec(Type.of(x.dtype), x.shape, x) for x in self.literals]
         table = active()
@@ -110,16 +110,16 @@ class Fused(Op):
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         values = [*inputs, *map(xp.asarray, self.literals)]
         for part, layer in zip(self.chain.parts, self.layers):
-            given = [values[i] for i in part.operands]
-            kind = part.type_of([Type.of(x.dtype) for x in given])
+            arguments = [values[i] for i in part.operands]
+            kind = part.type_of([Type.of(x.dtype) for x in arguments])
             try:
-                values += evaluate(part.op, xp, given, [kind])
+                values += evaluate(part.op, xp, arguments, [kind])
             except OpError as e:
                 raise e.at(layer.op.name, layer.source_location) from None
         return (values[-1],)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Every element is read by the thread that later writes in its place."""
+        """Return the inputs of the output's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if x is not None and same_layout(x, outputs[0]))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
@@ -127,7 +127,7 @@ class Fused(Op):
 
 
 def cuda_literal(data: bytes, kind: Type) -> str:
-    """A number as C++: that of a float is a double of its value, and NVRTC has neither INFINITY nor NAN."""
+    """Return a number as a C++ expression; a double for any float. NVRTC has neither INFINITY nor NAN."""
     value = np.frombuffer(data, kind.storage)[0]
     if kind == Type.boolean:
         return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""Ops along with the elementwise layers after them; what passes make of them."""
+"""Base of internal ops that compute an op together with its epilogue: the elementwise layers after it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ovgpu.types import Type
 
 @internal_op
 class OpWithEpilogue(Op):
-    """An op of the first inputs, and what ``fused`` makes of its result and of the others, which has the same type and
-    shape. ``layer`` is where the op comes from."""
+    """An op with an epilogue. The op takes the first inputs; ``fused`` takes its result and the other inputs, and gives
+    a result of the same type and shape. ``layer`` is the op's origin."""
 
     layer: Layer
     fused: Fused
@@ -24,11 +24,11 @@ class OpWithEpilogue(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
     layout: ClassVar[Literal["strided", "blas", "dense"]] = "blas"
     strided_outputs = True
-    exact = True  # its parts decode and encode
+    exact = True  # because its parts decode and encode
 
     @property
     def first(self) -> Op:
-        """The op."""
+        """The op before the epilogue."""
         raise NotImplementedError
 
     @property
@@ -39,16 +39,16 @@ class OpWithEpilogue(Op):
         return self.first.attributes() | {"layers": tuple(layer.name for layer in self.layers)}
 
     def split(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The op's inputs, and those of the layers."""
+        """Return the op's inputs and the epilogue's other inputs."""
         count = len(inputs) + 1 - self.fused.chain.inputs
         return inputs[:count], inputs[count:]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
-        given, others = self.split(inputs)
+        own, others = self.split(inputs)
         table = active()
         outside, table.layer = table.layer, self.layer
         try:
-            found = self.first.infer(*given)
+            found = self.first.infer(*own)
         except OpError as e:
             raise e.at(self.first.name, self.layer.source_location) from None
         finally:
@@ -56,5 +56,5 @@ class OpWithEpilogue(Op):
         return self.fused.infer(*found, *others)
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Array, ...]:
-        given, others = self.split(inputs)
-        return self.fused.evaluate(xp, *evaluate(self.first, xp, given, [Type.of(inputs[0].dtype)]), *others)
+        own, others = self.split(inputs)
+        return self.fused.evaluate(xp, *evaluate(self.first, xp, own, [Type.of(inputs[0].dtype)]), *others)

@@ -1,4 +1,4 @@
-"""Constants that are put together from others when they are uploaded, so that the host holds nothing twice."""
+"""Constants that are concatenated only when they are uploaded, so that the host never holds them twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ovgpu.types.mapped import let_go
 
 
 class Joined:
-    """Arrays of one type, one behind the other along an axis: what passes for an array until someone reads it."""
+    """Lazy concatenation of arrays of one type along an axis; it has an array's interface, and is built when read."""
 
     def __init__(self, parts: Sequence[Array], axis: int) -> None:
         shape = list(parts[0].shape)

@@ -1,4 +1,4 @@
-"""A sum and its norm as one step: what passes make of residual connections."""
+"""Internal op of a residual connection: a sum and its norm in one kernel."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
 from ovgpu.symbolic import Spec
 from ovgpu.types import Type
 
-TERMS = 3  # of a sum, at most; as in normalization.cu
+TERMS = 3  # the most terms of a sum; as in normalization.cu
 
 
 @internal_op
 class AddNorm(Op):
-    """``scale [n], shift [n], x, y[, z] -> norm [...][, sum [...]]``: of ``(x + y) + z``, or as `Fused` adds them.
+    """Norm of a sum: ``scale [n], shift [n], x, y[, z] -> norm [...][, sum [...]]``.
 
-    All sums are rounded, as they are in layers of their own. ``keep``: whether there are users of the sum itself.
-    ``layer`` is where the norm comes from.
+    The sum is ``(x + y) + z``, or in the order of ``added``. All sums are rounded, as in separate layers. ``keep``:
+    True if the sum itself has users, and is an output. ``layer`` is the norm's origin.
     """
 
     added: Fused
@@ -35,7 +35,7 @@ class AddNorm(Op):
     name: ClassVar[str] = "AddNorm"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
-    exact = True  # its parts decode and encode
+    exact = True  # because its parts decode and encode
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -53,25 +53,25 @@ class AddNorm(Op):
         return (*evaluate(self.norm, xp, (total, scale, shift), (Type.of(total.dtype),)), total)[: 1 + self.keep]
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """The norm may take the memory of a term: each element is read by the thread that later writes in its place."""
+        """Return the terms of the norm's layout: a thread reads each element before it writes the same position."""
         return tuple(i for i, x in enumerate(inputs) if i > 1 and x is not None and same_layout(x, outputs[0]))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (scale, shift, *terms), (out, *kept) = inputs, outputs
-        if not self._in_one(k, scale, shift, terms, out, *kept):
-            total = kept[0] if kept else out
+        (scale, shift, *terms), (out, *sums) = inputs, outputs
+        if not self._in_one(k, scale, shift, terms, out, *sums):
+            total = sums[0] if sums else out
             k.elementwise(self.added.chain, terms, total)
             return self.norm.cuda(k, (total, scale, shift), (out,), ())
         return None
 
     def _in_one(self, k: Any, scale: Any, shift: Any, terms: Sequence[Any], out: Any, total: Any = None) -> bool:
-        """Records the kernel, if it takes these arrays."""
+        """Record the fused kernel. Return False if it does not take these arrays."""
         n = prod(out.shape[out.ndim - self.norm.rank :])
         periods = [_rows(term, out, n) for term in terms]
         if not out.size or not launch.is_real(out) or 0 in periods or out.size // n > launch.MAX_INDEX:
             return False
         rows = out.size // n
-        found = launch.registers(terms[0], out, rows, n, *terms[1:], total, scale, shift)
+        found = launch.registers(k.multiprocessors, terms[0], out, rows, n, *terms[1:], total, scale, shift)
         if found is None:
             return False
         first = self.added.chain.parts[0].operands
@@ -89,7 +89,7 @@ class AddNorm(Op):
 
 
 def _rows(x: Array, out: Array, n: int) -> int:
-    """The rows of n elements after which x, broadcast to ``out``, begins anew; 0 if it has no such rows."""
+    """Return the number of rows of n elements after which x, broadcast to ``out``, repeats; 0 if x is not such rows."""
     axes = next((i for i, extent in enumerate(x.shape) if extent != 1), x.ndim)
     shape = x.shape[axes:]
     alike = x.flags.c_contiguous and shape == out.shape[out.ndim - len(shape) :]

@@ -1,5 +1,4 @@
-"""Products with, and rows of, compressed weights, which are never decompressed as a whole; what passes make of MatMul
-and Gather."""
+"""Internal ops of MatMul and Gather with compressed weights, which are never decompressed as a whole."""
 
 from __future__ import annotations
 
@@ -20,21 +19,22 @@ from ovgpu.ops.movement.indexing import readable, signed
 from ovgpu.symbolic import Spec, Sym, product
 from ovgpu.types import Type
 
-FEW = 8  # rows of x up to which the kernels decompress in registers
-ROWS, WARPS = 2, 4  # of the weights per warp, and of a block; as in compressed.cu
-SLICES, MAX_PARTS = 8, 64  # of rows of the weights per block, as there; parts of them at most
-THREADS = 256
+FEW_ROWS = 8  # rows of x up to which the kernels decompress in registers
+ROWS, WARPS = 2, 4  # rows of the weights per warp, warps per block; as in compressed.cu
+SLICES, MAX_PARTS = 8, 64  # slices of the weights' rows per block, as in compressed.cu; the most parts of the rows
+THREADS = 256  # per block
 
 
 @internal_op
 class CompressedMatMul(Op):
-    """``x [..., M, K] @ weights``, of [N, K] if ``transpose``, else of [K, N]; inputs as those of `Packed`.
+    """The product ``x [..., M, K] @ weights``, with weights [N, K] if ``transpose``, else [K, N].
 
-    Weights may have a ``batch`` axis before those, [E, N, K] or [E, K, N]; if E > 1, x has none, one of 1, or as many.
+    Inputs are x and the codes, scale and zero point of `Packed`. Weights may have a ``batch`` axis first, [E, N, K] or
+    [E, K, N]; if E > 1, x has no batch axis, or one of 1 or E.
 
-    Weights are decompressed in f32, whatever type the layers that this stands for had on the way: as in OpenVINO's
-    plugin, nothing is rounded to f16. ``tile``: how many of them are decompressed at a time, at most, or two rows;
-    ``device``: whether by kernels, which need no scratch beside it.
+    Weights are decompressed in f32 whatever types the replaced layers had: as in OpenVINO's plugin, nothing is rounded
+    to f16. ``tile``: the most weights that are decompressed at a time, but at least two rows. ``device``: True if
+    kernels decompress them, which need no scratch beside the tile.
     """
 
     weights: Packed
@@ -54,18 +54,18 @@ class CompressedMatMul(Op):
 
     @property
     def _axis(self) -> int:
-        """The axis of the weights along which the result's columns lie: where they are cut into tiles."""
+        """The axis of the weights that becomes the result's columns; along it the weights are cut into tiles."""
         return 0 if self.transpose else 1
 
     @property
     def _extents(self) -> tuple[int, int]:
-        """N and K."""
+        """The extents N and K."""
         extents = self.weights.shape
         return extents if self.transpose else extents[::-1]
 
     @property
-    def room(self) -> int:
-        """The elements of a tile."""
+    def tile_elements(self) -> int:
+        """The number of elements of a tile."""
         count, step = self.weights.tile(self._axis, self.tile)
         return count * step * self._extents[1]
 
@@ -74,24 +74,24 @@ class CompressedMatMul(Op):
         return (xp.asarray(xp.matmul(x, found.swapaxes(-1, -2) if self.transpose else found)),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """A tile, and for NumPy what `PackedProduct` needs."""
+        """Return the workspace: a tile on the device, that of `PackedProduct` on NumPy."""
         x = inputs[0]
         assert x is not None and x.shape is not None
         shape = x.shape if self.weights.matrices == 1 else x.shape[-2:]
-        count, elements = product(shape[:-1]), self.room + 1
+        count, elements = product(shape[:-1]), self.tile_elements + 1
         if self.device:
-            few = not isinstance(count, Sym) and count <= FEW
+            few = not isinstance(count, Sym) and count <= FEW_ROWS
             return () if few and self.transpose else ((Type.f32, (elements,)),)
         return self._product(*inputs[2:]).workspace(product(x.shape), count)
 
     def _product(self, *terms: Any, centred: bool = True) -> PackedProduct:
-        """On NumPy, with such scales and zero points."""
+        """Return the product on NumPy for these scales and zero points (arrays, specs or None)."""
         scales, zeros = (0 if term is None else term.shape[1] if self.transpose else
                          max(term.shape[0] // self.weights.matrices, 1) for term in terms)
         return PackedProduct(self.weights, self.transpose, self.tile, scales, zeros, centred)
 
     def _stacks(self, x: Array, out: Array) -> tuple[Array, Array]:
-        """x [1 or E, M, K], and the result [E, M, N]."""
+        """Return x as [1 or E, M, K], and the result as [E, M, N]."""
         n, depth = self._extents
         count = self.weights.matrices
         batch = len(x) if count > 1 and x.ndim > 2 else 1
@@ -109,7 +109,7 @@ class CompressedMatMul(Op):
         x, out = self._stacks(inputs[0], outputs[0])
         if self.transpose and _compressed_mma.launch(k, self.weights, x, out, inputs[1:]):
             return None
-        if x.shape[1] > FEW:
+        if x.shape[1] > FEW_ROWS:
             return self._panels(k, x, out, inputs[1:], workspace[0])
         if self.transpose:
             self._by_rows(k, x, out, inputs[1:])
@@ -118,7 +118,7 @@ class CompressedMatMul(Op):
         return None
 
     def _by_rows(self, k: Any, x: Any, out: Any, stored: Sequence[Any]) -> None:
-        """Each row of the weights by all of x."""
+        """Record a kernel whose warps multiply rows of the weights by all of x."""
         (count, m, n), depth = out.shape, x.shape[2]
         vector = 1 if depth % VECTOR or x.data.ptr % 16 else VECTOR
         batch = 1 if m == 1 else 4
@@ -127,8 +127,8 @@ class CompressedMatMul(Op):
                  (x, out, *self.weights.arguments(*stored), *map(np.int32, (m, n, depth, len(x) > 1))))
 
     def _by_columns(self, k: Any, x: Any, out: Any, stored: Sequence[Any], parts: Any) -> None:
-        """Columns of the weights by all of x, a part of the rows per block, so that there are blocks for every
-        multiprocessor."""
+        """Record a kernel that multiplies columns of the weights by all of x. Each block takes a part of the rows, so
+        that there are blocks for every multiprocessor (split-K)."""
         (matrices, m, n), depth = out.shape, x.shape[2]
         vector = 1 if n % VECTOR else VECTOR
         batch = 1 if m == 1 else 4
@@ -145,12 +145,12 @@ class CompressedMatMul(Op):
                      (parts, out, np.int32(count), np.int32(out.size)))
 
     def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], room: Any) -> Any:
-        """A product of cuBLAS for each tile."""
+        """Record for each tile its decompression and a product of cuBLAS."""
         room = room.view(x.dtype)
         for tile in self.weights.tiles(self._axis, self.tile):
-            place, shape = self.weights.place(tile)
+            location, shape = self.weights.location(tile)
             part = room[: prod(shape)].reshape(shape)
-            expand(k, self.weights, part.reshape(-1, shape[2]), stored, place)
+            expand(k, self.weights, part.reshape(-1, shape[2]), stored, location)
             if not k.gemm(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2),
                           out[tile.matrices, :, tile.cut]):
                 return NotImplemented
@@ -160,23 +160,23 @@ class CompressedMatMul(Op):
         return self.weights.c_types(k.c_type, *stored[1:])
 
 
-def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], place: tuple[int, int] = (0, 0),
+def expand(k: Any, weights: Packed, out: Any, stored: Sequence[Any], location: tuple[int, int] = (0, 0),
            indices: Any = None) -> None:
-    """Records the kernel that decompresses a part of weights that begins at ``place``, or rows by number, into the
-    dense matrix ``out``; ``stored`` are codes, scale and zero point."""
+    """Record the kernel that decompresses weights into the dense matrix ``out``: the part that begins at ``location``
+    (row, column), or the rows ``indices``. ``stored`` are codes, scale and zero point."""
     rows, columns = out.shape
-    vector = 1 if any(n % VECTOR for n in (columns, weights.columns, place[1])) or out.data.ptr % 16 else VECTOR
+    vector = 1 if any(n % VECTOR for n in (columns, weights.columns, location[1])) or out.data.ptr % 16 else VECTOR
     types = weights.c_types(k.c_type, *stored[1:])
     index = "None" if indices is None else k.c_type(indices.dtype)
     k.kernel("compressed.cu", f"expand<{types}, {k.c_type(out.dtype)}, {index}, {vector}>",
              (-(-columns // (vector * THREADS)), min(rows, 2**16 - 1)), (THREADS,),
              (out, indices, *weights.arguments(*stored),
-              *map(np.int32, (rows, columns, *place, weights.rows, weights.columns))))
+              *map(np.int32, (rows, columns, *location, weights.rows, weights.columns))))
 
 
 @internal_op
 class SwapAxes(Op):
-    """The last two axes in the other order, of what has two: around products with weights on the left."""
+    """Transposition of the last two axes, if there are two; it surrounds products with weights on the left."""
 
     name: ClassVar[str] = "SwapAxes"
     version: ClassVar[str] = "ovgpu"
@@ -205,9 +205,9 @@ def _swapped(axes: Sequence[Any]) -> tuple[Any, ...]:
 
 @internal_op
 class CompressedGather(Op):
-    """Rows of weights by number: ``indices [...] -> [..., columns]`` of the type ``kind``; inputs as those of `Packed`.
+    """Rows of compressed weights by number: ``codes, indices [...], scale, zero -> [..., columns]`` of type ``kind``.
 
-    Indices count as those of Gather do; out of range, they give zeros.
+    Indices count as in Gather: negative ones from the end, and those out of range give zeros.
     """
 
     weights: Packed

@@ -1,4 +1,4 @@
-"""Convolutions with compressed weights, which are never decompressed as a whole; what passes make of convolutions."""
+"""Internal op of convolutions with compressed weights, which are never decompressed as a whole."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from ovgpu.types import Type
 
 @internal_op
 class CompressedConvolution(Op):
-    """``convolution`` of x with a ``kernel`` of these extents: inputs are x, those of `Packed`, and an output shape.
+    """The ``convolution`` of x with compressed weights, whose decompressed shape is ``kernel``.
 
-    Some output channels, or groups, at a time, whose weights have at most ``tile`` elements, or are two channels, but
-    where a kernel reads those of 16 bits. ``device``: whether by kernels, which need no scratch beside it. The matrices
-    of the weights are the groups, their rows output channels, or input channels of a transposed convolution.
+    Inputs are x, the codes, scale and zero point of `Packed`, and optionally an output shape. Weights are decompressed
+    for some output channels or groups at a time: at most ``tile`` elements, but at least two channels. This is skipped
+    where a kernel reads 16-bit weights itself. ``device``: True if kernels decompress, which need no scratch beside the
+    tile. The matrices of the weights are groups. Their rows are output channels (transposed: input channels).
     """
 
     convolution: Convolution | ConvolutionBackpropData
@@ -43,17 +44,17 @@ class CompressedConvolution(Op):
 
     @property
     def axis(self) -> int:
-        """The axis of the weights along which output channels lie."""
+        """The axis of the weights that holds the output channels."""
         return int(isinstance(self.convolution, ConvolutionBackpropData))
 
     @property
     def unit(self) -> int:
-        """How many places along that axis a channel has."""
+        """The extent of one output channel along that axis."""
         return prod(self.kernel[self.convolution.leading :]) if self.axis else 1
 
     @property
-    def room(self) -> int:
-        """The elements of a tile."""
+    def tile_buffer(self) -> int:
+        """The number of elements of a tile's buffer."""
         count, step = self.weights.tile(self.axis, self.tile, self.unit)
         return count * step * self.weights.shape[1 - self.axis]
 
@@ -63,8 +64,8 @@ class CompressedConvolution(Op):
         return self.convolution.evaluate(xp, x, kernel.astype(x.dtype, copy=False), *target)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """A tile, for NumPy scratch of `Packed.unpack`, and what the convolution takes."""
-        x, elements = inputs[0], self.room + 1
+        """Return the workspace: a tile, on NumPy the scratch of `Packed.unpack`, and the convolution's own."""
+        x, elements = inputs[0], self.tile_buffer + 1
         assert x is not None
         index = 0 if self.device else self.weights.bytes_of(elements)
         return ((Type.f32, (elements,)), (Type.i64, (index,)),
@@ -72,37 +73,38 @@ class CompressedConvolution(Op):
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, stored, target = inputs[0], inputs[1:4], inputs[4:]
-        room, index, *scratch = workspace
+        tile_buffer, index, *scratch = workspace
         for tile, shape, channels, part in self._tiles(x, outputs[0]):
-            k(self._decompress, *stored, tile, room, index)
-            kernel, place = room[: prod(shape)].reshape(shape), outputs[0][:, part]
-            if self.convolution.numpy(k, [channels, kernel, *target], [place], scratch) is NotImplemented:
+            k(self._decompress, *stored, tile, tile_buffer, index)
+            kernel, location = tile_buffer[: prod(shape)].reshape(shape), outputs[0][:, part]
+            if self.convolution.numpy(k, [channels, kernel, *target], [location], scratch) is NotImplemented:
                 return NotImplemented
         return None
 
-    def _decompress(self, codes: Array, scale: Array | None, zero: Array | None, tile: Tile, room: Array,
+    def _decompress(self, codes: Array, scale: Array | None, zero: Array | None, tile: Tile, tile_buffer: Array,
                     index: Array) -> None:
-        part = self.weights.part(codes, tile, room, index)
+        part = self.weights.part(codes, tile, tile_buffer, index)
         affine(part, self.weights.terms(scale, tile), self.weights.terms(zero, tile))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              epilogue: Epilogue | None = None) -> None:
         x, stored, target, out = inputs[0], inputs[1:4], inputs[4:], outputs[0]
-        room, _, *scratch = workspace
+        tile_buffer, _, *scratch = workspace
         if self.weights.kind in (Type.f16, Type.bf16) and stored[1] is None and x.dtype == np.float32:
             kernel = stored[0].reshape(self.kernel)
             if reads_weights(self.convolution.convolved(x, kernel, out, (), bool(self.axis))):
                 return self.convolution.cuda(k, [x, kernel, *target], outputs, scratch, epilogue)
         for tile, shape, channels, part in self._tiles(x, out):
-            first, extents = self.weights.place(tile)
-            kernel = room.view(x.dtype)[: prod(shape)]
+            first, extents = self.weights.location(tile)
+            kernel = tile_buffer.view(x.dtype)[: prod(shape)]
             expand(k, self.weights, kernel.reshape(-1, extents[2]), stored, first)
             of_part = None if epilogue is None else epilogue.cut(1, part, out.ndim)
             self.convolution.cuda(k, [channels, kernel.reshape(shape), *target], [out[:, part]], scratch, of_part)
         return None
 
     def _tiles(self, x: Any, out: Any) -> Iterator[tuple[Tile, tuple[int, ...], Any, slice]]:
-        """Of weights; the shapes of such a kernel, the channels that it reads, and which it writes."""
+        """Yield for each tile of the weights: the tile, its kernel's shape, the channels of x that it reads, and the
+        slice of output channels that it writes."""
         if not out.size:
             return
         leading, groups = self.convolution.leading, self.weights.matrices

@@ -1,4 +1,4 @@
-"""Convolutions along with the elementwise layers after them; what passes make of them."""
+"""Internal op of a convolution with an epilogue: the elementwise layers after it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ovgpu.types import Type
 
 @internal_op
 class ConvolutionWithEpilogue(OpWithEpilogue):
-    """On the host every layer takes what the one before has made, and who computes some of the channels finishes them.
-    On a ``device`` kernels epilogue the elements that they compute."""
+    """A convolution with an epilogue. On the host, each layer takes the previous layer's result, and the worker that
+    computes some channels applies the epilogue to them. On a ``device``, the kernels apply it to their elements."""
 
     convolution: Convolution | ConvolutionBackpropData | CompressedConvolution
     device: bool = False
@@ -35,19 +35,19 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
         return self.convolution
 
     def _tapes(self, dtype: np.dtype[Any]) -> list[Tape]:
-        """What every layer computes on the host."""
+        """Return the tape of each layer of the epilogue, for the host."""
         return [trace(part.op, (dtype,) * len(part.operands), dtype) for part in self.fused.chain.parts]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The convolution's, and on the host the temporaries of a tile for every worker."""
+        """Return the convolution's workspace, and on the host the temporaries of a tile for every worker."""
         own = self.convolution.workspace(self.split(inputs)[0], outputs)
         tapes = [] if self.device else self._tapes(outputs[0].type.storage)
         temporaries = [Type.of(dtype) for tape in tapes for dtype in tape.temporaries]
         return (*own, *((kind, (tasks.WORKERS * TILE,)) for kind in temporaries))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        given, others = self.split(inputs)
-        return self.convolution.cuda(k, given, outputs, workspace, Epilogue(self.fused.chain, tuple(others)))
+        arrays, others = self.split(inputs)
+        return self.convolution.cuda(k, arrays, outputs, workspace, Epilogue(self.fused.chain, tuple(others)))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, kernel), others = self.split(inputs)
@@ -60,16 +60,17 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
                   for a in (*others, *self.fused.literals)]
 
         def epilogue(worker: Worker, index: Index) -> None:
-            part, given = out[index], [a[index] if a.ndim else a for a in others]
+            part, arrays = out[index], [a[index] if a.ndim else a for a in others]
             temporaries = [worker.share(memory) for memory in scratch]
-            for cut in tiles(part.shape) if scratch else [...]:
-                self._apply_epilogue(worker, tapes, part[cut], [a[cut] if a.ndim else a for a in given], temporaries)
+            for tile in tiles(part.shape) if scratch else [...]:
+                self._apply_epilogue(worker, tapes, part[tile], [a[tile] if a.ndim else a for a in arrays], temporaries)
 
         return convolution.with_epilogue(k, (x, kernel), out, workspace, epilogue)
 
     def _apply_epilogue(self, worker: Worker, tapes: Sequence[Tape], part: Array, others: Sequence[Array],
-                temporaries: Sequence[Array]) -> None:
+                        temporaries: Sequence[Array]) -> None:
+        """Record the layers in place on ``part`` of the output; ``others`` are their other operands' parts."""
         free = iter([memory[: part.size].reshape(part.shape) for memory in temporaries])
         for tape, layer in zip(tapes, self.fused.chain.parts):
-            given = [others[i - 1] if 0 < i <= len(others) else part for i in layer.operands]
-            tape.record(worker, given, part, [next(free) for _ in tape.temporaries])
+            arrays = [others[i - 1] if 0 < i <= len(others) else part for i in layer.operands]
+            tape.record(worker, arrays, part, [next(free) for _ in tape.temporaries])

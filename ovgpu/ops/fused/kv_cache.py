@@ -1,4 +1,4 @@
-"""Ops of variables that grow: what passes make of a cache whose new value is its old one, and more behind it."""
+"""Internal ops of KV caches: variables whose new value is the old one with new elements appended along an axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ovgpu.types import Type
 
 @internal_op
 class BeamsAreIdentity(Op):
-    """``beams [n] -> []``: whether the beams are 0, 1, .. n - 1, so that each goes on where it is."""
+    """Test that beams are identity: ``beams [n] -> []``, true if they are 0, 1, .. n - 1, so that no row moves."""
 
     name: ClassVar[str] = "BeamsAreIdentity"
     version: ClassVar[str] = "ovgpu"
@@ -36,8 +36,11 @@ class BeamsAreIdentity(Op):
 
 @internal_op
 class Reorder(Op):
-    """``x [m, ..], beams [n], in order [] -> [n, ..]``: Gather along the first axis, for beams that mostly are in
-    order. Then nothing is read, or written where the result lies in the memory of x."""
+    """Gather along the first axis for beams that are mostly identity.
+
+    ``x [m, ..], beams [n], beams are identity [] -> [n, ..]``. If they are and the result lies in the memory of x,
+    nothing is read or written.
+    """
 
     name: ClassVar[str] = "Reorder"
     version: ClassVar[str] = "ovgpu"
@@ -73,8 +76,8 @@ class Reorder(Op):
         if beams is NotImplemented:
             return NotImplemented
         row, *steps = strides_of(x)
-        places = (1, *(0,) * len(steps))
-        axes = Axes.collapse(out.shape, (0, *steps), places, strides_of(out), reach=len(x) * abs(row))
+        beam_strides = (1, *(0,) * len(steps))
+        axes = Axes.collapse(out.shape, (0, *steps), beam_strides, strides_of(out), reach=len(x) * abs(row))
         if not axes.rank:
             return NotImplemented
         k.kernel("gather.cu", f"gather<{bits(out.dtype.itemsize)}, {k.c_type(beams.dtype)}, {axes.index}, "
@@ -84,15 +87,15 @@ class Reorder(Op):
 
 
 def take_rows(x: Any, beams: Any, out: Any) -> None:
-    """``out[i] = x[beams[i]]``: numbers below 0 count from the end, others that are none of x's give zeros."""
+    """Write ``out[i] = x[beams[i]]``: negative numbers count from the end, and those out of range give zeros."""
     for i, beam in enumerate(beams.tolist()):
         out[i] = x[beam] if -len(x) <= beam < len(x) else zero_of(x)
 
 
 @internal_op
 class CacheAppend(Concat):
-    """A variable's new value: a Concat that begins with its old value, which may be reordered. Its memory grows, so
-    that mostly only what is new is written."""
+    """Concat of a variable's old value, which may be reordered, and new elements: the variable's new value. The
+    variable's memory has spare capacity, so that mostly only the new elements are written."""
 
     name: ClassVar[str] = "Concat"
     version: ClassVar[str] = "ovgpu"
@@ -101,8 +104,8 @@ class CacheAppend(Concat):
 
 @internal_op
 class CacheWrite(Op):
-    """``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache``: the new elements along ``axis`` lie in the cache
-    from number ``lengths[0]`` on, of which there must be ``lengths[0] + n`` at least."""
+    """Cache write: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache along
+    ``axis`` from index ``lengths[0]`` on. C must be at least ``lengths[0] + n``."""
 
     axis: int
 
@@ -130,8 +133,8 @@ class CacheWrite(Op):
         step = strides_of(cache)[self.axis]
         if not new.size:
             return None
-        given = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
-        axes, width = vectorized(given, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
+        collapsed = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
+        axes, width = vectorized(collapsed, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
         if not axes.rank:
             return NotImplemented
         k.kernel("copy.cu", f"write_rows<{bits(width)}, {axes.index}, {axes.rank}>", blocks(axes.size), (THREADS,),
@@ -141,13 +144,13 @@ class CacheWrite(Op):
 
 
 def write_rows(cache: Any, new: Any, lengths: Any, axis: int) -> None:
-    """Writes ``new`` into ``cache`` along an axis, from element ``lengths[0]`` on."""
+    """Write ``new`` into ``cache`` along an axis, from index ``lengths[0]`` on."""
     start = int(lengths[0])
     cache[(*(slice(None),) * axis, slice(start, start + new.shape[axis]))] = new
 
 
 def growing(model: Model) -> dict[str, int]:
-    """The axes along which a model's variables grow."""
+    """Return the variables that cache appends assign, each with the axis along which it grows."""
     found: dict[str, int] = {}
     for sink in model.sinks:
         op: Any = None if sink.inputs[0] is None else sink.inputs[0].node.op

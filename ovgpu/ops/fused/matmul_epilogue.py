@@ -1,4 +1,4 @@
-"""Matrix products along with a bias, a residual and an activation; what passes make of them on a device."""
+"""Internal op of a matrix product with an epilogue of bias, residual and activation, for a device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ovgpu.ops.base.op import internal_op
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.matrix.matmul import MatMul
 
-Activation = Literal["", "relu", "gelu"]  # that by tanh
+Activation = Literal["", "relu", "gelu"]  # gelu is the tanh approximation
 
 
 @internal_op
 class MatMulWithEpilogue(OpWithEpilogue):
-    """``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``; ``fused`` says the same.
+    """A product with an epilogue: ``activation(a [..., M, K] @ b [K, N] + bias [N] + residual [..., M, N])``.
 
-    ``bias`` and ``residual`` are the numbers of these among the inputs of ``fused``, 0 for those that are not there.
-    Where nothing computes this in one kernel, the layers work on the product's result, in its place.
+    ``fused`` computes the same epilogue. ``bias`` and ``residual`` are the numbers of these inputs of ``fused``, 0 if
+    absent. If cuBLASLt does not compute this in one call, ``fused`` runs in place on the product's result.
     """
 
     product: MatMul

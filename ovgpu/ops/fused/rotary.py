@@ -1,4 +1,4 @@
-"""Rotary position embeddings: what passes make of the layers that exporters write for them."""
+"""Internal ops of rotary position embeddings, in place of the layers that exporters write for them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.reduction import is_float
 from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
 
-THREADS = 256  # of a block
+THREADS = 256  # per block
 
 
 @internal_op
 class Rotary(Op):
-    """Rotates pairs of elements of the last axis, (a, b), into (a cos - b sin, b cos + a sin).
+    """Rotary position embedding (RoPE, Su et al. 2021): pairs (a, b) become (a cos - b sin, b cos + a sin).
 
     ``x [..., E], cos [..., size or size / 2], sin (as cos) -> [..., E]``; the axes before the last broadcast. The first
-    ``size`` elements are rotated, the others stay. Pairs are neighbours (``pairs``), or element i is paired with
-    i + size / 2. Of cos and sin there is one element per element, or one per pair. Computed in one type, and rounded
-    once.
+    ``size`` elements are rotated, the others copied. With ``pairs``, neighbours are paired, else elements i and
+    i + size / 2. cos and sin have one element per element of x, or one per pair. Computed in one type, rounded once.
     """
 
     size: int
@@ -50,7 +49,7 @@ class Rotary(Op):
         return (xp.concatenate([*rotated, xp.broadcast_to(self.rest(x), (*lead, x.shape[-1] - self.size))], axis=-1),)
 
     def parts(self, x: Any) -> tuple[Any, Any]:
-        """The first and the second elements of the pairs, or what there is for them of cos and sin."""
+        """Return the first and the second elements of the pairs; cos or sin with one element per pair twice."""
         if x.shape[-1] < self.size:
             return x, x
         half = self.size // 2
@@ -58,7 +57,7 @@ class Rotary(Op):
             x[..., :half], x[..., half : self.size])
 
     def rest(self, x: Any) -> Any:
-        """The elements that stay as they are."""
+        """Return the elements that are not rotated."""
         return x[..., self.size :]
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
@@ -79,7 +78,7 @@ class Rotary(Op):
             k(np.copyto, self.rest(out), self.rest(x))
             x, out = x[..., : self.size], out[..., : self.size]
         factor, scratch = workspace
-        if self.pairs:  # are complex numbers
+        if self.pairs:  # a pair is a complex number
             k(np.copyto, factor[..., 0::2], cos)
             k(np.copyto, factor[..., 1::2], sin)
             kind = np.result_type(out.dtype, np.complex64)
@@ -110,7 +109,7 @@ class Rotary(Op):
         if not rows.rank:
             return NotImplemented
         half, rest = self.size // 2, out.shape[-1] - self.size
-        each = [int(a.shape[-1] == self.size) for a in inputs[1:]]  # of cos and sin per element, not per pair
+        each = [int(a.shape[-1] == self.size) for a in inputs[1:]]  # 1 if cos or sin has one value per element
         vector = 16 // out.dtype.itemsize
         counts = (half, rest, *(n for s in rows.strides for n in s))
         if (any(n % vector for n in counts) or any(s[-1] != 1 for s in strides)
@@ -127,10 +126,10 @@ class Rotary(Op):
 
 @internal_op
 class RotaryCacheWrite(Rotary):
-    """What a decoder's step does between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
+    """Work of a decode step between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
     ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q rotated,
-    keys, values``: k, rotated as well, and v lie in the caches from row ``lengths[0]`` on.
+    keys, values``: rotated k and v are written into the caches from row ``lengths[0]`` on.
     """
 
     name: ClassVar[str] = "RotaryCacheWrite"
@@ -147,8 +146,8 @@ class RotaryCacheWrite(Rotary):
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         q, k, v, cos, sin, keys, values, lengths = inputs
         rotated, new = (super(RotaryCacheWrite, self).evaluate(xp, x, cos, sin)[0] for x in (q, k))
-        place = CacheWrite(axis=keys.ndim - 2)
-        return (rotated, *place.evaluate(xp, keys, new, lengths), *place.evaluate(xp, values, v, lengths))
+        write = CacheWrite(axis=keys.ndim - 2)
+        return (rotated, *write.evaluate(xp, keys, new, lengths), *write.evaluate(xp, values, v, lengths))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return ()
@@ -186,14 +185,15 @@ class RotaryCacheWrite(Rotary):
         return None
 
 
-def rotate_tiles(places: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
-    """`rotate`, as many rows at a time as stay in cache."""
-    for i in places:
+def rotate_tiles(indices: Sequence[Any], x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
+    """Run `rotate` tile by tile, so that the rows of a tile stay in cache."""
+    for i in indices:
         rotate(call, x[i], cos[i], swapped[i], sin[i], out[i], scratch)
 
 
 def rotate(k: Any, x: Any, cos: Any, swapped: Any, sin: Any, out: Any, scratch: Any) -> None:
-    """``out = x * cos + swapped * sin``, where halves have changed places, and sin is negative in the first one."""
+    """Record ``out = x * cos + swapped * sin``: ``swapped`` is x with its halves swapped, and sin is negated in the
+    first half."""
     scratch = scratch[: out.size].reshape(out.shape)
     k(np.multiply, x, cos, out)
     k(np.multiply, swapped, sin, scratch)

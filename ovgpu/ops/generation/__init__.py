@@ -1,1 +1,1 @@
-"""Random numbers."""
+"""Random number generation."""

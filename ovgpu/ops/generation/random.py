@@ -21,16 +21,17 @@ from ovgpu.ops.base.xp import NUMPY
 from ovgpu.symbolic import Int, Spec, Sym, unknown
 from ovgpu.types import Type
 
-MANTISSA = {Type.f64: 52, Type.f32: 23, Type.f16: 10, Type.bf16: 7}
-SKIPPED = 256  # blocks of words that each element takes away from later inferences, as OpenVINO counts
-LARGE = 10  # rates from here on are drawn by rejection, smaller ones by multiplication
-LOG_FACTORIALS = np.array([lgamma(n + 1) for n in range(32)])
+MANTISSA_BITS = {Type.f64: 52, Type.f32: 23, Type.f16: 10, Type.bf16: 7}
+BLOCKS_PER_ELEMENT = 256  # Philox blocks by which each element advances the counter, as in OpenVINO
+REJECTION_RATE = 10  # Poisson rates from here on are sampled by rejection, smaller ones by multiplication
+LOG_FACTORIALS = np.array([lgamma(n + 1) for n in range(32)])  # log(n!)
 
-_counting = threading.Lock()
+_state_lock = threading.Lock()
 
 
 class Generating(Op):
-    """An op with a generator of words: Philox, which goes on from inference to inference, or a Mersenne twister."""
+    """Base of ops that draw 32-bit words from a generator: Philox 4x32-10 (Salmon et al. 2011), which continues from
+    one inference to the next, or a Mersenne twister, which restarts in every inference."""
 
     global_seed: int = 0
     op_seed: int = 0
@@ -38,20 +39,20 @@ class Generating(Op):
 
     effect = True
 
-    def kept(self) -> tuple[np.ndarray[Any, Any], ...]:
-        """The number of the next block of words, the key, and the upper half of the generator's counter."""
+    def rng_state(self) -> tuple[np.ndarray[Any, Any], ...]:
+        """Return the initial state [3], u64: number of the next block of words, key, and upper half of the counter."""
         key = self.global_seed if self.global_seed or self.op_seed else int.from_bytes(os.urandom(8), "little")
         return (np.array([0, key, self.op_seed], np.uint64),)
 
 
-@op("RandomUniform", "opset8")
+@op("RandomUniform", "opset8", "generation/random-uniform-8")
 class RandomUniform(Generating):
-    """``shape [n], low [], high [] -> [shape]``: numbers from low on, below high, of ``output_type``.
+    """``shape [n], low [], high [] -> [shape]``: uniform numbers in [low, high), of ``output_type``.
 
-    The words of the Philox generator (alignment tensorflow), which goes on from inference to inference, or of a
-    Mersenne twister (pytorch), which every inference begins anew. An i64 takes one word of 32 bits while its bounds
-    fit, and two otherwise. As the specification has it, f16 and f64 have words and roundings of their own, where
-    OpenVINO's plugin computes in f32. Without seeds the sequence is another one in every compiled model.
+    The words come from Philox (alignment tensorflow), which continues from one inference to the next, or from a
+    Mersenne twister (pytorch), which restarts in every inference. An i64 takes one word of 32 bits if its bounds fit,
+    else two. As specified, f16 and f64 have words and roundings of their own; OpenVINO's plugin computes them in f32.
+    Without seeds, every compiled model has a different sequence.
     """
 
     output_type: Type
@@ -60,7 +61,7 @@ class RandomUniform(Generating):
 
     def infer(self, shape: Spec, low: Spec, high: Spec) -> tuple[Spec, ...]:
         kind = self.output_type
-        if kind not in (*MANTISSA, Type.i32, Type.i64):
+        if kind not in (*MANTISSA_BITS, Type.i32, Type.i64):
             raise OpError(f"output_type is {kind.get_type_name()}, not f16, bf16, f32, f64, i32 or i64")
         _check_seeds(self)
         check_integers(shape, "the shape")
@@ -90,25 +91,26 @@ class RandomUniform(Generating):
         return (self._between(xp, words, low, high).reshape(extents),)
 
     def _is_wide(self, low: int, high: int) -> bool:
-        """Whether integers between these bounds take two words."""
+        """Return whether integers between these bounds take two words."""
         if self.alignment == "tensorflow":
             return low < -(2**31) or high >= 2**31
         return low >= 2**32 or high >= 2**32
 
     def _words(self, xp: Any, count: int, state: Any) -> Any:
-        """Random words for so many elements, two for each of 64 bits."""
-        wanted = count * self.output_type.size // 4 if self.output_type.size > 4 else count
+        """Return random words for ``count`` elements, two for each element of 64 bits."""
+        needed = count * self.output_type.size // 4 if self.output_type.size > 4 else count
         if self.alignment == "pytorch":
-            return xp.asarray(mersenne(int(state[1]), wanted))
-        return philox(xp, taken(state, count) + xp.arange(-(-wanted // 4), dtype=np.uint64), state[1:2], state[2:3])
+            return xp.asarray(mersenne(int(state[1]), needed))
+        return philox(xp, take_blocks(state, count) + xp.arange(-(-needed // 4), dtype=np.uint64), state[1:2],
+                      state[2:3])
 
     def _between(self, xp: Any, words: Any, low: Any, high: Any) -> Any:
         if self.output_type.is_integral():
             span = (high - low).astype(f"u{high.itemsize}").astype(np.uint64)
             return low + (words % xp.maximum(span, np.uint64(1))).astype(low.dtype)
-        digits = MANTISSA[self.output_type] + (self.alignment == "pytorch")
+        digits = MANTISSA_BITS[self.output_type] + (self.alignment == "pytorch")
         span = (high - low).astype(self.output_type.storage).astype(low.dtype)
-        wide = np.float64 if self.alignment == "tensorflow" else low.dtype.type  # a product that is not rounded
+        wide = np.float64 if self.alignment == "tensorflow" else low.dtype.type  # f64 does not round the product
         part = (words & np.uint64(2**digits - 1)).astype(wide) * wide(0.5**digits)
         return (part * span + low).astype(low.dtype)
 
@@ -125,22 +127,22 @@ class RandomUniform(Generating):
                      (drawn, low, high, out, size))
             return
         first = k.scratch((1,), state.dtype)
-        k.kernel("random.cu", "take", (1,), (1,), (state, first, np.uint64(out.size * SKIPPED)))
-        each = 2 if out.itemsize == 8 else 4
-        k.kernel("random.cu", f"philox<{kind}>", blocks(out.size, THREADS * each), (THREADS,),
+        k.kernel("random.cu", "take", (1,), (1,), (state, first, np.uint64(out.size * BLOCKS_PER_ELEMENT)))
+        elements_per_thread = 2 if out.itemsize == 8 else 4
+        k.kernel("random.cu", f"philox<{kind}>", blocks(out.size, THREADS * elements_per_thread), (THREADS,),
                  (state, first, low, high, out, size))
 
 
-def taken(state: Any, count: int) -> Any:
-    """The number of the next block of words, of which so many elements take theirs."""
-    with _counting:
+def take_blocks(state: Any, count: int) -> Any:
+    """Return the number of the next block of words, [1], and advance ``state`` by the blocks of ``count`` elements."""
+    with _state_lock:
         first = state[:1].copy()
-        state[:1] += np.uint64(count * SKIPPED)
+        state[:1] += np.uint64(count * BLOCKS_PER_ELEMENT)
     return first
 
 
 def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
-    """The words of the Philox 4x32-10 blocks of these numbers: four of each, in uint32."""
+    """Return the words of the Philox 4x32-10 blocks with these numbers: four per block, u32."""
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     a, b = number & low, number >> half
     c, d = counter & low, counter >> half
@@ -153,23 +155,23 @@ def philox(xp: Any, number: Any, key: Any, counter: Any) -> Any:
 
 
 def mersenne(seed: int, count: int) -> np.ndarray[Any, Any]:
-    """The first words of MT19937."""
+    """Return the first ``count`` words of MT19937 with this seed, u32."""
     return np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 2**32, count, np.uint32)
 
 
-@op("RandomPoisson", "opset17")
+@op("RandomPoisson", "opset17", "generation/random-poisson-17")
 class RandomPoisson(Generating):
-    """``rates [...] -> [...]``: for each rate a sample of its Poisson distribution.
+    """``rates [...] -> [...]``: a sample of the Poisson distribution of each rate.
 
-    Every element has its own blocks of Philox (alignment tensorflow), which go on from inference to inference as those
-    of RandomUniform; or all take their turns at one Mersenne twister (pytorch), which every inference begins anew. Two
-    words are a number, and everything is computed in f64. A rate of 0 is its own sample and takes no words; so is
-    infinity, of which the specification says nothing.
+    Every element has its own blocks of Philox (alignment tensorflow), which continue from one inference to the next as
+    in RandomUniform; or all draw in turn from one Mersenne twister (pytorch), which restarts in every inference. Two
+    words make a number, and everything is computed in f64. A rate of 0 is its own sample and takes no words; so is
+    infinity, which the specification does not mention.
     """
 
     def infer(self, rates: Spec) -> tuple[Spec, ...]:
         _check_seeds(self)
-        if rates.type not in (Type.dynamic, *MANTISSA):
+        if rates.type not in (Type.dynamic, *MANTISSA_BITS):
             raise OpError(f"the rates are {rates.type.get_type_name()}, not f16, bf16, f32 or f64")
         if rates.rank == 0:
             raise OpError("the rates are a scalar")
@@ -181,51 +183,57 @@ class RandomPoisson(Generating):
         shape, rates = rates.shape, rates.reshape(-1).astype(np.float64)
         if self.alignment == "pytorch":
             return (xp.asarray(sequential_draws(xp.asnumpy(rates), int(state[1]))).reshape(shape),)
-        first = taken(state, rates.size)
+        first = take_blocks(state, rates.size)
 
         def uniform(elements: Any, number: int) -> Any:
-            """Two numbers from each element's block of this number; of a block, the last words come first."""
-            block = first + elements.astype(np.uint64) * np.uint64(SKIPPED) + np.uint64(number)
+            """Return two numbers from block ``number`` of each element; the last words of a block come first."""
+            block = first + elements.astype(np.uint64) * np.uint64(BLOCKS_PER_ELEMENT) + np.uint64(number)
             words = philox(xp, block, state[1:2], state[2:3]).reshape(-1, 2, 2)
-            return doubles(words[:, 1], 52), doubles(words[:, 0], 52)
+            return unit_numbers(words[:, 1], 52), unit_numbers(words[:, 0], 52)
 
         counts = rates.copy()
-        multiplied(xp, rates, counts, xp.flatnonzero((rates > 0) & (rates < LARGE)), uniform)
-        transformed(xp, rates, counts, xp.flatnonzero((rates >= LARGE) & (rates < np.inf)), uniform)
+        sample_by_product(xp, rates, counts, xp.flatnonzero((rates > 0) & (rates < REJECTION_RATE)), uniform)
+        sample_by_rejection(xp, rates, counts, xp.flatnonzero((rates >= REJECTION_RATE) & (rates < np.inf)), uniform)
         return (counts.reshape(shape),)
 
 
-def doubles(words: Any, digits: int) -> Any:
-    """Numbers from 0 to 1 of so many binary digits, from two words each."""
+def unit_numbers(words: Any, digits: int) -> Any:
+    """Return f64 numbers in [0, 1) of ``digits`` binary digits, from two words each: [n, 2] -> [n]."""
     whole = words[:, 0].astype(np.uint64) << np.uint64(32) | words[:, 1]
     return (whole & np.uint64(2**digits - 1)).astype(np.float64) * 0.5**digits
 
 
-def multiplied(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
-    """Knuth's samples: how many numbers can be multiplied before the product is no larger than exp(-rate)."""
-    limit, product = xp.exp(-rates[left]), xp.ones(left.shape)
+def sample_by_product(xp: Any, rates: Any, counts: Any, pending: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Write the Poisson samples of the elements ``pending`` into ``counts`` by Knuth's method.
+
+    A sample is the number of uniform factors for which the product stays above exp(-rate).
+    """
+    limit, product = xp.exp(-rates[pending]), xp.ones(pending.shape)
     for number in counting():
-        if not left.size:
+        if not pending.size:
             return
-        u, v = uniform(left, number)
+        u, v = uniform(pending, number)
         once = product * u
         product = once * v
-        counts[left] = 2 * number + (once > limit)
+        counts[pending] = 2 * number + (once > limit)
         more = product > limit
-        left, limit, product = left[more], limit[more], product[more]
+        pending, limit, product = pending[more], limit[more], product[more]
 
 
-def transformed(xp: Any, rates: Any, counts: Any, left: Any, uniform: Callable[[Any, int], Any]) -> None:
-    """Hoermann's samples: two numbers propose one, until one is accepted."""
+def sample_by_rejection(xp: Any, rates: Any, counts: Any, pending: Any, uniform: Callable[[Any, int], Any]) -> None:
+    """Write the Poisson samples of the elements ``pending`` into ``counts`` by transformed rejection (Hörmann 1993).
+
+    Two uniform numbers propose a sample, until one is accepted.
+    """
     for number in counting():
-        if not left.size:
+        if not pending.size:
             return
-        counts[left], accepted = proposal(xp, rates[left], *uniform(left, number))
-        left = left[~accepted]
+        counts[pending], accepted = propose(xp, rates[pending], *uniform(pending, number))
+        pending = pending[~accepted]
 
 
-def proposal(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
-    """The count that transformed rejection makes of two numbers, and whether it is accepted."""
+def propose(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
+    """Return the count that transformed rejection proposes from two numbers, and whether it is accepted."""
     b = 0.931 + 2.53 * xp.sqrt(rate)
     a = -0.059 + 0.02483 * b
     u = u - 0.5
@@ -239,7 +247,7 @@ def proposal(xp: Any, rate: Any, u: Any, v: Any) -> tuple[Any, Any]:
 
 
 def log_factorial(xp: Any, n: Any) -> Any:
-    """``log(n!)`` of whole numbers in f64: from a table, or by Stirling's series where four terms are enough."""
+    """Return ``log(n!)`` of whole numbers in f64: from a table, or by Stirling's series where four terms suffice."""
     far = xp.maximum(n, float(len(LOG_FACTORIALS)))
     series = polynomial(1 / (far * far), (1 / 12, -1 / 360, 1 / 1260, -1 / 1680)) / far
     near = xp.asarray(LOG_FACTORIALS)[xp.clip(n, 0, len(LOG_FACTORIALS) - 1).astype(np.int64)]
@@ -247,10 +255,10 @@ def log_factorial(xp: Any, n: Any) -> Any:
 
 
 def sequential_draws(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """Samples from one Mersenne twister, where each begins with the words that the one before has left."""
-    counts, uniform = rates.copy(), twisted(seed)
+    """Return Poisson samples drawn in turn from one Mersenne twister: each starts where the one before stopped."""
+    counts, uniform = rates.copy(), mersenne_numbers(seed)
     for i in np.flatnonzero((rates > 0) & (rates < np.inf)):
-        if rates[i] < LARGE:
+        if rates[i] < REJECTION_RATE:
             limit, product = exp(-rates[i]), next(uniform)
             counts[i] = 0
             while product > limit:
@@ -259,24 +267,24 @@ def sequential_draws(rates: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, 
         else:
             accepted = False
             while not accepted:
-                counts[i], accepted = proposal(NUMPY, rates[i], next(uniform), next(uniform))
+                counts[i], accepted = propose(NUMPY, rates[i], next(uniform), next(uniform))
     return counts
 
 
-def twisted(seed: int) -> Iterator[float]:
-    """Numbers from 0 to 1 of 53 binary digits, from the words of MT19937."""
+def mersenne_numbers(seed: int) -> Iterator[float]:
+    """Yield numbers in [0, 1) of 53 binary digits, from the words of MT19937, without end."""
     generator = np.random.RandomState(seed & 0xFFFFFFFF)
     while True:
-        yield from doubles(generator.randint(0, 2**32, (512, 2), np.uint32), 53).tolist()
+        yield from unit_numbers(generator.randint(0, 2**32, (512, 2), np.uint32), 53).tolist()
 
 
-@op("Multinomial", "opset13")
+@op("Multinomial", "opset13", "generation/multinomial-13")
 class Multinomial(Op):
-    """``probs [batch, classes], number of samples [] -> [batch, samples]``: classes, as often as they are probable.
+    """``probs [batch, classes], number of samples [] -> [batch, samples]``: classes, sampled by their probabilities.
 
-    With ``log_probs``, the input are logarithms of probabilities; without replacement, no class is drawn twice. The
-    words are those of a Mersenne twister, as in OpenVINO's plugin, and the same in every inference, unless there
-    are no seeds. Sums are in f32.
+    With ``log_probs``, the inputs are logarithms of probabilities; without replacement, no class is drawn twice. The
+    words come from a Mersenne twister, as in OpenVINO's plugin. They are the same in every inference, unless there are
+    no seeds. Sums are in f32.
     """
 
     convert_type: Type
@@ -318,8 +326,8 @@ class Multinomial(Op):
         probs = probs.astype(np.float32)
         sums = xp.cumsum(xp.exp(probs) if self.log_probs else probs, axis=1, dtype=np.float32)
         sums = sums / xp.maximum(sums[:, -1:], np.finfo(np.float32).tiny)
-        drawn = xp.asarray(self._drawn(probs.shape[0] * count)).reshape(probs.shape[0], count)
-        limit = probs.shape[1]  # reached with probabilities below 0, or by rounding: OpenVINO gives the first class
+        drawn = xp.asarray(self._draw(probs.shape[0] * count)).reshape(probs.shape[0], count)
+        limit = probs.shape[1]  # negative probabilities or rounding reach it: OpenVINO gives the first class
         if self.with_replacement:
             found = [xp.searchsorted(row, sample) for row, sample in zip(sums, drawn)]
             return (xp.stack(found) % limit if found else xp.zeros(drawn.shape, np.int64),)
@@ -333,8 +341,8 @@ class Multinomial(Op):
             found.append(chosen)
         return (xp.concatenate(found, axis=1) if found else xp.zeros(drawn.shape, np.int64),)
 
-    def _drawn(self, count: int) -> np.ndarray[Any, Any]:
-        """Random numbers from 0 to 1."""
+    def _draw(self, count: int) -> np.ndarray[Any, Any]:
+        """Return ``count`` random f32 numbers from 0 to 1."""
         generator = np.random.RandomState()
         if self.global_seed or self.op_seed:
             generator.set_state(("MT19937", seed_sequence(self.global_seed, self.op_seed), 624, 0, 0.0))
@@ -343,7 +351,7 @@ class Multinomial(Op):
 
 @cache
 def seed_sequence(*seeds: int) -> np.ndarray[Any, Any]:
-    """The state of MT19937 that C++'s std::seed_seq makes of these seeds."""
+    """Return the MT19937 state that C++'s std::seed_seq generates from these seeds: [624], u32."""
     n, p, q, low = 624, 306, 317, 0xFFFFFFFF
     state = [0x8B8B8B8B] * n
     added = [len(seeds), *(seed & low for seed in seeds)]
@@ -370,7 +378,7 @@ def _check_seeds(op: Any) -> None:
 
 
 def _check_single(spec: Spec, what: str) -> None:
-    """OpError unless the tensor has one element, as far as that is known."""
+    """Raise OpError unless the tensor has one element, as far as that is known."""
     if spec.rank not in (None, 0, 1) or length(spec) not in (None, 1):
         raise OpError(f"{what} has shape {spec.partial_shape}, not one element")
 

@@ -1,1 +1,1 @@
-"""Images: interpolation, sampling by grids, colour formats."""
+"""Image ops: interpolation, grid sampling, colour conversion."""

@@ -1,4 +1,4 @@
-"""How arrays are resized by the kernels of `cuda_kernels/interpolate.cu`."""
+"""Launches of the resampling kernels in `cuda_kernels/interpolate.cu`."""
 
 from __future__ import annotations
 
@@ -9,98 +9,99 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.ops.base.launch import PROCESSORS, ceildiv
+from ovgpu.ops.base.launch import ceildiv
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import THREADS, Axes, bits, strides_of
 from ovgpu.ops.image._resampling import Taps
 
-MAX_AXES = {1: 3, 2: 3, 4: 2}  # axes that one launch resizes, by taps along each
-SHARED = 8  # images that a thread resizes alike, where there are enough of them
+MAX_AXES = {1: 3, 2: 3, 4: 2}  # axes that one launch resizes, by the number of taps along each
+IMAGES_PER_THREAD = 8  # of a batch, which share taps; fewer if the batch is small
 
 Along = tuple[int, Taps]
-"""An axis, and the taps along it, counted in the array's own extent."""
+"""An axis, and the taps along it, counted in the array without padding."""
 
 
 def passes(along: Sequence[Along]) -> list[list[Along]]:
-    """The axes by launch; those with more taps than kernels are made for go alone."""
+    """Return the axes grouped by launch; an axis with more taps than `MAX_AXES` has gets its own launch."""
     groups: list[list[Along]] = []
     for axis, taps in along:
-        beside = [*groups[-1], (axis, taps)] if groups else []
-        if beside and len(beside) <= MAX_AXES.get(_taps(beside), 0):
-            groups[-1] = beside
+        extended = [*groups[-1], (axis, taps)] if groups else []
+        if extended and len(extended) <= MAX_AXES.get(_tap_count(extended), 0):
+            groups[-1] = extended
         else:
             groups.append([(axis, taps)])
     return groups
 
 
 def resample(k: Any, x: Array, out: Array, along: Sequence[Along]) -> bool:
-    """Records one launch, which resizes x along some axes; False if it has more axes than kernels take."""
+    """Record one launch that resizes ``x`` along some axes. Return False if it has more axes than kernels take."""
     along = sorted(along, key=lambda a: a[0])
     moved = x.dtype == out.dtype and all(taps.weights is None for _, taps in along)
-    count = _taps(along)
+    count = _tap_count(along)
     axes, resized, batch = _axes_of(x, out, [axis for axis, _ in along])
     if not axes.rank:
         return False
-    tables = [_weighed(taps, count) if not moved else (taps.places.astype(np.int32), taps.places) for _, taps in along]
-    starts = [0, *accumulate(places.size for places, _ in tables)][: len(along)]
-    places = k.table(np.concatenate([places.ravel() for places, _ in tables]))
+    tables = [_padded_taps(taps, count) if not moved else (taps.positions.astype(np.int32), taps.positions)
+              for _, taps in along]
+    starts = [0, *accumulate(positions.size for positions, _ in tables)][: len(along)]
+    positions = k.table(np.concatenate([positions.ravel() for positions, _ in tables]))
     padding, steps = axes.rank - len(axes.extents), strides_of(x)
     struct = np.array(axes.numbers(*(i + padding for i in resized), *starts, *(steps[axis] for axis, _ in along)))
     numbers = (axes.packed(), struct, *axes.numbers(axes.size, *batch))
-    grid = grid_of(axes.size, batch[0])
+    grid = grid_of(k.multiprocessors, axes.size, batch[0])
     shape = f"{axes.index}, {axes.rank}"
     if moved:
         k.kernel("interpolate.cu", f"pick<{bits(x.dtype.itemsize)}, {len(along)}, {shape}>", grid, (THREADS,),
-                 (x, out, places, *numbers))
+                 (x, out, positions, *numbers))
         return True
     weights = k.table(np.concatenate([weights.ravel() for _, weights in tables]))
-    kinds, given = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, places, weights, *numbers)
+    kinds, arguments = f"{k.c_type(x.dtype)}, {k.c_type(out.dtype)}", (x, out, positions, weights, *numbers)
     if count in MAX_AXES:
         function = f"resample<{kinds}, {count}, {len(along)}, {shape}>"
     else:
-        function, given = f"filter<{kinds}, {shape}>", (*given, np.int32(count))
-    k.kernel("interpolate.cu", function, grid, (THREADS,), given)
+        function, arguments = f"filter<{kinds}, {shape}>", (*arguments, np.int32(count))
+    k.kernel("interpolate.cu", function, grid, (THREADS,), arguments)
     return True
 
 
-def grid_of(size: int, batch: int) -> tuple[int, int]:
-    """The grid for threads that compute an element of ``size``, of several images of a batch alike."""
+def grid_of(multiprocessors: int, size: int, batch: int) -> tuple[int, int]:
+    """Return the grid for threads that each compute one element of ``size`` in several images of a batch."""
     across = ceildiv(size, THREADS)
-    return across, min(batch, max(ceildiv(batch, SHARED), ceildiv(8 * PROCESSORS, across)), 65535)
+    return across, min(batch, max(ceildiv(batch, IMAGES_PER_THREAD), ceildiv(8 * multiprocessors, across)), 65535)
 
 
-def _taps(along: Sequence[Along]) -> int:
-    """How many taps along an axis a launch has to have."""
-    most = max(taps.places.shape[1] for _, taps in along)
+def _tap_count(along: Sequence[Along]) -> int:
+    """Return the number of taps per axis of a launch: the least one of `MAX_AXES` that suffices, else as needed."""
+    most = max(taps.positions.shape[1] for _, taps in along)
     return next((count for count in MAX_AXES if count >= most), most)
 
 
-def _weighed(taps: Taps, count: int) -> tuple[Any, Any]:
-    """Places and weights, [n, count] each; added taps weigh nothing, and neither do those in padding."""
-    missing = ((0, 0), (0, count - taps.places.shape[1]))
-    weights = np.ones(taps.places.shape, np.float32) if taps.weights is None else taps.weights
-    weights = np.where(taps.places < 0, np.float32(0), weights)
-    return np.pad(np.maximum(taps.places, 0).astype(np.int32), missing), np.pad(weights, missing)
+def _padded_taps(taps: Taps, count: int) -> tuple[Any, Any]:
+    """Return positions and weights, [n, count] each; added taps and taps in the padding have weight 0."""
+    missing = ((0, 0), (0, count - taps.positions.shape[1]))
+    weights = np.ones(taps.positions.shape, np.float32) if taps.weights is None else taps.weights
+    weights = np.where(taps.positions < 0, np.float32(0), weights)
+    return np.pad(np.maximum(taps.positions, 0).astype(np.int32), missing), np.pad(weights, missing)
 
 
 def _axes_of(x: Array, out: Array, resized: Sequence[int]) -> tuple[Axes, list[int], tuple[int, int, int]]:
-    """The output's axes, with strides of x along those that are not resized; which ones are; and the batch: how many
-    there are of all that, and the strides between them."""
-    found: list[tuple[int, int, int]] = []
+    """Return the output's axes (resized ones with stride 0 in x), the numbers of the resized ones, and the batch as
+    (count, stride in x, stride in out)."""
+    collapsed: list[tuple[int, int, int]] = []
     numbers: list[int] = []
     for axis, (extent, read, written) in enumerate(zip(out.shape, strides_of(x), strides_of(out))):
         if axis in resized:
-            numbers.append(len(found))
-            found.append((extent, 0, written))
+            numbers.append(len(collapsed))
+            collapsed.append((extent, 0, written))
         elif extent > 1:
-            outer = found[-1] if found and len(found) - 1 not in numbers else None
+            outer = collapsed[-1] if collapsed and len(collapsed) - 1 not in numbers else None
             if outer and outer[1:] == (read * extent, written * extent):
-                found[-1] = (outer[0] * extent, read, written)
+                collapsed[-1] = (outer[0] * extent, read, written)
             else:
-                found.append((extent, read, written))
+                collapsed.append((extent, read, written))
     batch = (1, 0, 0)
     if numbers[0] > 0:
-        batch, found, numbers = found[0], found[1:], [i - 1 for i in numbers]
-    extents, *strides = zip(*found)
+        batch, collapsed, numbers = collapsed[0], collapsed[1:], [i - 1 for i in numbers]
+    extents, *strides = zip(*collapsed)
     reach = sum((d - 1) * abs(s) for a in (x, out) for d, s in zip(a.shape, strides_of(a))) + prod(x.shape)
     return Axes(extents, tuple(strides), reach), numbers, batch

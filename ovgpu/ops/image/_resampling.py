@@ -1,6 +1,6 @@
-"""Where the elements along a resized axis come from: their places in the input, and what they weigh there.
+"""Resampling taps along one axis: the input positions and weights of each output element.
 
-Coordinates are computed in f32, as OpenVINO does it: which element is the nearest depends on every rounding.
+Coordinates are computed in f32, as in OpenVINO: which element is the nearest depends on every rounding.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Numbers = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """For each of n elements: the places of those that it is made of, and their weights; both [n, taps].
+    """Input positions that each of n output elements is computed from, and their weights; both [n, taps].
 
-    A place of -1 is padding, which is zero. Without weights there is one tap, which is moved as it is.
+    A position of -1 is padding, which is zero. Without weights there is one tap, whose element is copied.
     """
 
-    places: Numbers
+    positions: Numbers
     weights: Numbers | None = None
 
     def within(self, begin: int, extent: int) -> Taps:
-        """The same places counted in an axis of that extent, before which ``begin`` zeros are padded."""
-        places = self.places - begin
-        inside = (places >= 0) & (places < extent)
+        """Return the taps counted in the axis without padding: it has ``extent`` elements behind ``begin`` zeros."""
+        positions = self.positions - begin
+        inside = (positions >= 0) & (positions < extent)
         weights = None if self.weights is None else np.where(inside, self.weights, np.float32(0))
-        return Taps(np.where(inside, places, -1), weights)
+        return Taps(np.where(inside, positions, -1), weights)
 
 
 def coordinates(n: int, extent: int, scale: np.float32, mode: str) -> Numbers:
-    """Where n elements lie on an axis of that extent; ``mode`` is a coordinate_transformation_mode."""
+    """Return input coordinates [n] of n output elements; ``mode`` is a coordinate_transformation_mode."""
     at = np.arange(n, dtype=np.float32)
     if scale == 1 or n == extent:
         return at
@@ -50,77 +50,77 @@ def coordinates(n: int, extent: int, scale: np.float32, mode: str) -> Numbers:
 
 
 def nearest(at: Numbers, extent: int, scale: np.float32, mode: str) -> Taps:
-    """One tap for each coordinate, rounded; ``mode`` is a nearest_mode."""
+    """Return one tap for each coordinate, rounded; ``mode`` is a nearest_mode."""
     below = np.floor(at)
     if mode == "round_prefer_floor":
-        place = below + (at - below > 0.5)
+        position = below + (at - below > 0.5)
     elif mode == "round_prefer_ceil":
-        place = below + (at - below >= 0.5)
+        position = below + (at - below >= 0.5)
     elif mode == "ceil" or (mode == "simple" and scale < 1):
-        place = np.ceil(at)
+        position = np.ceil(at)
     else:
-        place = below  # "simple" drops the fraction, which makes a difference below 0 only
-    return Taps(np.clip(place, 0, extent - 1).astype(np.int64)[:, None])
+        position = below  # "simple" truncates, which differs below 0 only
+    return Taps(np.clip(position, 0, extent - 1).astype(np.int64)[:, None])
 
 
 def between(at: Numbers, extent: int) -> Taps:
-    """Linear interpolation of two neighbours; outside, the edge."""
+    """Return the taps of linear interpolation between two neighbours, clamped to the edges."""
     at = np.clip(at, 0, extent - 1)
     low = np.minimum(np.floor(at), max(extent - 2, 0))
     share = at - low
-    places = np.stack([low, np.minimum(low + 1, extent - 1)], axis=1).astype(np.int64)
-    return Taps(places, np.stack([1 - share, share], axis=1))
+    positions = np.stack([low, np.minimum(low + 1, extent - 1)], axis=1).astype(np.int64)
+    return Taps(positions, np.stack([1 - share, share], axis=1))
 
 
 def triangle(at: Numbers, extent: int, slope: np.float32) -> Taps:
-    """Weights that fall with the distance, by ``slope``, scaled to a sum of 1; where nothing is near, 0."""
+    """Return the taps of a triangle filter, whose weights fall by ``slope`` with the distance; see `_normalized`."""
     reach = np.ceil(1 / slope)
-    places = _window(np.floor(at) - reach + 1, 2 * reach, extent)
-    weights = np.maximum(1 - np.abs(slope * (at[:, None] - places.astype(np.float32))), np.float32(0))
-    return _normalized(places, weights)
+    positions = _window(np.floor(at) - reach + 1, 2 * reach, extent)
+    weights = np.maximum(1 - np.abs(slope * (at[:, None] - positions.astype(np.float32))), np.float32(0))
+    return _normalized(positions, weights)
 
 
 def cubic(at: Numbers, extent: int, a: float) -> Taps:
-    """Cubic convolution of four neighbours with parameter ``a``; beyond an edge, its element."""
+    """Return the taps of cubic convolution (Keys 1981) with parameter ``a``: four neighbours, clamped to the edges."""
     below = np.floor(at)
     t = at - below
     weights = [a * (t - 1) * (t - 1) * t, ((a + 2) * t - (a + 3)) * t * t + 1,
                (((-a - 2) * t + (2 * a + 3)) * t - a) * t, -a * t * t * (t - 1)]
-    places = below.astype(np.int64)[:, None] + np.arange(-1, 3)
-    return Taps(np.clip(places, 0, extent - 1), np.stack(weights, axis=1))
+    positions = below.astype(np.int64)[:, None] + np.arange(-1, 3)
+    return Taps(np.clip(positions, 0, extent - 1), np.stack(weights, axis=1))
 
 
 def pillow(n: int, extent: int, a: float | None) -> Taps:
-    """Pillow's filters, widened by the scale when an axis shrinks: bicubic with parameter ``a``, else bilinear."""
+    """Return the taps of Pillow's filter, bicubic with ``a``, else bilinear; it is stretched if the axis shrinks."""
     scale = extent / max(n, 1)
-    wide = max(scale, 1.0)
-    support = wide if a is None else 2 * wide
+    stretch = max(scale, 1.0)
+    support = stretch if a is None else 2 * stretch
     centre = (np.arange(n) + 0.5) * scale
     first, last = np.floor(centre - support + 0.5), np.floor(centre + support + 0.5)
-    places = _window(first, 2 * np.ceil(support) + 1, extent)
-    t = np.abs(places - centre[:, None] + 0.5) / wide
+    positions = _window(first, 2 * np.ceil(support) + 1, extent)
+    t = np.abs(positions - centre[:, None] + 0.5) / stretch
     if a is None:
         weights = np.maximum(1 - t, 0)
     else:
         weights = np.where(t < 1, ((a + 2) * t - (a + 3)) * t * t + 1, (((t - 5) * t + 8) * t - 4) * a * (t < 2))
-    weights[(places < first[:, None]) | (places >= last[:, None])] = 0
-    return _normalized(places, weights)
+    weights[(positions < first[:, None]) | (positions >= last[:, None])] = 0
+    return _normalized(positions, weights)
 
 
 def _window(first: Numbers, count: float, extent: int) -> Numbers:
-    """So many places from the first one on, moved or narrowed to stay inside the axis."""
+    """Return ``count`` positions from each first one on, fewer or shifted where needed to stay inside the axis."""
     count = int(min(count, extent))
     return np.clip(first, 0, extent - count).astype(np.int64)[:, None] + np.arange(count)
 
 
-def _normalized(places: Numbers, weights: Numbers) -> Taps:
-    """Taps with weights in f32 that add up to 1, or are all 0."""
+def _normalized(positions: Numbers, weights: Numbers) -> Taps:
+    """Return taps with weights in f32 that add up to 1, or are all 0."""
     total = weights.sum(axis=1, keepdims=True)
-    return Taps(places, (weights / np.where(total == 0, 1, total)).astype(np.float32))
+    return Taps(positions, (weights / np.where(total == 0, 1, total)).astype(np.float32))
 
 
 def limits(kind: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the greatest number in f32 that an integer type has."""
+    """Return the least and the greatest f32 number that an integer type holds."""
     info = np.iinfo(kind)
     greatest = np.float32(info.max)
     return float(info.min), float(greatest if int(greatest) <= info.max else np.nextafter(greatest, np.float32(0)))
@@ -129,21 +129,21 @@ def limits(kind: np.dtype[Any]) -> tuple[float, float]:
 # ---- on NumPy
 
 Pass = tuple[int, Taps]
-"""An axis of a block of rows, which are axis 0, and the taps along it."""
+"""An axis of a block of rows (whose axis 0 counts the rows), and the taps along it."""
 
 
 def resize_rows(x: Numbers, out: Numbers, passes: Sequence[Pass], buffers: Sequence[Numbers], rows: int,
                 clip: tuple[float, float] | None, rounds: bool) -> None:
-    """Resizes rows [n, ...], so many at a time that they stay in cache; ``buffers`` are three scratch vectors.
+    """Resize rows [n, ...], ``rows`` at a time so that they stay in cache; ``buffers`` are three scratch vectors.
 
-    Results are rounded and clipped, at last or after every axis.
+    With ``clip``, results are rounded and clipped: at the end, or after every axis if ``rounds``.
     """
     for start in range(0, len(x), rows):
         block, target = x[start : start + rows], out[start : start + rows]
         if block.dtype != buffers[0].dtype:
             block = _converted(block, buffers[0])
         for number, (axis, taps) in enumerate(passes):
-            shape = (*block.shape[:axis], len(taps.places), *block.shape[axis + 1 :])
+            shape = (*block.shape[:axis], len(taps.positions), *block.shape[axis + 1 :])
             last = number == len(passes) - 1 and target.dtype == block.dtype
             into = target if last else buffers[1 - number % 2][: prod(shape)].reshape(shape)
             _resize(block, axis, taps, into, buffers[2])
@@ -162,13 +162,13 @@ def _converted(block: Numbers, buffer: Numbers) -> Numbers:
 
 
 def _resize(x: Numbers, axis: int, taps: Taps, out: Numbers, buffer: Numbers) -> None:
-    """Resizes an array along one axis into ``out``."""
+    """Resize an array along one axis into ``out``."""
     if taps.weights is None:
-        np.take(x, taps.places[:, 0], axis, out, "clip")
+        np.take(x, taps.positions[:, 0], axis, out, "clip")
         return
-    for number, (place, weight) in enumerate(zip(taps.places.T, taps.weights.T)):
+    for number, (position, weight) in enumerate(zip(taps.positions.T, taps.weights.T)):
         part = buffer[: out.size].reshape(out.shape) if number else out
-        np.take(x, place, axis, part, "clip")
+        np.take(x, position, axis, part, "clip")
         np.multiply(part, weight.reshape(-1, *(1,) * (x.ndim - axis - 1)), part)
         if number:
             np.add(out, part, out)

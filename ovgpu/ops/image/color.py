@@ -17,22 +17,22 @@ from ovgpu.ops.base.trace import TILE
 from ovgpu.symbolic import Int, Spec, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
-BRIGHT = 1.164
-TERMS = (((1, 1.596),), ((0, -0.391), (1, -0.813)), ((0, 2.018),))
-"""What red, green and blue have of U and V: their numbers, and the factors."""
-WEIGHTS = ((0.257, 0.504, 0.098, 16), (-0.148, -0.291, 0.439, 128), (0.439, -0.368, -0.071, 128))
-"""What Y, U and V have of red, green and blue, and what is added."""
+LUMA_FACTOR = 1.164
+CHROMA_TERMS = (((1, 1.596),), ((0, -0.391), (1, -0.813)), ((0, 2.018),))
+"""Terms of red, green and blue in U and V: (0 for U or 1 for V, factor)."""
+YUV_WEIGHTS = ((0.257, 0.504, 0.098, 16), (-0.148, -0.291, 0.439, 128), (0.439, -0.368, -0.071, 128))
+"""Y, U and V as weights of red, green and blue, and an offset."""
 
 
 def check_type(kind: Type) -> Type:
-    """The element type; an OpError if it is not one of images."""
+    """Return the element type; raise OpError unless it is u8 or a floating-point type."""
     if not (kind.is_real() or kind in (Type.u8, Type.dynamic)):
         raise OpError(f"element type {kind.get_type_name()} is neither u8 nor real")
     return kind
 
 
 def check_image(spec: Spec, channels: int) -> None:
-    """Raises an OpError unless it is a tensor of images with so many channels."""
+    """Raise OpError, now or at run time, unless ``spec`` is a tensor of images with ``channels`` channels."""
     if spec.rank not in (None, 4):
         raise OpError(f"images must have rank 4, not {spec.rank}")
     if spec.shape is not None:
@@ -40,13 +40,13 @@ def check_image(spec: Spec, channels: int) -> None:
 
 
 def check_even(height: Int, width: Int) -> None:
-    """Raises an OpError unless there are pairs of rows and columns."""
+    """Raise OpError, now or at run time, unless height and width are even."""
     same(height // 2 * 2, height, "the image's height {1} is odd")
     same(width // 2 * 2, width, "the image's width {1} is odd")
 
 
 def tiles(image: Spec, count: int) -> Workspace:
-    """So many buffers for some rows, two at least, of the channels of an image."""
+    """Return ``count`` buffers, each for some rows (at least two) of one channel of an image."""
     assert image.shape is not None
     _, height, width, _ = image.shape
     kind = Type.f64 if image.type is Type.f64 else Type.f32
@@ -54,16 +54,17 @@ def tiles(image: Spec, count: int) -> Workspace:
 
 
 class _FromYuv(Op):
-    """Base: ``Y [n, h, w, 1]`` and colours of half its height and width, to ``[n, h, w, 3]`` between 0 and 255.
+    """Base: ``Y [n, h, w, 1]`` and chroma of half its height and width, to ``[n, h, w, 3]`` between 0 and 255.
 
-    All planes may also be one input ``[n, 3/2 h, w, 1]``. Elements are u8 or real; u8 is computed in f32, rounded
-    after every operation, and halves go to even, as in the plugin (in the reference, away from zero).
+    All planes may also be one input ``[n, 3/2 h, w, 1]``. Elements are u8 or real; u8 is computed in f32, which is
+    rounded after every operation, and results are rounded to nearest even, as in OpenVINO's CPU plugin (its reference
+    rounds halves away from zero).
     """
 
     layout = "dense"
 
     channels: ClassVar[tuple[int, ...]]
-    """Of separate planes."""
+    """The channels of each plane, where planes are separate inputs."""
 
     bgr: ClassVar[bool]
 
@@ -81,30 +82,30 @@ class _FromYuv(Op):
             height = height // 3 * 2
         check_even(height, width)
         for shape in (spec.shape for spec in inputs[1:] if spec.shape is not None):
-            for found, wanted, what in zip(shape, (n, height // 2, width // 2), ("images", "rows", "columns")):
-                same(found, wanted, f"{{0}} {what} of colours instead of {{1}}")
+            for found, expected, what in zip(shape, (n, height // 2, width // 2), ("images", "rows", "columns")):
+                same(found, expected, f"{{0}} {what} of colours instead of {{1}}")
         return (Spec(kind, (n, height, width, 3)),)
 
     def split(self, planes: Sequence[Any]) -> list[Any]:
-        """Y [n, h, w], U and V [n, h/2, w/2], as views."""
+        """Return Y [n, h, w], U and V [n, h/2, w/2] as views."""
         raise NotImplementedError
 
     def evaluate(self, xp: Any, *planes: Any) -> tuple[Any, ...]:
         kind = planes[0].dtype
         real = np.float64 if kind == np.float64 else np.float32
         y, *colours = (plane.astype(real) for plane in self.split(planes))
-        spread = [(colour - 128).repeat(2, axis=1).repeat(2, axis=2) for colour in colours]
+        upsampled = [(colour - 128).repeat(2, axis=1).repeat(2, axis=2) for colour in colours]
         found = []
-        for terms in TERMS:
-            total = real(BRIGHT) * (y - 16)
+        for terms in CHROMA_TERMS:
+            total = real(LUMA_FACTOR) * (y - 16)
             for number, factor in terms:
-                total = total + real(factor) * spread[number]
+                total = total + real(factor) * upsampled[number]
             found.append(total)
         image = xp.clip(xp.stack(found[::-1] if self.bgr else found, axis=3), 0, 255)
         return (image if kind.kind == "f" else xp.rint(image).astype(kind),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Tiles of rows: brightness, a channel, and half as much of a colour twice, once for all columns."""
+        """Return tiles of rows: luma, an output channel, chroma with repeated columns, and chroma as it is."""
         return tiles(outputs[0], 4)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -157,7 +158,7 @@ class _FromI420(_FromYuv):
 
 
 def _convert(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
-    """Converts images a few rows at a time, so that what is between stays in cache; see `_FromYuv.evaluate`."""
+    """Convert images a few rows at a time, so that intermediates stay in cache; see `_FromYuv.evaluate`."""
     _, height, width, _ = out.shape
     pairs = max(buffers[0].size // (2 * width), 1)
     for image in range(len(out)):
@@ -170,19 +171,19 @@ def _convert(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
 def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> None:
     rows, width = y.shape
     real = buffers[0].dtype.type
-    bright, total = (b[: y.size].reshape(rows // 2, 2, width) for b in buffers[:2])
-    spread = buffers[2][: y.size // 2].reshape(rows // 2, 1, width)
+    luma, total = (b[: y.size].reshape(rows // 2, 2, width) for b in buffers[:2])
+    upsampled = buffers[2][: y.size // 2].reshape(rows // 2, 1, width)
     colour = buffers[3][: u.size].reshape(u.shape)
-    np.subtract(y.reshape(bright.shape), real(16), bright)
-    np.multiply(bright, real(BRIGHT), bright)
-    for channel, terms in enumerate(TERMS):
-        before = bright
+    np.subtract(y.reshape(luma.shape), real(16), luma)
+    np.multiply(luma, real(LUMA_FACTOR), luma)
+    for channel, terms in enumerate(CHROMA_TERMS):
+        before = luma
         for number, factor in terms:
             np.subtract((u, v)[number], real(128), colour)
             np.multiply(colour, real(factor), colour)
-            spread[:, 0, ::2] = colour
-            spread[:, 0, 1::2] = colour
-            np.add(before, spread, total)
+            upsampled[:, 0, ::2] = colour
+            upsampled[:, 0, 1::2] = colour
+            np.add(before, upsampled, total)
             before = total
         np.clip(total, 0, 255, total)
         if out.dtype.kind != "f":
@@ -190,28 +191,28 @@ def _convert_rows(y: Any, u: Any, v: Any, out: Any, buffers: Sequence[Any]) -> N
         np.copyto(out[..., channel], total.reshape(rows, width), casting="unsafe")
 
 
-@op("NV12toRGB", "opset8")
+@op("NV12toRGB", "opset8", "image/nv12-to-rgb-8")
 class NV12toRGB(_FromNV12):
     """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> RGB [n, h, w, 3]``, or all planes in one input."""
 
     bgr = False
 
 
-@op("NV12toBGR", "opset8")
+@op("NV12toBGR", "opset8", "image/nv12-to-bgr-8")
 class NV12toBGR(_FromNV12):
     """``Y [n, h, w, 1], UV [n, h/2, w/2, 2] -> BGR [n, h, w, 3]``, or all planes in one input."""
 
     bgr = True
 
 
-@op("I420toRGB", "opset8")
+@op("I420toRGB", "opset8", "image/i420-to-rgb-8")
 class I420toRGB(_FromI420):
     """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> RGB [n, h, w, 3]``, or all planes in one input."""
 
     bgr = False
 
 
-@op("I420toBGR", "opset8")
+@op("I420toBGR", "opset8", "image/i420-to-bgr-8")
 class I420toBGR(_FromI420):
     """``Y [n, h, w, 1], U and V [n, h/2, w/2, 1] -> BGR [n, h, w, 3]``, or all planes in one input."""
 
@@ -222,8 +223,9 @@ class _ToNV12(Op):
     """Base: colours ``[n, h, w, 3]`` between 0 and 255 to all planes in one, ``[n, 3/2 h, w, 1]``, or, unless
     ``single_plane``, to ``Y [n, h, w, 1], UV [n, h/2, w/2, 2]``.
 
-    U and V are means of four pixels. Elements are u8 or real; u8 is computed in f32, rounded after every operation, and
-    to whole numbers before and after the mean, halves upwards, as in OpenVINO's reference; its plugin has no such op.
+    U and V are means of four pixels. Elements are u8 or real; u8 is computed in f32, which is rounded after every
+    operation, and to integers (halves upwards) before and after the mean, as in OpenVINO's reference; its CPU plugin
+    has no such op.
     """
 
     single_plane: bool = True
@@ -242,11 +244,11 @@ class _ToNV12(Op):
         return Spec(kind, (n, height, width, 1)), Spec(kind, (n, height // 2, width // 2, 2))
 
     def colours(self, image: Any) -> list[Any]:
-        """Red, green and blue [n, h, w]."""
+        """Return red, green and blue [n, h, w] as views."""
         return [image[..., 2 - i if self.bgr else i] for i in range(3)]
 
     def planes(self, image: Any, outputs: Sequence[Any]) -> list[Any]:
-        """Y [n, h, w], U and V [n, h/2, w/2], as views of the outputs."""
+        """Return Y [n, h, w], U and V [n, h/2, w/2] as views of the outputs."""
         height = image.shape[1]
         if self.single_plane:
             y, uv = outputs[0][:, :height, :, 0], outputs[0][:, height:, :, 0]
@@ -258,20 +260,20 @@ class _ToNV12(Op):
         real = np.float64 if image.dtype == np.float64 else np.float32
         red, green, blue = (colour.astype(real) for colour in self.colours(image))
 
-        def whole(x: Any) -> Any:
+        def rounded(x: Any) -> Any:
             return x if image.dtype.kind == "f" else xp.floor(x + 0.5)
 
-        y, *colours = (whole(xp.clip(real(a) * red + real(b) * green + real(c) * blue + real(d), 0, 255))
-                       for a, b, c, d in WEIGHTS)
-        fours = [colour.reshape(n, height // 2, 2, width // 2, 2) for colour in colours]
-        means = [(x[:, :, 0, :, 0] + x[:, :, 0, :, 1] + x[:, :, 1, :, 0] + x[:, :, 1, :, 1]) / 4 for x in fours]
-        uv = whole(xp.stack(means, -1))
+        y, *colours = (rounded(xp.clip(real(a) * red + real(b) * green + real(c) * blue + real(d), 0, 255))
+                       for a, b, c, d in YUV_WEIGHTS)
+        quads = [colour.reshape(n, height // 2, 2, width // 2, 2) for colour in colours]
+        means = [(x[:, :, 0, :, 0] + x[:, :, 0, :, 1] + x[:, :, 1, :, 0] + x[:, :, 1, :, 1]) / 4 for x in quads]
+        uv = rounded(xp.stack(means, -1))
         if self.single_plane:
             return (xp.concatenate([y, uv.reshape(n, height // 2, width)], 1)[..., None].astype(image.dtype),)
         return y[..., None].astype(image.dtype), uv.astype(image.dtype)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Tiles of rows: the colours, a plane, and a product or a mean."""
+        """Return tiles of rows: the three colours, a plane, and a product or a mean."""
         assert inputs[0] is not None
         return tiles(inputs[0], 5)
 
@@ -298,7 +300,7 @@ class _ToNV12(Op):
 
 
 def _separate(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[Any]) -> None:
-    """Converts images a few rows at a time, so that what is between stays in cache; see `_ToNV12.evaluate`."""
+    """Convert images a few rows at a time, so that intermediates stay in cache; see `_ToNV12.evaluate`."""
     _, height, width = y.shape
     pairs = max(buffers[0].size // (2 * width), 1)
     for image in range(len(y)):
@@ -310,24 +312,24 @@ def _separate(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[
 
 
 def _separate_rows(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequence[Any]) -> None:
-    *given, total, product = (b[: y.size].reshape(y.shape) for b in buffers)
+    *colour_tiles, total, product = (b[: y.size].reshape(y.shape) for b in buffers)
     real, mean = total.dtype.type, buffers[4][: u.size].reshape(u.shape)
-    for colour, wide in zip(colours, given):
-        np.copyto(wide, colour)
-    for (first, *others, added), target in zip(WEIGHTS, (y, u, v)):
-        np.multiply(given[0], real(first), total)
-        for weight, wide in zip(others, given[1:]):
-            np.multiply(wide, real(weight), product)
+    for colour, tile in zip(colours, colour_tiles):
+        np.copyto(tile, colour)
+    for (first, *others, added), target in zip(YUV_WEIGHTS, (y, u, v)):
+        np.multiply(colour_tiles[0], real(first), total)
+        for weight, tile in zip(others, colour_tiles[1:]):
+            np.multiply(tile, real(weight), product)
             np.add(total, product, total)
         np.add(total, real(added), total)
         np.clip(total, 0, 255, total)
         if target.dtype.kind != "f":
             _round_up(total)
         if target is not y:
-            fours = total.reshape(len(u), 2, -1, 2)
-            np.add(fours[:, 0, :, 0], fours[:, 0, :, 1], mean)
+            quads = total.reshape(len(u), 2, -1, 2)
+            np.add(quads[:, 0, :, 0], quads[:, 0, :, 1], mean)
             for i in (0, 1):
-                np.add(mean, fours[:, 1, :, i], mean)
+                np.add(mean, quads[:, 1, :, i], mean)
             np.multiply(mean, real(0.25), mean)
             if target.dtype.kind != "f":
                 _round_up(mean)
@@ -335,19 +337,19 @@ def _separate_rows(colours: Sequence[Any], y: Any, u: Any, v: Any, buffers: Sequ
 
 
 def _round_up(x: Any) -> None:
-    """To the nearest integer in place, halves upwards."""
+    """Round to the nearest integer in place, halves upwards."""
     np.add(x, x.dtype.type(0.5), x)
     np.floor(x, x)
 
 
-@op("RGBtoNV12", "opset17")
+@op("RGBtoNV12", "opset17", "image/rgb-to-nv12-17")
 class RGBtoNV12(_ToNV12):
     """``RGB [n, h, w, 3] -> Y [n, h, w, 1], UV [n, h/2, w/2, 2]``, or all planes in one output."""
 
     bgr = False
 
 
-@op("BGRtoNV12", "opset17")
+@op("BGRtoNV12", "opset17", "image/bgr-to-nv12-17")
 class BGRtoNV12(_ToNV12):
     """``BGR [n, h, w, 3] -> Y [n, h, w, 1], UV [n, h/2, w/2, 2]``, or all planes in one output."""
 

@@ -1,4 +1,4 @@
-"""GridSample: images looked up at the places that a grid tells."""
+"""GridSample: images sampled at the positions of a grid."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ovgpu.ops.image._resampling import limits
 from ovgpu.symbolic import Spec, product, same
 from ovgpu.types import Type
 
-FARTHEST = 2.0**30  # where coordinates end
-CUBIC = -0.75
-PADDINGS = ("zeros", "border", "reflection")  # as grid_sample.cu numbers them
+MAX_COORDINATE = 2.0**30  # to which coordinates are clamped before they become integers
+CUBIC_COEFF = -0.75
+PADDINGS = ("zeros", "border", "reflection")  # in the order of enum Padding in grid_sample.cu
 
 
-@op("GridSample", "opset9")
+@op("GridSample", "opset9", "image/grid-sample-9")
 class GridSample(Op):
-    """``data [n, c, h, w], grid [n, y, x, 2] -> [n, c, y, x]``, where the grid tells column and row, from -1 to 1.
+    """``data [n, c, h, w], grid [n, y, x, 2] -> [n, c, y, x]``, where the grid holds (column, row) from -1 to 1.
 
-    With ``align_corners``, -1 and 1 are the middles of the first and last elements, else their borders. Integers of
-    8 bits are rounded, wider ones cut off, as in the plugin.
+    With ``align_corners``, -1 and 1 are the centres of the first and last elements, else their outer edges. Integers
+    of 8 bits are rounded, wider ones truncated, as in OpenVINO's CPU plugin.
     """
 
     align_corners: bool = False
@@ -62,47 +62,48 @@ class GridSample(Op):
         rows, columns = (self.taps(xp, grid[..., i], extent) for i, extent in ((1, height), (0, width)))
         pixels = x.transpose(0, 2, 3, 1)
         total = 0
-        for (i, share, above), (j, part, beside) in pairs(rows, columns):
-            found = xp.where((above & beside)[..., None], pixels[images, i, j], x.dtype.type(0))
+        for (i, row_weight, row_inside), (j, column_weight, column_inside) in pairs(rows, columns):
+            values = xp.where((row_inside & column_inside)[..., None], pixels[images, i, j], x.dtype.type(0))
             if self.mode == "nearest":
-                return (found.transpose(0, 3, 1, 2),)
+                return (values.transpose(0, 3, 1, 2),)
             real = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
-            total = total + (share * part).astype(real)[..., None] * found
+            total = total + (row_weight * column_weight).astype(real)[..., None] * values
         return (self.rounded(xp, total, x.dtype).transpose(0, 3, 1, 2),)
 
     def taps(self, xp: Any, at: Any, extent: int) -> list[tuple[Any, Any, Any]]:
-        """Place, weight, and whether it is inside, of the elements along one axis that the grid's numbers tell."""
+        """Return (index, weight, whether it is inside) of each tap along one axis, for the grid's numbers ``at``."""
         at = (at + 1) * (extent - 1) / 2 if self.align_corners else ((at + 1) * extent - 1) / 2
         if self.mode == "nearest":
-            place, inside = self.padded(xp, _limited(xp, xp.rint(at)), extent)
-            return [(place, None, inside)]
+            tap_index, inside = self.padded(xp, _clamped(xp, xp.rint(at)), extent)
+            return [(tap_index, None, inside)]
         below = xp.floor(at)
         t = at - below
         u = 1 - t
         weights = [u, t] if self.mode == "bilinear" else [
-            CUBIC * u * u * t, ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1,
-            ((CUBIC + 2) * u - (CUBIC + 3)) * u * u + 1, CUBIC * t * t * u]
-        first = _limited(xp, below) - (self.mode == "bicubic")
+            CUBIC_COEFF * u * u * t, ((CUBIC_COEFF + 2) * t - (CUBIC_COEFF + 3)) * t * t + 1,
+            ((CUBIC_COEFF + 2) * u - (CUBIC_COEFF + 3)) * u * u + 1, CUBIC_COEFF * t * t * u]
+        first = _clamped(xp, below) - (self.mode == "bicubic")
         padded = [self.padded(xp, first + p, extent) for p in range(len(weights))]
-        return [(place, weight, inside) for (place, inside), weight in zip(padded, weights)]
+        return [(tap_index, weight, inside) for (tap_index, inside), weight in zip(padded, weights)]
 
-    def padded(self, xp: Any, place: Any, extent: int) -> tuple[Any, Any]:
-        """Where elements are taken from, and whether they are taken at all."""
+    def padded(self, xp: Any, tap_index: Any, extent: int) -> tuple[Any, Any]:
+        """Return the indices to read after padding, and a mask of those that are read at all."""
         if self.padding_mode == "reflection":
             last = extent - self.align_corners
-            place = place % max(2 * last, 1)
-            place = xp.where(place < extent, place, 2 * last - place - (not self.align_corners))
-        inside = (place >= 0) & (place < extent) if self.padding_mode == "zeros" else xp.ones(place.shape, bool)
-        return xp.clip(place, 0, extent - 1), inside
+            tap_index = tap_index % max(2 * last, 1)
+            tap_index = xp.where(tap_index < extent, tap_index, 2 * last - tap_index - (not self.align_corners))
+        inside = ((tap_index >= 0) & (tap_index < extent) if self.padding_mode == "zeros"
+                  else xp.ones(tap_index.shape, bool))
+        return xp.clip(tap_index, 0, extent - 1), inside
 
     def rounded(self, xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
-        """Floats as elements of that type."""
+        """Return floats converted to elements of type ``kind``."""
         if kind.kind == "f":
             return x
         return xp.clip(xp.rint(x) if kind.itemsize == 1 else xp.trunc(x), *limits(kind)).astype(kind)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """For NumPy, the elements of an image that lie beside others."""
+        """Return scratch for NumPy: the values of one tap in an image."""
         assert outputs[0].shape is not None
         return ((outputs[0].type, (product(outputs[0].shape[1:]),)),)
 
@@ -114,39 +115,40 @@ class GridSample(Op):
         return None
 
     def sample(self, x: Any, grid: Any, out: Any, buffer: Any) -> None:
-        """What `evaluate` does, in the order of the memory; ``buffer`` is scratch for an image."""
+        """Compute `evaluate` in the order of the memory; ``buffer`` is scratch for an image."""
         n, channels, height, width = x.shape
         rows, columns = (self.taps(np, decode(grid[..., i]), extent) for i, extent in ((1, height), (0, width)))
         for image in range(n):
             pixels, target = x[image].reshape(channels, -1), out[image].reshape(channels, -1)
-            for number, ((i, share, above), (j, part, beside)) in enumerate(pairs(rows, columns)):
-                found = buffer.reshape(target.shape) if number else target
-                np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, found, "clip")
+            for number, ((i, row_weight, row_inside), (j, column_weight, column_inside)) in enumerate(
+                    pairs(rows, columns)):
+                values = buffer.reshape(target.shape) if number else target
+                np.take(pixels, (i[image] * width + j[image]).reshape(-1), 1, values, "clip")
                 if self.padding_mode == "zeros":
-                    np.copyto(found, 0, where=~(above & beside)[image].reshape(-1))
-                if share is not None:
-                    np.multiply(found, (share * part)[image].reshape(-1), found)
+                    np.copyto(values, 0, where=~(row_inside & column_inside)[image].reshape(-1))
+                if row_weight is not None:
+                    np.multiply(values, (row_weight * column_weight)[image].reshape(-1), values)
                 if number:
-                    np.add(target, found, target)
+                    np.add(target, values, target)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, grid), out = inputs, outputs[0]
         n, channels, height, width = x.shape
-        places = out.shape[2] * out.shape[3]
+        points = out.shape[2] * out.shape[3]
         moved = self.mode == "nearest"
-        fits = max(n * places, height * width) <= MAX_INDEX - THREADS
+        fits = max(n * points, height * width) <= MAX_INDEX - THREADS
         if not x.size or not is_plain(grid.dtype) or not (moved or is_plain(x.dtype)) or not fits:
             return NotImplemented
         if not out.size:
             return None
         kinds = f"{bits(x.dtype.itemsize) if moved else k.c_type(x.dtype)}, {k.c_type(grid.dtype)}"
         function = f"sample_nearest<{kinds}>" if moved else f"sample<{kinds}, {2 if self.mode == 'bilinear' else 4}>"
-        numbers = (n * places, places, channels, height, width, PADDINGS.index(self.padding_mode))
-        k.kernel("grid_sample.cu", function, grid_of(n * places, channels), (THREADS,),
+        numbers = (n * points, points, channels, height, width, PADDINGS.index(self.padding_mode))
+        k.kernel("grid_sample.cu", function, grid_of(k.multiprocessors, n * points, channels), (THREADS,),
                  (x, grid, out, *map(np.int32, numbers), np.bool_(self.align_corners)))
         return None
 
 
-def _limited(xp: Any, at: Any) -> Any:
-    """Coordinates as integers."""
-    return xp.fmin(xp.fmax(at, -FARTHEST), FARTHEST).astype(np.int64)
+def _clamped(xp: Any, at: Any) -> Any:
+    """Return coordinates clamped to ``MAX_COORDINATE``, as integers."""
+    return xp.fmin(xp.fmax(at, -MAX_COORDINATE), MAX_COORDINATE).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Interpolate: images, and whatever else has axes, resized."""
+"""Interpolate: resizing of images and other tensors along any axes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half
 Rounding = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple"]
 
 
-@op("Interpolate", "opset4")
+@op("Interpolate", "opset4", "image/interpolate-4")
 class Interpolate4(Op):
     """``data [...], sizes [n], scales [n] (, axes [n]) ->`` data resized along the axes, by default along all.
 
-    The data are padded with zeros, then resized along one axis after another: each element is a weighted sum of some
-    of the input's. The output has the sizes, or the padded extents times the scales, as ``shape_calculation_mode``
-    says. Integers are rounded to the nearest, halves to even, and saturate, as in the plugin; in some modes the
-    reference cuts off and wraps. The plugin ignores ``antialias``.
+    The data are padded with zeros, then resized along one axis after another: each output element is a weighted sum of
+    input elements. The output's extents are the sizes, or the padded extents times the scales, as chosen by
+    ``shape_calculation_mode``. Integers are rounded to nearest even and saturate, as in OpenVINO's CPU plugin; its
+    reference truncates and wraps in some modes. The plugin ignores ``antialias``.
     """
 
     mode: Literal["nearest", "linear", "linear_onnx", "cubic"]
@@ -46,14 +46,14 @@ class Interpolate4(Op):
     host_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
     strided_outputs = True
 
-    def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Of the inputs behind the data: the sizes or None, the scales or None, the axes or None."""
+    def targets(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return (sizes or None, scales or None, axes or None) from the inputs behind the data."""
         check_count(1 + len(inputs), 3, 4)
         sizes, scales, axes = (*inputs, None)[:3]
         return (sizes, None, axes) if self.shape_calculation_mode == "sizes" else (None, scales, axes)
 
-    def infer(self, x: Spec, *given: Spec) -> tuple[Spec, ...]:
-        sizes, scales, axes = self.wanted(given)
+    def infer(self, x: Spec, *arguments: Spec) -> tuple[Spec, ...]:
+        sizes, scales, axes = self.targets(arguments)
         if x.type in (Type.boolean, Type.string):
             raise OpError(f"element type {x.type.get_type_name()} is no number")
         if any(p < 0 for p in (*self.pads_begin, *self.pads_end)):
@@ -67,67 +67,67 @@ class Interpolate4(Op):
         return (Spec(x.type, self.shape(x, sizes, scales, axes)),)
 
     def shape(self, x: Spec, sizes: Spec | None, scales: Spec | None, axes: Spec | None) -> Shape:
-        """The output's shape as far as it is known."""
+        """Return the output's shape as far as it is known."""
         if x.shape is None:
             return None
         known = None if axes is None else constants(axes)
         if known is None and axes is not None:
             return unknowns(len(x.shape))
-        over = self.axes(known, len(x.shape))
+        resized = self.axes(known, len(x.shape))
         source = sizes if scales is None else scales
         assert source is not None
-        if length(source) not in (None, len(over)):
-            raise OpError(f"{length(source)} {'sizes' if scales is None else 'scales'} for {len(over)} axes")
+        if length(source) not in (None, len(resized)):
+            raise OpError(f"{length(source)} {'sizes' if scales is None else 'scales'} for {len(resized)} axes")
         shape = list(self.padded(x.shape))
-        wanted: Any = source.ints() if scales is None else source.constant
-        for i, axis in enumerate(over):
-            if wanted is None:
+        targets: Any = source.ints() if scales is None else source.constant
+        for i, axis in enumerate(resized):
+            if targets is None:
                 shape[axis] = unknown()
             elif scales is not None:
-                shape[axis] = scaled(shape[axis], float(wanted[i]))
-            elif isinstance(wanted[i], int) and wanted[i] < 0:
-                raise OpError(f"size {wanted[i]} is negative")
+                shape[axis] = scaled(shape[axis], float(targets[i]))
+            elif isinstance(targets[i], int) and targets[i] < 0:
+                raise OpError(f"size {targets[i]} is negative")
             else:
-                shape[axis] = wanted[i]
+                shape[axis] = targets[i]
         return tuple(shape)
 
     def axes(self, axes: Sequence[int] | None, rank: int) -> list[int]:
-        """The axes that are resized, in the order of their sizes."""
-        over = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in axes]
-        if len(set(over)) < len(over):
+        """Return the axes to resize, from the front, in the order of their sizes. Raise OpError if one is repeated."""
+        resized = list(range(rank)) if axes is None else [normalize_axis(a, rank) for a in axes]
+        if len(set(resized)) < len(resized):
             raise OpError(f"axes {list(axes or ())} name an axis twice")
-        return over
+        return resized
 
     def pads(self, rank: int) -> list[tuple[int, int]]:
-        """The zeros before and behind each axis; what the attributes do not say is 0."""
+        """Return the number of zeros before and behind each axis, 0 where the attributes are too short."""
         begin, end = ((*p, *(0,) * rank)[:rank] for p in (self.pads_begin, self.pads_end))
         return list(zip(begin, end))
 
     def padded(self, shape: Sequence[Int]) -> list[Int]:
-        """The shape of the padded input."""
+        """Return the shape of the padded input."""
         return [b + d + e for d, (b, e) in zip(shape, self.pads(len(shape)))]
 
     def taps(self, shape: Sequence[int], sizes: Any, scales: Any, axes: Any) -> list[tuple[int, int, Taps]]:
-        """Axis, extent and taps in the padded input of every axis that is resized, in order, for a shape."""
-        over = self.axes(None if axes is None else integers(axes), len(shape))
+        """Return (axis, output extent, taps in the padded input) of each axis to resize, in order."""
+        resized = self.axes(None if axes is None else integers(axes), len(shape))
         extents = self.padded(shape)
         if scales is None:
-            wanted = [(n, np.float32(n) / np.float32(extents[a])) for a, n in zip(over, integers(sizes))]
+            targets = [(n, np.float32(n) / np.float32(extents[a])) for a, n in zip(resized, integers(sizes))]
         else:
-            wanted = [(scaled(extents[a], float(s)), np.float32(s)) for a, s in zip(over, np.ravel(scales))]
-        for n, _ in wanted:
+            targets = [(scaled(extents[a], float(s)), np.float32(s)) for a, s in zip(resized, np.ravel(scales))]
+        for n, _ in targets:
             if n < 0:
                 raise OpError(f"size {n} is negative")
-        sharp = self.mode != "linear" or not self.antialias or all(scale >= 1 for _, scale in wanted)
-        return [(a, n, self.along(n, extents[a], scale, np.float32(1) if sharp else scale))
-                for a, (n, scale) in self.ordered(zip(over, wanted)) if n != extents[a]]
+        is_unfiltered = self.mode != "linear" or not self.antialias or all(scale >= 1 for _, scale in targets)
+        return [(a, n, self.along(n, extents[a], scale, np.float32(1) if is_unfiltered else scale))
+                for a, (n, scale) in self.ordered(zip(resized, targets)) if n != extents[a]]
 
     def ordered(self, axes: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
-        """The order in which axes are resized."""
+        """Return (axis, target) pairs in the order in which axes are resized."""
         return sorted(axes, reverse=True)
 
     def along(self, n: int, extent: int, scale: np.float32, slope: np.float32) -> Taps:
-        """The taps along one axis that is resized from ``extent`` to n elements."""
+        """Return the taps along an axis that is resized from ``extent`` to ``n`` elements."""
         at = _resampling.coordinates(n, extent, scale, self.coordinate_transformation_mode)
         if self.mode == "nearest":
             return _resampling.nearest(at, extent, scale, self.nearest_mode)
@@ -138,24 +138,24 @@ class Interpolate4(Op):
         return _resampling.triangle(at, extent, slope)
 
     def rounds(self, kind: np.dtype[Any]) -> bool:
-        """Whether elements are rounded after each axis, and not only at last."""
+        """Return whether elements of type ``kind`` are rounded after each axis, not only at the end."""
         return False
 
-    def evaluate(self, xp: Any, x: Any, *given: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Any, x: Any, *arguments: Any) -> tuple[Any, ...]:
         kind = x.dtype
-        taps = self.taps(x.shape, *self.wanted(given))
+        taps = self.taps(x.shape, *self.targets(arguments))
         if any(b or e for b, e in self.pads(x.ndim)):
             x = xp.pad(x, self.pads(x.ndim))
         if self.mode != "nearest" and kind.kind != "f":
             x = x.astype(np.float32)
-        for axis, n, found in taps:
-            x = _resized(xp, x, axis, n, found)
+        for axis, n, axis_taps in taps:
+            x = _resized(xp, x, axis, n, axis_taps)
             if self.rounds(kind):
                 x = _rounded(xp, x, kind)
         return (x if x.dtype == kind else _rounded(xp, x, kind).astype(kind),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Three tiles for NumPy; two arrays as large as the padded input or the output for passes on a device."""
+        """Return three tiles for NumPy, and two arrays as large as the padded input or output for device passes."""
         x, out = inputs[0], outputs[0]
         assert x is not None and x.shape is not None and out.shape is not None
         kind = _bits(out.type) if self.mode == "nearest" else Type.of(_real(out.type.storage))
@@ -163,17 +163,17 @@ class Interpolate4(Op):
         first = next((i for i, (a, b) in enumerate(zip(x.shape, out.shape)) if not equal(a, b)), len(extents))
         size = product(extents)
         tile = minimum(size, maximum(product(extents[first:]), TILE))
-        return ((kind, (tile,)),) * 3 + ((kind, (size,)),) * (2 if self.many(len(extents) - first) else 0)
+        return ((kind, (tile,)),) * 3 + ((kind, (size,)),) * (2 if self.needs_passes(len(extents) - first) else 0)
 
-    def many(self, axes: int) -> bool:
-        """Whether a device may need more than one pass to resize at most so many axes."""
+    def needs_passes(self, axes: int) -> bool:
+        """Return whether a device may need more than one pass to resize up to ``axes`` axes."""
         return self.antialias or axes > (2 if self.mode == "cubic" else 3)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, *given), out = inputs, outputs[0]
-        taps = self.taps(x.shape, *self.wanted(given))
+        (x, *arguments), out = inputs, outputs[0]
+        taps = self.taps(x.shape, *self.targets(arguments))
         if self.mode == "nearest":
-            x, out = x.view(workspace[0].dtype), out.view(workspace[0].dtype)  # which NumPy moves, of whatever type
+            x, out = x.view(workspace[0].dtype), out.view(workspace[0].dtype)  # NumPy moves the bits of any type
         elif not is_plain(x.dtype) or x.dtype.name == "bfloat16":
             return NotImplemented
         dense = x.flags.c_contiguous and out.flags.c_contiguous
@@ -185,25 +185,26 @@ class Interpolate4(Op):
         lead = min(axis for axis, _, _ in taps)
         row = prod(map(max, x.shape[lead:], out.shape[lead:]))
         k(_resampling.resize_rows, x.reshape(-1, *x.shape[lead:]), out.reshape(-1, *out.shape[lead:]),
-          [(axis - lead + 1, found) for axis, _, found in taps], workspace[:3], max(workspace[0].size // row, 1),
+          [(axis - lead + 1, axis_taps) for axis, _, axis_taps in taps], workspace[:3],
+          max(workspace[0].size // row, 1),
           limits(out.dtype) if self.mode != "nearest" and out.dtype.kind in "iu" else None, self.rounds(out.dtype))
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, *given), out = inputs, outputs[0]
+        (x, *arguments), out = inputs, outputs[0]
         if not out.size:
             return None
         if not x.size or not (self.mode == "nearest" or is_plain(x.dtype)):
             return NotImplemented
-        found = {axis: taps for axis, _, taps in self.taps(x.shape, *self.wanted(given))}
+        axis_taps = {axis: taps for axis, _, taps in self.taps(x.shape, *self.targets(arguments))}
         for axis, (begin, end) in enumerate(self.pads(x.ndim)):
             if begin or end:
-                taps = found.get(axis, Taps(np.arange(out.shape[axis])[:, None]))
-                found[axis] = taps.within(begin, x.shape[axis])
-        if not found:
+                taps = axis_taps.get(axis, Taps(np.arange(out.shape[axis])[:, None]))
+                axis_taps[axis] = taps.within(begin, x.shape[axis])
+        if not axis_taps:
             k.copy(x, out)
             return None
-        groups = [[along] for along in found.items()] if self.rounds(x.dtype) else passes(list(found.items()))
+        groups = [[along] for along in axis_taps.items()] if self.rounds(x.dtype) else passes(list(axis_taps.items()))
         between = x.dtype if self.mode == "nearest" or self.rounds(x.dtype) else _real(out.dtype)
         for number, group in enumerate(groups):
             shape = [out.shape[i] if i in dict(group) else d for i, d in enumerate(x.shape)]
@@ -215,9 +216,9 @@ class Interpolate4(Op):
         return None
 
 
-@op("Interpolate", "opset11")
+@op("Interpolate", "opset11", "image/interpolate-11")
 class Interpolate11(Interpolate4):
-    """``image [...], sizes or scales [n] (, axes [n]) ->`` the image resized, as by version 4, or as Pillow does it.
+    """``image [...], sizes or scales [n] (, axes [n]) ->`` the image resized as by version 4, or as by Pillow.
 
     Pillow's modes resize two axes, the second one first, and round 8-bit integers in between. In mode bicubic_pillow
     the plugin ignores ``cube_coeff``.
@@ -232,16 +233,16 @@ class Interpolate11(Interpolate4):
     def pillow(self) -> bool:
         return self.mode in ("bilinear_pillow", "bicubic_pillow")
 
-    def wanted(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+    def targets(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
         check_count(1 + len(inputs), 2, 3)
-        given, axes = (*inputs, None)[:2]
-        return (given, None, axes) if self.shape_calculation_mode == "sizes" else (None, given, axes)
+        arguments, axes = (*inputs, None)[:2]
+        return (arguments, None, axes) if self.shape_calculation_mode == "sizes" else (None, arguments, axes)
 
     def axes(self, axes: Sequence[int] | None, rank: int) -> list[int]:
-        over = super().axes(axes, rank)
-        if self.pillow and len(over) != 2:
-            raise OpError(f"mode {self.mode} resizes two axes, not {len(over)}")
-        return over
+        resized = super().axes(axes, rank)
+        if self.pillow and len(resized) != 2:
+            raise OpError(f"mode {self.mode} resizes two axes, not {len(resized)}")
+        return resized
 
     def ordered(self, axes: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
         return list(axes)[::-1] if self.pillow else super().ordered(axes)
@@ -251,19 +252,20 @@ class Interpolate11(Interpolate4):
             return _resampling.pillow(n, extent, self.cube_coeff if self.mode == "bicubic_pillow" else None)
         return super().along(n, extent, scale, slope)
 
-    def many(self, axes: int) -> bool:
-        return self.pillow or super().many(axes)
+    def needs_passes(self, axes: int) -> bool:
+        return self.pillow or super().needs_passes(axes)
 
     def rounds(self, kind: np.dtype[Any]) -> bool:
         return self.pillow and kind.kind in "iu" and kind.itemsize == 1
 
 
-@op("Interpolate", "opset1")
+@op("Interpolate", "opset1", "image/interpolate-1")
 class Interpolate(Op):
-    """``data [...], sizes [n] ->`` data resized along ``axes``, as a later version does it.
+    """``data [...], sizes [n] ->`` data resized along ``axes``, by an op of version 4.
 
-    linear is linear_onnx, of rank 5 linear. Without ``align_corners``, coordinates are asymmetric; linear ones are
-    half_pixel, unless there is padding, or axes 2 and 3 of a tensor of rank 4 are resized. Mode area is not defined.
+    Mode linear is linear_onnx, except for rank 5. Without ``align_corners``, coordinates are asymmetric; in linear
+    modes they are half_pixel, unless there is padding, or axes 2 and 3 of a tensor of rank 4 are resized. Mode area is
+    not defined.
     """
 
     axes: tuple[int, ...]
@@ -276,8 +278,8 @@ class Interpolate(Op):
     host_inputs = (1,)
     strided_outputs = True
 
-    def later(self, rank: int) -> Interpolate4:
-        """The operation of version 4 that this one is, for a tensor of that rank."""
+    def equivalent(self, rank: int) -> Interpolate4:
+        """Return the equivalent op of version 4 for a tensor of ``rank``."""
         mode = "linear_onnx" if self.mode == "linear" and rank != 5 else self.mode
         coordinates: Coordinates = "align_corners" if self.align_corners else "asymmetric"
         if mode in ("linear", "linear_onnx"):
@@ -290,50 +292,50 @@ class Interpolate(Op):
 
     def infer(self, x: Spec, sizes: Spec) -> tuple[Spec, ...]:
         axes = np.array(self.axes, np.int64)
-        return self.later(x.rank or 0).infer(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
+        return self.equivalent(x.rank or 0).infer(x, sizes, sizes, Spec(Type.i64, axes.shape, axes))
 
-    def given(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs of that operation."""
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the inputs of the equivalent op."""
         return [*inputs, None, np.array(self.axes, np.int64)]
 
     def evaluate(self, xp: Any, x: Any, sizes: Any) -> tuple[Any, ...]:
-        return self.later(x.ndim).evaluate(xp, *self.given([x, sizes]))
+        return self.equivalent(x.ndim).evaluate(xp, *self.arguments([x, sizes]))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return self.later(outputs[0].rank or 0).workspace(inputs, outputs)
+        return self.equivalent(outputs[0].rank or 0).workspace(inputs, outputs)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return self.later(inputs[0].ndim).numpy(k, self.given(inputs), outputs, workspace)
+        return self.equivalent(inputs[0].ndim).numpy(k, self.arguments(inputs), outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return self.later(inputs[0].ndim).cuda(k, self.given(inputs), outputs, workspace)
+        return self.equivalent(inputs[0].ndim).cuda(k, self.arguments(inputs), outputs, workspace)
 
 
 def _resized(xp: Any, x: Any, axis: int, n: int, taps: Taps) -> Any:
-    """An array resized along one axis."""
+    """Return an array resized along one axis to ``n`` elements."""
     if not x.size or not n:
         return xp.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
     if taps.weights is None:
-        return xp.take(x, xp.asarray(taps.places[:, 0]), axis=axis)
+        return xp.take(x, xp.asarray(taps.positions[:, 0]), axis=axis)
     total = 0
-    for place, weight in zip(taps.places.T, taps.weights.T):
-        spread = xp.asarray(weight).reshape(-1, *(1,) * (x.ndim - axis - 1))
-        total = total + xp.take(x, xp.asarray(place), axis=axis) * spread
+    for position, weight in zip(taps.positions.T, taps.weights.T):
+        factors = xp.asarray(weight).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        total = total + xp.take(x, xp.asarray(position), axis=axis) * factors
     return total
 
 
 def _rounded(xp: Any, x: Any, kind: np.dtype[Any]) -> Any:
-    """Floats as the nearest numbers that an integer type has."""
+    """Return floats rounded to the nearest values of an integer type, saturated."""
     return xp.clip(xp.rint(x), *limits(kind))
 
 
 def _real(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """What elements of that type are computed in."""
+    """Return the floating-point type in which elements of a type are computed."""
     return np.dtype(np.float64 if kind == np.float64 else np.float32)
 
 
 def _bits(kind: Type) -> Type:
-    """The unsigned type of that size."""
+    """Return the unsigned type of the same size."""
     return Type.of(np.dtype(f"u{kind.storage.itemsize}"))
 
 

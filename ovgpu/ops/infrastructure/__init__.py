@@ -1,1 +1,1 @@
-"""Inputs and results of models, variables, loops and branches."""
+"""Ops of the graph's structure: inputs and results of models, constants, variables, loops and branches."""

@@ -22,7 +22,7 @@ class InputMap:
     """An input of the node that enters the body: whole, or sliced along ``axis``, one slice per iteration.
 
     ``start`` and ``end`` (exclusive) count from the end of the axis when negative, -1 being one past the last
-    element; ``part_size`` elements make a slice, and ``stride`` (either sign) leads to the next one.
+    element. A slice has ``part_size`` elements, and the next one begins ``stride`` elements later (of either sign).
     """
 
     port: int
@@ -36,11 +36,11 @@ class InputMap:
     part_size: int = 1
 
     def _ends(self, extent: Int) -> tuple[Int, Int]:
-        """``start`` and ``end`` counted from the beginning of an axis."""
+        """Return ``start`` and ``end`` counted from the beginning of an axis."""
         return tuple(extent + 1 + v if v < 0 else v for v in (self.start, self.end))  # type: ignore[return-value]
 
     def trips(self, extent: Int) -> Int:
-        """The number of slices that an axis of this extent gives."""
+        """Return the number of slices of an axis of this extent. Raises OpError if slices do not divide the axis."""
         start, end = self._ends(extent)
         length, step = (end - start, self.stride) if self.stride > 0 else (start - end, -self.stride)
         if step == 0:
@@ -63,7 +63,7 @@ class InputMap:
         return length // abs(self.stride)
 
     def begin(self, extent: int, i: int) -> int:
-        """Where slice ``i`` begins."""
+        """Return the first index of slice ``i`` on an axis of this extent. Raises OpError if the slice is outside."""
         start, _ = self._ends(extent)
         begin: int = start + i * self.stride - (self.part_size if self.stride < 0 else 0)
         if not 0 <= begin <= extent - self.part_size:
@@ -73,7 +73,7 @@ class InputMap:
 
 @dataclass(frozen=True)
 class OutputMap:
-    """A result of the body that leaves it: the last iteration's, or all concatenated along ``axis``."""
+    """A result of the body that is an output of the node: the last one, or all concatenated along ``axis``."""
 
     port: int
     """Index among the node's outputs."""
@@ -88,7 +88,7 @@ class OutputMap:
 
 @dataclass(frozen=True)
 class BackEdge:
-    """A result of an iteration that is a parameter of the next one."""
+    """A loop-carried value: a result of an iteration that is a parameter of the next one."""
 
     result: int
     """Index in ``body.results``."""
@@ -96,11 +96,11 @@ class BackEdge:
     """Index in ``body.parameters``."""
 
 
-class _Inside:
-    """Inference of bodies in the table of the model around them.
+class _BodyScope:
+    """Context of the inference of bodies, which use the symbol table of the model around them.
 
-    What a body checks, its own program checks again when it runs, which it may never do: such checks are dropped
-    here. Extents that only a body's running tells become extents that only the node's running tells.
+    Checks that bodies demand are dropped at the end: a body may never run, and its own program checks again when it
+    does. Unknown extents inside a body become unknown extents of the node.
     """
 
     def __enter__(self) -> Self:
@@ -111,16 +111,16 @@ class _Inside:
     def __exit__(self, *error: object) -> None:
         del active().checks[self._checks :]
 
-    def outward(self, spec: Spec) -> Spec:
-        """A result's spec as the model around the body may see it."""
+    def outer_spec(self, spec: Spec) -> Spec:
+        """Return a result's spec for the model around the body, with unknown extents of the node."""
         return Spec(spec.type, None if spec.shape is None else tuple(map(self._extent, spec.shape)))
 
-    def tells(self, dim: Int) -> bool:
-        """Whether only running the body tells an extent, which may be another one at every iteration."""
+    def depends_on_body(self, dim: Int) -> bool:
+        """Return whether an extent is known only when the body has run, and so may differ between iterations."""
         return any(a.op == "unknown" and a.index > self._first for a in atoms(dim))
 
     def _extent(self, dim: Int) -> Int:
-        if isinstance(dim, Sym) and self.tells(dim):
+        if isinstance(dim, Sym) and self.depends_on_body(dim):
             if dim.index not in self._outer:
                 self._outer[dim.index] = unknown(max(dim.lo, 0), dim.hi)
             return self._outer[dim.index]
@@ -128,13 +128,14 @@ class _Inside:
 
 
 def _generalised(old: Spec, new: Spec, free: Sequence[Int] = ()) -> Spec:
-    """The spec of a value that is ``old`` at first and ``new`` afterwards; extents in ``free`` may be anything."""
+    """Return the spec of a value that is ``old`` at first and ``new`` afterwards: extents that differ become unknown,
+    except those in ``free``, which stand for any extent already. Raises OpError if the types differ."""
     if old.type != new.type and not (old.type.is_dynamic() or new.type.is_dynamic()):
         raise OpError(f"a back edge brings {new.type.get_type_name()} to a parameter of {old.type.get_type_name()}")
     if old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
         return Spec(new.type, None)
-    kept = [a if _same(a, b) or any(a is f for f in free) else unknown() for a, b in zip(old.shape, new.shape)]
-    return Spec(new.type, tuple(kept))
+    extents = [a if _same(a, b) or any(a is f for f in free) else unknown() for a, b in zip(old.shape, new.shape)]
+    return Spec(new.type, tuple(extents))
 
 
 def _same(a: Int, b: Int) -> bool:
@@ -148,7 +149,7 @@ def _alike(a: Spec, b: Spec) -> bool:
 
 
 class _Iterating(Op):
-    """What TensorIterator and Loop share."""
+    """Base of TensorIterator and Loop."""
 
     body: Model
     inputs: tuple[InputMap, ...]
@@ -157,53 +158,57 @@ class _Iterating(Op):
 
     def _infer_body(self, specs: Sequence[Spec | None] | dict[int, Spec], counter: int | None = None,
                     most: int | None = None) -> list[Spec]:
-        """Specs of the body's results that hold for every iteration; there are at most ``most``."""
-        given: list[Spec | None] = [None] * len(self.body.parameters)
+        """Return specs of the body's results that hold for all iterations, of which there are at most ``most``.
+
+        Specs of loop-carried parameters are generalised until they hold for the back edges' results (fixed point).
+        """
+        arguments: list[Spec | None] = [None] * len(self.body.parameters)
         for m in self.inputs:
             spec = specs[m.port]
             if spec is None:
                 raise OpError(f"input {m.port} of the port map is not connected")
-            given[m.parameter] = Spec(spec.type, _part(spec.shape, m))
+            arguments[m.parameter] = Spec(spec.type, _part(spec.shape, m))
         if counter is not None:
             op: Any = self.body.parameters[counter].op
             shape = (1,) if len(op.shape) else ()
             decides = id(self.body.parameters[counter].outputs[0]) in shape_tensor_ports(self.body)
             value = np.full(shape, unknown(0, most - 1), object) if most and decides else None
-            given[counter] = Spec(op.element_type, shape, value)
-        for number, spec in enumerate(given):
+            arguments[counter] = Spec(op.element_type, shape, value)
+        for number, spec in enumerate(arguments):
             if spec is None:
                 name = self.body.parameters[number].friendly_name
                 raise OpError(f"parameter '{name}' of the body has no input")
         merged = {b.parameter: b.result for b in self.back_edges}
         free: list[Int] = []  # extents that differ between iterations, each generalised once
         while True:
-            results = self.body.infer([s for s in given if s is not None], active())
-            wider = {p: _generalised(given[p], results[r], free) for p, r in merged.items()}  # type: ignore[arg-type]
-            if all(_alike(given[p], spec) for p, spec in wider.items()):  # type: ignore[arg-type]
+            results = self.body.infer([s for s in arguments if s is not None], active())
+            general = {p: _generalised(arguments[p], results[r], free)  # type: ignore[arg-type]
+                       for p, r in merged.items()}
+            if all(_alike(arguments[p], spec) for p, spec in general.items()):  # type: ignore[arg-type]
                 return results
-            for p, spec in wider.items():
-                before = given[p].shape or ()  # type: ignore[union-attr]
+            for p, spec in general.items():
+                before = arguments[p].shape or ()  # type: ignore[union-attr]
                 free += [d for d in spec.shape or () if not any(d is b for b in before)]
-                given[p] = spec
+                arguments[p] = spec
 
-    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], inside: _Inside,
+    def _outputs(self, specs: Sequence[Spec | None], results: Sequence[Spec], scope: _BodyScope,
                  trips: Int | None) -> tuple[Spec, ...]:
-        """Specs of the outputs: last values, and concatenations of ``trips`` parts."""
+        """Return the specs of the outputs: last values, and concatenations of ``trips`` parts."""
         initial = {m.parameter: specs[m.port] for m in self.inputs if m.axis is None}
         merged = {b.result: initial.get(b.parameter) for b in self.back_edges}
         found: dict[int, Spec] = {}
         for m in self.outputs:
-            spec = inside.outward(results[m.result])
+            spec = scope.outer_spec(results[m.result])
             shape = spec.shape
             if shape is not None and m.axis is not None:
                 if not -len(shape) <= m.axis < len(shape):
                     raise OpError(f"output {m.port} is concatenated along axis {m.axis} of rank {len(shape)}")
                 axis = m.axis % len(shape)
-                varies = trips is None or inside.tells((results[m.result].shape or shape)[axis])
+                varies = trips is None or scope.depends_on_body((results[m.result].shape or shape)[axis])
                 total = unknown() if varies else shape[axis] * trips
                 shape = (*shape[:axis], total, *shape[axis + 1 :])
             elif m.axis is None and (trips is None or isinstance(trips, Sym) or trips == 0):
-                first = merged.get(m.result)  # what it is without any iteration
+                first = merged.get(m.result)  # the value without any iteration
                 if first is not None:
                     shape = first.shape if trips == 0 and not isinstance(trips, Sym) else _generalised(
                         first, spec).shape
@@ -212,20 +217,20 @@ class _Iterating(Op):
 
     def _iterate(self, xp: Any, inputs: Sequence[Array], limit: int, counter: int | None = None,
                  condition: int | None = None) -> tuple[Array, ...]:
-        """Runs the body up to ``limit`` times (no limit if negative), or until its condition fails."""
+        """Run the body up to ``limit`` times (without limit if negative), or until its condition fails."""
         carried: dict[int, Array] = {}
         parts: dict[int, list[Array]] = {m.port: [] for m in self.outputs if m.axis is not None}
         results: Sequence[Array] = ()
         i = 0
         while limit < 0 or i < limit:
-            given: list[Any] = [None] * len(self.body.parameters)
+            arguments: list[Any] = [None] * len(self.body.parameters)
             for entry in self.inputs:
                 p = entry.parameter
-                given[p] = carried[p] if p in carried else part(inputs[entry.port], entry, i)
+                arguments[p] = carried[p] if p in carried else part(inputs[entry.port], entry, i)
             if counter is not None:
                 op: Any = self.body.parameters[counter].op
-                given[counter] = xp.asarray(np.full((1,) if len(op.shape) else (), i, op.element_type.storage))
-            results = xp.run(self.body, given)
+                arguments[counter] = xp.asarray(np.full((1,) if len(op.shape) else (), i, op.element_type.storage))
+            results = xp.run(self.body, arguments)
             carried = {b.parameter: results[b.result] for b in self.back_edges}
             for m in self.outputs:
                 if m.axis is not None:
@@ -255,7 +260,7 @@ class _Iterating(Op):
         return tuple(found[i] for i in range(len(found)))
 
     def _empty(self, xp: Any, m: OutputMap, inputs: Sequence[Array], counter: int | None) -> Array:
-        """A concatenation of no parts: its other extents are those that the body would give."""
+        """Return the concatenation of no parts, whose other extents are inferred from the body."""
         specs: dict[int, Spec] = {}
         for entry in self.inputs:
             op: Any = self.body.parameters[entry.parameter].op
@@ -270,12 +275,12 @@ class _Iterating(Op):
 
 
 def no_value(m: OutputMap) -> OpError:
-    """The error of a last value that no iteration has given, and no back edge begins."""
+    """Return the error of an output that is a last value, if there was no iteration and no initial value."""
     return OpError(f"output {m.port} has no value: there was no iteration")
 
 
 def _one(spec: Spec | None, name: str, boolean: bool) -> None:
-    """Demands a scalar, or a vector of one element."""
+    """Raise OpError unless ``spec`` is a boolean or integer scalar, or a vector of one element."""
     if spec is None:
         return
     kind = spec.type
@@ -289,7 +294,7 @@ def _one(spec: Spec | None, name: str, boolean: bool) -> None:
 
 
 def _joined(xp: Any, parts: Sequence[Array], m: OutputMap) -> Array:
-    """Return the concatenation of the iterations' parts; OpError for parts that do not fit together."""
+    """Return the concatenation of the iterations' parts. Raises OpError for parts that do not fit together."""
     axis = normalize_axis(m.axis or 0, parts[0].ndim)
     begin = parts[0].shape
     for x in parts:
@@ -309,7 +314,7 @@ def _part(shape: Shape, m: InputMap) -> Shape:
 
 
 def part(array: Array, m: InputMap, i: int) -> Array:
-    """Slice ``i`` of a sliced input, or the whole of another: a view."""
+    """Return slice ``i`` of a sliced input, or all of an input that is not sliced, as a view."""
     if m.axis is None:
         return array
     axis = m.axis % array.ndim
@@ -317,9 +322,9 @@ def part(array: Array, m: InputMap, i: int) -> Array:
     return array[(slice(None),) * axis + (slice(begin, begin + m.part_size),)]
 
 
-@op("TensorIterator", "opset1")
+@op("TensorIterator", "opset1", "infrastructure/tensor-iterator-1")
 class TensorIterator(_Iterating):
-    """Runs ``body`` once per slice of the sliced inputs."""
+    """A loop that runs ``body`` once per slice of the sliced inputs."""
 
     body: Model
     inputs: tuple[InputMap, ...]
@@ -330,7 +335,7 @@ class TensorIterator(_Iterating):
     layout = "dense"
 
     def trips(self, specs: Sequence[Spec | None]) -> Int | None:
-        """The number of iterations: that of the slices, or 1 if nothing is sliced. None if a rank is unknown."""
+        """Return the number of iterations: that of the slices, 1 if nothing is sliced, None if a rank is unknown."""
         count: Int | None = None
         for m in self.inputs:
             spec = specs[m.port]
@@ -343,34 +348,34 @@ class TensorIterator(_Iterating):
         return 1 if count is None else count
 
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
-        with _Inside() as inside:
+        with _BodyScope() as scope:
             results = self._infer_body(specs)
-        return self._outputs(specs, results, inside, self.trips(specs))
+        return self._outputs(specs, results, scope, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in self.inputs if m.axis is not None]
         return self._iterate(xp, inputs, counts[0] if counts else 1)
 
 
-@op("Loop", "opset5")
+@op("Loop", "opset5", "infrastructure/loop-5")
 class Loop(_Iterating):
-    """Runs ``body`` up to input 0 times (-1: no limit), and only while input 1 and then `condition` hold."""
+    """A loop that runs ``body`` at most input 0 times (-1: no limit), while input 1 and then `condition` are true."""
 
     body: Model
     inputs: tuple[InputMap, ...]
     outputs: tuple[OutputMap, ...]
     back_edges: tuple[BackEdge, ...] = ()
     current_iteration: int | None = None
-    """Index in ``body.parameters`` of the one that gets the iteration number."""
+    """Index in ``body.parameters`` of the parameter that gets the iteration number."""
     condition: int | None = None
-    """Index in ``body.results`` of the one that says whether to go on."""
+    """Index in ``body.results`` of the condition to go on."""
 
     host_inputs = (0, 1)
     exact = True
     layout = "dense"
 
     def trips(self, specs: Sequence[Spec | None]) -> Int | None:
-        """The number of iterations, or None if a computed condition decides. Call after the body's inference."""
+        """Return the number of iterations, None if a computed condition decides. Call it after the body's inference."""
         limit, start = ([1] if s is None else s.ints() for s in specs[:2])
         if limit is None or start is None or len(limit) != 1 or len(start) != 1:
             return None
@@ -397,18 +402,18 @@ class Loop(_Iterating):
         _one(specs[1], "execution condition", True)
         limit = None if specs[0] is None else constants(specs[0])
         most = None if limit is None else limit[0]
-        with _Inside() as inside:
+        with _BodyScope() as scope:
             results = self._infer_body(specs, self.current_iteration, most)
-        return self._outputs(specs, results, inside, self.trips(specs))
+        return self._outputs(specs, results, scope, self.trips(specs))
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         limit, start = first(inputs[0], "the trip count"), first(inputs[1], "the execution condition")
         return self._iterate(xp, inputs, limit if start else 0, self.current_iteration, self.condition)
 
 
-@op("If", "opset8")
+@op("If", "opset8", "condition/if-8")
 class If(Op):
-    """Runs ``then_body`` if input 0 is true, else ``else_body``."""
+    """A branch: ``then_body`` runs if input 0 is true, else ``else_body``."""
 
     then_body: Model
     else_body: Model
@@ -424,7 +429,7 @@ class If(Op):
     def infer(self, *specs: Spec | None) -> tuple[Spec, ...]:
         condition = specs[0]
         _one(condition, "condition", True)
-        with _Inside() as inside:
+        with _BodyScope() as scope:
             then = self._branch(self.then_body, self.then_inputs, self.then_outputs, specs)
             other = self._branch(self.else_body, self.else_inputs, self.else_outputs, specs)
         if then.keys() != other.keys():
@@ -435,29 +440,29 @@ class If(Op):
         known = condition.constant if condition is not None else None
         if known is not None:
             taken = then if known.reshape(-1)[0] else other
-            return tuple(inside.outward(taken[i]) for i in sorted(taken))
-        return tuple(_generalised(inside.outward(then[i]), inside.outward(other[i])) for i in sorted(then))
+            return tuple(scope.outer_spec(taken[i]) for i in sorted(taken))
+        return tuple(_generalised(scope.outer_spec(then[i]), scope.outer_spec(other[i])) for i in sorted(then))
 
     def _branch(self, body: Model, inputs: Sequence[InputMap], outputs: Sequence[OutputMap],
                 specs: Sequence[Spec | None]) -> dict[int, Spec]:
-        """Specs of the outputs by number, for one branch."""
-        given: dict[int, Spec] = {}
+        """Return the specs of one branch's outputs, by output number."""
+        arguments: dict[int, Spec] = {}
         for m in inputs:
             spec = specs[m.port]
             if spec is None:
                 raise OpError(f"input {m.port} of the port map is not connected")
-            given[m.parameter] = spec
-        if len(given) != len(body.parameters):
-            raise OpError(f"a branch has {len(body.parameters)} parameters, {len(given)} of them have an input")
-        results = body.infer([given[i] for i in range(len(given))], active())
+            arguments[m.parameter] = spec
+        if len(arguments) != len(body.parameters):
+            raise OpError(f"a branch has {len(body.parameters)} parameters, {len(arguments)} of them have an input")
+        results = body.infer([arguments[i] for i in range(len(arguments))], active())
         return {m.port: results[m.result] for m in outputs}
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         taken = first(inputs[0], "the condition")
         body = self.then_body if taken else self.else_body
-        given: list[Any] = [None] * len(body.parameters)
+        arguments: list[Any] = [None] * len(body.parameters)
         for m in self.then_inputs if taken else self.else_inputs:
-            given[m.parameter] = inputs[m.port]
-        results = xp.run(body, given)
+            arguments[m.parameter] = inputs[m.port]
+        results = xp.run(body, arguments)
         outputs = {m.port: results[m.result] for m in (self.then_outputs if taken else self.else_outputs)}
         return tuple(outputs[i] for i in sorted(outputs))

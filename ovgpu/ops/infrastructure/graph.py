@@ -1,4 +1,4 @@
-"""Where tensors enter and leave a graph: Parameter, Constant, Result."""
+"""Ops through which tensors enter and leave a graph: Parameter, Constant, Result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ovgpu.symbolic import Spec
 from ovgpu.types import PartialShape, Type
 
 
-@op("Parameter", "opset1")
+@op("Parameter", "opset1", "infrastructure/parameter-1")
 class Parameter(Op):
-    """An input of the model. Its spec is set by `Model.infer`, which knows which input it is."""
+    """An input of the model. `Model.infer` sets its spec from the specs of the model's inputs."""
 
     element_type: Type
     shape: PartialShape
@@ -27,7 +27,7 @@ class Parameter(Op):
         raise OpError("a Parameter is given, not computed")
 
 
-@op("Constant", "opset1", aliases=["Const"])
+@op("Constant", "opset1", "infrastructure/constant-1", aliases=["Const"])
 class Constant(Op):
     """A tensor of the model file; ``value`` has the storage dtype and is usually a view of the mapped file."""
 
@@ -43,7 +43,7 @@ class Constant(Op):
         return (xp.asarray(self.value),)
 
 
-@op("Result", "opset1")
+@op("Result", "opset1", "infrastructure/result-1")
 class Result(Op):
     """An output of the model: its input, unchanged."""
 

@@ -1,7 +1,7 @@
-"""Variables that live from one inference to the next: ReadValue and Assign.
+"""Variables, which keep their values from one inference to the next: ReadValue and Assign.
 
-ReadValue gives the value from before this inference's Assign; all Assigns of an inference take effect together,
-when it has succeeded. After a reset, or at first, ReadValue gives its initial value, or zeros without one.
+ReadValue gives the value from before this inference's Assign. All Assigns of an inference take effect together, when
+it has succeeded. At first and after a reset, ReadValue gives its initial value, or zeros without one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ovgpu.symbolic import Spec, active, dims_of
 from ovgpu.types import PartialShape, Type
 
 
-@op("ReadValue", "opset3")
+@op("ReadValue", "opset3", "infrastructure/read-value-3")
 class ReadValue3(Op):
-    """The variable has the type and shape of the initial value, input 0."""
+    """A read of a variable that has the type and shape of its initial value, input 0."""
 
     variable_id: str
 
@@ -36,10 +36,10 @@ class ReadValue3(Op):
         raise OpError("a variable can be read only within an inference")
 
 
-@op("ReadValue", "opset6")
+@op("ReadValue", "opset6", "infrastructure/read-value-6")
 class ReadValue6(ReadValue3):
-    """The variable has the declared type and shape, which may be dynamic and must admit the initial value. What is not
-    declared is that of the initial value."""
+    """A read of a variable of declared type and shape. These may be dynamic, and must admit the initial value. If one
+    of them is not declared, it is the initial value's."""
 
     variable_type: Type = Type.dynamic
     variable_shape: PartialShape | None = None
@@ -61,9 +61,9 @@ class ReadValue6(ReadValue3):
         return (self._variable(kind, shape),)
 
 
-@op("Assign", "opset3")
+@op("Assign", "opset3", "infrastructure/assign-3")
 class Assign3(Op):
-    """Sets the variable to the input once the inference has succeeded; gives the input."""
+    """A write of the input to a variable once the inference has succeeded. The output is the input."""
 
     variable_id: str
 
@@ -80,6 +80,6 @@ class Assign3(Op):
         return (inputs[0],)
 
 
-@op("Assign", "opset6")
+@op("Assign", "opset6", "infrastructure/assign-6")
 class Assign6(Assign3):
-    """As version 3."""
+    """Assign of opset 6; it does the same as `Assign3`."""

@@ -1,1 +1,1 @@
-"""Products of matrices, Einsum, Inverse."""
+"""Matrix ops: MatMul, GroupedMatMul, Einsum, Inverse."""

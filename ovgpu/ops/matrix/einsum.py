@@ -1,4 +1,4 @@
-"""Einsum: products of tensors along labelled axes, and how they come down to matrix products."""
+"""Einsum: tensor contraction along labelled axes, decomposed into matrix products."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.symbolic import Int, Spec, broadcast, same
 from ovgpu.types import Type
 
-Label = str | int  # a letter, or the axis of an ellipsis counted from its end: -1, -2 ...
+Label = str | int  # a letter, or an axis of the ellipsis counted from its end: -1, -2 ...
 Part = tuple[Any, Sequence[int]]
-"""The product of a tensor's extents along some axes, of none 1."""
+"""(tensor, axes): an extent, which is the product of the tensor's extents along the axes, or 1 for no axes."""
 
 _SUBSCRIPT = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
 
 
-@op("Einsum", "opset7")
+@op("Einsum", "opset7", "matrix/einsum-7")
 class Einsum(Op):
     """``x1, x2 ... -> y`` by an ``equation`` such as ``bhqd,bhkd->bhqk``: the products of elements whose labels agree,
     summed over the labels that the output lacks.
 
     A label twice in one subscript takes the diagonal; ``...`` stands for axes that broadcast; without ``->`` the output
-    has what stands once, in alphabetical order. Extents of 1 broadcast for labels as well. 8-bit integers saturate as
-    those of MatMul do. OpenVINO refuses the spaces that the specification allows.
+    has the labels that occur once, in alphabetical order. Extents of 1 broadcast for labels as well. 8-bit integers
+    saturate as in MatMul. OpenVINO refuses spaces, which the specification allows.
     """
 
     equation: str
@@ -50,7 +50,7 @@ class Einsum(Op):
         ranks = [s.rank for s in inputs]
         if any(rank is None for rank in ranks):
             return (Spec(kind, None if "..." in output else unknowns(len(output))),)
-        *terms, wanted = self.labels([rank or 0 for rank in ranks])
+        *terms, output_labels = self.labels([rank or 0 for rank in ranks])
         extents: dict[Label, Int] = {}
         for labels, spec in zip(terms, inputs):
             own: dict[Label, Int] = {}
@@ -60,10 +60,10 @@ class Einsum(Op):
                 own[label] = extent
             for label, extent in own.items():
                 extents[label] = broadcast(extents[label], extent) if label in extents else extent
-        return (Spec(kind, tuple(extents[label] for label in wanted)),)
+        return (Spec(kind, tuple(extents[label] for label in output_labels)),)
 
     def parse(self) -> tuple[list[str], str]:
-        """The subscripts of the inputs and of the output. OpError if the equation is none."""
+        """Return the subscripts of the inputs and of the output. Raise OpError if the equation is not valid."""
         left, arrow, output = self.equation.replace(" ", "").partition("->")
         subscripts = left.split(",")
         for subscript in (*subscripts, output):
@@ -80,10 +80,10 @@ class Einsum(Op):
         return subscripts, output
 
     def labels(self, ranks: Sequence[int]) -> list[list[Label]]:
-        """The labels of every axis of the inputs, then of the output, for inputs of these ranks."""
+        """Return the labels of all axes of each input, then of the output, for inputs of these ranks."""
         subscripts, output = self.parse()
-        covered = [rank - len(s.replace("...", "")) if "..." in s else 0 for s, rank in zip(subscripts, ranks)]
-        return [_spread(s, n) for s, n in zip((*subscripts, output), (*covered, max(covered)))]
+        ellipsis_rank = [rank - len(s.replace("...", "")) if "..." in s else 0 for s, rank in zip(subscripts, ranks)]
+        return [_axis_labels(s, n) for s, n in zip((*subscripts, output), (*ellipsis_rank, max(ellipsis_rank)))]
 
     def evaluate(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
         *labels, output = self.labels([x.ndim for x in inputs])
@@ -91,40 +91,40 @@ class Einsum(Op):
         return (xp.asarray(result.copy() if any(result is x for x in inputs) else result),)
 
 
-def _spread(subscript: str, covered: int) -> list[Label]:
-    """A subscript's labels, one per axis."""
+def _axis_labels(subscript: str, ellipsis_rank: int) -> list[Label]:
+    """Return a subscript's labels, one per axis; the ellipsis stands for ``ellipsis_rank`` axes."""
     head, dots, last = subscript.partition("...")
-    return [*head, *(range(-covered, 0) if dots else ()), *last]
+    return [*head, *(range(-ellipsis_rank, 0) if dots else ()), *last]
 
 
 # ---- by matrix products, on arrays or on tensors of a graph
 
 class Algebra(Protocol):
-    """What an equation comes down to."""
+    """Tensor operations that an equation is decomposed into."""
 
     def extents(self, x: Any) -> Sequence[Int]:
-        """Those of all axes; of a graph's tensor, as far as they are known."""
+        """Return the extents of all axes; those of a graph's tensor may be unknown."""
 
     def permute(self, x: Any, order: Sequence[int]) -> Any:
-        """The axes in another order."""
+        """Return the tensor with its axes in another order."""
 
     def reshape(self, x: Any, parts: Sequence[Part]) -> Any:
-        """The same elements with these extents."""
+        """Return the tensor reshaped; each part is the extent of one axis."""
 
     def every(self, x: Any, step: int) -> Any:
-        """Every so manieth element of the last axis."""
+        """Return every ``step``-th element along the last axis."""
 
     def broadcast_axis(self, x: Any, axis: int, by: Part) -> Any:
-        """An axis, if its extent is 1, repeated as often as another tensor's is long."""
+        """Return the tensor with ``axis`` repeated to the extent ``by`` if its own extent is 1."""
 
     def sum(self, x: Any, axes: Sequence[int]) -> Any:
-        """The sums over these axes, which vanish."""
+        """Return the sums over these axes, which are removed."""
 
     def multiply(self, a: Any, b: Any) -> Any:
-        """The products of elements, of tensors that broadcast."""
+        """Return the elementwise product of tensors that broadcast."""
 
     def matmul(self, a: Any, b: Any) -> Any:
-        """The matrix products of the last two axes, the others broadcast."""
+        """Return matrix products over the last two axes; the other axes broadcast."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Term:
 
 
 def contract(m: Algebra, terms: Sequence[Term], output: Sequence[Label]) -> Any:
-    """The value of an equation, one input after another; a label is summed over as soon as nothing needs it."""
+    """Return the value of an equation, pairwise from the left; a label is summed over as soon as nothing needs it."""
     terms = [_diagonal(m, t) for t in terms]
     result = terms[0]
     for number, term in enumerate(terms[1:], 2):
@@ -147,7 +147,7 @@ def contract(m: Algebra, terms: Sequence[Term], output: Sequence[Label]) -> Any:
 
 
 def _diagonal(m: Algebra, term: Term) -> Term:
-    """The term with each of its labels once."""
+    """Return the term with each repeated label reduced to one axis, along its diagonal."""
     for label in dict.fromkeys(term.labels):
         while term.labels.count(label) > 1:
             first = term.labels.index(label)
@@ -162,7 +162,7 @@ def _diagonal(m: Algebra, term: Term) -> Term:
 
 
 def _pair(m: Algebra, a: Term, b: Term, needed: set[Label], output: Sequence[Label]) -> Term:
-    """The product of two terms, summed over the labels that nothing else needs."""
+    """Return the product of two terms, summed over the labels that nothing else needs."""
     for label in [x for x in a.labels if x in b.labels and x not in needed]:
         a, b = _matched(m, a, b, label)
     a, b = _summed(m, a, needed | {*b.labels}), _summed(m, b, needed | {*a.labels})
@@ -170,11 +170,11 @@ def _pair(m: Algebra, a: Term, b: Term, needed: set[Label], output: Sequence[Lab
         order = [*a.labels, *(x for x in b.labels if x not in a.labels)]
         order = list(output) if set(order) == set(output) else order
         return Term(m.multiply(_aligned(m, a, order), _aligned(m, b, order)), tuple(order))
-    return _product(m, *_transposed(a, b, output), needed)
+    return _product(m, *_in_output_order(a, b, output), needed)
 
 
 def _matched(m: Algebra, a: Term, b: Term, label: Label) -> tuple[Term, Term]:
-    """The terms with equal extents of a label that is summed over; where one has 1, it needs none."""
+    """Return the terms with equal extents of a label that is summed over; a term whose extent is 1 loses the label."""
     i, j = a.labels.index(label), b.labels.index(label)
     ours, theirs = m.extents(a.value)[i], m.extents(b.value)[j]
     if equal(ours, theirs) or (isinstance(ours, int) and isinstance(theirs, int) and 1 not in (ours, theirs)):
@@ -186,9 +186,9 @@ def _matched(m: Algebra, a: Term, b: Term, label: Label) -> tuple[Term, Term]:
 
 
 def _without(m: Algebra, term: Term, axis: int) -> Term:
-    """The term without an axis of extent 1."""
-    kept = [i for i in range(len(term.labels)) if i != axis]
-    return Term(m.reshape(term.value, [(term.value, [i]) for i in kept]), tuple(term.labels[i] for i in kept))
+    """Return the term without an axis of extent 1."""
+    remaining = [i for i in range(len(term.labels)) if i != axis]
+    return Term(m.reshape(term.value, [(term.value, [i]) for i in remaining]), tuple(term.labels[i] for i in remaining))
 
 
 def _summed(m: Algebra, term: Term, needed: set[Label]) -> Term:
@@ -204,21 +204,21 @@ def _ordered(m: Algebra, term: Term, labels: Sequence[Label]) -> Term:
 
 
 def _aligned(m: Algebra, term: Term, labels: Sequence[Label]) -> Any:
-    """The term's value with these axes, of extent 1 where it has none, as it broadcasts from the last one on."""
+    """Return the term's value, shaped to broadcast to axes ``labels``: labels that it lacks get extent 1."""
     own = [label for label in labels if label in term.labels]
     x = _ordered(m, term, own).value
     axes = labels[labels.index(own[0]) :] if own else []
     return m.reshape(x, [(x, [own.index(label)] if label in own else []) for label in axes])
 
 
-def _transposed(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:
-    """The factors in the order in which the output has what is theirs alone."""
+def _in_output_order(a: Term, b: Term, output: Sequence[Label]) -> tuple[Term, Term]:
+    """Return the factors, swapped if a label of ``b`` alone comes before those of ``a`` alone in the output."""
     own = [label for label in output if (label in a.labels) != (label in b.labels)]
     return (b, a) if own and own[0] in b.labels else (a, b)
 
 
 def _product(m: Algebra, a: Term, b: Term, needed: set[Label]) -> Term:
-    """A matrix product: labels of both that are needed are batches, the others of both are summed over."""
+    """Return a matrix product: labels of both factors are batch axes if they are needed, else summed over."""
     both = [label for label in a.labels if label in b.labels]
     batch, inner = [x for x in both if x in needed], [x for x in both if x not in needed]
     rows, columns = [x for x in a.labels if x not in both], [x for x in b.labels if x not in both]
@@ -235,7 +235,7 @@ def _product(m: Algebra, a: Term, b: Term, needed: set[Label]) -> Term:
 
 
 class Arrays:
-    """`Algebra` of NumPy's or CuPy's arrays."""
+    """`Algebra` of NumPy or CuPy arrays."""
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp

@@ -1,4 +1,4 @@
-"""Linear algebra beyond plain matrix products: Inverse, GroupedMatMul."""
+"""Linear algebra beyond MatMul: Inverse, GroupedMatMul."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ovgpu.ops.base.view import equal
 from ovgpu.ops.matrix.matmul import TILE, MatMul
 from ovgpu.symbolic import Int, Shape, Spec, same
 
-SHARED = 48 << 10  # bytes of shared memory, which hold a matrix to be inverted
+SHARED_BYTES = 48 << 10  # shared memory of a block, which holds the matrix to invert
 THREADS = 256
 
 
-@op("Inverse", "opset14")
+@op("Inverse", "opset14", "matrix/inverse-14")
 class Inverse(Op):
     """``x [..., n, n] -> [..., n, n]``: the inverses of square matrices, transposed if ``adjoint``.
 
-    f64 is computed as it is. A matrix that has no inverse is an error on the CPU, and gives infinities on a device.
+    f64 is computed in f64. A singular matrix is an error on the CPU, and gives infinities on a device.
     """
 
     adjoint: bool = False
@@ -53,24 +53,24 @@ class Inverse(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
         n, count = x.shape[-1], prod(x.shape[:-2])
-        room = n * n * max(4, x.itemsize)
-        if not is_plain(x.dtype) or room > SHARED - 8 * n - 64 or count >= 2**31:
+        matrix_bytes = n * n * max(4, x.itemsize)
+        if not is_plain(x.dtype) or matrix_bytes > SHARED_BYTES - 8 * n - 64 or count >= 2**31:
             return NotImplemented
         if x.size:
             k.kernel("linalg.cu", f"inverse<{k.c_type(x.dtype)}>", (count,), (THREADS,),
-                     (x, out, np.int32(n), np.bool_(self.adjoint)), room + 4 * n)
+                     (x, out, np.int32(n), np.bool_(self.adjoint)), matrix_bytes + 4 * n)
         return None
 
 
-@op("GroupedMatMul", "opset17")
+@op("GroupedMatMul", "opset17", "matrix/grouped-matmul-17")
 class GroupedMatMul(Op):
-    """Products of groups of rows, each with a matrix of its own; ``ends [G]`` says where each group ends.
+    """Products of groups of rows, each with its own matrix; group ``g`` ends before row ``ends[g]``.
 
-    ``a [T, K], b [G, N, K], ends -> [T, N]``: a row is multiplied by the matrix of its group, and gives 0 if it is in
-    none. ``a [G, M, K], b [G, N, K] -> [G, M, N]``: of groups of one size. ``a [K, T], b [T, N], ends -> [G, K, N]``:
-    the sums are over the rows of a group. The specification has ``b [G, K, N]``, OpenVINO takes ``[G, N, K]`` alone:
-    both are taken, that of OpenVINO if the extents allow either. A group whose end lies before the last one's has no
-    rows; ends behind all rows are their number.
+    ``a [T, K], b [G, N, K], ends -> [T, N]``: each row is multiplied by the matrix of its group; rows without a group
+    give 0. ``a [G, M, K], b [G, N, K] -> [G, M, N]``: all groups have the same size.
+    ``a [K, T], b [T, N], ends -> [G, K, N]``: the sums are over the rows of a group. The specification has
+    ``b [G, K, N]``, OpenVINO takes only ``[G, N, K]``: both are accepted, as ``[G, N, K]`` if the extents allow either.
+    A group whose end lies before the previous one's has no rows; an end past the last row means the number of rows.
     """
 
     layout = "dense"
@@ -111,8 +111,8 @@ class GroupedMatMul(Op):
         bounds = accumulate((min(int(end), rows) for end in ends), max, initial=0)
         groups = [slice(*pair) for pair in pairwise(bounds)]
         if b.ndim == 2:
-            found = [product(xp, a[:, rows], b[rows])[0] for rows in groups]
-            return (xp.stack(found) if found else xp.zeros((0, a.shape[0], b.shape[1]), a.dtype),)
+            sums = [product(xp, a[:, rows], b[rows])[0] for rows in groups]
+            return (xp.stack(sums) if sums else xp.zeros((0, a.shape[0], b.shape[1]), a.dtype),)
         out = xp.zeros((a.shape[0], b.shape[2]), a.dtype)
         for rows, matrix in zip(groups, b):
             out[rows] = product(xp, a[rows], matrix)[0]
@@ -132,7 +132,7 @@ class GroupedMatMul(Op):
             name, grid = "grouped_sums", ends.size * across * down
             sizes = out.shape[1], out.shape[2], a.shape[1]
         else:
-            down = -(-a.shape[0] // TILE) + ends.size + 1  # each group may have a tile that is not full
+            down = -(-a.shape[0] // TILE) + ends.size + 1  # each group may add a partial tile
             name, grid = "grouped_rows", across * down
             sizes = a.shape[0], out.shape[1], a.shape[1]
         if grid >= 2**31:
@@ -145,5 +145,5 @@ class GroupedMatMul(Op):
 
 
 def is_transposed(a: Sequence[Int], b: Sequence[Int]) -> bool:
-    """Whether the matrices [G, N, K] of these factors have the axis that is summed over last."""
+    """Return whether ``b`` is [G, N, K], with the contracted axis last, for factors of these shapes."""
     return equal(a[-1], b[2]) or not equal(a[-1], b[1])

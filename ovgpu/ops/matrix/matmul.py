@@ -1,4 +1,4 @@
-"""MatMul: matrices, vectors, and batches of them."""
+"""MatMul: products of matrices and vectors, and of batches of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.symbolic import Shape, Spec, broadcast_shapes, same
 
-TILE = 16  # of the kernel for what cuBLAS does not take
-FEW, LARGE = 3, 1 << 16  # rows that BLAS multiplies faster one by one, by so many elements or more
+TILE = 16  # rows and columns of a block's tile, in the kernel for products that cuBLAS does not take
+# BLAS multiplies up to so many rows faster one by one (GEMV), if the matrix has at least so many elements.
+MAX_GEMV_ROWS, MIN_GEMV_ELEMENTS = 3, 1 << 16
 
 
-@op("MatMul", "opset1")
+@op("MatMul", "opset1", "matrix/matmul-1")
 class MatMul(Op):
     """``a [..., M, K], b [..., K, N] -> [..., M, N]``; batch axes broadcast.
 
-    A vector is a row on the left and a column on the right, its axis leaves the result; the attributes swap
-    the last two axes of what has two. 8-bit integers saturate, wider ones wrap.
+    A vector is a row on the left and a column on the right, and its axis is dropped from the result; the attributes
+    transpose the last two axes of inputs that have two. 8-bit integers saturate, wider ones wrap.
     """
 
     transpose_a: bool = False
@@ -47,7 +48,7 @@ class MatMul(Op):
         return (*batch, *left[-2 : -1 if len(a) > 1 else -2], *right[-1 : None if len(b) > 1 else -1])
 
     def operands(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """The inputs as NumPy's matmul takes them; views."""
+        """Return views of the inputs, transposed for NumPy's matmul."""
         if self.transpose_a and a.ndim > 1:
             a = a.swapaxes(-1, -2)
         if self.transpose_b and b.ndim > 1:
@@ -71,7 +72,7 @@ class MatMul(Op):
         if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
             # one product instead of one per batch
             a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
-        if a.ndim == b.ndim == 2 and 1 < len(a) <= FEW and b.size >= LARGE:
+        if a.ndim == b.ndim == 2 and 1 < len(a) <= MAX_GEMV_ROWS and b.size >= MIN_GEMV_ELEMENTS:
             for row, result in zip(a, out):
                 k(np.matmul, row, b, result)
         else:
@@ -101,7 +102,7 @@ class MatMul(Op):
 
 
 def _matrices(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:
-    """Views of a product's operands that are matrices: a vector is a row on the left, a column on the right."""
+    """Return views of a product's operands as matrices: a vector is a row on the left, a column on the right."""
     if a.ndim == 1:
         out = out[..., None] if b.ndim == 1 else out[..., None, :]
     if b.ndim == 1:

@@ -1,1 +1,1 @@
-"""Data movement: gathering, scattering, slicing, joining, padding."""
+"""Data-movement ops: gather, scatter, slice, concatenate, split, pad."""

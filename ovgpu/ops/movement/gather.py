@@ -18,15 +18,15 @@ from ovgpu.ops.movement.indexing import check_range, from_front, readable
 from ovgpu.symbolic import Int, Shape, Spec, Sym, broadcast, product, same
 from ovgpu.types import Type
 
-TUPLE = 8  # indices that the kernels take together
+MAX_TUPLE = 8  # indices in a tuple that kernels take
 
 
-@op("GatherElements", "opset6")
+@op("GatherElements", "opset6", "movement/gather-elements-6")
 class GatherElements(Op):
     """``data [.., n, ..], indices [.., m, ..] -> [.., m, ..]``: ``data[.., indices[.., i, ..], ..]`` along ``axis``.
 
-    An index below 0 counts from the end, as in OpenVINO's CPU plugin. One that is out of range is an error where it
-    is known when the model is compiled; one that is computed gives zeros, where the plugin reads what lies there.
+    An index below 0 counts from the end, as in OpenVINO's CPU plugin. An index out of range is an error if it is known
+    when the model is compiled; if it is computed it gives zeros, where the plugin reads out of bounds.
     """
 
     axis: int
@@ -84,8 +84,8 @@ class GatherElements(Op):
 class _GatherND(Op):
     """``data [B.., D1 .. Dk, S..], indices [B.., I.., k] -> [B.., I.., S..]``: slices of data by tuples of k indices.
 
-    The first ``batch_dims`` axes B are shared; an extent of 1 stretches to the other one, which the specification
-    allows and OpenVINO refuses. Indices are those of GatherElements.
+    The first ``batch_dims`` axes B are shared; their extents broadcast, which the specification allows and OpenVINO
+    refuses. Indices are treated as in GatherElements.
     """
 
     batch_dims: int = 0
@@ -110,39 +110,39 @@ class _GatherND(Op):
         if indices.constant is not None:
             for i in range(count):
                 check_range(Spec(indices.type, None, indices.constant[..., i]), x.shape[batch + i])
-        shared = self.shared(x.shape, indices.shape)
-        return (Spec(x.type, (*self.folded(shared), *indices.shape[batch:-1], *x.shape[batch + count :])),)
+        batch_shape = self.batch_shape(x.shape, indices.shape)
+        return (Spec(x.type, (*self.folded(batch_shape), *indices.shape[batch:-1], *x.shape[batch + count :])),)
 
-    def shared(self, data: Sequence[Int], indices: Sequence[Int]) -> tuple[Int, ...]:
-        """The batch axes."""
+    def batch_shape(self, data: Sequence[Int], indices: Sequence[Int]) -> tuple[Int, ...]:
+        """Return the extents of the shared batch axes."""
         return tuple(broadcast(a, b, f"batch dim {i} is {{0}} of the data and {{1}} of the indices")
                      for i, (a, b) in enumerate(zip(data[: self.batch_dims], indices[: self.batch_dims])))
 
     def folded(self, batch: Sequence[Int]) -> Sequence[Int]:
-        """The batch axes of the output."""
+        """Return the extents of the output's batch axes."""
         return batch
 
     def shapes(self, x: Any, indices: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """(batch, places of tuples in it, slice): whose sequence is the output's shape, but for folded axes."""
+        """Return (batch shape, tuple shape, slice shape): together, the output's shape before batch axes are folded."""
         batch, count = self.batch_dims, indices.shape[-1]
         if batch + count > x.ndim:
             raise OpError(f"tuples of {count} indices after {batch} batch dims do not fit rank {x.ndim}")
-        return self.shared(x.shape, indices.shape), indices.shape[batch:-1], x.shape[batch + count :]
+        return self.batch_shape(x.shape, indices.shape), indices.shape[batch:-1], x.shape[batch + count :]
 
     def evaluate(self, xp: Any, x: Any, indices: Any) -> tuple[Any, ...]:
-        batch, places, rest = self.shapes(x, indices)
+        batch, tuple_shape, rest = self.shapes(x, indices)
         extents = x.shape[self.batch_dims :][: indices.shape[-1]]
-        shape = (*self.folded(batch), *places, *rest)
+        shape = (*self.folded(batch), *tuple_shape, *rest)
         if not prod(extents):
             return (xp.full(shape, zero_of(x), x.dtype),)
-        number = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(places)))  # of rows, through all batches
-        number = xp.broadcast_to(number, (*batch, *places))
-        outside = xp.zeros(number.shape, bool)
+        row_index = xp.arange(prod(batch)).reshape((*batch, *(1,) * len(tuple_shape)))  # numbers rows across batches
+        row_index = xp.broadcast_to(row_index, (*batch, *tuple_shape))
+        outside = xp.zeros(row_index.shape, bool)
         for i, extent in enumerate(extents):
             index, beyond = from_front(xp, indices[..., i], extent)
-            number, outside = number * extent + index, outside | beyond
+            row_index, outside = row_index * extent + index, outside | beyond
         rows = xp.broadcast_to(x, (*batch, *x.shape[len(batch) :])).reshape((prod(batch) * prod(extents), *rest))
-        out = xp.asarray(xp.take(rows, number, axis=0))  # for one index and no further axis NumPy returns a scalar
+        out = xp.asarray(xp.take(rows, row_index, axis=0))  # for one index and no further axis NumPy returns a scalar
         if outside.any():
             out[outside] = zero_of(x)
         return (out.reshape(shape),)
@@ -153,29 +153,29 @@ class _GatherND(Op):
         if not out.size:
             return None
         indices = readable(k, indices)
-        if indices is NotImplemented or count > TUPLE:
+        if indices is NotImplemented or count > MAX_TUPLE:
             return NotImplemented
-        shared, places, rest = self.shapes(x, indices)
-        out = out.reshape((*shared, *places, *rest))
+        batch_shape, tuple_shape, rest = self.shapes(x, indices)
+        out = out.reshape((*batch_shape, *tuple_shape, *rest))
         steps, index = strides_of(x), strides_of(indices)
         extents, rows = x.shape[batch : batch + count], steps[batch : batch + count]
         axes = Axes.collapse(
-            out.shape, (*steps[:batch], *(0,) * len(places), *steps[batch + count :]),
+            out.shape, (*steps[:batch], *(0,) * len(tuple_shape), *steps[batch + count :]),
             (*index[:-1], *(0,) * len(rest)), strides_of(out),
             reach=sum((n - 1) * abs(step) for n, step in zip(extents, rows)))
         axes, width = vectorized(axes, out.dtype.itemsize, (x.data.ptr, None, out.data.ptr), gcd(*rows))
         if not axes.rank:
             return NotImplemented
-        none = (0,) * (TUPLE - count)
+        padding = (0,) * (MAX_TUPLE - count)
         rows = tuple(step * out.dtype.itemsize // width for step in rows)
         k.kernel("gather.cu", f"gather_nd<{bits(width)}, {k.c_type(indices.dtype)}, {axes.index}, {axes.rank}>",
                  blocks(axes.size), (THREADS,),
-                 (x, indices, out, axes.packed(), np.array(axes.numbers(*extents, *none, *rows, *none)),
+                 (x, indices, out, axes.packed(), np.array(axes.numbers(*extents, *padding, *rows, *padding)),
                   *axes.numbers(axes.size, count, index[-1])))
         return None
 
 
-@op("GatherND", "opset5")
+@op("GatherND", "opset5", "movement/gather-nd-5")
 class GatherND5(_GatherND):
     __doc__ = f"{_GatherND.__doc__}\n    Version 5 folds the batch axes of the output into one.\n    "
 
@@ -183,18 +183,18 @@ class GatherND5(_GatherND):
         return [product(batch)] if batch else []
 
 
-@op("GatherND", "opset8")
+@op("GatherND", "opset8", "movement/gather-nd-8")
 class GatherND8(_GatherND):
     __doc__ = _GatherND.__doc__
 
 
-@op("GatherTree", "opset1")
+@op("GatherTree", "opset1", "movement/gather-tree-1")
 class GatherTree(Op):
     """``step_ids, parent_ids [time, batch, beam], max_seq_len [batch], end_token [] -> [time, batch, beam]``.
 
-    The tokens of every beam, from its last step back along the parents, as a beam search left them. From the first
-    end token of a beam on, and from its batch's length on, all are end tokens; so are those of a parent that there is
-    not (where OpenVINO's CPU plugin leaves memory as it is, or reads past its end).
+    Tokens of every beam of a beam search, traced from its last step back along the parents. After the first end token
+    of a beam, and from its batch's length on, all tokens are end tokens; so are those of a parent that does not exist
+    (where OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end).
     """
 
     def infer(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
@@ -216,13 +216,13 @@ class GatherTree(Op):
     def evaluate(self, xp: Any, ids: Any, parents: Any, lengths: Any, end: Any) -> tuple[Any, ...]:
         out = xp.empty(ids.shape, ids.dtype)
         steps, beams = ids.shape[0], ids.shape[2]
-        beam = xp.broadcast_to(xp.arange(beams), ids.shape[1:])  # whose token it is, -1 for none
+        beam = xp.broadcast_to(xp.arange(beams), ids.shape[1:])  # the beam that holds the token, -1 for none
         for step in reversed(range(steps)):
-            inside, there = (lengths > step)[:, None], beam >= 0
-            index = xp.where(there, beam, 0)
-            out[step] = xp.where(inside & there, xp.take_along_axis(ids[step], index, axis=1), end)
+            inside, exists = (lengths > step)[:, None], beam >= 0
+            index = xp.where(exists, beam, 0)
+            out[step] = xp.where(inside & exists, xp.take_along_axis(ids[step], index, axis=1), end)
             parent = xp.take_along_axis(parents[step], index, axis=1).astype(np.int64)
-            parent = xp.where(there & (parent >= 0) & (parent < beams), parent, -1)
+            parent = xp.where(exists & (parent >= 0) & (parent < beams), parent, -1)
             beam = xp.where(inside, parent, beam)
         ended = xp.cumsum(out == end, axis=0) > 0
         return (xp.where(ended, end, out),)

@@ -1,4 +1,4 @@
-"""Ops that look elements up by number, or mark them: Gather, OneHot."""
+"""Ops that look up or mark elements by index: Gather, OneHot."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, maximum, same, unknown
 from ovgpu.types import Type
 
-LOOPED = 64  # batches of a gather that are worth a call each
-FARTHEST = np.uint64(2**63 - 1)
+MAX_LOOPED_BATCHES = 64  # batches up to which a gather on the CPU makes one call each
+MAX_I64 = np.uint64(2**63 - 1)
 
 
 def signed(xp: Any, indices: Any) -> Any:
-    """Indices of any integer type as i64; those too large for it stay out of every range."""
+    """Return indices of any integer type as i64. Larger u64 ones become the largest i64, which is never in range."""
     if indices.dtype == np.uint64:
-        indices = xp.minimum(indices, FARTHEST)
+        indices = xp.minimum(indices, MAX_I64)
     return decode(indices, xp).astype(np.int64)
 
 
 def readable(k: Any, indices: Any) -> Any:
-    """Indices in a type that kernels compute with: those of fewer than 8 bits are converted to i8."""
+    """Return indices in a type that kernels compute with; those of fewer than 8 bits are converted to i8.
+
+    NotImplemented if `Convert` has no kernel for them.
+    """
     if is_plain(indices.dtype):
         return indices
-    wide = k.scratch(indices.shape, np.dtype(np.int8))
-    found = Convert(destination_type=Type.i8).cuda(k, [indices], [wide], ())
-    return NotImplemented if found is NotImplemented else wide
+    converted = k.scratch(indices.shape, np.dtype(np.int8))
+    result = Convert(destination_type=Type.i8).cuda(k, [indices], [converted], ())
+    return NotImplemented if result is NotImplemented else converted
 
 
 def from_front(xp: Any, indices: Any, extent: int) -> tuple[Any, Any]:
-    """Indices as they count from the front of an axis, those out of range as 0; and which these are."""
+    """Return indices counted from the front of an axis, with 0 for those out of range, and a mask of these."""
     index = signed(xp, indices)
     index = xp.where(index < 0, index + extent, index)
     outside = (index < 0) | (index >= extent)
@@ -59,7 +62,7 @@ def from_front(xp: Any, indices: Any, extent: int) -> tuple[Any, Any]:
 
 
 def check_range(indices: Spec, extent: Int) -> None:
-    """OpError, now or when run, if an index that is known is out of range."""
+    """Raise OpError, now or at run time, if a known index is out of range."""
     if indices.constant is None or not indices.constant.size:
         return
     numbers = signed(NUMPY, indices.constant)
@@ -68,13 +71,13 @@ def check_range(indices: Spec, extent: Int) -> None:
     at_most(highest + 1, extent, f"index {highest} is out of range for extent {{1}}")
 
 
-@op("Gather", "opset1")
+@op("Gather", "opset1", "movement/gather-1")
 class Gather(Op):
     """``data, indices, axis -> data[:axis] + indices + data[axis + 1:]`` in shapes, data of any element type.
 
-    An index below 0 counts from the end; one that is out of range gives zeros (empty strings). Indices are the
-    numbers that they are, also beyond 32 bits, of which OpenVINO's CPU plugin sees only the low ones. Before
-    opset 8 it gives zeros for most indices below 0, too, while its constant folding counts them from the end.
+    An index below 0 counts from the end; one that is out of range gives zeros (empty strings). All bits of an index
+    count, while OpenVINO's CPU plugin reads only the low 32. Before opset 8, the plugin also gives zeros for most
+    indices below 0, but its constant folding counts them from the end.
     """
 
     exact = True
@@ -89,7 +92,7 @@ class Gather(Op):
         return (Spec(x.type, self.shape(x, indices, axis)),)
 
     def shape(self, x: Spec, indices: Spec, axis: Spec) -> Shape:
-        """The output's shape as far as it is known."""
+        """Return the output's shape as far as it is known."""
         if x.shape is None or indices.shape is None:
             return None
         where = constant_axis(axis, len(x.shape))
@@ -103,7 +106,7 @@ class Gather(Op):
         return (*x.shape[:where], *indices.shape[batch:], *x.shape[where + 1 :])
 
     def batch(self, rank: int) -> int:
-        """The number of leading axes that data and indices share, for indices of that rank."""
+        """Return the number of leading axes that data and indices share, for indices of rank ``rank``."""
         return 0
 
     def evaluate(self, xp: Any, x: Any, indices: Any, axis: Any) -> tuple[Any, ...]:
@@ -116,13 +119,13 @@ class Gather(Op):
         index, outside = from_front(xp, indices, extent)
         if batch:
             lead, rest = index.shape[:batch], index.shape[batch:]
-            flat = _spread(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
+            flat = _with_data_axes(index.reshape(*lead, prod(rest)), batch, where, x.ndim)
             out = xp.take_along_axis(x, flat, axis=where).reshape(shape)
         else:
             out = xp.take(x, index, axis=where)
         if outside.any():
             out = xp.asarray(out)  # for one index and one axis NumPy returns a scalar
-            out[xp.broadcast_to(_spread(outside, batch, where, x.ndim), shape)] = zero_of(x)
+            out[xp.broadcast_to(_with_data_axes(outside, batch, where, x.ndim), shape)] = zero_of(x)
         return (out,)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
@@ -157,7 +160,7 @@ class Gather(Op):
             k(_take_one, x, indices, where, out)
             return None
         lead = x.shape[:batch]
-        if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > LOOPED):
+        if indices.dtype == np.uint64 or (where > batch > 0 and prod(lead) > MAX_LOOPED_BATCHES):
             return NotImplemented
         if extent == 0:
             k(np.copyto, out, np.zeros((), out.dtype))
@@ -190,7 +193,7 @@ class Gather(Op):
 
 
 def _take_one(x: Any, indices: Any, where: int, out: Any) -> None:
-    """Gathers a single slice, so that moving a cache by one beam costs no more than the copy."""
+    """Gather a single slice: reordering a cache of one beam then costs no more than the copy."""
     i, extent = indices.item(), x.shape[where]
     i += extent if i < 0 else 0
     if extent == 1 and i == 0:
@@ -202,12 +205,12 @@ def _take_one(x: Any, indices: Any, where: int, out: Any) -> None:
 
 
 def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) -> None:
-    """Gathers along axis ``where``; ``index`` is scratch of the indices' shape."""
+    """Gather along axis ``where``; ``index`` is scratch of the indices' shape."""
     extent = x.shape[where]
     np.copyto(index, indices)
     low, high = (index.min(), index.max()) if index.size else (0, 0)
     outside = None
-    if low < -extent or high >= extent:  # rare: such places give zeros
+    if low < -extent or high >= extent:  # rare: these elements become zeros
         outside = (index < -extent) | (index >= extent)
         index[outside] = 0
     if low < 0:
@@ -215,7 +218,7 @@ def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) ->
     lead = x.shape[:batch]
     if batch == 0:
         np.take(x, index, where, out, "clip")
-    elif where == batch:  # one take of rows, numbered through all batches
+    elif where == batch:  # one take of rows, which are numbered across all batches
         first = (np.arange(prod(lead)) * extent).reshape(*lead, *(1,) * (index.ndim - batch))
         np.add(index, first, index)
         np.take(x.reshape(-1, *x.shape[where + 1 :]), index, 0, out, "clip")
@@ -223,38 +226,39 @@ def _take(x: Any, indices: Any, where: int, batch: int, index: Any, out: Any) ->
         for i in np.ndindex(lead):
             np.take(x[i], index[i], where - batch, out[i], "clip")
     if outside is not None:
-        out[np.broadcast_to(_spread(outside, batch, where, x.ndim), out.shape)] = 0
+        out[np.broadcast_to(_with_data_axes(outside, batch, where, x.ndim), out.shape)] = 0
 
 
-def _spread(x: Any, batch: int, where: int, rank: int) -> Any:
-    """An array of the indices' shape, with axes of 1 where a gather's output has the data's axes."""
+def _with_data_axes(x: Any, batch: int, where: int, rank: int) -> Any:
+    """Return an array of the indices' shape with new axes of 1 where a gather's output has the data's axes."""
     return x.reshape((*x.shape[:batch], *(1,) * (where - batch), *x.shape[batch:], *(1,) * (rank - where - 1)))
 
 
-@op("Gather", "opset7")
+@op("Gather", "opset7", "movement/gather-7")
 class Gather7(Gather):
-    """Gather-1 with ``batch_dims`` leading axes that both share; below 0, the rank of the indices is added."""
+    """Gather-1 with ``batch_dims`` leading axes that data and indices share; below 0, the indices' rank is added."""
 
     batch_dims: int = 0
 
     def batch(self, rank: int) -> int:
-        """The number of leading axes that data and indices share, for indices of that rank."""
+        """Return the number of leading axes that data and indices share, for indices of rank ``rank``."""
         batch = self.batch_dims + rank if self.batch_dims < 0 else self.batch_dims
         if not 0 <= batch <= rank:
             raise OpError(f"batch_dims {self.batch_dims} is out of range for indices of rank {rank}")
         return batch
 
 
-@op("Gather", "opset8")
+@op("Gather", "opset8", "movement/gather-8")
 class Gather8(Gather7):
     __doc__ = Gather7.__doc__
 
 
-@op("OneHot", "opset1")
+@op("OneHot", "opset1", "sequence/one-hot-1")
 class OneHot(Op):
-    """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the new axis', else off.
+    """``indices [...], depth, on, off -> [..., depth, ...]``: on where the index is the position along the new
+    axis, else off.
 
-    Indices below 0 or from ``depth`` on mark nothing, also those beyond 32 bits (see Gather).
+    Indices outside of ``[0, depth)`` mark nothing, also those beyond 32 bits (see Gather).
     """
 
     axis: int
@@ -264,7 +268,7 @@ class OneHot(Op):
 
     @property
     def normalizes(self) -> bool:
-        """Whether indices from ``-depth`` to -1 count from the end."""
+        """Return whether indices from ``-depth`` to -1 count from the end."""
         return False
 
     def infer(self, indices: Spec, depth: Spec, on: Spec, off: Spec) -> tuple[Spec, ...]:
@@ -285,14 +289,14 @@ class OneHot(Op):
 
     def evaluate(self, xp: Any, indices: Any, depth: Any, on: Any, off: Any) -> tuple[Any, ...]:
         axis = normalize_axis(self.axis, indices.ndim + 1)
-        spread, classes = self.aligned(xp, signed(xp, indices), integer(depth, "the depth"), axis)
-        hit = spread == classes
+        expanded, classes = self.aligned(xp, signed(xp, indices), integer(depth, "the depth"), axis)
+        hit = expanded == classes
         if self.normalizes:
-            hit |= spread == classes - classes.size
+            hit |= expanded == classes - classes.size
         return (xp.where(hit, on, off),)
 
     def aligned(self, xp: Any, indices: Any, depth: int, axis: int) -> tuple[Any, Any]:
-        """Indices and class numbers, shaped to broadcast to the output."""
+        """Return indices and class numbers, reshaped to broadcast to the output."""
         shape = indices.shape
         return (indices.reshape(*shape[:axis], 1, *shape[axis:]),
                 xp.arange(depth).reshape(-1, *(1,) * (len(shape) - axis)))
@@ -306,13 +310,13 @@ class OneHot(Op):
         if not is_plain(indices.dtype):
             return NotImplemented
         axis = normalize_axis(self.axis, out.ndim)
-        spread, classes = self.aligned(np, indices, out.shape[axis], axis)
+        expanded, classes = self.aligned(np, indices, out.shape[axis], axis)
         hit = workspace[0].reshape(out.shape)
         k(np.copyto, out, off)
-        k(np.equal, spread, classes, hit)
+        k(np.equal, expanded, classes, hit)
         k(np.copyto, out, on, where=hit)
         if self.normalizes:
-            k(np.equal, spread, classes - classes.size, hit)
+            k(np.equal, expanded, classes - classes.size, hit)
             k(np.copyto, out, on, where=hit)
         return None
 
@@ -334,7 +338,7 @@ class OneHot(Op):
         return None
 
 
-@op("OneHot", "opset16")
+@op("OneHot", "opset16", "sequence/one-hot-16")
 class OneHot16(OneHot):
     """OneHot-1, in which negative indices may count from the end."""
 

@@ -1,4 +1,4 @@
-"""Ops that reorder, join and cut tensors: Transpose, Reverse, ReverseSequence, Roll, Concat, Split, VariadicSplit."""
+"""Ops that reorder, join and split tensors: Transpose, Reverse, ReverseSequence, Roll, Concat, Split, VariadicSplit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from ovgpu.symbolic import Int, Spec, Sym, apply, maximum, same, unknown
 from ovgpu.types import Type
 
 
-@op("Transpose", "opset1")
+@op("Transpose", "opset1", "movement/transpose-1")
 class Transpose(Op):
-    """``data [...], order [n] -> data`` with axis ``order[i]`` at ``i``; an empty order reverses all axes."""
+    """``data [...], order [n] ->`` data with axis ``order[i]`` moved to ``i``; an empty order reverses all axes."""
 
     exact = True
     supports_symbolic = True
@@ -65,7 +65,7 @@ class Transpose(Op):
 
 
 def permutation(order: Sequence[int], rank: int) -> Sequence[int]:
-    """The order of the axes; OpError unless it has every axis once, or none."""
+    """Return the order of the axes, reversed if ``order`` is empty. Raise OpError unless it has every axis once."""
     if not order:
         return tuple(range(rank)[::-1])
     if sorted(order) != list(range(rank)):
@@ -73,9 +73,9 @@ def permutation(order: Sequence[int], rank: int) -> Sequence[int]:
     return order
 
 
-@op("Reverse", "opset1")
+@op("Reverse", "opset1", "movement/reverse-1")
 class Reverse(Op):
-    """``data [...], axes [n] -> data`` backwards along axes: their numbers, or a mask of all of them."""
+    """``data [...], axes [n] ->`` data reversed along axes, given as their numbers or as a mask of all axes."""
 
     mode: Literal["index", "mask"]
 
@@ -112,7 +112,7 @@ class Reverse(Op):
         return [x]
 
     def reversed(self, values: Sequence[int], rank: int) -> list[int]:
-        """The axes that are reversed_axes around."""
+        """Return the axes to reverse, counted from the front. Raise OpError if ``values`` do not fit ``rank``."""
         if self.mode == "index":
             return normalize_axes(values, rank)
         if len(values) != rank:
@@ -120,12 +120,12 @@ class Reverse(Op):
         return [i for i, v in enumerate(values) if v]
 
 
-@op("ReverseSequence", "opset1")
+@op("ReverseSequence", "opset1", "movement/reverse-sequence-1")
 class ReverseSequence(Op):
-    """``data [..], seq_lengths [batch] -> data``: of each slice along ``batch_axis`` the first elements along
-    ``seq_axis``, as many as its length says, backwards.
+    """``data [..], seq_lengths [batch] ->`` data with the first ``seq_lengths[i]`` elements along ``seq_axis``
+    reversed in slice ``i`` along ``batch_axis``.
 
-    A length is cut off to an integer; one out of range is an error, but on a CUDA device the nearest one in range.
+    A length is truncated to an integer. One out of range is an error on the CPU, and is clamped on a CUDA device.
     """
 
     batch_axis: int = 0
@@ -150,7 +150,7 @@ class ReverseSequence(Op):
         return (Spec(x.type, x.shape),)
 
     def axes(self, rank: int) -> tuple[int, int]:
-        """The axes of slices and of sequences."""
+        """Return (batch axis, sequence axis), counted from the front."""
         return normalize_axis(self.batch_axis, rank), normalize_axis(self.seq_axis, rank)
 
     def evaluate(self, xp: Any, x: Any, lengths: Any) -> tuple[Any, ...]:
@@ -183,11 +183,11 @@ class ReverseSequence(Op):
         return None
 
 
-@op("Roll", "opset7")
+@op("Roll", "opset7", "movement/roll-7")
 class Roll(Op):
-    """``data [..], shift [n] or scalar, axes [n] or scalar -> data`` moved round along axes, towards larger indices.
+    """``data [..], shift [n] or scalar, axes [n] or scalar ->`` data shifted circularly, towards larger indices.
 
-    A single shift is for all axes; the shifts of an axis that is named again add up.
+    A scalar shift applies to all axes; the shifts of an axis that is repeated add up.
     """
 
     exact = True
@@ -203,46 +203,47 @@ class Roll(Op):
         return (Spec(x.type, x.shape),)
 
     def shifts(self, shape: Sequence[int], shift: Any, axes: Any) -> list[int]:
-        """How far elements move along each axis."""
-        found, each, where = [0] * len(shape), integers(shift), integers(axes)
+        """Return by how many elements data of ``shape`` move along each axis, in ``[0, extent)``."""
+        totals, amounts, where = [0] * len(shape), integers(shift), integers(axes)
         if np.ndim(shift) == 0:
-            each *= len(where)
-        if len(each) != len(where):
-            raise OpError(f"there are {len(each)} shifts for {len(where)} axes")
-        for axis, n in zip(where, each):
-            found[normalize_axis(axis, len(shape))] += n
-        return [n % d if d else 0 for n, d in zip(found, shape)]
+            amounts *= len(where)
+        if len(amounts) != len(where):
+            raise OpError(f"there are {len(amounts)} shifts for {len(where)} axes")
+        for axis, n in zip(where, amounts):
+            totals[normalize_axis(axis, len(shape))] += n
+        return [n % d if d else 0 for n, d in zip(totals, shape)]
 
     def evaluate(self, xp: Any, x: Any, shift: Any, axes: Any) -> tuple[Any, ...]:
         return (xp.roll(x, self.shifts(x.shape, shift, axes), axis=tuple(range(x.ndim))),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        (x, *given), out = inputs, outputs[0]
-        ends = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
-                [(slice(None), slice(None))] for n in self.shifts(x.shape, *given)]
-        for chosen in itertools.product(*ends):
+        (x, *parameters), out = inputs, outputs[0]
+        pieces = [[(slice(None, -n), slice(n, None)), (slice(-n, None), slice(None, n))] if n else
+                  [(slice(None), slice(None))] for n in self.shifts(x.shape, *parameters)]
+        for chosen in itertools.product(*pieces):
             k(np.copyto, out[tuple(target for _, target in chosen)], x[tuple(source for source, _ in chosen)])
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, *given), out = inputs, outputs[0]
-        shifts = self.shifts(x.shape, *given)
+        (x, *parameters), out = inputs, outputs[0]
+        shifts = self.shifts(x.shape, *parameters)
         if not any(shifts) or not out.size:
             return k.copy(x, out)
-        apart = Axes.collapse(x.shape, strides_of(x), strides_of(out), [int(n > 0) for n in shifts])
-        axes, moved = Axes(apart.extents, apart.strides[:2]), iter([n for n in shifts if n])
+        collapsed = Axes.collapse(x.shape, strides_of(x), strides_of(out), [int(n > 0) for n in shifts])
+        axes, nonzero_shifts = Axes(collapsed.extents, collapsed.strides[:2]), iter([n for n in shifts if n])
         if not axes.rank:
             return NotImplemented
-        by = [0] * (axes.rank - len(axes.extents)) + [next(moved) if kept else 0 for kept in apart.strides[2]]
+        per_axis = [0] * (axes.rank - len(axes.extents)) + [
+            next(nonzero_shifts) if is_shifted else 0 for is_shifted in collapsed.strides[2]]
         k.kernel("reverse.cu", f"roll<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
-                 (THREADS,), (x, out, axes.packed(), np.array(axes.numbers(*by)), *axes.numbers(out.size)))
+                 (THREADS,), (x, out, axes.packed(), np.array(axes.numbers(*per_axis)), *axes.numbers(out.size)))
         return None
 
 
-@op("Concat", "opset1")
+@op("Concat", "opset1", "movement/concat-1")
 class Concat(Op):
     """``[..., a, ...], [..., b, ...], ... -> [..., a + b + ..., ...]`` along ``axis``.
 
-    Has no fast form: the program has its inputs written into the output, or copies them there.
+    It has no fast form: producers write into the output by placement, or the program copies the inputs there.
     """
 
     axis: int = 0
@@ -278,13 +279,13 @@ class Concat(Op):
 
 
 class _Splitting(Op):
-    """Base of ops that cut a tensor into parts along an axis."""
+    """Base of ops that split a tensor into parts along an axis."""
 
     exact = True
     supports_symbolic = True
 
     def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int] | None:
-        """The lengths of the parts, None if they are known only when run."""
+        """Return the lengths of the parts, or None if they are known only at run time."""
         raise NotImplementedError
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
@@ -302,11 +303,11 @@ class _Splitting(Op):
         if x is None or axis is None:
             return None
         parts = self.parts(axis, x.shape[axis], *specs[2:])
-        return None if parts is None else cut(x, axis, parts)
+        return None if parts is None else split_view(x, axis, parts)
 
 
-def cut(x: View, axis: int, parts: Sequence[Int]) -> list[View]:
-    """Views of consecutive parts of an axis."""
+def split_view(x: View, axis: int, parts: Sequence[Int]) -> list[View]:
+    """Return views of consecutive parts of an axis, with these lengths."""
     views, start = [], 0
     for part in parts:
         views.append(x.slice(axis, start, part))
@@ -318,10 +319,10 @@ def _with_extent(shape: Sequence[Int], axis: int, extent: Int) -> tuple[Int, ...
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
-MAX_PARTS = 1 << 16  # more outputs are a mistake, and would take memory that no model has
+MAX_PARTS = 1 << 16  # outputs: more are a mistake in the model, and would exhaust memory
 
 
-@op("Split", "opset1")
+@op("Split", "opset1", "movement/split-1")
 class Split(_Splitting):
     """``data [..., n * num_splits, ...], axis -> num_splits x [..., n, ...]``."""
 
@@ -357,9 +358,9 @@ class Split(_Splitting):
         return [part] * self.num_splits
 
 
-@op("VariadicSplit", "opset1")
+@op("VariadicSplit", "opset1", "movement/variadic-split-1")
 class VariadicSplit(_Splitting):
-    """``data [..., n, ...], axis, lengths [m] -> m x [..., length, ...]``; one length may be -1: the rest."""
+    """``data [..., n, ...], axis, lengths [m] -> m x [..., length, ...]``; one length may be -1, for the rest."""
 
     host_inputs = (1, 2)
 
@@ -392,12 +393,12 @@ class VariadicSplit(_Splitting):
 
 
 def split_lengths(lengths: Sequence[Int], extent: Int) -> list[Int]:
-    """The lengths with the -1 filled in; OpError if they do not add up to ``extent``."""
+    """Return the lengths with -1 replaced by the rest. Raise OpError unless they add up to ``extent``."""
     known = [v for v in lengths if not isinstance(v, Sym)]
     if any(v < -1 for v in known) or known.count(-1) > 1:
         raise OpError(f"split lengths {list(lengths)} are neither lengths nor a single -1")
     total: Int = sum(lengths)
-    rest = extent - total - 1  # of the one that is -1
+    rest = extent - total - 1  # the length that replaces -1
     if -1 in known:
         at_most(total + 1, extent, f"split lengths {list(lengths)} are more than extent {{1}}")
         return [rest if equal(v, -1) else v for v in lengths]

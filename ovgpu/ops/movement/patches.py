@@ -1,4 +1,4 @@
-"""Images as the patches that a sliding window sees, and back: ExtractImagePatches, Col2Im."""
+"""Ops between images and the patches of a sliding window: ExtractImagePatches (im2col) and Col2Im."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ovgpu.types import Type
 
 
 def check_pair(op: Op, name: str, least: int) -> None:
-    """OpError unless an attribute has a value for rows and one for columns, neither less than ``least``."""
+    """Raise OpError unless the attribute has two values, for rows and columns, both at least ``least``."""
     values = getattr(op, name)
     if len(values) != 2:
         raise OpError(f"attribute '{name}' has {len(values)} elements instead of 2")
@@ -28,12 +28,12 @@ def check_pair(op: Op, name: str, least: int) -> None:
         raise OpError(f"attribute '{name}': {min(values)} is less than {least}")
 
 
-@op("ExtractImagePatches", "opset3")
+@op("ExtractImagePatches", "opset3", "movement/extract-image-patches-3")
 class ExtractImagePatches(Op):
-    """``data [n, c, h, w] -> [n, size * c, rows, columns]``: what a window of ``sizes`` sees at all its places.
+    """``data [n, c, h, w] -> [n, prod(sizes) * c, rows, columns]``: the patch of a window at each of its positions.
 
-    The window's elements come before the channels. A place may reach over the edge, into zeros, unless ``auto_pad``
-    is valid.
+    In axis 1, the window's elements come before the channels. A window may reach over the edge, where it reads zeros,
+    unless ``auto_pad`` is valid.
     """
 
     sizes: tuple[int, ...]
@@ -53,36 +53,38 @@ class ExtractImagePatches(Op):
         return (Spec(x.type, None if x.shape is None else self.shape(x.shape)),)
 
     def shape(self, shape: Sequence[Int]) -> tuple[Int, ...]:
-        """The output's shape."""
+        """Return the output's shape for data of ``shape``."""
         n, channels, *extents = shape
         if self.auto_pad == "valid":
             extents = [extent - rate * (size - 1) for extent, rate, size in zip(extents, self.rates, self.sizes)]
-        places = [maximum(ceildiv(extent, stride), 0) for extent, stride in zip(extents, self.strides)]
-        return (n, channels * prod(self.sizes), *places)
+        positions = [maximum(ceildiv(extent, stride), 0) for extent, stride in zip(extents, self.strides)]
+        return (n, channels * prod(self.sizes), *positions)
 
-    def before(self, extents: Sequence[int], places: Sequence[int]) -> list[int]:
-        """How far the first window reaches over the edge."""
+    def padding_before(self, extents: Sequence[int], positions: Sequence[int]) -> list[int]:
+        """Return the number of zeros before the rows and before the columns."""
         if self.auto_pad == "valid":
             return [0, 0]
-        over = [max((n - 1) * stride + rate * (size - 1) + 1 - extent, 0)
-                for n, extent, size, stride, rate in zip(places, extents, self.sizes, self.strides, self.rates)]
-        return [(n + (self.auto_pad == "same_lower")) // 2 for n in over]
+        total_padding = [max((n - 1) * stride + rate * (size - 1) + 1 - extent, 0)
+                         for n, extent, size, stride, rate in zip(
+                             positions, extents, self.sizes, self.strides, self.rates)]
+        return [(n + (self.auto_pad == "same_lower")) // 2 for n in total_padding]
 
     def evaluate(self, xp: Any, x: Any) -> tuple[Any, ...]:
         shape = self.shape(x.shape)
-        before = self.before(x.shape[2:], shape[2:])
+        padding_before = self.padding_before(x.shape[2:], shape[2:])
         (down, above), (across, beside) = (
-            self.seen(xp, x.shape[2 + i], shape[2 + i], i, before[i]) for i in range(2))
+            self.window_indices(xp, x.shape[2 + i], shape[2 + i], i, padding_before[i]) for i in range(2))
         if not x.size:
             return (xp.zeros(shape, x.dtype),)
-        found = x[:, :, down[:, None, :, None], across[:, None]]  # n, c, kernel rows, kernel columns, rows, columns
-        found[:, :, ~(above[:, None, :, None] & beside[:, None])] = 0
-        return (found.transpose(0, 2, 3, 1, 4, 5).reshape(shape),)
+        patches = x[:, :, down[:, None, :, None], across[:, None]]  # n, c, kernel rows, kernel columns, rows, columns
+        patches[:, :, ~(above[:, None, :, None] & beside[:, None])] = 0
+        return (patches.transpose(0, 2, 3, 1, 4, 5).reshape(shape),)
 
-    def seen(self, xp: Any, extent: int, places: int, axis: int, before: int) -> tuple[Any, Any]:
-        """What every element of the window sees at every place along an axis, and whether it is inside."""
-        at = (xp.arange(self.sizes[axis])[:, None] * self.rates[axis] + xp.arange(places) * self.strides[axis] - before)
-        return xp.clip(at, 0, max(extent - 1, 0)), (at >= 0) & (at < extent)
+    def window_indices(self, xp: Any, extent: int, positions: int, axis: int, padding_before: int) -> tuple[Any, Any]:
+        """Return indices [window, positions] along an axis, clipped to it, and a mask of those that were inside."""
+        coordinates = (xp.arange(self.sizes[axis])[:, None] * self.rates[axis]
+                       + xp.arange(positions) * self.strides[axis] - padding_before)
+        return xp.clip(coordinates, 0, max(extent - 1, 0)), (coordinates >= 0) & (coordinates < extent)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
@@ -90,23 +92,24 @@ class ExtractImagePatches(Op):
             return None
         (n, channels, height, width), (across, down, rows, step) = x.shape, strides_of(x)
         extents = (n, *self.sizes, channels, *out.shape[2:])
-        (stride, beside), (rate, apart) = shortened(self.strides, out.shape[2:]), shortened(self.rates, self.sizes)
+        (stride, beside), (rate, column_rate) = (
+            shortened(self.strides, out.shape[2:]), shortened(self.rates, self.sizes))
         axes = Axes.collapse(
-            extents, (across, rate * rows, apart * step, down, stride * rows, beside * step),
-            (0, rate, 0, 0, stride, 0), (0, 0, apart, 0, 0, beside), reach=x.size)
-        if not axes.rank or not x.size or max(stride, beside, rate, apart) > MAX_INDEX:
+            extents, (across, rate * rows, column_rate * step, down, stride * rows, beside * step),
+            (0, rate, 0, 0, stride, 0), (0, 0, column_rate, 0, 0, beside), reach=x.size)
+        if not axes.rank or not x.size or max(stride, beside, rate, column_rate) > MAX_INDEX:
             return NotImplemented
         k.kernel("patches.cu", f"extract<{bits(x.dtype.itemsize)}, {axes.index}, {axes.rank}>", blocks(out.size),
                  (THREADS,), (x, out, axes.packed(), *axes.numbers(
-                     out.size, *self.before((height, width), out.shape[2:]), height, width, rows, step)))
+                     out.size, *self.padding_before((height, width), out.shape[2:]), height, width, rows, step)))
         return None
 
 
-@op("Col2Im", "opset15")
+@op("Col2Im", "opset15", "movement/col2im-15")
 class Col2Im(Op):
-    """``data [(n,) c * kernel, places], output size [2], kernel [2] -> [(n,) c, h, w]``: patches added up.
+    """``data [(n,) c * prod(kernel), positions], output size [2], kernel size [2] -> [(n,) c, h, w]``: sums of patches.
 
-    The inverse of taking patches, but that elements seen several times are added several times.
+    The reverse of im2col, except that an element is the sum of all patches that cover it.
     """
 
     strides: tuple[int, ...] = (1, 1)
@@ -138,18 +141,18 @@ class Col2Im(Op):
         if window is not None:
             same(channels * prod(window), rows, f"{{1}} rows are no multiple of {prod(window)}")
             if extents is not None:
-                same(columns, product(self.places(extents, window)), "{0} places instead of {1}")
+                same(columns, product(self.positions(extents, window)), "{0} places instead of {1}")
         return (Spec(x.type, (*images, channels, *(extents or unknowns(2) or ()))),)
 
-    def places(self, extents: Sequence[Int], kernel: Sequence[int]) -> list[Int]:
-        """At how many places along rows and columns the window stands."""
+    def positions(self, extents: Sequence[Int], kernel: Sequence[int]) -> list[Int]:
+        """Return the number of window positions along rows and along columns."""
         return [maximum((extent + begin + end - dilation * (n - 1) - 1) // stride + 1, 0)
                 for extent, n, begin, end, dilation, stride in zip(
                     extents, kernel, self.pads_begin, self.pads_end, self.dilations, self.strides)]
 
     def evaluate(self, xp: Any, x: Any, size: Any, kernel: Any) -> tuple[Any, ...]:
         (height, width), window = integers(size), integers(kernel)
-        rows, columns = self.places((height, width), window)
+        rows, columns = self.positions((height, width), window)
         if min(window) < 1 or x.shape[-2] % prod(window) or x.shape[-1] != rows * columns:
             raise OpError(f"data of shape {list(x.shape)} are no patches of size {window} of images of size "
                           f"{[height, width]}")
@@ -160,8 +163,8 @@ class Col2Im(Op):
         out = xp.zeros((len(images), max(top + height, reach[0]), max(left + width, reach[1])), x.dtype)
         for i in range(window[0]):
             for j in range(window[1]):
-                y, z = i * self.dilations[0], j * self.dilations[1]
-                out[:, y :: self.strides[0], z :: self.strides[1]][:, :rows, :columns] += images[:, i, j]
+                row, column = i * self.dilations[0], j * self.dilations[1]
+                out[:, row :: self.strides[0], column :: self.strides[1]][:, :rows, :columns] += images[:, i, j]
         channels = x.shape[-2] // prod(window)
         return (out[:, top : top + height, left : left + width].reshape(*x.shape[:-2], channels, height, width),)
 
@@ -173,7 +176,7 @@ class Col2Im(Op):
         if not out.size:
             return None
         window = np.array([*kernel, *self.strides, *self.dilations, *self.pads_begin,
-                           *self.places((height, width), kernel)], np.int32)
+                           *self.positions((height, width), kernel)], np.int32)
         k.kernel("patches.cu", f"fold<{k.c_type(x.dtype)}>", blocks(out.size, THREADS), (THREADS,),
                  (x, out, window, np.int64(out.size), np.int32(height), np.int32(width)))
         return None

@@ -22,10 +22,10 @@ EXPLICIT = ("explicit", "none")
 class _Broadcast(Op):
     """``data [...], target shape [n] (, axes mapping [rank]) -> [target shape]``.
 
-    numpy: axes are aligned at the end; explicit: axis ``i`` of the data goes to ``mapping[i]``;
-    bidirectional: as numpy, and the data's extents also widen the target's; pdpd: axes are aligned at the
-    start, and the data's extents replace the target's 1. OpenVINO writes a mapping in other modes of Broadcast-1 too,
-    where it means nothing.
+    Mode numpy aligns axes at the end; explicit (none) moves axis ``i`` of the data to ``mapping[i]``; bidirectional
+    is numpy, but the target's extents of 1 also broadcast to the data's; pdpd aligns axes at the start, and the
+    target's extents of 1 broadcast to the data's. OpenVINO also writes a mapping in other modes of Broadcast-1, where
+    it has no meaning.
     """
 
     exact = True
@@ -36,21 +36,21 @@ class _Broadcast(Op):
 
     def infer(self, x: Spec, target: Spec, mapping: Spec | None = None) -> tuple[Spec, ...]:
         check_integers(target, "the target shape")
-        mapping = self.mapped(mapping)
+        mapping = self.axes_mapping(mapping)
         if mapping is not None:
             check_integers(mapping, "the axes mapping")
         return (Spec(x.type, self.shape(x, target.ints(), length(target), mapping)),)
 
-    def mapped(self, *mapping: Any) -> Any:
-        """The axes mapping, None in modes without."""
+    def axes_mapping(self, *mapping: Any) -> Any:
+        """Return the axes mapping, or None in modes that have none."""
         return mapping[0] if mapping and self.mode in EXPLICIT else None
 
     def shape(self, x: Spec, target: Sequence[Int] | None, rank: int | None, mapping: Spec | None) -> Shape:
-        """The output's shape as far as it is known."""
+        """Return the output's shape as far as it is known."""
         grows = self.mode in ("bidirectional", "pdpd")
         known = None if mapping is None else constants(mapping)
         if target is not None and x.shape is not None and (mapping is None or known is not None):
-            return self.place(x.shape, target, known)[1]
+            return self.align_axes(x.shape, target, known)[1]
         if target is not None and not grows:
             return tuple(target)
         if self.mode == "bidirectional":
@@ -58,58 +58,58 @@ class _Broadcast(Op):
         return unknowns(rank)
 
     def evaluate(self, xp: Any, x: Any, target: Any, *others: Any) -> tuple[Any, ...]:
-        mapping = self.mapped(*others)
-        places, shape = self.place(x.shape, integers(target), None if mapping is None else integers(mapping))
-        return (xp.broadcast_to(x.reshape(_spread(x.shape, places, len(shape))), shape),)
+        mapping = self.axes_mapping(*others)
+        output_axes, shape = self.align_axes(x.shape, integers(target), None if mapping is None else integers(mapping))
+        return (xp.broadcast_to(x.reshape(_expanded_shape(x.shape, output_axes, len(shape))), shape),)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out = inputs[0], outputs[0]
-        k(np.copyto, out, self.spread(x, out, self.mapped(*inputs[2:])))
+        k(np.copyto, out, self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
         x, out = inputs[0], outputs[0]
-        k.copy(self.spread(x, out, self.mapped(*inputs[2:])), out)
+        k.copy(self.with_new_axes(x, out, self.axes_mapping(*inputs[2:])), out)
 
-    def spread(self, x: Any, out: Any, mapping: Any) -> Any:
-        """The data with axes of 1 where it has none of the output's."""
-        places, _ = self.place(x.shape, out.shape, None if mapping is None else integers(mapping))
-        return x[tuple(slice(None) if i in places else None for i in range(out.ndim))] if places else x
+    def with_new_axes(self, x: Any, out: Any, mapping: Any) -> Any:
+        """Return a view of the data with new axes of extent 1, which broadcasts to the output."""
+        output_axes, _ = self.align_axes(x.shape, out.shape, None if mapping is None else integers(mapping))
+        return x[tuple(slice(None) if i in output_axes else None for i in range(out.ndim))] if output_axes else x
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x, target, shape = inputs[0], specs[1], outputs[0].shape
-        mapping = self.mapped(*specs[2:])
+        mapping = self.axes_mapping(*specs[2:])
         known = None if mapping is None else constants(mapping)
-        wanted = None if target is None else target.ints()
-        if x is None or wanted is None or shape is None or (mapping is not None and known is None):
+        target_shape = None if target is None else target.ints()
+        if x is None or target_shape is None or shape is None or (mapping is not None and known is None):
             return None
-        places, _ = self.place(x.shape, wanted, known)
-        view = x.expand(shape, places)
+        output_axes, _ = self.align_axes(x.shape, target_shape, known)
+        view = x.expand(shape, output_axes)
         return None if view is None else [view]
 
-    def place(self, shape: Sequence[Int], target: Sequence[Int],
-              mapping: Sequence[int] | None) -> tuple[list[int], tuple[Int, ...]]:
-        """Where each axis of the data goes, and the output's shape. OpError if they do not fit."""
+    def align_axes(self, shape: Sequence[Int], target: Sequence[Int],
+                   mapping: Sequence[int] | None) -> tuple[list[int], tuple[Int, ...]]:
+        """Return the output axis of each data axis, and the output's shape. Raise OpError if they do not fit."""
         if self.mode == "bidirectional":
             out = broadcast_shapes(shape, target)
         else:
             out = tuple(target)
         if mapping is not None:
-            places = _checked(mapping, len(shape), len(out))
+            output_axes = _check_mapping(mapping, len(shape), len(out))
         elif len(shape) > len(out):
             raise OpError(f"rank {len(shape)} is over the target's {len(out)}")
         elif self.mode == "pdpd":
-            places = list(range(len(shape)))
+            output_axes = list(range(len(shape)))
             grown = [broadcast(d, out[i]) for i, d in enumerate(shape)]
             out = (*grown, *out[len(shape) :])
         else:
-            places = list(range(len(out) - len(shape), len(out)))
-        for extent, i in zip(shape, places):
+            output_axes = list(range(len(out) - len(shape), len(out)))
+        for extent, i in zip(shape, output_axes):
             onto(extent, out[i])
-        return places, out
+        return output_axes, out
 
 
-def _checked(mapping: Sequence[int], rank: int, target: int) -> list[int]:
+def _check_mapping(mapping: Sequence[int], rank: int, target: int) -> list[int]:
     if rank == 0 and len(mapping) == 1:  # a scalar may be mapped as if it had one axis
         return []
     if len(mapping) != rank:
@@ -121,22 +121,22 @@ def _checked(mapping: Sequence[int], rank: int, target: int) -> list[int]:
     return list(mapping)
 
 
-def _spread(shape: Sequence[int], places: Sequence[int], rank: int) -> list[int]:
-    """``shape`` with its extents at ``places`` of ``rank`` axes, and 1 elsewhere."""
+def _expanded_shape(shape: Sequence[int], output_axes: Sequence[int], rank: int) -> list[int]:
+    """Return a shape of ``rank`` axes with the extents of ``shape`` at ``output_axes``, and 1 elsewhere."""
     result = [1] * rank
-    for extent, i in zip(shape, places):
+    for extent, i in zip(shape, output_axes):
         result[i] = extent
     return result
 
 
-@op("Broadcast", "opset1")
+@op("Broadcast", "opset1", "movement/broadcast-1")
 class Broadcast(_Broadcast):
     __doc__ = _Broadcast.__doc__
 
     mode: Literal["numpy", "explicit", "none", "pdpd"] = "numpy"
 
 
-@op("Broadcast", "opset3")
+@op("Broadcast", "opset3", "movement/broadcast-3")
 class Broadcast3(_Broadcast):
     __doc__ = _Broadcast.__doc__
 
@@ -148,9 +148,9 @@ class Broadcast3(_Broadcast):
         return super().infer(x, target, mapping)
 
 
-@op("Tile", "opset1")
+@op("Tile", "opset1", "movement/tile-1")
 class Tile(Op):
-    """``data [...], repeats [n] ->`` data repeated along each axis; the shorter of the two is led by 1s."""
+    """``data [...], repeats [n] ->`` data repeated along each axis, with 1s before the shorter of shape and repeats."""
 
     exact = True
     supports_symbolic = True
@@ -163,7 +163,7 @@ class Tile(Op):
             return (Spec(x.type, None),)
         if times is None:
             return (Spec(x.type, unknowns(max(len(x.shape), count or 0))),)
-        shape, repeated = led(x.shape, times)
+        shape, repeated = equal_ranks(x.shape, times)
         return (Spec(x.type, tuple(d * maximum(n, 0) for d, n in zip(shape, repeated))),)
 
     def evaluate(self, xp: Any, x: Any, repeats: Any) -> tuple[Any, ...]:
@@ -186,18 +186,18 @@ class Tile(Op):
                    out.reshape([n for d, total in zip(shape, out.shape) for n in (total // d, d)]))
 
 
-def led(a: Sequence[Int], b: Sequence[Int]) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
-    """Both with as many elements, 1s in front of the shorter."""
+def equal_ranks(a: Sequence[Int], b: Sequence[Int]) -> tuple[tuple[Int, ...], tuple[Int, ...]]:
+    """Return both sequences with the same length: 1s are put before the shorter one."""
     rank = max(len(a), len(b))
     return (1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b)
 
 
-@op("Pad", "opset1")
+@op("Pad", "opset1", "movement/pad-1")
 class Pad(Op):
     """``data [...], begin [rank], end [rank] (, value) ->`` data padded at its edges; negative pads crop.
 
-    constant: ``value``, by default 0; edge: the edge's; reflect: mirrored at the edge's middle; symmetric: at
-    its border. Mirroring adds at most what there is to mirror.
+    Mode constant pads with ``value``, by default 0; edge repeats the edge element; reflect mirrors the data without
+    the edge element, symmetric with it. The mirrored modes pad at most by the elements that there are to mirror.
     """
 
     pad_mode: Literal["constant", "edge", "reflect", "symmetric"]
@@ -223,15 +223,15 @@ class Pad(Op):
         return (Spec(x.type, tuple(padded(d, b, e) for d, b, e in zip(x.shape, before, after))),)
 
     def check(self, extent: Int, begin: Int, end: Int, axis: int) -> None:
-        """OpError, now or when run, if there is too little along an axis to take the padding from."""
+        """Raise OpError, now or at run time, if an axis has too few elements to take the padding from."""
         if self.pad_mode == "edge":
             if equal(extent, 0) and not (equal(begin, 0) and equal(end, 0)):
                 raise OpError(f"axis {axis} is empty and has no edge")
         elif self.pad_mode != "constant":
-            most = extent - 1 if self.pad_mode == "reflect" else extent
+            limit = extent - 1 if self.pad_mode == "reflect" else extent
             for pad in (begin, end):
                 if not equal(pad, 0):
-                    at_most(pad, most, f"axis {axis} is padded by {{0}}, and only {{1}} can be mirrored")
+                    at_most(pad, limit, f"axis {axis} is padded by {{0}}, and only {{1}} can be mirrored")
 
     def evaluate(self, xp: Any, x: Any, begin: Any, end: Any, value: Any = None) -> tuple[Any, ...]:
         before, after = integers(begin), integers(end)
@@ -250,12 +250,12 @@ class Pad(Op):
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
-        """The data itself, if nothing is padded."""
+        """Return the data itself if nothing is padded."""
         pads = [None if s is None else s.constant for s in specs[1:3]]
         return None if any(p is None or p.any() for p in pads) or inputs[0] is None else [inputs[0]]
 
     def sources(self, extent: int, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Where each element of a padded axis comes from."""
+        """Return the source index of each element of a padded axis."""
         count = max(extent + begin + end, 0)
         i = np.arange(-begin, count - begin) if count else np.zeros(0, np.int64)
         if self.pad_mode == "edge":
@@ -281,46 +281,46 @@ class Pad(Op):
             return None
         for axis, (b, e) in enumerate(zip(before, integers(inputs[2]))):
             self.check(x.shape[axis], b, e, axis)
-        extents, begin, taken, strides = self.merged(out.shape, before, x.shape, strides_of(x))
+        extents, begin, data_extent, strides = self.merged(out.shape, before, x.shape, strides_of(x))
         axes = Axes(extents, (strides,), 2 * x.size)
         if not axes.rank:
             return NotImplemented
         missing = axes.rank - len(extents)
-        pads = np.array(axes.numbers(*(0,) * missing, *begin, *(1,) * missing, *taken))
+        pads = np.array(axes.numbers(*(0,) * missing, *begin, *(1,) * missing, *data_extent))
         value = inputs[3] if len(inputs) > 3 and self.pad_mode == "constant" else None
         k.kernel("pad.cu", f"pad<{bits(out.dtype.itemsize)}, {self.pad_mode.upper()}, {axes.index}, {axes.rank}>",
                  blocks(out.size), (THREADS,), (x, value, out, axes.packed(), pads, *axes.numbers(out.size)))
         return None
 
     def merged(self, *columns: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """(extents, pads before, the data's extents, its strides) with axes joined that need not be told apart."""
-        kept: list[tuple[int, int, int, int]] = []
-        for extent, begin, taken, stride in zip(*columns):
-            if extent == taken == 1 and begin == 0:
+        """Return (extents, pads before, data extents, data strides) with adjacent axes merged where possible."""
+        merged_axes: list[tuple[int, int, int, int]] = []
+        for extent, begin, data_extent, stride in zip(*columns):
+            if extent == data_extent == 1 and begin == 0:
                 continue
-            outer = kept[-1] if kept else None
-            whole = begin == 0 and extent == taken  # is not padded itself
-            if outer and whole and outer[3] == stride * taken and (
+            outer = merged_axes[-1] if merged_axes else None
+            whole = begin == 0 and extent == data_extent  # the axis is not padded
+            if outer and whole and outer[3] == stride * data_extent and (
                     self.pad_mode == "constant" or (outer[1] == 0 and outer[0] == outer[2])):
-                kept[-1] = (outer[0] * extent, outer[1] * extent, outer[2] * taken, stride)
+                merged_axes[-1] = (outer[0] * extent, outer[1] * extent, outer[2] * data_extent, stride)
             else:
-                kept.append((extent, begin, taken, stride))
-        return tuple(zip(*kept)) or ((), (), (), ())
+                merged_axes.append((extent, begin, data_extent, stride))
+        return tuple(zip(*merged_axes)) or ((), (), (), ())
 
 
-@op("Pad", "opset12")
+@op("Pad", "opset12", "movement/pad-12")
 class Pad12(Pad):
     __doc__ = Pad.__doc__
 
 
 def padded(extent: Int, begin: Int, end: Int) -> Int:
-    """The extent of a padded (or cropped) axis."""
+    """Return the extent of an axis after padding or cropping."""
     return maximum(begin + extent + end, 0)
 
 
 def _overlap(shape: Sequence[int], begin: Sequence[int],
              out: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of the output that the data fills, and the part of the data that it is."""
+    """Return the slices of the output that the data fill, and the slices of the data that go there."""
     target, source = [], []
     for extent, b, total in zip(shape, begin, out):
         first, last = max(b, 0), max(min(b + extent, total), 0)

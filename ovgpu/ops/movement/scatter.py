@@ -1,9 +1,9 @@
 """Ops that update elements of a tensor at given indices: the Scatter family.
 
-Updates of one element take effect in their order: of several the last one stays, and sums of floats are the same
-every time. An index below 0 counts from the end, also where the specification does not foresee it. One that is out of
-range is an error, except on a CUDA device, where indices that are computed there are not looked at before they are
-used: those out of range update nothing. (OpenVINO's CPU plugin raises past the end, or writes there.)
+Updates of one element take effect in order: the last one wins, and sums of floats are reproducible. An index below 0
+counts from the end, also where the specification does not provide for it. One that is out of range is an error. The
+exception are indices computed on a CUDA device, which are not checked: those out of range update nothing. (OpenVINO's
+CPU plugin raises for indices past the end, or writes there.)
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from ovgpu.ops.movement.indexing import check_range, from_front, readable
 from ovgpu.symbolic import Int, Spec, Sym, same
 from ovgpu.types import Type
 
-FEW = 32  # updates that a thread applies one after another before it pays to find out which ones stay
-MANY = 2**31 - 1  # updates that kernels can number
-TUPLE = 8  # indices that kernels take together
+MAX_SERIAL_UPDATES = 32  # updates that threads apply in order; for more, the last update of each index is found first
+MAX_UPDATES = 2**31 - 1  # updates that kernels can count
+MAX_TUPLE = 8  # indices in a tuple that kernels take
 
 
 class _Scatter(Op):
-    """Base: data, indices and updates are the first inputs, data's shape is the output's."""
+    """Base of scatter ops: the first inputs are data, indices and updates; the output has the shape of data."""
 
     supports_symbolic = True
 
     @property
     def rule(self) -> str:
-        """How an update and what it meets become the new element."""
+        """The reduction that combines an element with its updates."""
         return "none"
 
     @property
-    def keeps(self) -> bool:
-        """Whether the first update of an element meets what the data have there."""
+    def includes_data(self) -> bool:
+        """Return whether the first update of an element is combined with the value in the data."""
         return True
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
     def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
-        """A view of the output, the index of it that picks what each update is for, and the updates in that shape.
-        OpError if an index is out of range."""
+        """Return (view of the output, index into it, updates of the indexed shape). Raise OpError if an index is out
+        of range."""
         raise NotImplementedError
 
     def evaluate(self, xp: Any, data: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, ...]:
@@ -59,13 +59,13 @@ class _Scatter(Op):
         return (out,)
 
     def update(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> None:
-        """Applies the updates to the data, in place."""
+        """Apply the updates to ``out``, which holds the data, in place."""
         rule = self.rule
         view, where, updates = self.where(xp, out, indices, updates, *rest)
         if rule == "none":
             view[where] = updates
             return
-        if not self.keeps:
+        if not self.includes_data:
             view[where] = neutral(rule, out.dtype)
         combine = {"sum": xp.add, "mean": xp.add, "sub": xp.subtract, "prod": xp.multiply, "min": xp.minimum,
                    "max": xp.maximum}
@@ -75,7 +75,7 @@ class _Scatter(Op):
         if rule == "mean":
             count = xp.zeros(view.shape, np.int64)
             xp.add.at(count, where, 1)
-            count = xp.where(count > 0, count + int(self.keeps), 1)
+            count = xp.where(count > 0, count + int(self.includes_data), 1)
             view[...] = (view / count if out.dtype.kind == "f" else view // count).astype(out.dtype)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -90,8 +90,8 @@ class _Scatter(Op):
         return None
 
     def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
-        """Views (out, indices, updates, axis) in which every update has the indices' and updates' place, but along
-        the axis that of its index; indices of extent 1 hold for all of that axis."""
+        """Return views (out, indices, updates, axis): each update goes to its own position in ``out``, except that
+        its coordinate on ``axis`` is the index. Indices broadcast along axes of extent 1."""
         raise NotImplementedError
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -99,31 +99,31 @@ class _Scatter(Op):
         if not out.size:
             return None
         if data.data.ptr == out.data.ptr and out.data.ptr in (indices.data.ptr, updates.data.ptr):
-            return NotImplemented  # the output took over the memory of all of them
+            return NotImplemented  # the output reuses the memory of data and of another input
         indices = readable(k, indices)
         if indices is NotImplemented:
             return NotImplemented
         kind = out.dtype
-        wide = kind if self.rule == "none" else compute_dtype(Type.of(kind))
-        if wide == kind:
+        compute_type = kind if self.rule == "none" else compute_dtype(Type.of(kind))
+        if compute_type == kind:
             if data.data.ptr != out.data.ptr:
                 k.copy(data, out)
-            if self.rule == "none":  # moves bits
+            if self.rule == "none":  # moves bits only
                 out, updates = (x.view(f"u{kind.itemsize}") for x in (out, updates))
             return self.record(k, *self.lines(k, out, indices, updates, *rest)) if updates.size else None
-        # Sums of short floats are rounded once, at the end.
-        computed, added = (k.scratch(x.shape, wide) for x in (data, updates))
+        # Reductions in an upcast type are rounded once, at the end.
+        computed, added = (k.scratch(x.shape, compute_type) for x in (data, updates))
         for x, y in ((data, computed), (updates, added)):
-            if Convert(destination_type=Type.of(wide)).cuda(k, [x], [y], ()) is NotImplemented:
+            if Convert(destination_type=Type.of(compute_type)).cuda(k, [x], [y], ()) is NotImplemented:
                 return NotImplemented
         if updates.size and self.record(k, *self.lines(k, computed, indices, added, *rest)) is NotImplemented:
             return NotImplemented
         return Convert(destination_type=Type.of(kind)).cuda(k, [computed], [out], ())
 
     def record(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
-        """The launches that apply updates along an axis."""
+        """Record the launches that apply updates along ``axis``."""
         rule, kind, count = self.rule, out.dtype, updates.shape[axis]
-        if rule == "none" and indices.size == count and FEW < count <= MANY:
+        if rule == "none" and indices.size == count and MAX_SERIAL_UPDATES < count <= MAX_UPDATES:
             return self.record_last(k, out, indices, updates, axis)
         counted = k.scratch(out.shape, np.dtype(np.int32)) if rule == "mean" else None
         operands = [strides_of(x) for x in (out, indices, updates, out if counted is None else counted)]
@@ -133,19 +133,21 @@ class _Scatter(Op):
                              *((*s[:axis], *s[axis + 1 :]) for s in operands), reach=reach)
         if not axes.rank:
             return NotImplemented
-        # Threads read side by side if lines do; a few lines that lie densely are better read by warps.
-        lanes = 32 if count >= 32 and (operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
+        # A line holds the elements along ``axis``. A thread per line reads adjacent lines coalesced; lines that are
+        # contiguous, or few, are better read by a warp each.
+        threads_per_line = 32 if count >= 32 and (
+            operands[1][axis] == 1 if indices.size > count else axes.size < 32) else 1
         first = np.zeros((), kind)[()] if rule == "none" else kind.type(neutral(rule, kind))
         name = bits(kind.itemsize) if rule == "none" else k.c_type(kind)
         k.kernel("scatter.cu", f"scatter_elements<{name}, {k.c_type(indices.dtype)}, {rule.upper()}, {axes.index}, "
-                 f"{axes.rank}, {lanes}>", blocks(axes.size * lanes, THREADS), (THREADS,),
+                 f"{axes.rank}, {threads_per_line}>", blocks(axes.size * threads_per_line, THREADS), (THREADS,),
                  (out, indices, updates, counted, axes.packed(),
                   np.array(axes.numbers(length, *(s[axis] for s in operands))), *axes.numbers(axes.size, count),
-                  first, np.bool_(self.keeps)))
+                  first, np.bool_(self.includes_data)))
         return None
 
     def record_last(self, k: Any, out: Any, indices: Any, updates: Any, axis: int) -> Any:
-        """Finds the last update of every index, then writes these, all at the same time."""
+        """Record launches that find the last update of every index, then write these in parallel."""
         length, count, step = out.shape[axis], updates.shape[axis], strides_of(indices)[axis]
         last = k.scratch((length,), np.dtype(np.int32))
         for claims in (False, True):
@@ -168,7 +170,7 @@ class _Scatter(Op):
 
 
 def neutral(rule: str, dtype: np.dtype[Any]) -> Any:
-    """What an element starts from that the data's own does not count for."""
+    """Return the neutral element of reduction ``rule``, from which elements start if the data do not count."""
     if rule in ("sum", "mean", "prod"):
         return int(rule == "prod")
     if dtype.kind == "b":
@@ -179,8 +181,8 @@ def neutral(rule: str, dtype: np.dtype[Any]) -> Any:
     return limits.max if rule == "min" else limits.min
 
 
-def _joined(k: Any, x: Any, first: int, last: int) -> Any:
-    """x with axes from ``first`` to before ``last`` as one; a copy, if its layout does not allow that."""
+def _merge_axes(k: Any, x: Any, first: int, last: int) -> Any:
+    """Return ``x`` with axes from ``first`` to before ``last`` merged into one; a copy if its layout requires it."""
     if last - first != 1 and not x.flags.c_contiguous:
         dense = k.scratch(x.shape, x.dtype)
         k.copy(x, dense)
@@ -189,7 +191,7 @@ def _joined(k: Any, x: Any, first: int, last: int) -> Any:
 
 
 class _ScatterElements(_Scatter):
-    """ScatterElementsUpdate of all versions."""
+    """Base of all versions of ScatterElementsUpdate."""
 
     host_inputs = (3,)
 
@@ -210,7 +212,7 @@ class _ScatterElements(_Scatter):
         return (Spec(kind, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], axis: int) -> None:
-        """OpError, now or when run, if the indices reach past the data on another axis."""
+        """Raise OpError, now or at run time, if the indices exceed the data on another axis."""
         for i, (a, b) in enumerate(zip(indices, data)):
             if i != axis:
                 at_most(a, b, f"indices have {{0}} elements on axis {i}, data has {{1}}")
@@ -229,25 +231,25 @@ class _ScatterElements(_Scatter):
 
 
 def _inside(xp: Any, indices: Any, extent: int) -> Any:
-    """Indices counted from the front. OpError if one is out of range."""
+    """Return indices counted from the front. Raise OpError if one is out of range."""
     index, outside = from_front(xp, indices, extent)
     if outside.any():
         raise OpError(f"an index is out of range for extent {extent}")
     return index
 
 
-@op("ScatterElementsUpdate", "opset3")
+@op("ScatterElementsUpdate", "opset3", "movement/scatter-elements-update-3")
 class ScatterElementsUpdate(_ScatterElements):
     """``data, indices, updates, axis -> data`` with ``out[.., indices[i], ..] = updates[i]`` along the axis."""
 
     exact = True
 
 
-@op("ScatterElementsUpdate", "opset12")
+@op("ScatterElementsUpdate", "opset12", "movement/scatter-elements-update-12")
 class ScatterElementsUpdate12(_ScatterElements):
-    """ScatterElementsUpdate-3, in which updates of one element are reduced, with the element if ``use_init_val``.
+    """ScatterElementsUpdate-3 with a reduction of the updates of one element, and of its value if ``use_init_val``.
 
-    The mean of integers is rounded down; OpenVINO's CPU plugin cuts it off.
+    The mean of integers is rounded down; OpenVINO's CPU plugin truncates it.
     """
 
     reduction: Literal["none", "sum", "prod", "min", "max", "mean"] = "none"
@@ -258,7 +260,7 @@ class ScatterElementsUpdate12(_ScatterElements):
         return self.reduction
 
     @property
-    def keeps(self) -> bool:
+    def includes_data(self) -> bool:
         return self.use_init_val
 
     def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
@@ -267,10 +269,10 @@ class ScatterElementsUpdate12(_ScatterElements):
         return super().infer(data, indices, updates, axis)
 
 
-@op("ScatterUpdate", "opset3")
+@op("ScatterUpdate", "opset3", "movement/scatter-update-3")
 class ScatterUpdate(_Scatter):
     """``data [A.., n, B..], indices [I..], updates [A.., I.., B..], axis -> data`` with ``out[A, indices[I], B] =
-    updates[A, I, B]``: whole slices."""
+    updates[A, I, B]``, for whole slices."""
 
     exact = True
     host_inputs = (3,)
@@ -291,7 +293,7 @@ class ScatterUpdate(_Scatter):
         return (Spec(kind, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int], axis: int) -> None:
-        """OpError, now or when run, unless there is an update for everything."""
+        """Raise OpError, now or at run time, unless the updates have the shape that data and indices require."""
         for i, (a, b) in enumerate(zip(updates, (*data[:axis], *indices, *data[axis + 1 :]))):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
@@ -303,15 +305,15 @@ class ScatterUpdate(_Scatter):
     def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         axis = normalize_axis(integers(rest[0])[0], out.ndim)
         self.check(out.shape, indices.shape, updates.shape, axis)
-        indices = _joined(k, indices, 0, indices.ndim)
-        updates = _joined(k, updates, axis, axis + updates.ndim - out.ndim + 1)
+        indices = _merge_axes(k, indices, 0, indices.ndim)
+        updates = _merge_axes(k, updates, axis, axis + updates.ndim - out.ndim + 1)
         return out, indices.reshape((*(1,) * axis, -1, *(1,) * (out.ndim - axis - 1))), updates, axis
 
 
 class _ScatterND(_Scatter):
     """``data [D1 .. Dk, S..], indices [I.., k], updates [I.., S..] -> data`` with ``out[indices[I]] = updates[I]``.
 
-    Slices of the data by tuples of k indices; for a single element, updates may be of any rank.
+    Each tuple of k indices selects a slice of the data. The update of a single element may have any rank.
     """
 
     def infer(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
@@ -333,55 +335,56 @@ class _ScatterND(_Scatter):
         return (Spec(kind, data.shape),)
 
     def check(self, data: Sequence[Int], indices: Sequence[Int], updates: Sequence[Int]) -> None:
-        """OpError, now or when run, unless there is an update for every tuple."""
-        wanted = (*indices[:-1], *data[indices[-1] :])
-        if not wanted and all(isinstance(d, Sym) or d == 1 for d in updates):
+        """Raise OpError, now or at run time, unless there is an update for every tuple."""
+        required_shape = (*indices[:-1], *data[indices[-1] :])
+        if not required_shape and all(isinstance(d, Sym) or d == 1 for d in updates):
             for d in updates:
                 same(d, 1, "there are {0} updates for one element")
             return
-        if len(updates) != len(wanted):
-            raise OpError(f"updates of rank {len(updates)} are given, where {len(wanted)} is needed")
-        for i, (a, b) in enumerate(zip(updates, wanted)):
+        if len(updates) != len(required_shape):
+            raise OpError(f"updates of rank {len(updates)} are given, where {len(required_shape)} is needed")
+        for i, (a, b) in enumerate(zip(updates, required_shape)):
             same(a, b, f"updates have extent {{0}} on axis {i}, where it should be {{1}}")
 
     def where(self, xp: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any]:
         self.check(out.shape, indices.shape, updates.shape)
-        count, number = indices.shape[-1], xp.zeros(indices.shape[:-1], np.int64)
+        count, flat_index = indices.shape[-1], xp.zeros(indices.shape[:-1], np.int64)
         for i, extent in enumerate(out.shape[:count]):
-            number = number * extent + _inside(xp, indices[..., i], extent)
+            flat_index = flat_index * extent + _inside(xp, indices[..., i], extent)
         parts = out.shape[count:]
-        return out.reshape((prod(out.shape[:count]), *parts)), (number,), updates.reshape((*number.shape, *parts))
+        return (out.reshape((prod(out.shape[:count]), *parts)), (flat_index,),
+                updates.reshape((*flat_index.shape, *parts)))
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= TUPLE else NotImplemented
+        return super().cuda(k, inputs, outputs, workspace) if inputs[1].shape[-1] <= MAX_TUPLE else NotImplemented
 
     def lines(self, k: Any, out: Any, indices: Any, updates: Any, *rest: Any) -> tuple[Any, Any, Any, int]:
         self.check(out.shape, indices.shape, updates.shape)
         count = indices.shape[-1]
-        extents, places = out.shape[:count], prod(indices.shape[:-1])
-        indices = _joined(k, indices, 0, indices.ndim - 1)
+        extents, tuples = out.shape[:count], prod(indices.shape[:-1])
+        indices = _merge_axes(k, indices, 0, indices.ndim - 1)
         if count == 1:
-            number = indices
-        else:  # those of tuples out of range are out of range as well
-            number = k.scratch((places, 1), np.dtype(np.int64))
+            flat_index = indices
+        else:  # tuples out of range get an index out of range
+            flat_index = k.scratch((tuples, 1), np.dtype(np.int64))
             steps = strides_of(indices)
-            padded = np.array([*extents, *(1,) * (TUPLE - count)], np.int64)
-            k.kernel("scatter.cu", f"number_tuples<{k.c_type(indices.dtype)}>", blocks(places, THREADS), (THREADS,),
-                     (indices, number, padded, np.int64(places), np.int64(count), *map(np.int64, steps)))
-        updates = _joined(k, updates, 0, updates.ndim)
-        return out.reshape((prod(extents), -1)), number, updates.reshape((places, -1)), 0
+            padded = np.array([*extents, *(1,) * (MAX_TUPLE - count)], np.int64)
+            k.kernel("scatter.cu", f"number_tuples<{k.c_type(indices.dtype)}>", blocks(tuples, THREADS), (THREADS,),
+                     (indices, flat_index, padded, np.int64(tuples), np.int64(count), *map(np.int64, steps)))
+        updates = _merge_axes(k, updates, 0, updates.ndim)
+        return out.reshape((prod(extents), -1)), flat_index, updates.reshape((tuples, -1)), 0
 
 
-@op("ScatterNDUpdate", "opset4")
+@op("ScatterNDUpdate", "opset4", "movement/scatter-nd-update-3")
 class ScatterNDUpdate(_ScatterND):
     __doc__ = _ScatterND.__doc__
 
     exact = True
 
 
-@op("ScatterNDUpdate", "opset15")
+@op("ScatterNDUpdate", "opset15", "movement/scatter-nd-update-15")
 class ScatterNDUpdate15(_ScatterND):
-    """ScatterNDUpdate-3, in which updates of one element are reduced with it.
+    """ScatterNDUpdate-3 with a reduction of an element and its updates.
 
     For booleans sum, sub and prod are OR, XOR and AND (in OpenVINO's CPU plugin, sub is OR).
     """

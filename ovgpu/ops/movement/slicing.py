@@ -1,4 +1,4 @@
-"""Ops that take, or replace, regular parts of a tensor: Slice, SliceScatter, StridedSlice."""
+"""Ops that read or replace regular parts of a tensor: Slice, SliceScatter, StridedSlice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ovgpu.ops.base.shapes import at_most, check_integers, constants, integers, 
 from ovgpu.ops.base.view import View
 from ovgpu.symbolic import Int, Shape, Spec, Sym, apply, bounds, ceildiv, maximum, minimum, same, unknown
 
-END = 2**31 - 1  # from here on a bound means "to the end": the specification's INT_MAX, of either width
+END = 2**31 - 1  # a bound from here on means "to the end": the specification's INT_MAX, also for i64
 
 
 @dataclass(frozen=True)
 class Span:
-    """``data[start:stop:step]`` along an axis by Python's rules, or ``data[start]`` if the axis is not kept.
+    """Slice of one axis by Python's rules: ``data[start:stop:step]``, or ``data[start]`` if the axis is not kept.
 
-    None is the end where the step comes from or goes to.
+    A bound of None is the end of the axis where the step starts (``start``) or stops (``stop``).
     """
 
     start: Int | None = None
@@ -31,25 +31,25 @@ class Span:
     keep: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.step, Sym):  # in bytes it must fit into 64 bits
+        if not isinstance(self.step, Sym):  # the stride in bytes must fit into 64 bits
             object.__setattr__(self, "step", max(-END, min(self.step, END)))
 
     @property
     def index(self) -> Any:
-        """What NumPy takes it with, where all is known."""
+        """The NumPy index of a span whose bounds are known."""
         return slice(self.start, self.stop, self.step) if self.keep else self.start
 
 
-Spans = list[Span | None]  # by output axis and dropped input axis; None is a new axis
+Spans = list[Span | None]  # one for each output axis and each dropped input axis; None is a new axis
 
 
 def sliced(extent: Int, span: Span) -> tuple[Int, Int]:
-    """First index and number of elements of a span whose step is known."""
+    """Return the first index and the number of elements of a span whose step is known; OpError if it is 0."""
     if span.step == 0:
         raise OpError("a step is 0")
     if span.step > 0:
         return _sliced_forwards(extent, span)
-    # Along the reversed axis, whose index i is -1 - i, the step is positive.
+    # On the reversed axis, where index i becomes -1 - i, the step is positive.
     start, stop = (None if i is None else -1 - i for i in (span.start, span.stop))
     first, count = _sliced_forwards(extent, Span(start, stop, -span.step))
     return maximum(extent - 1 - first, 0), count
@@ -62,7 +62,7 @@ def _sliced_forwards(extent: Int, span: Span) -> tuple[Int, Int]:
     else:
         stop, before = _from_front(span.stop, extent)
         stop = stop if before else minimum(stop, extent)
-    if from_back:  # the length is stop - max(start, 0), spelled so that what cancels does
+    if from_back:  # the length is stop - max(start, 0), written so that symbols cancel
         first, count = maximum(start, 0), minimum(stop - start, stop)
     else:
         first, count = minimum(start, extent), stop - start
@@ -70,7 +70,7 @@ def _sliced_forwards(extent: Int, span: Span) -> tuple[Int, Int]:
 
 
 def _from_front(index: Int, extent: Int) -> tuple[Int, bool]:
-    """An index counted from the front; whether it came from the back, and so may still be negative."""
+    """Return an index counted from the front, and whether it came from the back and may still be negative."""
     lo, hi = bounds(index)
     if lo >= 0:
         return index, False
@@ -83,8 +83,8 @@ def _wrapped(index: Int, extent: Int) -> Int:
     return apply("select", apply("lt", index, 0), index + extent, index)
 
 
-def picked(index: Int, extent: Int) -> Int:
-    """One index of an axis, counted from the front; OpError, now or when run, if it is out of range."""
+def element_index(index: Int, extent: Int) -> Int:
+    """Return an index counted from the front. Raise OpError, now or at run time, if it is out of range."""
     lo, hi = bounds(index)
     message = f"index {'of an element' if isinstance(index, Sym) else index} is out of range for extent {{1}}"
     if hi is not None and hi < 0:
@@ -105,23 +105,23 @@ class _Slicing(Op):
 
     def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
               axes: Sequence[Int] | None = None) -> Spans:
-        """What is taken of a tensor of that rank. OpError if the inputs do not fit each other or the rank."""
+        """Return the spans of a tensor of ``rank``. Raise OpError if the inputs do not fit each other or the rank."""
         raise NotImplementedError
 
-    def shape(self, x: Spec, count: int | None, *given: Spec | None) -> Shape:
-        """The output's shape, where ``count`` axes are given."""
-        values = [None if s is None else s.ints() for s in given]
+    def shape(self, x: Spec, count: int | None, *parameters: Spec | None) -> Shape:
+        """Return the output's shape as far as it is known, for ``count`` elements of start and stop."""
+        values = [None if s is None else s.ints() for s in parameters]
         if x.shape is None:
             return None
-        if all(v is not None or s is None for v, s in zip(values, given)):
+        if all(v is not None or s is None for v, s in zip(values, parameters)):
             return extents(x.shape, self.spans(len(x.shape), *values))  # type: ignore[arg-type]
         if count is None:
             return None
         spans = self.spans(len(x.shape), [0] * count, [0] * count)
         return tuple(unknown() for span in spans if span is None or span.keep)
 
-    def evaluate(self, xp: Any, x: Any, *given: Any) -> tuple[Any, ...]:
-        spans = self.spans(x.ndim, *(None if g is None else integers(g) for g in given))  # type: ignore[arg-type]
+    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+        spans = self.spans(x.ndim, *(None if g is None else integers(g) for g in parameters))  # type: ignore[arg-type]
         extents(x.shape, spans)
         return (x[tuple(None if s is None else s.index for s in spans)],)
 
@@ -131,15 +131,15 @@ class _Slicing(Op):
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
         x = inputs[0]
-        given = [None if s is None else s.ints() for s in specs[1:]]
-        if x is None or any(v is None and s is not None for v, s in zip(given, specs[1:])):
+        parameters = [None if s is None else s.ints() for s in specs[1:]]
+        if x is None or any(v is None and s is not None for v, s in zip(parameters, specs[1:])):
             return None
-        if len(given) > 3 and any(isinstance(axis, Sym) for axis in given[3] or ()):
+        if len(parameters) > 3 and any(isinstance(axis, Sym) for axis in parameters[3] or ()):
             return None
         shape: list[Int] = []
         strides: list[Int] = []
         offset, axis = x.offset, 0
-        for span in self.spans(len(x.shape), *given):  # type: ignore[arg-type]
+        for span in self.spans(len(x.shape), *parameters):  # type: ignore[arg-type]
             if span is None:
                 shape.append(1)
                 strides.append(0)
@@ -147,7 +147,7 @@ class _Slicing(Op):
             extent, stride = x.shape[axis], x.strides[axis]
             axis += 1
             if not span.keep:
-                offset = offset + picked(span.start, extent) * stride
+                offset = offset + element_index(span.start, extent) * stride
             elif isinstance(span.step, Sym):
                 return None
             else:
@@ -159,14 +159,14 @@ class _Slicing(Op):
 
 
 def extents(shape: Sequence[Int], spans: Spans) -> tuple[Int, ...]:
-    """The extents of what the spans take."""
+    """Return the extents of the slice that ``spans`` take of a tensor of ``shape``."""
     result: list[Int] = []
     axes = iter(shape)
     for span in spans:
         if span is None:
             result.append(1)
         elif not span.keep:
-            picked(span.start, next(axes))
+            element_index(span.start, next(axes))
         elif isinstance(span.step, Sym):
             result.append(unknown(0, bounds(next(axes))[1]))
         else:
@@ -174,26 +174,26 @@ def extents(shape: Sequence[Int], spans: Spans) -> tuple[Int, ...]:
     return tuple(result)
 
 
-@op("Slice", "opset8")
+@op("Slice", "opset8", "movement/slice-8")
 class Slice(_Slicing):
     """``data, start [n], stop [n], step [n] (, axes [n]) -> data[start:stop:step]`` on those axes.
 
-    Python's rules; the axes are the first ones unless given. Bounds from 2**31 - 1 on (or its negative, going
-    backwards) mean the end.
+    Bounds follow Python's rules; the default axes are the first n. A bound from 2**31 - 1 on (or its negative, for
+    a negative step) means the end of the axis.
     """
 
     host_inputs = (1, 2, 3, 4)
 
     def infer(self, x: Spec, start: Spec, stop: Spec, step: Spec,
               axes: Spec | None = None) -> tuple[Spec, ...]:
-        given = (start, stop, step) if axes is None else (start, stop, step, axes)
-        for spec, what in zip(given, ("start", "stop", "step", "axes")):
+        parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
+        for spec, what in zip(parameters, ("start", "stop", "step", "axes")):
             check_integers(spec, what)
         if x.rank == 0:
             raise OpError("a scalar cannot be sliced")
         if (axes is not None and constants(axes) is None) or x.shape is None:
             return (Spec(x.type, unknowns(x.rank)),)
-        return (Spec(x.type, self.shape(x, min(len(x.shape), 1), *given)),)
+        return (Spec(x.type, self.shape(x, min(len(x.shape), 1), *parameters)),)
 
     def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
               axes: Sequence[Int] | None = None) -> Spans:
@@ -211,10 +211,10 @@ class Slice(_Slicing):
         return spans
 
 
-@op("SliceScatter", "opset15")
+@op("SliceScatter", "opset15", "movement/slice-scatter-15")
 class SliceScatter(Op):
-    """``data, updates, start [n], stop [n], step [n] (, axes [n]) -> data`` in which the updates have taken the place
-    of ``Slice(data, start, stop, step, axes)``, whose shape they have."""
+    """``data, updates, start [n], stop [n], step [n] (, axes [n]) ->`` data in which ``Slice(data, start, stop, step,
+    axes)`` is replaced by the updates, which have its shape."""
 
     exact = True
     supports_symbolic = True
@@ -223,60 +223,61 @@ class SliceScatter(Op):
     def infer(self, x: Spec, updates: Spec, start: Spec, stop: Spec, step: Spec,
               axes: Spec | None = None) -> tuple[Spec, ...]:
         kind = merge_types((x, updates))
-        given = (start, stop, step) if axes is None else (start, stop, step, axes)
-        (part,) = Slice().infer(x, *given)
+        parameters = (start, stop, step) if axes is None else (start, stop, step, axes)
+        (part,) = Slice().infer(x, *parameters)
         if x.rank is not None and updates.rank not in (None, x.rank):
             raise OpError(f"updates have rank {updates.rank}, data has {x.rank}")
-        known = all(spec.ints() is not None for spec in given) and step.constant is not None
+        known = all(spec.ints() is not None for spec in parameters) and step.constant is not None
         if known and part.shape is not None and updates.shape is not None:
             self.check(part.shape, updates.shape)
         return (Spec(kind, x.shape),)
 
     def check(self, part: Sequence[Int], updates: Sequence[Int]) -> None:
-        """OpError, now or when run, unless the updates fit."""
+        """Raise OpError, now or at run time, unless the updates have the shape of the slice."""
         for i, (a, b) in enumerate(zip(part, updates, strict=True)):
             same(a, b, f"the slice has {{0}} elements on axis {i}, updates have {{1}}")
 
-    def part(self, out: Any, updates: Any, *given: Any) -> Any:
-        """What of the output the updates replace."""
-        (found,) = Slice().evaluate(None, out, *given)
-        self.check(found.shape, updates.shape)
-        return found
+    def part(self, out: Any, updates: Any, *parameters: Any) -> Any:
+        """Return the view of the output that the updates replace."""
+        (target,) = Slice().evaluate(None, out, *parameters)
+        self.check(target.shape, updates.shape)
+        return target
 
-    def evaluate(self, xp: Any, x: Any, updates: Any, *given: Any) -> tuple[Any, ...]:
+    def evaluate(self, xp: Any, x: Any, updates: Any, *parameters: Any) -> tuple[Any, ...]:
         out = x.copy()
-        self.part(out, updates, *given)[...] = updates
+        self.part(out, updates, *parameters)[...] = updates
         return (out,)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
         return (0,)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, updates, *given), out = inputs, outputs[0]
+        (x, updates, *parameters), out = inputs, outputs[0]
         if not np.may_share_memory(x, out):
             k(np.copyto, out, x)
         elif np.may_share_memory(updates, out):
             return NotImplemented
-        k(np.copyto, self.part(out, updates, *given), updates)
+        k(np.copyto, self.part(out, updates, *parameters), updates)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, updates, *given), out = inputs, outputs[0]
+        (x, updates, *parameters), out = inputs, outputs[0]
         if x.data.ptr != out.data.ptr:
             k.copy(x, out)
-        elif updates.data.ptr == out.data.ptr:  # the output took over the memory of both
+        elif updates.data.ptr == out.data.ptr:  # the output reuses the memory of both inputs
             return NotImplemented
-        k.copy(updates, self.part(out, updates, *given))
+        k.copy(updates, self.part(out, updates, *parameters))
         return None
 
 
-@op("StridedSlice", "opset1")
+@op("StridedSlice", "opset1", "movement/strided-slice-1")
 class StridedSlice(_Slicing):
     """``data, begin [n], end [n] (, strides [n]) -> data[begin:end:stride, ...]`` by Python's rules.
 
-    The masks say of element ``i`` of begin, end and strides: start from (``begin_mask``) or go to
-    (``end_mask``) the end of the axis; insert an axis; take the element at begin and drop the axis; skip the
-    axes that no other element is about. An ellipsis goes before a new axis, and that before a dropped one.
+    Entry ``i`` of a mask changes element ``i`` of begin, end and strides: ``begin_mask`` and ``end_mask`` ignore that
+    bound, ``new_axis_mask`` inserts an axis, ``shrink_axis_mask`` takes the element at begin and drops the axis, and
+    ``ellipsis_mask`` skips the axes that no other element addresses. Of several, the ellipsis takes precedence, then
+    the new axis.
     """
 
     begin_mask: tuple[int, ...]
@@ -288,13 +289,13 @@ class StridedSlice(_Slicing):
     host_inputs = (1, 2, 3)
 
     def infer(self, x: Spec, begin: Spec, end: Spec, strides: Spec | None = None) -> tuple[Spec, ...]:
-        given = (begin, end) if strides is None else (begin, end, strides)
-        for spec, what in zip(given, ("begin", "end", "strides")):
+        parameters = (begin, end) if strides is None else (begin, end, strides)
+        for spec, what in zip(parameters, ("begin", "end", "strides")):
             check_integers(spec, what)
-        counts = {length(spec) for spec in given} - {None}
+        counts = {length(spec) for spec in parameters} - {None}
         if len(counts) > 1:
-            raise OpError(f"begin, end and strides have {', '.join(str(length(s)) for s in given)} elements")
-        return (Spec(x.type, self.shape(x, next(iter(counts), None), *given)),)
+            raise OpError(f"begin, end and strides have {', '.join(str(length(s)) for s in parameters)} elements")
+        return (Spec(x.type, self.shape(x, next(iter(counts), None), *parameters)),)
 
     def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
               axes: Sequence[Int] | None = None) -> Spans:
@@ -306,13 +307,13 @@ class StridedSlice(_Slicing):
                          self.ellipsis_mask))
         if len(ellipses) > 1:
             raise OpError("there is more than one ellipsis")
-        taken = count - len(inserted | ellipses)
-        if taken > rank:
-            raise OpError(f"{taken} axes are sliced of a tensor of rank {rank}")
+        addressed = count - len(inserted | ellipses)
+        if addressed > rank:
+            raise OpError(f"{addressed} axes are sliced of a tensor of rank {rank}")
         spans: Spans = []
         for i in range(count):
             if i in ellipses:
-                spans += [Span()] * (rank - taken)
+                spans += [Span()] * (rank - addressed)
             elif i in inserted:
                 spans.append(None)
             else:
@@ -320,4 +321,4 @@ class StridedSlice(_Slicing):
                 last = None if i in ends else stop[i]
                 spans.append(Span(first, last, step[i]) if i not in dropped
                              else Span(0 if first is None else first, keep=False))
-        return spans + [Span()] * (0 if ellipses else rank - taken)
+        return spans + [Span()] * (0 if ellipses else rank - addressed)

@@ -1,4 +1,4 @@
-"""Ops that move elements between channels, batches and space, by splitting axes and putting the parts elsewhere."""
+"""Ops that move elements between channels, batches and space by splitting, transposing and joining axes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ovgpu.ops.movement.replication import Pad, padded
 from ovgpu.symbolic import Int, Shape, Spec, Sym, product, same
 
 Parts = tuple[Sequence[Int], Sequence[int], tuple[Int, ...]]
-"""The extents into which axes are split, the order of these parts, and the extents into which they are joined."""
+"""(split extents, order of the parts, joined extents) of a reshape, a transposition and a second reshape."""
 
 
 def _divided(extent: Int, divisor: Int, what: str) -> Int:
-    """``extent / divisor``; OpError, now or when run, if that leaves something over."""
+    """Return ``extent / divisor``; raise OpError, now or at run time, if there is a remainder."""
     part = extent // divisor
     named = "the blocks" if isinstance(divisor, Sym) else divisor
     same(extent, part * divisor, f"{what}, {{0}}, is no multiple of {named}")
@@ -28,14 +28,14 @@ def _divided(extent: Int, divisor: Int, what: str) -> Int:
 
 
 class _Rearranging(Op):
-    """Base: ``x.reshape(split).transpose(order).reshape(joined)``, which is one strided copy, or a view."""
+    """Base of ops that compute ``x.reshape(split).transpose(order).reshape(joined)``: one strided copy, or a view."""
 
     exact = True
     supports_symbolic = True
     strided_outputs = True
 
     def parts(self, shape: Sequence[Int]) -> Parts:
-        """How x of that shape is rearranged. OpError if it cannot be."""
+        """Return how data of ``shape`` are rearranged. Raise OpError if they cannot be."""
         raise NotImplementedError
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -50,27 +50,28 @@ class _Rearranging(Op):
         return None if inputs[0] is None else [rearranged(inputs[0], self.parts(inputs[0].shape))]
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        source, target = pair(inputs[0], outputs[0], self.parts(inputs[0].shape))
+        source, target = copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape))
         k(np.copyto, target, source)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> None:
-        k.copy(*pair(inputs[0], outputs[0], self.parts(inputs[0].shape)))
+        k.copy(*copy_views(inputs[0], outputs[0], self.parts(inputs[0].shape)))
 
 
 def rearranged(x: View, parts: Parts) -> View | None:
+    """Return ``x`` rearranged as a view; None if that takes a copy."""
     split, order, joined = parts
     view = x.reshape(split)
     return None if view is None else view.permute(order).reshape(joined)
 
 
-def pair(x: Any, out: Any, parts: Parts) -> tuple[Any, Any]:
-    """Source and target of the copy, both as views whose axes are the parts."""
+def copy_views(x: Any, out: Any, parts: Parts) -> tuple[Any, Any]:
+    """Return source and target of the copy, both as views whose axes are the parts."""
     split, order, _ = parts
     return x.reshape(split).transpose(order), out.reshape([split[i] for i in order])
 
 
 class _Blocks(_Rearranging):
-    """Base of the ops between depth and space: ``block_size`` along each spatial axis."""
+    """Base of the ops between depth and space, whose blocks have ``block_size`` elements along each spatial axis."""
 
     block_size: int = 1
     mode: Literal["blocks_first", "depth_first"]
@@ -83,26 +84,27 @@ class _Blocks(_Rearranging):
         return super().infer(x)
 
 
-@op("DepthToSpace", "opset1")
+@op("DepthToSpace", "opset1", "movement/depth-to-space-1")
 class DepthToSpace(_Blocks):
-    """``[N, C, D1 .. DK] -> [N, C / b**K, D1 * b .. DK * b]``: channels become blocks of b in space.
+    """``[N, C, D1 .. DK] -> [N, C / b**K, D1 * b .. DK * b]``: channels become blocks of extent b in space.
 
-    The number of a channel is that of a place in the block and then of the new channel (blocks_first), or the reverse.
+    A channel's number combines the position in the block and the new channel, in this order for blocks_first, in
+    reverse order for depth_first.
     """
 
     def parts(self, shape: Sequence[Int]) -> Parts:
         batch, depth, *space = shape
         block, count = self.block_size, len(space)
         channels = _divided(depth, block**count, "the number of channels")
-        spread = tuple(d * block for d in space)
+        spatial = tuple(d * block for d in space)
         first = self.mode == "blocks_first"
         blocks = [1 + i if first else 2 + i for i in range(count)]
         order = [0, 1 + count if first else 1, *chain(*zip(range(2 + count, 2 + 2 * count), blocks))]
-        deep = [*[block] * count, channels] if first else [channels, *[block] * count]
-        return [batch, *deep, *space], order, (batch, channels, *spread)
+        depth_parts = [*[block] * count, channels] if first else [channels, *[block] * count]
+        return [batch, *depth_parts, *space], order, (batch, channels, *spatial)
 
 
-@op("SpaceToDepth", "opset1")
+@op("SpaceToDepth", "opset1", "movement/space-to-depth-1")
 class SpaceToDepth(_Blocks):
     """``[N, C, D1 .. DK] -> [N, C * b**K, D1 / b .. DK / b]``: the reverse of DepthToSpace."""
 
@@ -111,14 +113,14 @@ class SpaceToDepth(_Blocks):
         block, count = self.block_size, len(space)
         outer = [_divided(d, block, f"extent of axis {i}") for i, d in enumerate(space, start=2)]
         split = [batch, depth, *chain(*zip(outer, [block] * count))]
-        places, blocks = range(2, 2 + 2 * count, 2), range(3, 3 + 2 * count, 2)
-        order = [0, *blocks, 1, *places] if self.mode == "blocks_first" else [0, 1, *blocks, *places]
+        outer_axes, blocks = range(2, 2 + 2 * count, 2), range(3, 3 + 2 * count, 2)
+        order = [0, *blocks, 1, *outer_axes] if self.mode == "blocks_first" else [0, 1, *blocks, *outer_axes]
         return split, order, (batch, depth * block**count, *outer)
 
 
-@op("ShuffleChannels", "opset1")
+@op("ShuffleChannels", "opset1", "movement/shuffle-channels-1")
 class ShuffleChannels(_Rearranging):
-    """``[.., group * n, ..]`` with channel ``g * n + i`` of ``axis`` at ``i * group + g``."""
+    """``[.., group * n, ..]`` with channel ``g * n + i`` of ``axis`` moved to ``i * group + g``."""
 
     axis: int = 1
     group: int = 1
@@ -145,7 +147,7 @@ class _Batches(Op):
 
     def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
               end: Sequence[Int]) -> tuple[Int, ...]:
-        """The shape of the output."""
+        """Return the shape of the output."""
         raise NotImplementedError
 
     def infer(self, x: Spec, block: Spec, begin: Spec, end: Spec) -> tuple[Spec, ...]:
@@ -165,23 +167,23 @@ class _Batches(Op):
                 at_most(least, value, f"{what} {{1}} of axis {i} is less than {{0}}")
                 if i == 0:
                     same(value, least, f"{what} {{0}} of the batch axis is not {least}")
-        found: Shape = unknowns(rank)
+        out_shape: Shape = unknowns(rank)
         if x.shape is not None and blocks is not None and before is not None and after is not None:
-            found = self.shape(x.shape, blocks, before, after)
-        return (Spec(x.type, found),)
+            out_shape = self.shape(x.shape, blocks, before, after)
+        return (Spec(x.type, out_shape),)
 
 
-@op("BatchToSpace", "opset2")
+@op("BatchToSpace", "opset2", "movement/batch-to-space-2")
 class BatchToSpace(_Batches):
     """``data [B * b1 * .. * bN, D1 .. DN], block_shape [1, b1 .. bN], crops_begin, crops_end -> [B, D1 * b1 ..]``:
-    batches become blocks in space, of which the crops are cut off."""
+    batches become blocks in space, and the crops are then cut off."""
 
     def parts(self, shape: Sequence[Int], block: Sequence[Int]) -> Parts:
         count = len(shape) - 1
         batch = _divided(shape[0], product(block[1:]), "the number of batches")
         order = [count, *chain(*zip(range(count + 1, 2 * count + 1), range(count)))]
-        spread = tuple(d * b for d, b in zip(shape[1:], block[1:]))
-        return [*block[1:], batch, *shape[1:]], order, (batch, *spread)
+        spatial = tuple(d * b for d, b in zip(shape[1:], block[1:]))
+        return [*block[1:], batch, *shape[1:]], order, (batch, *spatial)
 
     def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
               end: Sequence[Int]) -> tuple[Int, ...]:
@@ -190,12 +192,12 @@ class BatchToSpace(_Batches):
             at_most(b + e, d, f"{{0}} elements are cropped of the {{1}} of axis {i}")
         return tuple(d - b - e for d, b, e in zip(whole, begin, end))
 
-    def evaluate(self, xp: Any, x: Any, *given: Any) -> tuple[Any, ...]:
-        block, begin, end = map(integers, given)
+    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+        block, begin, end = map(integers, parameters)
         split, order, whole = self.parts(x.shape, block)
-        kept = tuple(slice(b, d - e) for b, e, d in zip(begin, end, whole))
+        cropped = tuple(slice(b, d - e) for b, e, d in zip(begin, end, whole))
         self.shape(x.shape, block, begin, end)
-        return (x.reshape(split).transpose(order).reshape(whole)[kept],)
+        return (x.reshape(split).transpose(order).reshape(whole)[cropped],)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
@@ -213,14 +215,14 @@ class BatchToSpace(_Batches):
         block, begin, _ = map(integers, inputs[1:])
         parts = self.parts(x.shape, block)
         if parts[2] == out.shape:
-            k.copy(*pair(x, out, parts))
+            k.copy(*copy_views(x, out, parts))
         elif out.size:
             whole = k.scratch(parts[2], x.dtype)
-            k.copy(*pair(x, whole, parts))
+            k.copy(*copy_views(x, whole, parts))
             k.copy(whole[tuple(slice(b, b + d) for b, d in zip(begin, out.shape))], out)
 
 
-@op("SpaceToBatch", "opset2")
+@op("SpaceToBatch", "opset2", "movement/space-to-batch-2")
 class SpaceToBatch(_Batches):
     """``data [B, D1 .. DN], block_shape [1, b1 .. bN], pads_begin, pads_end -> [B * b1 * .. * bN, (D1 + p1) / b1 ..]``:
     the reverse of BatchToSpace, after padding with zeros."""
@@ -237,9 +239,9 @@ class SpaceToBatch(_Batches):
               end: Sequence[Int]) -> tuple[Int, ...]:
         return self.parts([padded(*each) for each in zip(shape, begin, end)], block)[2]
 
-    def evaluate(self, xp: Any, x: Any, *given: Any) -> tuple[Any, ...]:
-        block, begin, end = given
-        (x,) = PADDED.evaluate(xp, x, begin, end)
+    def evaluate(self, xp: Any, x: Any, *parameters: Any) -> tuple[Any, ...]:
+        block, begin, end = parameters
+        (x,) = ZERO_PAD.evaluate(xp, x, begin, end)
         split, order, joined = self.parts(x.shape, integers(block))
         return (x.reshape(split).transpose(order).reshape(joined),)
 
@@ -257,11 +259,11 @@ class SpaceToBatch(_Batches):
         shape = tuple(map(padded, x.shape, integers(begin), integers(end)))
         if shape != x.shape:
             whole = k.scratch(shape, x.dtype)
-            if PADDED.cuda(k, [x, begin, end], [whole], ()) is NotImplemented:
+            if ZERO_PAD.cuda(k, [x, begin, end], [whole], ()) is NotImplemented:
                 return NotImplemented
             x = whole
-        k.copy(*pair(x, out, self.parts(shape, integers(block))))
+        k.copy(*copy_views(x, out, self.parts(shape, integers(block))))
         return None
 
 
-PADDED = Pad(pad_mode="constant")
+ZERO_PAD = Pad(pad_mode="constant")

@@ -1,1 +1,1 @@
-"""Normalization: by mean and variance, by a norm, across channels."""
+"""Normalization by mean and variance, by a norm, and across channels."""

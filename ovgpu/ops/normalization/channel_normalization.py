@@ -1,4 +1,4 @@
-"""Normalisation by channel and among channels: BatchNormInference, GroupNormalization, LRN, GRN."""
+"""Normalisation per channel and across channels: BatchNormInference, GroupNormalization, LRN, GRN."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ovgpu.symbolic import Spec, same
 
 
 def by_channel(values: Array, rank: int) -> Array:
-    """[C] as it broadcasts to a tensor [N, C, ...] of that rank."""
+    """Reshape ``values`` [C] so that they broadcast to a tensor [N, C, ...] of that rank."""
     return values.reshape(-1, *(1,) * (rank - 2))
 
 
 def check_channels(x: Spec, *others: Spec) -> None:
-    """OpError unless x has channels, and the others have an element of its real type for each of them."""
+    """Raise OpError unless x [N, C, ...] has channels, and the others [C] have its real type."""
     check_real(merge_types((x, *others)))
     if x.rank is not None and x.rank < 2:
         raise OpError(f"the data must have rank 2 or more, not {x.rank}")
@@ -43,7 +43,7 @@ def check_channels(x: Spec, *others: Spec) -> None:
 
 @internal_op
 class Formula(Elementwise):
-    """What batch norms compute of each element, from tensors that broadcast to the data."""
+    """Elementwise formula of batch normalization, of tensors that broadcast to the data."""
 
     epsilon: float
 
@@ -58,17 +58,17 @@ class Formula(Elementwise):
 
 
 class BatchNorm(Op):
-    """Base: every channel of ``x [N, C, ...]`` less its mean, over its deviation, scaled and shifted; each of these
-    has shape [C]."""
+    """Base: every channel of ``x [N, C, ...]`` minus its mean, divided by its deviation, scaled by gamma and shifted by
+    beta; each of these has shape [C]."""
 
     epsilon: float
 
     strided_outputs = True
     data: ClassVar[int]
-    """Which of the inputs is x; the others are gamma, beta, mean and variance."""
+    """Index of x among the inputs; the others are gamma, beta, mean and variance, in this order."""
 
     def order(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs as x, gamma, beta, mean, variance."""
+        """Return the inputs in the order x, gamma, beta, mean, variance."""
         return [inputs[self.data], *inputs[: self.data], *inputs[self.data + 1 :]]
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
@@ -80,7 +80,7 @@ class BatchNorm(Op):
         return (Spec(merge_types(inputs), x.shape),)
 
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs in order, as they broadcast to the data."""
+        """Return the inputs in that order, reshaped so that they broadcast to the data."""
         x, *others = self.order(inputs)
         return [x, *(by_channel(values, x.ndim) for values in others)]
 
@@ -115,29 +115,29 @@ class BatchNorm(Op):
         return None
 
 
-@op("BatchNormInference", "opset1")
+@op("BatchNormInference", "opset1", "normalization/batch-norm-inference-1")
 class BatchNormInference(BatchNorm):
     """``gamma [C], beta [C], x [N, C, ...], mean [C], variance [C] ->`` x normalised by channel, scaled and shifted."""
 
     data = 2
 
 
-@op("BatchNormInference", "opset5")
+@op("BatchNormInference", "opset5", "normalization/batch-norm-inference-5")
 class BatchNormInference5(BatchNorm):
-    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as version 1, in another order."""
+    """``x [N, C, ...], gamma [C], beta [C], mean [C], variance [C] ->`` as in version 1, but in another order."""
 
     data = 0
 
 
-WORK = 1 << 16  # elements of a GroupNormalization that are worth a second worker
-OTHERS = 3  # tensors that layers after a GroupNormalization take, at most
-PART = 8192  # the least number of elements that a block is given, where one per row would leave processors idle
+PARALLEL_ELEMENTS = 1 << 16  # elements of a GroupNormalization from which on a second worker pays
+OTHERS = 3  # tensors that the epilogue of a GroupNormalization reads, at most
+MIN_PART_ELEMENTS = 8192  # of a block, at least, where one block per row would leave processors idle
 
 
-@op("GroupNormalization", "opset12")
+@op("GroupNormalization", "opset12", "normalization/group-normalization-12")
 class GroupNormalization(Op):
-    """``x [N, C, ...], scale [C], bias [C] ->`` x less its mean and over its deviation in each of ``num_groups`` groups
-    of channels of every image, times the scale and plus the bias of the channel."""
+    """``x [N, C, ...], scale [C], bias [C] ->`` x normalised by mean and deviation in each of ``num_groups`` groups of
+    channels of every image, then scaled and shifted by channel (Wu & He 2018)."""
 
     num_groups: int
     epsilon: float
@@ -155,11 +155,11 @@ class GroupNormalization(Op):
         return (Spec(merge_types((x, scale, bias)), x.shape),)
 
     def eps_is_inside(self) -> bool:
-        """Whether ``epsilon`` is added to the variance, or to its root."""
+        """Return whether ``epsilon`` is added to the variance, and not to its square root."""
         return True
 
     def rows(self, x: Array) -> Array:
-        """A row for each group of every image."""
+        """Return a view with a row for each group of every image."""
         return x.reshape(len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups)
 
     def evaluate(self, xp: Any, x: Array, scale: Array, bias: Array) -> tuple[Array, ...]:
@@ -185,18 +185,18 @@ class GroupNormalization(Op):
         shape = (len(x), self.num_groups, x.shape[1] // self.num_groups, -1)
         block = int(block_rows(self.num_groups, n))
         arrays = (self.rows(x).reshape(*shape[:2], n), self.rows(out).reshape(*shape[:2], n), out.reshape(shape))
-        work = workers(x.size >= WORK)
-        for worker, some in zip(work, shares(self.num_groups, len(work))):
-            worker(group_rows, *(a[:, some] for a in arrays), ones(n, x.dtype),
-                 workspace[0].reshape(-1, 1)[some][:block], self.epsilon, self.eps_is_inside(),
-                 *(v.reshape(*shape[1:3], 1)[some] for v in (scale, bias)))
+        work = workers(x.size >= PARALLEL_ELEMENTS)
+        for worker, groups in zip(work, shares(self.num_groups, len(work))):
+            worker(group_rows, *(a[:, groups] for a in arrays), ones(n, x.dtype),
+                   workspace[0].reshape(-1, 1)[groups][:block], self.epsilon, self.eps_is_inside(),
+                   *(v.reshape(*shape[1:3], 1)[groups] for v in (scale, bias)))
         record(k, work)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any],
              chain: Chain | None = None, others: Sequence[Array] = ()) -> Any:
-        """With a ``chain``, whose first input is the result, and ``others`` of its inputs, see
-        `GroupNormWithEpilogue`."""
+        """Record the kernels. A ``chain`` is applied to the result, its first input, and ``others``, its further ones;
+        see `GroupNormWithEpilogue`."""
         (x, scale, bias), out = inputs, outputs[0]
         rows, n = len(x) * self.num_groups, prod(x.shape[1:]) // self.num_groups
         if not launch.is_real(x) or n > launch.MAX_INDEX:
@@ -207,13 +207,13 @@ class GroupNormalization(Op):
         vector = 16 // x.itemsize
         if area % vector or x.data.ptr % 16 or out.data.ptr % 16:
             vector = 1
-        parts = max(min(2 * launch.PROCESSORS // rows, n // PART), 1)
+        parts = max(min(2 * k.multiprocessors // rows, n // MIN_PART_ELEMENTS), 1)
         length = launch.ceildiv(launch.ceildiv(n, parts), vector) * vector
         parts = launch.ceildiv(n, length)
         partial = k.scratch((rows, parts, 3), np.dtype(type(launch.real(0, x)))) if parts > 1 else None
         numbers = (np.uint32(n), np.uint32(area), np.uint32(self.num_groups), np.uint32(length),
                    launch.real(self.epsilon, x), np.bool_(self.eps_is_inside()))
-        kinds = sum(_kind(other, out) << 2 * i for i, other in enumerate(others))
+        kinds = sum(_broadcast_kind(other, out) << 2 * i for i, other in enumerate(others))
         epilogue, source = "", ""
         if chain is not None:
             dtypes = tuple([a.dtype for a in (out, *others)])
@@ -226,9 +226,9 @@ class GroupNormalization(Op):
         return None
 
 
-def _kind(other: Array, out: Array) -> int:
-    """As channel_normalization.cu numbers them: an element for each of the result, for each channel of every image, for
-    each channel, or for all."""
+def _broadcast_kind(other: Array, out: Array) -> int:
+    """Return the number by which channel_normalization.cu knows the shape of ``other``: 0 if it has an element per
+    element of the result, 1 per channel of every image, 2 per channel, 3 a single one."""
     if other.shape == out.shape:
         return 0
     if other.size == 1:
@@ -238,24 +238,24 @@ def _kind(other: Array, out: Array) -> int:
 
 def group_rows(x: Array, out: Array, channels: Array, column: Array, statistics: Array, eps: float, inside: bool,
                scale: Array, bias: Array) -> None:
-    """Normalises groups, some at a time, so that they stay in cache; for the options see `mvn_block`.
+    """Normalise groups, in blocks that stay in cache; for the options see `mvn_block`.
 
-    x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [some groups, 1]; scale,
-    bias: [G, C / G, 1].
+    x, out: [N, G, n]; channels: out as [N, G, C / G, n G / C]; column: n ones; statistics: [groups per block, 1];
+    scale, bias: [G, C / G, 1].
     """
     block = len(statistics)
     for i in range(len(x)):
         for start in range(0, x.shape[1], block):
-            some = slice(start, start + block)
-            mvn_block(call, x[i, some], out[i, some], column, statistics[: len(x[i, some])], eps, inside,
+            groups = slice(start, start + block)
+            mvn_block(call, x[i, groups], out[i, groups], column, statistics[: len(x[i, groups])], eps, inside,
                       None, None)
-            np.multiply(channels[i, some], scale[some], channels[i, some])
-            np.add(channels[i, some], bias[some], channels[i, some])
+            np.multiply(channels[i, groups], scale[groups], channels[i, groups])
+            np.add(channels[i, groups], bias[groups], channels[i, groups])
 
 
 @internal_op
 class GroupNorm(GroupNormalization):
-    """GroupNormalization with ``epsilon`` on either side of the root; what passes make of several layers."""
+    """GroupNormalization that passes make of several layers; ``inside`` adds ``epsilon`` inside the square root."""
 
     inside: bool
 
@@ -269,8 +269,8 @@ class GroupNorm(GroupNormalization):
 
 @internal_op
 class GroupNormWithEpilogue(OpWithEpilogue):
-    """A GroupNormalization on a device, whose kernel computes the layers after it. The tensors that these take have the
-    shape of the result, or its batch and channels, its channels alone, or one element."""
+    """GroupNormalization on a CUDA device whose kernel applies the elementwise layers after it. Their other inputs have
+    the shape of the result, or its batch and channels, its channels alone, or one element."""
 
     norm: GroupNormalization
 
@@ -290,12 +290,12 @@ class GroupNormWithEpilogue(OpWithEpilogue):
         return self.norm.cuda(k, given, outputs, workspace, self.fused.chain, others)
 
 
-@op("LRN", "opset1")
+@op("LRN", "opset1", "normalization/lrn-1")
 class LRN(Op):
-    """``x [...], axes [n] -> [...]``: x over ``(bias + alpha / size^n * s) ^ beta``, with s the sum of squares in the
-    region that reaches half of ``size`` to either side along the axes.
+    """``x [...], axes [n] -> [...]``: x divided by ``(bias + alpha / size^n * s) ^ beta``, where s is the sum of
+    squares in the region that reaches ``size // 2`` elements to either side along the axes.
 
-    Where the size is even, that is one more than it says. OpenVINO's plugin cuts the bias to an integer.
+    If the size is even, the region has one element more. OpenVINO's plugin truncates the bias to an integer.
     """
 
     alpha: float
@@ -314,13 +314,13 @@ class LRN(Op):
         return (Spec(x.type, x.shape),)
 
     def windows(self, x: Array, axes: Any) -> dict[int, Sliding]:
-        """The axes, with the region around each element of them."""
+        """Return the region around each element of an axis, by axis."""
         half = self.size // 2
         return {i: Sliding(x.shape[i], x.shape[i], 2 * half + 1, 1, 1, half)
                 for i in normalize_axes(integers(axes), x.ndim)}
 
     def factor(self, windows: dict[int, Sliding]) -> float:
-        """What the sum of squares is multiplied by."""
+        """Return the factor of the sum of squares."""
         return float(self.alpha / self.size ** len(windows))
 
     def evaluate(self, xp: Any, x: Array, axes: Any) -> tuple[Array, ...]:
@@ -366,9 +366,9 @@ class LRN(Op):
         return None
 
 
-@op("GRN", "opset1")
+@op("GRN", "opset1", "normalization/grn-1")
 class GRN(Op):
-    """``x [N, C, ...] ->`` x over the root of the sum of its squares in all channels, plus ``bias``."""
+    """``x [N, C, ...] ->`` x divided by ``sqrt(s + bias)``, where s is the sum of its squares over all channels."""
 
     bias: float
 
@@ -381,20 +381,20 @@ class GRN(Op):
         return (Spec(x.type, x.shape),)
 
     def norm(self) -> NormalizeL2:
-        """What computes it, given the axis."""
+        """Return the op that computes it, given the axis."""
         return NormalizeL2(eps=self.bias, eps_mode="add")
 
     def evaluate(self, xp: Any, x: Array) -> tuple[Array, ...]:
-        return self.norm().evaluate(xp, x, CHANNELS)
+        return self.norm().evaluate(xp, x, CHANNEL_AXIS)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         return self.norm().workspace(inputs, outputs)
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return self.norm().numpy(k, [*inputs, CHANNELS], outputs, workspace)
+        return self.norm().numpy(k, [*inputs, CHANNEL_AXIS], outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         return normalize(k, "L2", inputs[0], outputs[0], [1], self.bias, "INSIDE")
 
 
-CHANNELS = np.array([1])  # the axis
+CHANNEL_AXIS = np.array([1])  # as an input of NormalizeL2

@@ -1,4 +1,4 @@
-"""Normalisation over axes: MVN, NormalizeL2."""
+"""Normalisation over axes: MVN, NormalizeL2, and the layer and RMS norms that passes make."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ovgpu.types import Type
 
 
 def check_real(kind: Type) -> None:
-    """OpError unless the element type is real, or not known."""
+    """Raise OpError unless the element type is real, or not known."""
     if not (kind.is_real() or kind.is_dynamic()):
         raise OpError(f"element type {kind.get_type_name()} is not real")
 
 
 class _MVN(Op):
-    """Base: ``x [...] -> [...]``, less its mean over some axes, and divided by its deviation there."""
+    """Base: ``x [...] -> [...]`` minus its mean over some axes, divided by its standard deviation there."""
 
     normalize_variance: bool
     eps: float
@@ -34,19 +34,19 @@ class _MVN(Op):
     kind: ClassVar[Literal["MVN", "RMS"]] = "MVN"
 
     def eps_is_inside(self) -> bool:
-        """Whether ``eps`` is added to the variance, or to its root."""
+        """Return whether ``eps`` is added to the variance, and not to its square root."""
         return True
 
     def axes(self, rank: int, axes: Any) -> list[int]:
-        """The axes that are normalised over, in ascending order."""
+        """Return the axes to normalise over, in ascending order."""
         raise NotImplementedError
 
     def over(self, inputs: Sequence[Any]) -> list[int]:
-        """The axes that these arrays are normalised over."""
+        """Return the axes to normalise these inputs over."""
         return self.axes(inputs[0].ndim, inputs[1] if len(inputs) > 1 else None)
 
     def terms(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
-        """What the result is multiplied by and added to: an element per normalised one, or None."""
+        """Return the scale and the shift of the result: an element per normalised element, or None."""
         return None, None
 
     def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
@@ -81,19 +81,19 @@ class _MVN(Op):
         block = int(block_rows(count, n))
         eps = self.eps if self.normalize_variance else None
         statistics = workspace[0].reshape(-1)[:block].reshape(block, 1)
-        block_of = mvn_block if self.kind == "MVN" else rms_block
-        given = (rows, results, ones(n, x.dtype), statistics, eps, self.eps_is_inside(), *self.terms(inputs))
+        normalize_block = mvn_block if self.kind == "MVN" else rms_block
+        arguments = (rows, results, ones(n, x.dtype), statistics, eps, self.eps_is_inside(), *self.terms(inputs))
         if count <= block:
-            block_of(k, *given)
+            normalize_block(k, *arguments)
         else:
-            k(norm_rows, block_of, *given)
+            k(norm_rows, normalize_block, *arguments)
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out, over = inputs[0], outputs[0], self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
         kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
-        if not x.flags.c_contiguous and not lies_in_rows(x, over):
+        if not x.flags.c_contiguous and not has_dense_rows(x, over):
             if normalize_transposed(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
                 return None
             k.copy(x, out)
@@ -101,11 +101,11 @@ class _MVN(Op):
         return normalize(k, kind, x, out, over, self.eps, mode, *self.terms(inputs))
 
 
-EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # as normalization.cu numbers what `eps` does
+EPSILON = ("INSIDE", "OUTSIDE", "BOUND")  # uses of `eps`, as normalization.cu numbers them
 
 
-def lies_in_rows(x: Any, over: Sequence[int]) -> bool:
-    """Whether what is normalised, the last axes, lies side by side, in rows that begin at multiples of 16 bytes."""
+def has_dense_rows(x: Any, over: Sequence[int]) -> bool:
+    """Return whether ``over`` are the last axes, contiguous, in rows that begin at multiples of 16 bytes."""
     first = x.ndim - len(over)
     return (list(over) == list(range(first, x.ndim)) and x[(0,) * first].flags.c_contiguous
             and all(step % 16 == 0 for extent, step in zip(x.shape[:first], x.strides) if extent > 1))
@@ -113,106 +113,111 @@ def lies_in_rows(x: Any, over: Sequence[int]) -> bool:
 
 def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any = None,
               shift: Any = None) -> Any:
-    """Records one of normalization.cu's kernels; NotImplemented if there is none for these arrays.
+    """Record one of normalization.cu's kernels. Return NotImplemented if there is none for these arrays.
 
-    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n] for the
-    n elements along the axes ``over``, of the type of x, by which they are multiplied and to which they are added.
+    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n], of the
+    type of x, by which the n normalised elements along the axes ``over`` are multiplied and to which they are added.
     """
     if not launch.is_real(x):
         return NotImplemented
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
     inner = launch.merged([axes[i] for i in over])
-    kept = launch.merged(launch.by_stride([a for i, a in enumerate(axes) if i not in over]))
-    if not launch.fit(kept, inner):
+    outer = launch.merged(launch.by_stride([a for i, a in enumerate(axes) if i not in over]))
+    if not launch.fit(outer, inner):
         return NotImplemented
     if not x.size:
         return None
-    columns, n = launch.size(kept), launch.size(inner)
+    columns, n = launch.size(outer), launch.size(inner)
     last = list(over) == list(range(x.ndim - len(over), x.ndim))
-    rows = last and out.flags.c_contiguous and (x.flags.c_contiguous or lies_in_rows(x, over))
-    chosen = f"{k.c_type(x.dtype)}, {kind}"
+    rows = last and out.flags.c_contiguous and (x.flags.c_contiguous or has_dense_rows(x, over))
+    template_arguments = f"{k.c_type(x.dtype)}, {kind}"
     numbers = (np.uint32(columns), np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode)))
-    found = launch.registers(x, out, columns, n, scale, shift) if rows else None
+    found = launch.registers(k.multiprocessors, x, out, columns, n, scale, shift) if rows else None
     if found is not None:
         block, vector, vectors = found
-        k.kernel("normalization.cu", f"normalize_rows<{chosen}, {vector}, {vectors}>",
-                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(kept), *numbers))
+        k.kernel("normalization.cu", f"normalize_rows<{template_arguments}, {vector}, {vectors}>",
+                 (launch.ceildiv(columns, block[1]),), block, (x, out, scale, shift, launch.packed(outer), *numbers))
         return None
-    block = (1, launch.power(n, low=32)) if inner[-1][1] == 1 else launch.column_block(columns, n)
-    k.kernel("normalization.cu", f"normalize_columns<{chosen}>", (launch.ceildiv(columns, block[0]),), block,
-             (x, out, scale, shift, launch.packed(kept), launch.packed(inner), *numbers), 8 * block[0] * block[1])
+    block = (1, launch.power(n, low=32)) if inner[-1][1] == 1 else launch.column_block(k.multiprocessors, columns, n)
+    k.kernel("normalization.cu", f"normalize_columns<{template_arguments}>", (launch.ceildiv(columns, block[0]),),
+             block, (x, out, scale, shift, launch.packed(outer), launch.packed(inner), *numbers),
+             8 * block[0] * block[1])
     return None
 
 
-SHARED = 48 << 10  # bytes that a block has
+SHARED_BYTES = 48 << 10  # of shared memory per block
 
 
 def normalize_transposed(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: float, mode: str, scale: Any,
-         shift: Any) -> bool:
-    """Records the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments as those of `normalize`.
-    False if what is normalised is not the last axes, as one of them, before which neighbours lie side by side in x."""
+                         shift: Any) -> bool:
+    """Record the kernel that normalises and transposes, for CENTRE, MVN and RMS; arguments are as in `normalize`.
+
+    Return False unless ``over`` are the last axes, equivalent to a single one, and the axis before them has a unit
+    stride in x.
+    """
     first = x.ndim - len(over)
     if not over or not x.size or not launch.is_real(x) or not out.flags.c_contiguous or over[0] != first:
         return False
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
-    kept, inner = launch.merged(axes[:first]), launch.merged(axes[first:])
-    if len(inner) > 1 or kept[-1][1] != 1 or not launch.fit(kept, inner):
+    outer, inner = launch.merged(axes[:first]), launch.merged(axes[first:])
+    if len(inner) > 1 or outer[-1][1] != 1 or not launch.fit(outer, inner):
         return False
-    (n, step, _), count = inner[0], launch.size(kept)
+    (n, step, _), count = inner[0], launch.size(outer)
     size = launch.real(0, x).itemsize
-    rows = launch.power(count / (2 * launch.PROCESSORS), low=8, high=32)
-    while rows > 8 and size * (256 + (rows + 1) * n) > SHARED:
+    rows = launch.power(count / (2 * k.multiprocessors), low=8, high=32)
+    while rows > 8 and size * (256 + (rows + 1) * n) > SHARED_BYTES:
         rows //= 2
     shared = size * (256 + (rows + 1) * n)
-    if shared > SHARED:
+    if shared > SHARED_BYTES:
         return False
     k.kernel("normalization.cu", f"normalize_transposed<{k.c_type(x.dtype)}, {kind}>", (launch.ceildiv(count, rows),),
-             (rows, 256 // rows), (x, out, scale, shift, launch.packed(kept), np.int64(step), np.uint32(count),
+             (rows, 256 // rows), (x, out, scale, shift, launch.packed(outer), np.int64(step), np.uint32(count),
                                    np.uint32(n), launch.real(eps, x), np.int32(EPSILON.index(mode))), shared)
     return True
 
 
-def norm_rows(block_of: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:
-    """Normalises every row by ``block_of``, some at a time, so that they stay in cache; see `mvn_block`."""
+def norm_rows(normalize_block: Any, x: Any, out: Any, column: Any, statistics: Any, *options: Any) -> None:
+    """Normalise every row by ``normalize_block``, in blocks of rows that stay in cache; see `mvn_block`."""
     block = len(statistics)
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
-        block_of(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
+        normalize_block(call, x[rows], out[rows], column, statistics[: len(x) - start], *options)
 
 
-def mvn_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+def mvn_block(k: Any, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool, scale: Any,
               shift: Any) -> None:
-    """Normalises every row by its mean and, with ``eps``, by its deviation; ``k`` does the calls, or records them.
+    """Normalise every row by its mean and, with ``eps``, by its deviation; ``k`` makes or records the calls.
 
-    x, out: [M, N]; column: N ones; t: [M, 1]; scale, shift: [N], or None.
+    x, out: [M, N]; column: N ones; row_statistics: [M, 1], scratch; scale, shift: [N], or None.
     """
-    k(np.matmul, x, column, t)
-    k(np.divide, t, x.shape[1], t)
-    k(np.subtract, x, t, out)
-    rms_block(k, out, out, column, t, eps, inside, scale, shift)
+    k(np.matmul, x, column, row_statistics)
+    k(np.divide, row_statistics, x.shape[1], row_statistics)
+    k(np.subtract, x, row_statistics, out)
+    rms_block(k, out, out, column, row_statistics, eps, inside, scale, shift)
 
 
-def rms_block(k: Any, x: Any, out: Any, column: Any, t: Any, eps: float | None, inside: bool, scale: Any,
+def rms_block(k: Any, x: Any, out: Any, column: Any, row_statistics: Any, eps: float | None, inside: bool, scale: Any,
               shift: Any) -> None:
-    """Divides every row by the root of its mean square, with ``eps``; arguments as those of `mvn_block`."""
+    """Divide every row by the root of its mean square, with ``eps``; arguments are as in `mvn_block`."""
     if eps is not None:
-        k(np.vecdot, x, x, t[:, 0])
-        k(np.divide, t, x.shape[1], t)
+        k(np.vecdot, x, x, row_statistics[:, 0])
+        k(np.divide, row_statistics, x.shape[1], row_statistics)
         if inside:
-            k(np.add, t, eps, t)
-        k(np.sqrt, t, t)
+            k(np.add, row_statistics, eps, row_statistics)
+        k(np.sqrt, row_statistics, row_statistics)
         if not inside:
-            k(np.add, t, eps, t)
-        k(np.divide, x, t, out)
+            k(np.add, row_statistics, eps, row_statistics)
+        k(np.divide, x, row_statistics, out)
     if scale is not None:
         k(np.multiply, out, scale, out)
     if shift is not None:
         k(np.add, out, shift, out)
 
 
-@op("MVN", "opset1")
+@op("MVN", "opset1", "normalization/mvn-1")
 class MVN(_MVN):
-    """MVN-1 (opset2 has the same): over ``reduction_axes``, else all axes after the batch, or the channel."""
+    """MVN-1, also in opset2: over ``reduction_axes``; by default over all axes after the batch if ``across_channels``,
+    else after the channels."""
 
     eps: float
     normalize_variance: bool = False
@@ -231,9 +236,9 @@ class MVN(_MVN):
         return list(range(1 if self.across_channels else 2, rank))
 
 
-@op("MVN", "opset6")
+@op("MVN", "opset6", "normalization/mvn-6")
 class MVN6(_MVN):
-    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps_mode`` says on which side of the root ``eps`` is added."""
+    """MVN-6: ``x [...], axes [n] -> [...]``; ``eps`` is added to the variance or to its root, by ``eps_mode``."""
 
     eps_mode: Literal["inside_sqrt", "outside_sqrt"]
 
@@ -253,10 +258,10 @@ class MVN6(_MVN):
 
 @internal_op
 class ScaledMVN(_MVN):
-    """MVN over the last ``rank`` axes, then multiplied by a scale and added to a shift: a layer norm.
+    """MVN over the last ``rank`` axes, then a scale and a shift: layer normalization (Ba et al. 2016).
 
-    ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; either may be absent. What passes
-    make of several layers; computed in one type, and rounded once.
+    ``x [...], scale [n], shift [n] -> [...]``, for n elements along those axes; scale and shift may be absent. Passes
+    make it of several layers; it is computed in one type and rounded once.
     """
 
     rank: int
@@ -287,13 +292,13 @@ class ScaledMVN(_MVN):
         return (result if shift is None else result + shift.reshape(shape),)
 
     def plain(self, xp: Any, x: Any) -> Any:
-        """Without the scale and the shift."""
+        """Compute the norm without the scale and the shift."""
         return super().evaluate(xp, x)[0]
 
 
 @internal_op
 class ScaledRMS(ScaledMVN):
-    """Divided by the root of the mean square over the last ``rank`` axes, then as `ScaledMVN`."""
+    """RMS normalization (Zhang & Sennrich 2019) over the last ``rank`` axes, then scaled and shifted as `ScaledMVN`."""
 
     name: ClassVar[str] = "RMS"
     kind: ClassVar[Literal["MVN", "RMS"]] = "RMS"
@@ -305,12 +310,11 @@ class ScaledRMS(ScaledMVN):
         return x / (xp.sqrt(mean + self.eps) if self.inside else xp.sqrt(mean) + self.eps)
 
 
-@op("NormalizeL2", "opset1")
+@op("NormalizeL2", "opset1", "normalization/normalize-l2-1")
 class NormalizeL2(Op):
-    """``x [...], axes [n] or [] -> [...]``: divided by its Euclidean norm over the axes.
+    """``x [...], axes [n] or [] -> [...]``: x divided by its Euclidean norm over the axes.
 
-    ``eps`` is added to the sum of squares, or bounds it from below. Over no axes at all, elements other than
-    zero become 1.
+    ``eps`` is added to the sum of squares, or is its lower bound. Without any axes, elements other than zero become 1.
     """
 
     eps: float

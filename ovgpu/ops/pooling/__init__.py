@@ -1,1 +1,1 @@
-"""Pooling."""
+"""Maximum and average pooling."""

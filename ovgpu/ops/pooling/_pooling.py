@@ -1,4 +1,4 @@
-"""Windows along one axis of what is pooled: which elements each of them covers, and how NumPy folds them."""
+"""Pooling windows along one axis: the elements that each window covers, and their reduction with NumPy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from ovgpu.ops.base.launch import ceildiv
 from ovgpu.ops.base.op import Array
 
-Pass = Callable[[Array, Array], None]  # folds the windows along one axis of the first array into the second
+Pass = Callable[[Array, Array], None]  # reduces the windows along one axis of the first array into the second
 
 
 @dataclass(frozen=True)
 class Sliding:
-    """``count`` windows of ``size`` elements ``dilation`` apart, ``stride`` from window to window.
+    """Sliding windows: ``count`` windows of ``size`` elements ``dilation`` apart, ``stride`` from window to window.
 
-    The first one begins ``begin`` elements before the axis; what lies outside the axis is padding.
+    The first window begins ``begin`` elements before the axis; elements outside the axis are padding.
     """
 
     extent: int
@@ -31,35 +31,37 @@ class Sliding:
 
     @property
     def is_identity(self) -> bool:
+        """True if every element is a window of its own."""
         return self.size == self.stride == 1 and self.begin == 0 and self.count == self.extent
 
     def ends(self) -> tuple[Array, Array]:
-        """Numbers of the elements of each window, from the first one inside the axis to behind the last one."""
+        """Return for each window the indices of its first element inside the axis and of the one after its last."""
         start = np.arange(self.count) * self.stride - self.begin
         first = np.maximum(-(start // self.dilation), 0)
         return first, np.maximum(np.minimum(-((start - self.extent) // self.dilation), self.size), first)
 
     def inside(self) -> Array:
-        """How many elements each window has inside the axis."""
+        """Return the number of elements of each window inside the axis."""
         first, last = self.ends()
         return last - first
 
     def covered(self) -> list[slice]:
-        """The elements inside the axis, for each window."""
+        """Return a slice for each window: its elements inside the axis."""
         start = np.arange(self.count) * self.stride - self.begin
         first, last = self.ends()
         stop = start + np.where(last > first, (last - 1) * self.dilation + 1, first * self.dilation)
         return [slice(*ends, self.dilation) for ends in zip((start + first * self.dilation).tolist(), stop.tolist())]
 
     def places(self) -> tuple[Array, Array]:
-        """Where the elements of each window lie on the axis, [count, size], and which of them are inside."""
+        """Return the axis positions of the elements of each window (0 if outside), and a mask of the elements inside.
+        Both are [count, size]."""
         places = np.arange(self.count)[:, None] * self.stride + np.arange(self.size) * self.dilation - self.begin
         inside = (places >= 0) & (places < self.extent)
         return np.where(inside, places, 0), inside
 
     def taps(self) -> list[tuple[slice, slice]]:
-        """For each element of a window: the windows that have it inside the axis, and where it is. One that all
-        windows have comes first, if there is one."""
+        """Return for each element of a window the windows that have it inside the axis, and its positions there. An
+        element that all windows have comes first, if one exists."""
         found = []
         for tap in range(self.size):
             shift = tap * self.dilation - self.begin
@@ -71,18 +73,19 @@ class Sliding:
         return sorted(found, key=lambda tap: tap[0] != slice(0, self.count))
 
     def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
+        """Return the pass that reduces windows along ``axis`` with ``fold``, beginning with ``start`` [count]."""
         if self.count < self.size:
             return partial(fold_windows, fold, axis, start, self.covered())
         return partial(fold_taps, fold, axis, start, self.taps())
 
     def numbers(self) -> tuple[int, ...]:
-        """As `Windows` in pooling.cu has them."""
+        """Return the fields of the struct `Windows` in pooling.cu."""
         return self.extent, self.size, self.stride, self.dilation, self.begin
 
 
 @dataclass(frozen=True)
-class Even:
-    """``count`` windows that share the axis out evenly; neighbours overlap where that does not come out."""
+class Adaptive:
+    """Windows of adaptive pooling: ``count`` even parts of the axis, which overlap if the extent is no multiple."""
 
     extent: int
     count: int
@@ -112,12 +115,12 @@ class Even:
         return self.extent, self.count, 0, 1, 0
 
 
-Windows = Sliding | Even
+Windows = Sliding | Adaptive
 
 
 def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slice], source: Array,
                  target: Array) -> None:
-    """Folds window by window; an empty one gives what is in ``start`` for it."""
+    """Reduce ``source`` into ``target`` window by window; an empty window gives its element of ``start``."""
     lead = (slice(None),) * axis
     for i, window in enumerate(windows):
         into = target[(*lead, slice(i, i + 1))]
@@ -129,7 +132,8 @@ def fold_windows(fold: np.ufunc, axis: int, start: Array, windows: Sequence[slic
 
 def fold_taps(fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slice, slice]], source: Array,
               target: Array) -> None:
-    """Folds element by element of all windows at once, beginning with ``start`` unless all have the first one."""
+    """Reduce ``source`` into ``target`` one window element at a time, for all windows at once. The initial value is
+    ``start``, unless all windows have the first element."""
     lead = (slice(None),) * axis
     (windows, places), *rest = taps
     if windows == slice(0, target.shape[axis]):
@@ -143,8 +147,8 @@ def fold_taps(fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slic
 
 
 def fold_blocks(passes: Sequence[Pass], x: Array, out: Array, scratch: Sequence[Array], divisor: Any) -> None:
-    """Runs the passes one after the other over as many channels at a time as ``scratch``, what lies between them, has
-    room for; then divides by ``divisor``, unless it is None."""
+    """Run the passes in order on blocks of channels, then divide by ``divisor``, unless it is None. ``scratch`` holds
+    the results between passes; its capacity decides the number of channels per block."""
     block = min((len(s) for s in scratch), default=x.shape[1])
     for image, result in zip(x, out):
         for first in range(0, len(image), block):

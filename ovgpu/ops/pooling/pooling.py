@@ -1,4 +1,4 @@
-"""Pooling: the maximum or the mean of every window that slides over the spatial axes, or of even parts of them."""
+"""Pooling: the maximum or the mean of sliding windows over the spatial axes, or of even parts of them (adaptive)."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, nor
 from ovgpu.ops.base.storage import decoded_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
-from ovgpu.ops.base.windows import MOST_AXES, Windowed, check_number
-from ovgpu.ops.pooling._pooling import Even, Sliding, Windows, fold_blocks
+from ovgpu.ops.base.windows import MAX_AXES, Windowed, check_number
+from ovgpu.ops.pooling._pooling import Adaptive, Sliding, Windows, fold_blocks
 from ovgpu.symbolic import Int, Shape, Spec, apply, ceildiv, maximum, minimum, product
 from ovgpu.types import Type
 
 
 class _Pool(Op):
-    """Base: ``x [N, C, ...] -> [N, C, ...]``, one number of every window over one to three spatial axes."""
+    """Base: ``x [N, C, ...] -> [N, C, ...]``, one number for each window over one to three spatial axes."""
 
     strided_outputs = True
     fold: ClassVar[np.ufunc]
     fold_name: ClassVar[str]
-    """`fold` over an axis, as the array libraries call it."""
+    """The name of the array libraries' function that reduces an axis with `fold`."""
     whole: ClassVar[str]
-    """The reduction in reduction.cu that does the same over whole axes."""
+    """The reduction in reduction.cu that computes the same over whole axes."""
 
     def counts(self, x: Array, *given: Any) -> Sequence[int]:
-        """How many windows there are along each spatial axis, by the inputs."""
+        """Return the number of windows along each spatial axis, given the inputs."""
         raise NotImplementedError
 
     def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
-        """The windows along each spatial axis, by the extents of the input and of the output."""
+        """Return the windows along each spatial axis, given the extents of the input and of the output."""
         raise NotImplementedError
 
     def limits(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-        """What folds begin with, and the fold of nothing at all."""
+        """Return the initial value of reductions, and the result of an empty window."""
         return 0, 0
 
     def start(self, along: Windows, dtype: np.dtype[Any]) -> Array:
-        """What the fold of each window begins with."""
+        """Return the initial value of each window's reduction, [count]."""
         return np.where(along.inside() > 0, *self.limits(dtype)).astype(dtype)
 
     def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
-        """What the folds are divided by: a number, an array over the windows, or None."""
+        """Return the divisor of the reduced windows: a number, an array over the windows, or None."""
         return None
 
     def folded(self, xp: Any, x: Array, windows: Sequence[Windows]) -> Array:
-        """The fold of every window."""
+        """Return x reduced over every window."""
         for axis, along in enumerate(windows, start=2):
             (places, inside), start, rest = along.places(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
             start, inside = (xp.asarray(a).reshape(*shape, *rest) for a, shape in
                              ((start, (along.count, 1)), (inside, inside.shape)))
             if x.size:
-                taken = xp.where(inside, xp.take(x, xp.asarray(places), axis=axis), start)
-                x = getattr(xp, self.fold_name)(taken, axis=axis + 1)
+                gathered = xp.where(inside, xp.take(x, xp.asarray(places), axis=axis), start)
+                x = getattr(xp, self.fold_name)(gathered, axis=axis + 1)
             else:
                 x = xp.broadcast_to(start[:, 0], (*x.shape[:axis], along.count, *x.shape[axis + 1 :]))
         return x
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """What lies between passes over one axis each, for as many channels as stay in cache."""
+        """Return the buffers between the passes over one axis each, for as many channels as stay in cache."""
         x, out = inputs[0], outputs[0].shape
         assert x is not None and x.shape is not None and out is not None
         planes = [product((*out[2:i], *x.shape[i:])) for i in range(3, len(out))]
@@ -83,8 +83,8 @@ class _Pool(Op):
         between = []
         for i in axes[:-1]:
             plane = (*out.shape[2 : 3 + i], *x.shape[3 + i :])
-            room = workspace[i].size // max(prod(plane), 1)
-            between.append(workspace[i][: room * prod(plane)].reshape(room, *plane))
+            channels = workspace[i].size // max(prod(plane), 1)
+            between.append(workspace[i][: channels * prod(plane)].reshape(channels, *plane))
         divisor = self.divisor(windows, x.shape[2:])
         k(fold_blocks, passes, x, out, between, None if divisor is None else np.asarray(divisor, x.dtype))
         return None
@@ -95,32 +95,32 @@ class _Pool(Op):
             return NotImplemented
         if out.size:
             windows = self.windows(x.shape[2:], out.shape[2:])
-            if len(outputs) > 1 or not self.is_whole(windows, x) or not _whole(k, self.whole, x, out):
+            if len(outputs) > 1 or not self.is_whole(windows, x) or not _reduce_whole_axes(k, self.whole, x, out):
                 self.launch(k, x, outputs, windows)
         return None
 
     def is_whole(self, windows: Sequence[Windows], x: Array) -> bool:
-        """Whether one window covers all there is, and nothing else matters."""
+        """Return whether the result equals a reduction over all spatial axes: one window covers the data exactly."""
         return launch.is_real(x) and all(along.count == 1 and along.inside() == along.extent for along in windows)
 
     def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
-        """Launches the kernel of pooling.cu."""
+        """Record the kernel of pooling.cu."""
         raise NotImplementedError
 
 
-def _whole(k: Any, name: str, x: Any, out: Any) -> bool:
-    """Reduces all spatial axes, if reduction.cu can."""
+def _reduce_whole_axes(k: Any, name: str, x: Any, out: Any) -> bool:
+    """Record a reduction over all spatial axes. Return whether reduction.cu supports the axes."""
     axes = list(zip(x.shape, strides_of(x), strides_of(out)))
-    kept, folded = launch.merged(launch.by_stride(axes[:2])), launch.merged([(n, s, 0) for n, s, _ in axes[2:]])
-    if launch.fit(kept, folded):
-        reduction.reduce(k, f"{name}<{k.c_type(x.dtype)}>", x, out, kept, folded)
+    retained, folded = launch.merged(launch.by_stride(axes[:2])), launch.merged([(n, s, 0) for n, s, _ in axes[2:]])
+    if launch.fit(retained, folded):
+        reduction.reduce(k, f"{name}<{k.c_type(x.dtype)}>", x, out, retained, folded)
         return True
     return False
 
 
 def _structs(x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> tuple[Axes, np.ndarray[Any, Any]]:
-    """`Axes` and `Windows` as the kernels have them, of three spatial axes. An output may be None."""
-    missing = MOST_AXES - len(windows)
+    """Return the structs `Axes` and `Windows` of the kernels, padded to three spatial axes. An output may be None."""
+    missing = MAX_AXES - len(windows)
     first, steps = strides_of(x)[:2], (0,) * missing + strides_of(x)[2:]
     numbers = [(1, 1, 1, 1, 0)] * missing + [along.numbers() for along in windows]
     written = [(0,) * x.ndim if a is None else strides_of(a) for a in outputs]
@@ -132,7 +132,7 @@ def _structs(x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> tupl
 
 
 class _Max(_Pool):
-    """Maxima, of which NaN is the greatest; of nothing but padding the least finite number, as with OpenVINO."""
+    """Base: maxima. NaN is the greatest; a window of only padding gives the lowest finite number, as in OpenVINO."""
 
     fold = np.maximum
     fold_name = "max"
@@ -147,11 +147,11 @@ class _Max(_Pool):
         return (self.folded(xp, x, self.windows(x.shape[2:], self.counts(x, *given))),)
 
     def evaluate_with_indices(self, xp: Any, x: Array, *given: Any) -> tuple[Array, Array]:
-        """The maxima, and the number of the first of each in its channel; 0 for a window of nothing but padding."""
+        """Return the maxima, and the flat index of the first maximum in its channel; 0 for a window of only padding."""
         windows = self.windows(x.shape[2:], self.counts(x, *given))
         best = self.folded(xp, x, windows)
         numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-        for along in windows:  # [windows, elements], row by row
+        for along in windows:  # both become [windows so far, elements of a window], in row-major order
             (places, covers), (rows, columns) = along.places(), numbers.shape
             shape = rows * len(places), columns * places.shape[1]
             numbers = (numbers[:, None, :, None] * along.extent + places[:, None]).reshape(shape)
@@ -159,8 +159,8 @@ class _Max(_Pool):
         if not x.size:
             return best, xp.zeros(best.shape, np.int64)
         numbers = xp.asarray(numbers)
-        taken = xp.take(x.reshape(*x.shape[:2], -1), numbers, axis=2)
-        hit = xp.asarray(inside) & ((taken == best.reshape(*taken.shape[:3], 1)) | (taken != taken))
+        gathered = xp.take(x.reshape(*x.shape[:2], -1), numbers, axis=2)
+        hit = xp.asarray(inside) & ((gathered == best.reshape(*gathered.shape[:3], 1)) | (gathered != gathered))
         total = prod(x.shape[2:])
         first = xp.where(hit, numbers, total).min(axis=3).reshape(best.shape)
         return best, xp.where(first == total, 0, first)
@@ -170,24 +170,24 @@ class _Max(_Pool):
         axes, struct = _structs(x, (outputs[0], index), windows)
         kind = "int" if index is None else k.c_type(index.dtype)
         k.kernel("pooling.cu", f"max_pool<{k.c_type(x.dtype)}, {kind}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, outputs[0], index, axes.packed(2 + MOST_AXES), struct, *axes.numbers(axes.size),
+                 (THREADS,), (x, outputs[0], index, axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
                               np.float64(self.limits(decoded_dtype(x.dtype))[1]), *axes.numbers(x.shape[1]),
-                              np.int64(max(self.most(x.shape), 1))))
+                              np.int64(max(self.index_bound(x.shape), 1))))
 
-    def most(self, shape: Sequence[int]) -> int:
-        """What indices are below, for data of that shape."""
+    def index_bound(self, shape: Sequence[int]) -> int:
+        """Return the exclusive upper bound of indices for data of this shape."""
         return prod(shape[2:])
 
 
 class _Average(_Pool):
-    """Means, of integers rounded to the nearest, a half to the even one; of nothing at all, 0."""
+    """Base: means. Integer means are rounded half to even; the mean of an empty window is 0."""
 
     fold = np.add
     fold_name = "sum"
     whole = "Mean"
 
     def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
-        """How many elements every window counts for; 0: for those that it has inside."""
+        """Return the divisor that all windows share, or 0 to divide each by its number of elements inside the data."""
         return 0
 
     def divisor(self, windows: Sequence[Windows], sizes: Sequence[int]) -> Any:
@@ -210,21 +210,21 @@ class _Average(_Pool):
     def launch(self, k: Any, x: Any, outputs: Sequence[Any], windows: Sequence[Windows]) -> None:
         axes, struct = _structs(x, outputs, windows)
         k.kernel("pooling.cu", f"average_pool<{k.c_type(x.dtype)}, {axes.index}>", blocks(axes.size, THREADS),
-                 (THREADS,), (x, outputs[0], axes.packed(2 + MOST_AXES), struct, *axes.numbers(axes.size),
+                 (THREADS,), (x, outputs[0], axes.packed(2 + MAX_AXES), struct, *axes.numbers(axes.size),
                               np.int64(self.count(windows, x.shape[2:]))))
 
 
 # ---- windows of one size
 
 class _SlidingPool(Windowed, _Pool):
-    """Base: windows of size ``kernel``. Rounding up, the last ones may reach past the padding."""
+    """Base: windows of size ``kernel``. When rounding up, the last windows may reach past the padding."""
 
     kernel: tuple[int, ...]
     rounding_type: Literal["floor", "ceil", "ceil_torch"] = "floor"
 
     leading = 0
     torch: ClassVar[bool] = False
-    """Whether ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
+    """True if ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
 
     dilated: ClassVar[bool] = False
     """True for versions that have ``dilations``; the others ignore it, as OpenVINO does."""
@@ -272,11 +272,11 @@ class _SlidingPool(Windowed, _Pool):
         return [Sliding(*numbers) for numbers in zip(sizes, counts, self.kernel, strides, dilations, begin)]
 
 
-@op("MaxPool", "opset1")
+@op("MaxPool", "opset1", "pooling/max-pool-1")
 class MaxPool(_Max, _SlidingPool):
-    """``x [N, C, ...] -> [N, C, ...]``: the greatest element of every window, of any type of numbers.
+    """``x [N, C, ...] -> [N, C, ...]``: the maximum of every window, for any numeric type.
 
-    OpenVINO drops NaN, and makes the least finite number of minus infinity.
+    OpenVINO drops NaN, and turns minus infinity into the lowest finite number.
     """
 
 
@@ -291,11 +291,11 @@ class MaxPoolValues(MaxPool):
     dilated = True
 
 
-@op("MaxPool", "opset8")
+@op("MaxPool", "opset8", "pooling/max-pool-8")
 class MaxPool8(MaxPool):
-    """MaxPool-1 with dilated windows, and the indices of the elements as a second output.
+    """MaxPool-1 with dilated windows, and the indices of the maxima as a second output.
 
-    Those are numbers in the flattened data, modulo the product of the extents from ``axis`` on.
+    An index counts the elements of the flattened data, modulo the product of the extents from ``axis`` on.
     """
 
     index_element_type: Type = Type.i64
@@ -311,30 +311,30 @@ class MaxPool8(MaxPool):
     def evaluate(self, xp: Any, x: Array, *given: Any) -> tuple[Array, ...]:
         values, numbers = self.evaluate_with_indices(xp, x, *given)
         before = xp.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(self.kernel))
-        return values, (numbers + before * prod(x.shape[2:])) % max(self.most(x.shape), 1)
+        return values, (numbers + before * prod(x.shape[2:])) % max(self.index_bound(x.shape), 1)
 
-    def most(self, shape: Sequence[int]) -> int:
+    def index_bound(self, shape: Sequence[int]) -> int:
         return prod(shape[normalize_axis(self.axis, len(shape)) :])
 
     def values(self) -> Op:
-        """The op that gives the values alone."""
+        """Return the op that computes only the first output, the values."""
         given = {name: value for name, value in self.attributes().items() if name not in ("index_element_type", "axis")}
         return MaxPoolValues(**given)
 
 
-@op("MaxPool", "opset14")
+@op("MaxPool", "opset14", "pooling/max-pool-14")
 class MaxPool14(MaxPool8):
-    """MaxPool-8, which may round up as torch does."""
+    """MaxPool-8 with the rounding type ``ceil_torch``, which rounds up as torch does."""
 
     torch = True
 
 
-@op("AvgPool", "opset1")
+@op("AvgPool", "opset1", "pooling/avg-pool-1")
 class AvgPool(_Average, _SlidingPool):
-    """``x [N, C, ...] -> [N, C, ...]``: the mean of every window, of any type of numbers.
+    """``x [N, C, ...] -> [N, C, ...]``: the mean of every window, for any numeric type.
 
-    Padding counts as zeros unless ``exclude-pad``. Without any, what windows have past the end does not count. Of
-    nothing at all, the mean is 0; OpenVINO may say NaN.
+    Padding counts as zeros unless ``exclude-pad``. Without padding, elements of windows past the end do not count. The
+    mean of an empty window is 0; OpenVINO may give NaN.
     """
 
     exclude_pad: bool = True
@@ -352,24 +352,24 @@ class AvgPool(_Average, _SlidingPool):
         return prod(self.kernel) if padded and not self.exclude_pad else 0
 
 
-@op("AvgPool", "opset14")
+@op("AvgPool", "opset14", "pooling/avg-pool-14")
 class AvgPool14(AvgPool):
-    """AvgPool-1, which may round up as torch does."""
+    """AvgPool-1 with the rounding type ``ceil_torch``, which rounds up as torch does."""
 
     torch = True
 
 
-@op("AvgPool", "opset16")
+@op("AvgPool", "opset16", "pooling/avg-pool-16")
 class AvgPool16(AvgPool14):
     """AvgPool-14 with dilated windows."""
 
     dilated = True
 
 
-# ---- even parts
+# ---- even parts (adaptive pooling)
 
 class _AdaptivePool(_Pool):
-    """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, of parts that share each axis out evenly."""
+    """Base: ``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``, one number for each of the even parts of the axes."""
 
     host_inputs = (1,)
 
@@ -394,12 +394,12 @@ class _AdaptivePool(_Pool):
         return integers(given[0])
 
     def windows(self, sizes: Sequence[int], counts: Sequence[int]) -> Sequence[Windows]:
-        return [Even(*numbers) for numbers in zip(sizes, counts)]
+        return [Adaptive(*numbers) for numbers in zip(sizes, counts)]
 
 
-@op("AdaptiveAvgPool", "opset8")
+@op("AdaptiveAvgPool", "opset8", "pooling/adaptive-avg-pool-8")
 class AdaptiveAvgPool(_Average, _AdaptivePool):
-    """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of parts that share each axis out evenly.
+    """``x [N, C, ...], sizes [axes] -> [N, C, sizes...]``: the means of the even parts of each axis.
 
     Neighbouring parts overlap where the sizes do not divide the extents.
     """
@@ -407,16 +407,16 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
 
 @internal_op
 class AdaptiveMax(_Max, _AdaptivePool):
-    """AdaptiveMaxPool without the indices, where nobody asks for them."""
+    """AdaptiveMaxPool without the indices, for a model that does not use them."""
 
     name: ClassVar[str] = "AdaptiveMaxPool"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
 
 
-@op("AdaptiveMaxPool", "opset8")
+@op("AdaptiveMaxPool", "opset8", "pooling/adaptive-max-pool-8")
 class AdaptiveMaxPool(_Max, _AdaptivePool):
-    """As AdaptiveAvgPool, the maxima, and as a second output the numbers of the elements in their channels."""
+    """AdaptiveAvgPool with maxima for means. The second output has their flat indices in their channels."""
 
     index_element_type: Type = Type.i64
 
@@ -428,7 +428,7 @@ class AdaptiveMaxPool(_Max, _AdaptivePool):
         return self.evaluate_with_indices(xp, x, *given)
 
     def values(self) -> Op:
-        """The op that gives the values alone."""
+        """Return the op that computes only the first output, the values."""
         return AdaptiveMax()
 
 

@@ -1,1 +1,1 @@
-"""Recurrent cells and sequences, CTC."""
+"""Recurrent cells and sequences, and connectionist temporal classification (CTC)."""

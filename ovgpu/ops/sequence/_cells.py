@@ -1,4 +1,4 @@
-"""The maths of recurrent cells: activations, and a step of LSTM, GRU and RNN, as array code and in place."""
+"""Steps of recurrent cells (LSTM, GRU, RNN) and their activations, in array code and in place."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _hardsigmoid(x: Any, alpha: float, beta: float) -> None:
     np.clip(x, 0, 1, out=x)
 
 
-# The same, written over x.
+# name -> function of (x, alpha, beta) that overwrites x
 IN_PLACE: dict[str, Callable[[Any, float, float], None]] = {
     "sigmoid": _sigmoid, "tanh": _tanh, "relu": _relu, "hardsigmoid": _hardsigmoid,
 }
 
 
 def _product(h: Any, m: Any, out: Any) -> None:
-    """``h [N, H] @ m [H, n]``, or of h [H]. BLAS takes a few rows of a large product faster one by one."""
+    """Write ``h @ m`` to ``out``, for h [N, H] or [H] and m [H, n]. BLAS multiplies few rows faster one by one."""
     if h.ndim == 1:
         np.dot(h, m, out)
     elif 1 < len(h) <= 4 and m.size > 1 << 16:
@@ -64,10 +64,10 @@ class Recurrent(Op):
     """Base of cells and sequences: the attributes they share, and one step.
 
     A step takes ``xw`` [N, G H], the input's projection with its bias, the state, the recurrence weights
-    r [G H, H], and ``extra``: what the kind of cell needs besides. G is the number of gates.
+    r [G H, H], and ``extra``, an additional operand of some cells. G is the number of gates.
     """
 
-    hidden_size: int = 0  # the shapes say it as well, and they decide
+    hidden_size: int = 0  # ignored where the shapes determine it
     activations: tuple[str, ...] = ()
     activations_alpha: tuple[float, ...] = ()
     activations_beta: tuple[float, ...] = ()
@@ -76,29 +76,29 @@ class Recurrent(Op):
     gates: ClassVar[int]
     states: ClassVar[int] = 1
     functions: ClassVar[int]
-    """How many activations there are."""
+    """The number of activation functions."""
 
     def bias_rows(self) -> int:
-        """Rows of the bias, in hidden sizes."""
+        """Return the number of rows of the bias, in units of the hidden size."""
         return self.gates
 
     def split_bias(self, b: Any, hidden: int) -> tuple[Any, Any]:
-        """(what is added to the input's projection, ``extra``) of the bias input, which may be None."""
+        """Split the bias input, which may be None, into the bias of the input's projection and ``extra``."""
         return b, None
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
-        """The state after one step."""
+        """Return the state after one step."""
         raise NotImplementedError
 
     def stepper(self, r: Any, extra: Any, gates: Any) -> Callable[[Any, State, State], None]:
-        """`step` as a function (xw, state, new state) that writes in place; ``gates`` [N, G H] is scratch.
+        """Return `step` as a function (xw, state, new state) that writes in place; ``gates`` [N, G H] is scratch.
 
-        The new c may lie where c does. Where gates have no first axis, the others have none either.
+        The new c may share the memory of c. If gates lack the first axis, the other arrays lack it, too.
         """
         raise NotImplementedError
 
     def activation(self, i: int) -> tuple[str, float, float]:
-        """Name, alpha and beta of the i-th activation. OpError if there is none of that name."""
+        """Return name, alpha and beta of the i-th activation. Raises OpError if it is missing or unknown."""
         if i >= len(self.activations):
             raise OpError(f"{i + 1} activations are needed, not {len(self.activations)}")
         name = self.activations[i].strip().lower()
@@ -109,17 +109,18 @@ class Recurrent(Op):
                 self.activations_beta[i] if i < len(self.activations_beta) else beta)
 
     def clips(self) -> bool:
+        """Return whether ``clip`` bounds the inputs of activations."""
         return 0 < self.clip < inf
 
     def activate(self, xp: Any, i: int, x: Any, clip: bool = True) -> Any:
-        """The i-th activation of ``x``, clipped before."""
+        """Apply the i-th activation to ``x``, clipped first."""
         name, alpha, beta = self.activation(i)
         if clip and self.clips():
             x = xp.clip(x, -self.clip, self.clip)
         return ACTIVATIONS[name][2](xp, x, alpha, beta)
 
     def activator(self, i: int, clip: bool = True) -> Callable[[Any], None]:
-        """`activate` as a function that writes over its argument."""
+        """Return `activate` as a function that overwrites its argument."""
         name, alpha, beta = self.activation(i)
         apply, bound = IN_PLACE[name], self.clip if clip and self.clips() else inf
 
@@ -132,7 +133,7 @@ class Recurrent(Op):
 
 
 class LSTM(Recurrent):
-    """Gates f, i, c, o."""
+    """Base of LSTM ops, with gates f, i, c, o."""
 
     activations: tuple[str, ...] = ("sigmoid", "tanh", "tanh")
 
@@ -151,7 +152,7 @@ class LSTM(Recurrent):
         f, i, g, o = _parts(gates, 4)
         gate, candidate, output = self.activator(0), self.activator(1), self.activator(2, clip=False)
         plain = not self.clips() and [self.activation(n)[0] for n in range(3)] == ["sigmoid", "tanh", "tanh"]
-        # as sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, one tanh serves all four gates
+        # Because sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, one tanh computes all four gates.
         affine = np.array([[0.5, 0.5, 1, 0.5], [0.5, 0.5, 0, 0.5]], gates.dtype)
         scale, offset = np.repeat(affine, r.shape[1], axis=1)
 
@@ -183,7 +184,7 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gates z, r, h. ``extra`` is the recurrent bias of h [H], if ``linear_before_reset``."""
+    """Base of GRU ops, with gates z, r, h. ``extra`` is the recurrent bias of h [H], if ``linear_before_reset``."""
 
     activations: tuple[str, ...] = ("sigmoid", "tanh")
     linear_before_reset: bool = False
@@ -198,10 +199,10 @@ class GRU(Recurrent):
         return (b, None) if b is None or not self.linear_before_reset else (b[: 3 * hidden], b[3 * hidden :])
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
-        return self.updated(xp, xw, state, r, extra)
+        return self.scaled_step(xp, xw, state, r, extra)
 
-    def updated(self, xp: Any, xw: Any, state: State, r: Any, extra: Any, scale: Any = 1) -> State:
-        """`step`, with the update gate scaled."""
+    def scaled_step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any, scale: Any = 1) -> State:
+        """Compute `step` with the update gate multiplied by ``scale``."""
         (h,) = state
         hidden = h.shape[1]
         z, reset = _parts(xw[:, : 2 * hidden] + h @ r[: 2 * hidden].T, 2)
@@ -247,14 +248,14 @@ class GRU(Recurrent):
 
 
 class AUGRU(GRU):
-    """GRU whose update gate is scaled by one minus the attention, the last column of ``xw`` [N, 3 H + 1]."""
+    """Base of AUGRU ops: GRU whose update gate is scaled by ``1 - A``; A is the last column of ``xw`` [N, 3 H + 1]."""
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
-        return self.updated(xp, xw[:, :-1], state, r, extra, 1 - xw[:, -1:])
+        return self.scaled_step(xp, xw[:, :-1], state, r, extra, 1 - xw[:, -1:])
 
 
 class RNN(Recurrent):
-    """One gate."""
+    """Base of RNN ops, with one gate."""
 
     activations: tuple[str, ...] = ("tanh",)
 
@@ -277,6 +278,6 @@ class RNN(Recurrent):
 
 
 def _parts(x: Any, count: int) -> Sequence[Any]:
-    """``x`` in equal parts along its last axis; views."""
+    """Return views of ``x`` in equal parts along its last axis."""
     size = x.shape[-1] // count
     return [x[..., i * size : (i + 1) * size] for i in range(count)]

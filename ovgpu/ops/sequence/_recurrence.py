@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences on the device: how `cuda_kernels/recurrent.cu` is launched."""
+"""Launches of `cuda_kernels/recurrent.cu`: recurrent cells and sequences on the device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.sequence._cells import ACTIVATIONS, GRU, LSTM, Recurrent
 
-UNITS = 8  # hidden units of a block at most, one warp each
-REGISTERS = (2, 4, 8, 16, 32)  # per lane and gate, that rows of R take
-TOGETHER = 4  # sequences that share what is read of the weights
-DEPTH = 65535  # of a grid
+MAX_UNITS = 8  # hidden units per block, one warp each
+REGISTERS = (2, 4, 8, 16, 32)  # registers per lane and gate that may hold rows of R
+SEQUENCES_PER_BLOCK = 4  # sequences for which the weights are read once
+MAX_GRID_DEPTH = 65535  # blocks along z
 
 
 @dataclass(frozen=True)
 class Launches:
-    """How the rounds of a layer are launched: all at once by blocks that wait for each other, or one by one.
+    """Launch configuration of a layer: one cooperative launch for all rounds (``together``), or one launch per round.
 
-    ``registers`` per lane and gate hold rows of R, or none do; ``sequences`` share what is read of the weights; a
-    block has so many ``units``.
+    ``registers`` per lane and gate hold rows of R, 0 for none; a block reads the weights once for ``sequences``
+    sequences, and computes ``units`` hidden units.
     """
 
     together: bool
@@ -33,52 +33,53 @@ class Launches:
     grid: tuple[int, int, int]
 
     @staticmethod
-    def of(hidden: int, directions: int, batch: int, rounds: int, multiprocessors: int, keeps: bool,
+    def of(hidden: int, directions: int, batch: int, rounds: int, multiprocessors: int, use_registers: bool,
            together: bool = True) -> Launches:
         """Return the launches of a layer of ``rounds`` rounds.
 
-        The kernel ``keeps`` rows of R in registers if they fit. With ``together``, one cooperative launch may compute
-        all rounds.
+        With ``use_registers``, the kernel holds rows of R in registers if they fit. With ``together``, one cooperative
+        launch may compute all rounds.
         """
-        across = -(-hidden // UNITS)
-        blocks = across * directions
-        spread = max(1, multiprocessors // blocks)
+        unit_blocks = -(-hidden // MAX_UNITS)
+        blocks = unit_blocks * directions
+        depth = max(1, multiprocessors // blocks)
         registers = next((n for n in REGISTERS if n * 32 >= hidden), 0)
         several = rounds > 1 and together
-        if several and registers and keeps and blocks <= multiprocessors * resident(registers, 1):
-            return Launches(True, registers, 1, UNITS, (across, directions, min(batch, spread)))
-        sequences = TOGETHER if batch > 1 else 1
+        if several and registers and use_registers and blocks <= multiprocessors * resident(registers, 1):
+            return Launches(True, registers, 1, MAX_UNITS, (unit_blocks, directions, min(batch, depth)))
+        sequences = SEQUENCES_PER_BLOCK if batch > 1 else 1
         groups = -(-batch // sequences)
         if several and blocks <= multiprocessors * resident(0, sequences):
-            return Launches(True, 0, sequences, UNITS, (across, directions, min(groups, spread)))
-        units = UNITS
-        while units > 2 and blocks * (UNITS // units) * groups < multiprocessors:  # weights come faster to more of them
-            units //= 2
-        return Launches(False, 0, sequences, units, (-(-hidden // units), directions, min(groups, DEPTH)))
+            return Launches(True, 0, sequences, MAX_UNITS, (unit_blocks, directions, min(groups, depth)))
+        units = MAX_UNITS
+        while units > 2 and blocks * (MAX_UNITS // units) * groups < multiprocessors:
+            units //= 2  # more multiprocessors read the weights faster
+        return Launches(False, 0, sequences, units, (-(-hidden // units), directions, min(groups, MAX_GRID_DEPTH)))
 
 
 def resident(registers: int, sequences: int) -> int:
-    """Blocks that certainly run on one multiprocessor at the same time: the kernel's launch bounds say so."""
+    """Return the number of blocks that one multiprocessor can hold, as the kernel's launch bounds guarantee."""
     return 1 if registers > 4 or sequences > 1 else 2
 
 
 def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array | None, states: Sequence[Array],
            lengths: Array | None, reverses: Sequence[bool], y: Array | None, finals: Sequence[Array], *,
            attention: Array | None = None) -> Any:
-    """x [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
-    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; attention [N, T, 1] or [N, 1].
-    NotImplemented for types and layouts that the kernel does not take."""
+    """Record the launches of a layer. Return NotImplemented for types and layouts that the kernel does not support.
+
+    x is [N, T, D], or if w is None its projections [P, N, T, G H], f64 for f64 and else f32; w [P, G H, D],
+    r [P, G H, H], b [P, rows]; states and finals [N, P, H], y [N, P, T, H]; attention [N, T, 1] or [N, 1]."""
     kind = r.dtype
-    sums = kind if kind.itemsize == 8 else np.dtype(np.float32)
+    accumulator = kind if kind.itemsize == 8 else np.dtype(np.float32)
     floats = [a for a in (w, r, b, attention, *states, y, *finals) if a is not None]
     if kind.name not in ("float32", "float16", "bfloat16", "float64") or any(a.dtype != kind for a in floats):
         return NotImplemented
-    if x.dtype != (sums if w is None else kind):
+    if x.dtype != (accumulator if w is None else kind):
         return NotImplemented
     if any(a.shape[-1] > 1 and a.strides[-1] != a.dtype.itemsize for a in (x, *floats)):
         return NotImplemented
-    apart = [0 if m is None else _apart(m) for m in (w, r)]
-    if None in apart or not all(a is None or a.flags.c_contiguous for a in (b, attention, lengths)):
+    pitch = [0 if m is None else _row_pitch(m) for m in (w, r)]
+    if None in pitch or not all(a is None or a.flags.c_contiguous for a in (b, attention, lengths)):
         return NotImplemented
     batch, directions, hidden = states[0].shape
     steps = x.shape[-2]
@@ -95,31 +96,31 @@ def record(k: Any, op: Recurrent, x: Array, w: Array | None, r: Array, b: Array 
     if plan.together and not k.fits("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid,
                                     (32, plan.units)):
         plan = Launches.of(*given, together=False)
-    state, kept = (k.scratch((2, directions, batch, hidden), sums) if rounds > 1 else None for _ in range(2))
-    arrived = _counter(k) if plan.together else None
-    of_x = _strides(x, w is None, y, states, finals)
-    backwards = sum(d << i for i, d in enumerate(reverses))
+    state, carried = (k.scratch((2, directions, batch, hidden), accumulator) if rounds > 1 else None for _ in range(2))
+    barrier = _counter(k) if plan.together else None
+    stride_struct = _strides(x, w is None, y, states, finals)
+    reverse_mask = sum(d << i for i, d in enumerate(reverses))
     for first, last in [(0, rounds)] if plan.together else [(i, i + 1) for i in range(rounds)]:
-        size = np.array([batch, steps, x.shape[-1], hidden, *apart, backwards, first, last], np.int32)
+        size = np.array([batch, steps, x.shape[-1], hidden, *pitch, reverse_mask, first, last], np.int32)
         k.kernel("recurrent.cu", kernel(plan.registers, plan.sequences), plan.grid, (32, plan.units),
-                 (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, kept,
-                  arrived, of_x, _activations(op, sums), size), cooperative=plan.together)
+                 (x, w, r, b, attention, *_ends(states), lengths, y, *_ends(finals), state, carried,
+                  barrier, stride_struct, _activations(op, accumulator), size), cooperative=plan.together)
     return None
 
 
 def _ends(states: Sequence[Array]) -> tuple[Array, Array | None]:
-    """h, and c if there is one."""
+    """Return h, and c or None."""
     return states[0], states[1] if len(states) > 1 else None
 
 
-def _apart(m: Array) -> int | None:
-    """Elements from one row of m [P, rows, n] to the next; None if directions do not follow each other."""
-    apart: int = m.strides[1] // m.dtype.itemsize if m.shape[1] > 1 else m.shape[2]
-    return apart if len(m) == 1 or m.strides[0] == m.strides[1] * m.shape[1] else None
+def _row_pitch(m: Array) -> int | None:
+    """Return the row pitch of m [P, rows, n] in elements; None if the directions do not follow each other."""
+    pitch: int = m.strides[1] // m.dtype.itemsize if m.shape[1] > 1 else m.shape[2]
+    return pitch if len(m) == 1 or m.strides[0] == m.strides[1] * m.shape[1] else None
 
 
 def _counter(k: Any) -> Array:
-    """What the blocks of a launch count themselves with: zero before it, and after it again."""
+    """Return the counter of the grid barrier, which is zero before a launch and again after it."""
     counter = k.scratch((1,), np.dtype(np.uint32))
     counter.data.memset_async(0, counter.nbytes, k.stream)
     return counter
@@ -127,18 +128,18 @@ def _counter(k: Any) -> Array:
 
 def _strides(x: Array, projected: bool, y: Array | None, states: Sequence[Array],
              finals: Sequence[Array]) -> np.ndarray[Any, Any]:
-    """The struct Strides, in elements."""
+    """Return the struct `Strides` of the kernel, in elements."""
     def elements(a: Array) -> list[int]:
         return [s // a.dtype.itemsize for s in a.strides[:-1]]
 
     by_direction, by_sequence, by_step = elements(x) if projected else (0, *elements(x))
-    of_y = [0, 0, 0] if y is None else elements(y)
-    both = [s for a in (states[0], states[-1], finals[0], finals[-1]) for s in elements(a)]
-    return np.array([by_sequence, by_direction, by_step, *of_y, *both], np.int64)
+    y_strides = [0, 0, 0] if y is None else elements(y)
+    state_strides = [s for a in (states[0], states[-1], finals[0], finals[-1]) for s in elements(a)]
+    return np.array([by_sequence, by_direction, by_step, *y_strides, *state_strides], np.int64)
 
 
 def _activations(op: Recurrent, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The struct Activations."""
+    """Return the struct `Activations` of the kernel."""
     kinds = list(ACTIVATIONS)
     given = [op.activation(i) for i in range(op.functions)] + [("sigmoid", 0.0, 0.0)] * (3 - op.functions)
     names, alphas, betas = zip(*given)

@@ -1,7 +1,7 @@
 """Connectionist temporal classification: CTCGreedyDecoder, CTCGreedyDecoderSeqLen, CTCLoss.
 
-Sequences are shorter than the tensors that hold them. A length out of range is an error, except on a CUDA device, where
-it is the nearest one in range.
+Sequences may be shorter than the tensors that hold them. A length out of range is an error, except on a CUDA device,
+where it is clipped.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.symbolic import Int, Spec, same, unknown
 from ovgpu.types import Type
 
-THREADS = 256  # of a block that has a sequence
-SHARED = 48 << 10  # bytes that a block may share
+THREADS = 256  # threads per block, which decodes one sequence
+SHARED_BYTES = 48 << 10  # shared memory that a block may use
 
 
 class _Ctc(Op):
-    """Base: extents that several inputs have in common."""
+    """Base of the CTC ops: extents that several inputs share, and the blank class."""
 
     layout = "dense"
 
-    def extents(self, what: str, *shared: tuple[Spec, int]) -> Int:
-        """An extent, given the axes that have it."""
+    def extent(self, what: str, *shared: tuple[Spec, int]) -> Int:
+        """Return the extent that these axes share. Raises OpError if they differ; ``what`` names the extent."""
         known = [spec.shape[axis] for spec, axis in shared if spec.shape is not None]
         for other in known[1:]:
             same(known[0], other, f"the inputs have {{0}} and {{1}} {what}")
         return known[0] if known else unknown()
 
     def blank(self, classes: int, given: Array | None) -> int:
-        """The class that stands for nothing: the last one, unless another is given; -1 for none of them."""
+        """Return the blank class: the last one unless another is given; -1 if the given index is no class."""
         index = classes - 1 if given is None else integer(given, "blank_index")
         return index if 0 <= index < classes else -1
 
 
 class _Greedy(_Ctc):
-    """Base: the most probable class of every step, without blanks, and without repetitions if they are merged.
+    """Base of greedy decoding: the most probable class of every step, without blanks, optionally without repetitions.
 
-    Of equal classes it is the first; NaN is not probable.
+    Of equally probable classes the first wins; NaN never wins.
     """
 
     def collapse(self, xp: Any, best: Array, lengths: Array, blank: int, merges: bool) -> tuple[Array, Array]:
-        """What is left of the classes [N, T], with -1 after it, and how much."""
-        kept = (xp.arange(best.shape[1]) < lengths[:, None]) & (best != blank)
+        """Return the decoded classes [N, T], padded with -1, and their counts [N]."""
+        selected = (xp.arange(best.shape[1]) < lengths[:, None]) & (best != blank)
         if merges:
-            kept[:, 1:] &= best[:, 1:] != best[:, :-1]
-        return to_front(xp, best, kept), kept.sum(axis=1)
+            selected[:, 1:] &= best[:, 1:] != best[:, :-1]
+        return compact(xp, best, selected), selected.sum(axis=1)
 
     def record(self, k: Any, x: Array, bounds: Array, outputs: Sequence[Array], sizes: tuple[int, int], blank: int,
                merges: bool) -> Any:
-        """The launches; ``bounds`` are lengths [N] for x [N, T, C], or masks [T, N] for x [T, N, C]."""
+        """Record the launches; ``bounds`` are lengths [N] for x [N, T, C], or masks [T, N] for x [T, N, C]."""
         batch, steps = sizes
         classes, lengths = outputs
         masked = bounds.ndim == 2
@@ -68,39 +68,40 @@ class _Greedy(_Ctc):
                 k.copy(np.zeros((), lengths.dtype), lengths)
             return None
         best = k.scratch((batch * steps,), np.dtype(np.int32))
-        block = launch.row_block(batch * steps, x.shape[2])
+        block = launch.row_block(k.multiprocessors, batch * steps, x.shape[2])
         k.kernel("ctc.cu", f"best_classes<{k.c_type(x.dtype)}>", (launch.ceildiv(batch * steps, block[1]),), block,
                  (x, best, np.int32(batch * steps), np.int32(x.shape[2])))
         count = "int" if lengths is None else k.c_type(lengths.dtype)
-        pitches = (batch, 1) if masked else (1, steps)  # from step to step, from sequence to sequence
+        pitches = (batch, 1) if masked else (1, steps)  # elements from step to step, and from sequence to sequence
         k.kernel("ctc.cu", f"collapse<{k.c_type(bounds.dtype)}, {k.c_type(classes.dtype)}, {count}>", (batch,),
                  (THREADS,), (best, bounds, classes, lengths, *map(np.int32, (steps, *pitches, blank)),
                               np.bool_(merges), np.bool_(masked)))
         return None
 
 
-def to_front(xp: Any, x: Array, chosen: Array) -> Array:
-    """Every row's chosen elements, in their order, and -1 after them."""
+def compact(xp: Any, x: Array, chosen: Array) -> Array:
+    """Return the chosen elements of every row, moved to its front in order and padded with -1."""
     order = xp.argsort(~chosen, axis=1, kind="stable")
     left = xp.arange(x.shape[1]) < chosen.sum(axis=1)[:, None]
     return xp.where(left, xp.take_along_axis(x, order, axis=1), -1)
 
 
 def best_class(xp: Any, x: Array) -> Array:
+    """Return the index of the largest element along axis 2; NaN counts as minus infinity."""
     return xp.argmax(xp.where(xp.isnan(x), -np.inf, x), axis=2)
 
 
-def check_lengths(lengths: Array, most: int) -> None:
-    """OpError unless the lengths are from 0 to the most that there is room for."""
-    if ((lengths < 0) | (lengths > most)).any():
-        raise OpError(f"a length is out of range for {most} steps")
+def check_lengths(lengths: Array, max_length: int) -> None:
+    """Raise OpError unless all lengths are from 0 to ``max_length``."""
+    if ((lengths < 0) | (lengths > max_length)).any():
+        raise OpError(f"a length is out of range for {max_length} steps")
 
 
-@op("CTCGreedyDecoder", "opset1")
+@op("CTCGreedyDecoder", "opset1", "sequence/ctc-greedy-decoder-1")
 class CTCGreedyDecoder(_Greedy):
-    """``data [T, N, C], mask [T, N] -> [N, T, 1, 1]``: the classes, as floating-point numbers, with -1 after them.
+    """``data [T, N, C], mask [T, N] -> [N, T, 1, 1]``: the classes as floating-point numbers, padded with -1.
 
-    A sequence ends where its mask is 0 first; the last class is the blank one.
+    A sequence ends at the first 0 of its mask; the last class is the blank.
     """
 
     ctc_merge_repeated: bool = True
@@ -109,7 +110,7 @@ class CTCGreedyDecoder(_Greedy):
         check_reals(x, "the data", ranks=(3,))
         check_reals(mask, "the mask", ranks=(2,))
         check_classes(x)
-        steps, batch = self.extents("steps", (x, 0), (mask, 0)), self.extents("sequences", (x, 1), (mask, 1))
+        steps, batch = self.extent("steps", (x, 0), (mask, 0)), self.extent("sequences", (x, 1), (mask, 1))
         return (Spec(x.type, (batch, steps, 1, 1)),)
 
     def evaluate(self, xp: Any, x: Array, mask: Array) -> tuple[Array, ...]:
@@ -126,10 +127,10 @@ class CTCGreedyDecoder(_Greedy):
                            self.blank(x.shape[2], None), self.ctc_merge_repeated)
 
 
-@op("CTCGreedyDecoderSeqLen", "opset6")
+@op("CTCGreedyDecoderSeqLen", "opset6", "sequence/ctc-greedy-decoder-seq-len-6")
 class CTCGreedyDecoderSeqLen(_Greedy):
-    """``data [N, T, C], lengths [N], blank_index [] (optional) -> classes [N, T], lengths [N]``, with -1 after the
-    classes. By default the last class is the blank one."""
+    """``data [N, T, C], lengths [N], blank_index [] (optional) -> classes [N, T], lengths [N]``; the classes are padded
+    with -1. By default, the last class is the blank."""
 
     merge_repeated: bool = True
     classes_index_type: Type = Type.i32
@@ -148,8 +149,8 @@ class CTCGreedyDecoderSeqLen(_Greedy):
             check_numbers(blank, "blank_index", 0 if blank.rank == 0 else 1)
             if length(blank) not in (None, 1):
                 raise OpError(f"blank_index is one number, not {length(blank)}")
-        batch = self.extents("sequences", (x, 0), (lengths, 0))
-        steps = self.extents("steps", (x, 1))
+        batch = self.extent("sequences", (x, 0), (lengths, 0))
+        steps = self.extent("steps", (x, 1))
         return Spec(self.classes_index_type, (batch, steps)), Spec(self.sequence_length_type, (batch,))
 
     def evaluate(self, xp: Any, x: Array, lengths: Array, blank: Array | None = None) -> tuple[Array, ...]:
@@ -163,19 +164,20 @@ class CTCGreedyDecoderSeqLen(_Greedy):
 
 
 def check_classes(x: Spec) -> None:
+    """Raise OpError if the data [.., .., C] have no classes."""
     if x.shape is not None:
         at_most(1, x.shape[2], "there are no classes")
 
 
-@op("CTCLoss", "opset4")
+@op("CTCLoss", "opset4", "sequence/ctc-loss-4")
 class CTCLoss(_Ctc):
-    """``logits [N, T, C], logit lengths [N], labels [N, T], label lengths [N], blank_index [] (optional) -> [N]``:
-    minus the logarithm of the probability that a sequence of classes, drawn step by step, becomes the labels.
+    """``logits [N, T, C], logit lengths [N], labels [N, T], label lengths [N], blank_index [] (optional) -> [N]``: the
+    CTC loss (Graves et al. 2006), minus the log-probability that classes drawn step by step decode to the labels.
 
-    It does so when it is without blanks, and without repetitions if ``ctc_merge_repeated``. Of equal labels in a row
-    only the first one counts if ``preprocess_collapse_repeated``, of all equal ones if ``unique``. The loss is infinite
-    where it cannot be, as with labels that are no classes. OpenVINO takes flags that are
-    not given for false; its CPU plugin crashes without labels, and is wrong where repetitions leave too few steps.
+    Decoding removes blanks, and first merges repetitions if ``ctc_merge_repeated``. Of consecutive equal labels only
+    the first counts if ``preprocess_collapse_repeated``; of all equal labels only the first counts if ``unique``. The
+    loss is infinite if the labels are impossible, for example if a label is no class. OpenVINO reads absent flags as
+    false; its CPU plugin crashes without labels, and is wrong where repetitions leave too few steps.
     """
 
     preprocess_collapse_repeated: bool = False
@@ -196,8 +198,8 @@ class CTCLoss(_Ctc):
         if known is not None and x.shape is not None:
             at_most(0, known[0], "blank_index {1} is negative")
             at_most(known[0] + 1, x.shape[2], "blank_index is no class of {1}")
-        self.extents("steps", (x, 1), (labels, 1))
-        return (Spec(x.type, (self.extents("sequences", (x, 0), (x_lengths, 0), (labels, 0), (lengths, 0)),)),)
+        self.extent("steps", (x, 1), (labels, 1))
+        return (Spec(x.type, (self.extent("sequences", (x, 0), (x_lengths, 0), (labels, 0), (lengths, 0)),)),)
 
     def evaluate(self, xp: Any, x: Array, x_lengths: Array, labels: Array, lengths: Array,
                  blank: Array | None = None) -> tuple[Array, ...]:
@@ -209,7 +211,7 @@ class CTCLoss(_Ctc):
         if not batch:
             return (xp.zeros(0, x.dtype),)
         labels, lengths = self.targets(xp, labels.astype(np.int64), lengths)
-        # States: a blank, a label, a blank, a label, ..., a blank.
+        # The forward algorithm, on states that alternate: a blank, a label, a blank, a label, ..., a blank.
         count = 2 * int(lengths.max()) + 1
         states = xp.full((batch, count), self.blank(classes, blank))
         states[:, 1::2] = labels[:, : count // 2]
@@ -222,41 +224,41 @@ class CTCLoss(_Ctc):
             skips = skips & differs
         x = x - x.max(axis=2, keepdims=True)
         x = x - xp.log(xp.exp(x).sum(axis=2, keepdims=True))
-        reached = xp.full((batch, count + 2), -np.inf, x.dtype)  # two more in front, which are never reached
-        reached[:, 2] = 0
+        alpha = xp.full((batch, count + 2), -np.inf, x.dtype)  # with two unreachable states in front
+        alpha[:, 2] = 0
         for step in range(int(x_lengths.max())):
-            stays = reached[:, 2:] if self.ctc_merge_repeated else xp.where(is_label, -np.inf, reached[:, 2:])
-            ways = [stays, reached[:, 1:-1], xp.where(skips, reached[:, :-2], -np.inf)]
-            here = xp.where(known, xp.take_along_axis(x[:, step], chosen, axis=1), -np.inf)
-            now = log_sum(xp, ways) + here
-            reached[:, 2:] = xp.where(step < x_lengths[:, None], now, reached[:, 2:])
+            stays = alpha[:, 2:] if self.ctc_merge_repeated else xp.where(is_label, -np.inf, alpha[:, 2:])
+            paths = [stays, alpha[:, 1:-1], xp.where(skips, alpha[:, :-2], -np.inf)]
+            emission = xp.where(known, xp.take_along_axis(x[:, step], chosen, axis=1), -np.inf)
+            updated = log_sum_exp(xp, paths) + emission
+            alpha[:, 2:] = xp.where(step < x_lengths[:, None], updated, alpha[:, 2:])
         last = 2 * lengths[:, None] + 2
-        ends = [xp.take_along_axis(reached, last - n, axis=1)[:, 0] for n in range(2)]
-        return (-log_sum(xp, ends),)
+        ends = [xp.take_along_axis(alpha, last - n, axis=1)[:, 0] for n in range(2)]
+        return (-log_sum_exp(xp, ends),)
 
     def targets(self, xp: Any, labels: Array, lengths: Array) -> tuple[Array, Array]:
-        """The labels that count, with -1 after them, and how many."""
-        places = xp.arange(labels.shape[1])
-        kept = places < lengths[:, None]
+        """Return the labels [N, T] that count, padded with -1, and their counts [N]."""
+        positions = xp.arange(labels.shape[1])
+        selected = positions < lengths[:, None]
         if self.unique:
             equal = labels[:, :, None] == labels[:, None, :]
-            kept &= ~(equal & (places < places[:, None])).any(axis=2)
+            selected &= ~(equal & (positions < positions[:, None])).any(axis=2)
         elif self.preprocess_collapse_repeated:
-            kept[:, 1:] &= labels[:, 1:] != labels[:, :-1]
-        return to_front(xp, labels, kept), kept.sum(axis=1)
+            selected[:, 1:] &= labels[:, 1:] != labels[:, :-1]
+        return compact(xp, labels, selected), selected.sum(axis=1)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, x_lengths, labels, lengths, *rest), out = inputs, outputs[0]
         batch, steps, classes = x.shape
         wide = compute_dtype(Type.of(x.dtype))
         shared = 2 * wide.itemsize * (2 * steps + 1) + 4 * steps
-        if not launch.is_real(x) or x.size > launch.MAX_INDEX or shared > SHARED:
+        if not launch.is_real(x) or x.size > launch.MAX_INDEX or shared > SHARED_BYTES:
             return NotImplemented
         if not batch:
             return None
         kind, sums = k.c_type(x.dtype), k.scratch((batch, steps), wide)
         if x.size:
-            block = launch.row_block(batch * steps, classes)
+            block = launch.row_block(k.multiprocessors, batch * steps, classes)
             k.kernel("ctc.cu", f"log_sums<{kind}>", (launch.ceildiv(batch * steps, block[1]),), block,
                      (x, sums, np.int32(batch * steps), np.int32(classes)))
         k.kernel("ctc.cu", f"ctc_loss<{kind}, {k.c_type(lengths.dtype)}, {k.c_type(labels.dtype)}>", (batch,),
@@ -267,8 +269,8 @@ class CTCLoss(_Ctc):
         return None
 
 
-def log_sum(xp: Any, values: Sequence[Array]) -> Array:
-    """The logarithm of the sum of what the values are logarithms of."""
+def log_sum_exp(xp: Any, values: Sequence[Array]) -> Array:
+    """Return the log-sum-exp of arrays, element by element."""
     terms = xp.stack(values)
     highest = terms.max(axis=0)
     highest = xp.where(highest == -np.inf, 0, highest)

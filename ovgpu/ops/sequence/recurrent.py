@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences: LSTM, GRU, RNN. The maths of a step is in `_cells`."""
+"""Recurrent cells and sequences: LSTM, GRU, RNN. `_cells` computes a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _dim(spec: Spec | None, axis: int) -> Int | None:
 
 
 def _merge(dims: Sequence[Int | None], message: str) -> Int | None:
-    """The one extent that all these are, as far as they are known."""
+    """Return the common value of the extents that are known, or None. Raises OpError if they differ."""
     known: Int | None = None
     for dim in dims:
         known = dim if known is None else known if dim is None else same(known, dim, message)
@@ -41,11 +41,13 @@ def _check_ranks(rank: int, **inputs: Spec | None) -> None:
 
 
 class _Layer(Recurrent):
+    """Base of cells and sequences: checks of types and hidden sizes."""
+
     layout = "blas"
     strided_outputs = True
 
     def element_type(self, inputs: Sequence[Spec | None]) -> Type:
-        """The real type that all these have, after checking the activations."""
+        """Return the real type that all inputs share, after checking the activations."""
         for i in range(self.functions):
             self.activation(i)
         kind = merge_types([s for s in inputs if s is not None])
@@ -53,7 +55,7 @@ class _Layer(Recurrent):
         return kind
 
     def hidden(self, states: Sequence[Spec], w: Spec, r: Spec, b: Spec | None) -> Int:
-        """The hidden size, after checking that weights and bias have rows for all gates."""
+        """Return the hidden size, after checking that weights and bias have rows for all gates."""
         hidden = _merge([_dim(s, -1) for s in (*states, r)], SIZES)
         if hidden is None and (rows := _dim(w, -2)) is not None:
             hidden = rows // self.gates
@@ -69,7 +71,7 @@ class _Layer(Recurrent):
 class Cell(_Layer):
     """Base: ``x [N, D], states [N, H] each, W [G H, D], R [G H, H], B [rows H] or none -> states``.
 
-    All are of one real type.
+    All have the same real type.
     """
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
@@ -112,17 +114,17 @@ class Cell(_Layer):
                                   [s[:, None] for s in states], None, [False], None, [s[:, None] for s in outputs])
 
 
-@op("LSTMCell", "opset4")
+@op("LSTMCell", "opset4", "sequence/lstm-cell-1")
 class LSTMCell(LSTM, Cell):
     """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
 
 
-@op("LSTMCell", "opset1")
+@op("LSTMCell", "opset1", "sequence/lstm-cell-1")
 class LSTMCell1(LSTM, Cell):
-    """LSTMCell-1: as LSTMCell-4. The oldest form has five inputs, ``x, h, c, [W R], B`` with one matrix [4 H, D + H].
+    """LSTMCell-1, like LSTMCell-4. The oldest form has five inputs, ``x, h, c, [W R], B``, one matrix [4 H, D + H].
 
-    OpenVINO writes ``weights_format``, ``input_forget`` and peepholes P [3 H], which the specification does not know,
-    and computes without them: files that have gates in the order f, i, c, o say ``ifco``, its default.
+    OpenVINO writes ``weights_format``, ``input_forget`` and peepholes P [3 H], which are not in the specification,
+    and ignores them: files with gates in the order f, i, c, o declare the default ``ifco``.
     """
 
     weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "ifco"
@@ -144,37 +146,37 @@ class LSTMCell1(LSTM, Cell):
         return outputs
 
     def evaluate(self, xp: Any, x: Any, *others: Any) -> tuple[Any, ...]:
-        return super().evaluate(xp, x, *_separate(x, *others))
+        return super().evaluate(xp, x, *_split_weights(x, *others))
 
     def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return super().numpy(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
+        return super().numpy(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        return super().cuda(k, [inputs[0], *_separate(*inputs)], outputs, workspace)
+        return super().cuda(k, [inputs[0], *_split_weights(*inputs)], outputs, workspace)
 
 
-def _separate(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
-    """The inputs after x, without peepholes, and with W and R apart; where they are one matrix, views of it."""
+def _split_weights(x: Any, h: Any, c: Any, w: Any, r: Any, *rest: Any) -> tuple[Any, ...]:
+    """Return the inputs after x, without peepholes. With five inputs, W and R become views of the one matrix."""
     if r.ndim == 1:
         return h, c, w[:, : x.shape[1]], w[:, x.shape[1] :], r
     return h, c, w, r, *rest[:1]
 
 
-@op("GRUCell", "opset3")
+@op("GRUCell", "opset3", "sequence/gru-cell-3")
 class GRUCell(GRU, Cell):
     """GRUCell-3: ``x, h, W, R, B -> h`` with gates in the order z, r, h.
 
-    With ``linear_before_reset`` the bias has four rows, the fourth that of the recurrent part of h.
+    With ``linear_before_reset``, the bias has a fourth row, for the recurrent part of h.
     """
 
 
-@op("RNNCell", "opset0")
+@op("RNNCell", "opset0", "sequence/rnn-cell-3")
 class RNNCell(RNN, Cell):
-    """RNNCell-3: ``x, h, W, R, B -> h``. IR files know it in all opsets."""
+    """RNNCell-3: ``x, h, W, R, B -> h``. IR files may declare it in any opset."""
 
 
 def _check_attention(op: AUGRU, attention: Spec, dims: Sequence[Int | None]) -> None:
-    """OpError unless the attention has one number for each step, and the attributes are those that OpenVINO allows."""
+    """Raise OpError unless the attention has one number per step and OpenVINO allows the attributes."""
     if op.clips() or op.linear_before_reset or [op.activation(i)[0] for i in (0, 1)] != ["sigmoid", "tanh"]:
         raise OpError("clip, linear_before_reset and other activations than sigmoid, tanh are not allowed")
     _check_ranks(len(dims) + 1, A=attention)
@@ -183,7 +185,7 @@ def _check_attention(op: AUGRU, attention: Spec, dims: Sequence[Int | None]) -> 
     _merge([1, _dim(attention, -1)], "A has {1} columns instead of {0}")
 
 
-@op("AUGRUCell", "ie_internal_opset")
+@op("AUGRUCell", "ie_internal_opset", "internal/augru-cell")
 class AUGRUCell(AUGRU, Cell):
     """``x, h, W, R, B, A [N, 1] -> h``: GRUCell-3 whose update gate is scaled by ``1 - A``."""
 
@@ -210,15 +212,15 @@ class SequenceOfCells(_Layer):
     """Base: ``x [N, T, D], states [N, P, H] each, lengths [N] or none, W [P, G H, D], R [P, G H, H], B [P, rows H]
     or none -> y [N, P, T, H], states``. P is 2 if bidirectional, else 1.
 
-    Of each sequence the first ``lengths`` steps count, in reverse beginning with the last of them; y is zero
-    past them, the final states are those after them, and zero if there are none. Without lengths all steps count,
-    and without steps the final states are the initial ones.
+    The first ``lengths`` steps of each sequence count; the reverse direction begins with the last of them. y is zero
+    past them, and the final states are the states after them, or zero for length 0. Without lengths, all steps count;
+    without steps, the final states are then the initial states.
     """
 
     direction: Literal["forward", "reverse", "bidirectional"] = "forward"
 
     def reverses(self) -> list[bool]:
-        """Whether each direction runs backwards."""
+        """Return for each direction whether it runs backwards."""
         return {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[self.direction]
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
@@ -278,17 +280,17 @@ class SequenceOfCells(_Layer):
         n, steps, features = x.shape
         hidden = r.shape[2]
         flat = workspace[0][: n * steps * self.gates * hidden].reshape(n * steps, -1)
-        # What is projected lies as x does, steps or sequences first.
+        # The projection has the memory order of x: steps or sequences first.
         steps_first = not x.flags.c_contiguous and x.swapaxes(0, 1).flags.c_contiguous
         frames = x.swapaxes(0, 1) if steps_first else x
         xw = flat.reshape(*frames.shape[:2], -1)
 
-        def one(array: Any) -> Any:
-            """A single sequence needs no axis: NumPy's calls are shorter without."""
+        def squeeze(array: Any) -> Any:
+            """Drop the first axis of a single sequence, because NumPy's calls are then faster."""
             return array[0] if n == 1 else array
 
-        gates, active, *new = (one(s.reshape(n, -1)) for s in workspace[1:])
-        by_step = list(one(xw) if n == 1 or steps_first else xw.swapaxes(0, 1))
+        gates, active, *new = (squeeze(s.reshape(n, -1)) for s in workspace[1:])
+        by_step = list(squeeze(xw) if n == 1 or steps_first else xw.swapaxes(0, 1))
         limits = lengths if lengths is None or n == 1 else lengths[:, None]
         for d, reverse in enumerate(self.reverses()):
             bias, extra = self.split_bias(None if b is None else b[d], hidden)
@@ -299,8 +301,9 @@ class SequenceOfCells(_Layer):
             if bias is not None:
                 k(np.add, xw, bias, xw)
             y = outputs[0][:, d]
-            k(run_sequence, self.stepper(r[d], extra, gates), by_step, [one(s[:, d]) for s in states], limits, reverse,
-              list(y[0] if n == 1 else y.swapaxes(0, 1)), [one(s[:, d]) for s in outputs[1:]], active, tuple(new))
+            k(run_sequence, self.stepper(r[d], extra, gates), by_step, [squeeze(s[:, d]) for s in states], limits,
+              reverse, list(y[0] if n == 1 else y.swapaxes(0, 1)), [squeeze(s[:, d]) for s in outputs[1:]], active,
+              tuple(new))
         return None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
@@ -312,7 +315,7 @@ class SequenceOfCells(_Layer):
             return None
         if outputs[0].size == 0 or features == 0 or not (lengths is None or is_plain(lengths.dtype)):
             return NotImplemented
-        # All steps of all sequences as one product; what is projected lies as x does, steps or sequences first.
+        # One product for all steps and sequences. The projection has the memory order of x: steps or sequences first.
         flat = workspace[0][: len(w) * n * steps * self.gates * r.shape[2]]
         steps_first = n > 1 and x.strides[1] > x.strides[0]
         xw = flat.reshape(len(w), *((steps, n) if steps_first else (n, steps)), -1)
@@ -326,52 +329,52 @@ class SequenceOfCells(_Layer):
 
 def run_sequence(step: Callable[[Any, State, State], None], xw: Sequence[Any], initial: Sequence[Any], lengths: Any,
                  reverse: bool, y: Sequence[Any], final: Sequence[Any], active: Any, new: State) -> None:
-    """One direction: y [N, H] of each step and the final states [N, H] from xw [N, G H] of each step, the initial
-    states [N, H] and the lengths [N, 1].
+    """Run one direction: write y [N, H] of each step and the final states [N, H], given xw [N, G H] of each step, the
+    initial states [N, H] and the lengths [N, 1].
 
-    Scratch: active [N, 1] booleans, new [N, H] each. No array has the first axis if there is one sequence.
+    Scratch: active [N, 1] booleans, new [N, H] each. With a single sequence, arrays lack the first axis.
     """
     if lengths is None or lengths.min() >= len(xw):
         state = tuple(initial)
-        for given, h in zip(reversed(xw), reversed(y)) if reverse else zip(xw, y):  # c stays where it is
+        for given, h in zip(reversed(xw), reversed(y)) if reverse else zip(xw, y):  # c is updated in place
             after = (h, *final[1:])
             step(given, state, after)
             state = after
         np.copyto(final[0], state[0])
         return
-    for kept, first in zip(final, initial):
-        np.copyto(kept, first)
+    for target, first in zip(final, initial):
+        np.copyto(target, first)
     for h in y:
         h.fill(0)
     for t in range(len(xw) - 1, -1, -1) if reverse else range(len(xw)):
         np.greater(lengths, t, active)
         step(xw[t], tuple(final), new)
-        for kept, after in zip(final, new):
-            np.copyto(kept, after, where=active)
+        for target, after in zip(final, new):
+            np.copyto(target, after, where=active)
         np.copyto(y[t], new[0], where=active)
     np.less_equal(lengths, 0, active)
-    for kept in final:
-        np.copyto(kept, 0, where=active)
+    for target in final:
+        np.copyto(target, 0, where=active)
 
 
-@op("LSTMSequence", "opset5")
+@op("LSTMSequence", "opset5", "sequence/lstm-sequence-5")
 class LSTMSequence(LSTM, SequenceOfCells):
     """LSTMSequence-5: ``x, h, c, lengths, W, R, B -> y, h, c``; gates as in LSTMCell-4."""
 
 
-@op("LSTMSequence", "opset1")
+@op("LSTMSequence", "opset1", "sequence/lstm-sequence-1")
 class LSTMSequence1(LSTMSequence):
-    """LSTMSequence-1, the same as LSTMSequence-5."""
+    """LSTMSequence-1, equal to LSTMSequence-5."""
 
 
-@op("GRUSequence", "opset5")
+@op("GRUSequence", "opset5", "sequence/gru-sequence-5")
 class GRUSequence(GRU, SequenceOfCells):
     """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3."""
 
 
-@op("AUGRUSequence", "ie_internal_opset")
+@op("AUGRUSequence", "ie_internal_opset", "internal/augru-sequence")
 class AUGRUSequence(AUGRU, SequenceOfCells):
-    """``x, h, lengths, W, R, B, A [N, T, 1] -> y, h``: GRUSequence-5, forward, as AUGRUCell; see `SequenceOfCells`."""
+    """``x, h, lengths, W, R, B, A [N, T, 1] -> y, h``: a forward sequence of AUGRUCell; see `SequenceOfCells`."""
 
     numpy = None  # type: ignore[assignment]
 
@@ -385,6 +388,6 @@ class AUGRUSequence(AUGRU, SequenceOfCells):
         return outputs
 
 
-@op("RNNSequence", "opset5")
+@op("RNNSequence", "opset5", "sequence/rnn-sequence-5")
 class RNNSequence(RNN, SequenceOfCells):
     """RNNSequence-5: ``x, h, lengths, W, R, B -> y, h``."""

@@ -1,1 +1,1 @@
-"""Shapes as values, and changes of shape."""
+"""Ops that create shapes and number ranges, and ops that change shapes."""

@@ -1,4 +1,4 @@
-"""Ops that give the same elements another shape: Reshape, Squeeze, Unsqueeze."""
+"""Ops that change the shape and keep the elements: Reshape, Squeeze, Unsqueeze."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ class _Reshaping(Op):
         k.copy(inputs[0], outputs[0].reshape(inputs[0].shape))
 
 
-@op("Reshape", "opset1")
+@op("Reshape", "opset1", "shape/reshape-1")
 class Reshape(_Reshaping):
     """``data [...], shape [n] -> [shape]`` of any element type.
 
-    In ``shape``, -1 is what remains (at most once); 0 is the input's extent there if ``special_zero``.
+    In ``shape``, one extent may be -1, for the rest; 0 copies the input's extent of that axis if ``special_zero``.
     """
 
     special_zero: bool = False
 
     def infer(self, x: Spec, target: Spec) -> tuple[Spec, ...]:
         check_integers(target, "the target shape")
-        wanted = target.ints()
-        if wanted is None:
+        target_shape = target.ints()
+        if target_shape is None:
             return (Spec(x.type, unknowns(length(target))),)
-        return (Spec(x.type, self.resolve(x.shape, wanted)),)
+        return (Spec(x.type, self.resolve(x.shape, target_shape)),)
 
     def evaluate(self, xp: Any, x: Any, target: Any) -> tuple[Any, ...]:
         return (x.reshape(self.resolve(x.shape, integers(target))),)
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:
-        known = specs[1] is not None and specs[1].value is not None  # else the shape is found by evaluating
+        known = specs[1] is not None and specs[1].value is not None  # otherwise `evaluate` determines the shape
         return super().view(inputs, specs, outputs) if known else None
 
     def resolve(self, shape: Shape, target: Sequence[Int]) -> tuple[Int, ...]:
-        """The output's extents. OpError if the numbers of elements differ."""
-        late = [is_read(t) for t in target]  # may turn out to be -1 or 0
+        """Return the output's extents. Raise OpError if the numbers of elements differ."""
+        late = [is_read(t) for t in target]  # may be -1 or 0 at run time
         if any(not isinstance(t, Sym) and t < -1 for t in target):
             raise OpError(f"target shape {list(target)} has an extent below -1")
         if sum(not isinstance(t, Sym) and t == -1 for t in target) > 1:
@@ -99,10 +99,10 @@ class Reshape(_Reshaping):
 
 
 def remaining(ins: Sequence[Int], outs: Sequence[Int]) -> Int:
-    """The extent that fills up ``outs`` to as many elements as ``ins`` have."""
+    """Return the extent that gives ``outs`` as many elements as ``ins``."""
     left = list(ins)
     right = []
-    for d in outs:  # cancel what both have, since a sum of symbols would not divide
+    for d in outs:  # cancel common extents, since sums of symbols do not divide
         found = next((i for i, e in enumerate(left) if equal(e, d) and not equal(d, 0)), None)
         if found is None:
             right.append(d)
@@ -111,25 +111,25 @@ def remaining(ins: Sequence[Int], outs: Sequence[Int]) -> Int:
     size, rest = product(left), product(right)
     if equal(rest, 0):
         same(size, 0, "{0} elements cannot be reshaped to a shape without elements")
-        return 1  # any would do; it is OpenVINO's choice
+        return 1  # any extent would do; OpenVINO takes 1
     extent = size // rest
     return extent if equal(extent * rest, size) else size // maximum(rest, 1)
 
 
 def _resolve_late(size: Int, target: Sequence[Int]) -> list[Int]:
-    """The extents of a target shape of which it is not known whether and where it has a -1."""
+    """Return the extents of a target shape that may have a -1 at run time, anywhere."""
     minus = [apply("eq", d, -1) for d in target]
-    given = [apply("select", m, 1, d) for m, d in zip(minus, target)]
-    rest = size // maximum(product(given), 1)
-    return [maximum(apply("select", m, rest, d), 0) for m, d in zip(minus, given)]
+    without_minus = [apply("select", m, 1, d) for m, d in zip(minus, target)]
+    rest = size // maximum(product(without_minus), 1)
+    return [maximum(apply("select", m, rest, d), 0) for m, d in zip(minus, without_minus)]
 
 
-@op("Squeeze", "opset1")
+@op("Squeeze", "opset1", "shape/squeeze-1")
 class Squeeze(_Reshaping):
     """``data [...], axes [n] or scalar`` (optional) -> data without these axes of extent 1.
 
-    Axes of another extent stay. Without axes, all of extent 1 go. An extent that is not known counts as 1 if
-    it is named, and makes the rank dynamic if it is not.
+    Axes of another extent stay. Without ``axes``, all axes of extent 1 are removed. An unknown extent counts as 1 if
+    its axis is named, and makes the rank dynamic if not.
     """
 
     def infer(self, x: Spec, axes: Spec | None = None) -> tuple[Spec, ...]:
@@ -152,7 +152,7 @@ class Squeeze(_Reshaping):
 
     @property
     def skips(self) -> bool:
-        """Whether a named axis whose extent is not known may stay."""
+        """Return whether a named axis of unknown extent may stay."""
         return False
 
     def evaluate(self, xp: Any, x: Any, axes: Any = None) -> tuple[Any, ...]:
@@ -169,9 +169,9 @@ class Squeeze(_Reshaping):
         return [x.permute([i for i in range(len(x.shape)) if i not in removed])]
 
 
-@op("Squeeze", "opset15")
+@op("Squeeze", "opset15", "shape/squeeze-15")
 class Squeeze15(Squeeze):
-    """Squeeze-1, but with ``allow_axis_skip`` a named extent that is not known makes the rank dynamic."""
+    """Squeeze-1, but with ``allow_axis_skip`` a named axis of unknown extent makes the rank dynamic."""
 
     allow_axis_skip: bool = False
 
@@ -181,7 +181,7 @@ class Squeeze15(Squeeze):
 
 
 def squeezable(shape: Sequence[Int], axes: Sequence[int]) -> list[int]:
-    """Which of the axes (of all, if there are none) have extent 1, or may."""
+    """Return the ``axes`` (all axes, if it is empty) whose extent is or may be 1, in ascending order."""
     return [i for i in normalize_axes(axes, len(shape)) or range(len(shape)) if _may_be_one(shape[i])]
 
 
@@ -194,7 +194,7 @@ def _may_be_one(extent: Int) -> bool:
     return bool(lo <= 1 and (hi is None or hi >= 1))
 
 
-@op("Unsqueeze", "opset1")
+@op("Unsqueeze", "opset1", "shape/unsqueeze-1")
 class Unsqueeze(_Reshaping):
     """``data [...], axes [n] or scalar`` -> data with extents 1 at these axes of the output."""
 
@@ -220,7 +220,7 @@ class Unsqueeze(_Reshaping):
 
 
 def unsqueezed(shape: tuple[Int, ...], axes: Sequence[int]) -> tuple[Int, ...]:
-    """``shape`` with the axes inserted; repeated ones count once."""
+    """Return ``shape`` with extents of 1 inserted at ``axes``; repeated axes count once."""
     distinct = set(axes)
     rank = len(shape) + len(distinct)
     result = list(shape)

@@ -1,4 +1,4 @@
-"""Ops that make tensors of shapes and numbers: ShapeOf, Range, Eye."""
+"""Ops that create tensors from shapes and numbers: ShapeOf, Range, Eye."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, ceildiv, maximum, unkn
 from ovgpu.types import Type
 
 
-@op("ShapeOf", "opset1")
+@op("ShapeOf", "opset1", "shape/shape-of-1")
 class ShapeOf(Op):
-    """``data [...] -> [rank]``: its extents, as i64."""
+    """``data [...] -> [rank]``: the extents of the data, as i64."""
 
     exact = True
     supports_symbolic = True
 
     @property
     def kind(self) -> Type:
-        """The element type of the output."""
+        """The output's element type."""
         return Type.i64
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -44,9 +44,9 @@ class ShapeOf(Op):
         return (xp.asarray(np.array(x.shape, self.kind.storage)),)
 
 
-@op("ShapeOf", "opset3")
+@op("ShapeOf", "opset3", "shape/shape-of-3")
 class ShapeOf3(ShapeOf):
-    """ShapeOf-1 with the type of the output: i64 or i32."""
+    """ShapeOf-1 with an output type: i64 or i32."""
 
     output_type: Type = Type.i64
 
@@ -60,31 +60,31 @@ class ShapeOf3(ShapeOf):
         return super().infer(x)
 
 
-@op("Range", "opset1")
+@op("Range", "opset1", "generation/range-1")
 class Range(Op):
-    """``start, stop, step -> [n]``: numbers from start on, before stop; of the inputs' one element type."""
+    """``start, stop, step -> [n]``: numbers from start on, ``step`` apart, before stop; all of one element type."""
 
     supports_symbolic = True
     host_inputs = (0, 1, 2)
 
     def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
-        """The element type of the output."""
+        """Return the output's element type."""
         return merge_types([start, stop, step])
 
     def infer(self, start: Spec, stop: Spec, step: Spec) -> tuple[Spec, ...]:
         kind = self.kind(start, stop, step)
-        given = (start, stop, step)
-        for spec, what in zip(given, ("start", "stop", "step")):
+        arguments = (start, stop, step)
+        for spec, what in zip(arguments, ("start", "stop", "step")):
             if spec.rank not in (None, 0):
                 raise OpError(f"{what} is no scalar but has rank {spec.rank}")
             if spec.type in (Type.boolean, Type.string):
                 raise OpError(f"{what} is of type {spec.type.get_type_name()}, which has no order")
-        return (Spec(kind, (self.count(kind, [_number(s) for s in given]),)),)
+        return (Spec(kind, (self.count(kind, [_number(s) for s in arguments]),)),)
 
-    def count(self, kind: Type, given: Sequence[Int | float | None]) -> Int:
-        """How many numbers there are, if start, stop and step say so."""
-        known = [v for v in given if v is not None]
-        if len(known) < len(given):
+    def count(self, kind: Type, arguments: Sequence[Int | float | None]) -> Int:
+        """Return the number of elements, as far as (start, stop, step) are known."""
+        known = [v for v in arguments if v is not None]
+        if len(known) < len(arguments):
             return unknown()
         if kind.is_integral():
             known = [int(v) if isinstance(v, float) and math.isfinite(v) else v for v in known]
@@ -94,9 +94,9 @@ class Range(Op):
         return self.numbers(xp, start, stop, step, start.dtype.kind == "f")
 
     def numbers(self, xp: Any, start: Any, stop: Any, step: Any, real: bool) -> tuple[Any, ...]:
-        """The output, computed in f64 or i64."""
-        given = [np.asarray(v).astype(np.float64 if real else np.int64).item() for v in (start, stop, step)]
-        return (xp.arange(count(*given), dtype=np.float64 if real else np.int64) * given[2] + given[0],)
+        """Return the output, computed in f64 if ``real``, else in i64."""
+        arguments = [np.asarray(v).astype(np.float64 if real else np.int64).item() for v in (start, stop, step)]
+        return (xp.arange(count(*arguments), dtype=np.float64 if real else np.int64) * arguments[2] + arguments[0],)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
         assert outputs[0].shape is not None
@@ -124,7 +124,7 @@ def _number(spec: Spec) -> Int | float | None:
 
 
 def count(start: Int | float, stop: Int | float, step: Int | float) -> Int:
-    """How many numbers lie from ``start`` on, ``step`` apart, before ``stop``."""
+    """Return how many numbers from ``start`` on, ``step`` apart, lie before ``stop``. Raise OpError if step is 0."""
     symbolic = isinstance(start, Sym) or isinstance(stop, Sym)
     if isinstance(step, Sym) or (symbolic and any(_fractional(v) for v in (start, stop, step))):
         return unknown()
@@ -145,9 +145,9 @@ def _fractional(value: Int | float) -> bool:
     return isinstance(value, float) and not value.is_integer()
 
 
-@op("Range", "opset4")
+@op("Range", "opset4", "generation/range-4")
 class Range4(Range):
-    """Range-1 with the type of the output; for an integer type, start, stop and step are truncated first."""
+    """Range-1 with an output type; for an integer type, start, stop and step are truncated first."""
 
     output_type: Type
 
@@ -160,7 +160,7 @@ class Range4(Range):
         return self.numbers(xp, start, stop, step, self.output_type.is_real())
 
 
-@op("Eye", "opset9")
+@op("Eye", "opset9", "generation/eye-9")
 class Eye(Op):
     """``rows, columns, diagonal, batch_shape [n] (optional) -> [*batch_shape, rows, columns]``: 1 at each
     ``[.., i, i + diagonal]``, and 0 elsewhere."""

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms: DFT, IDFT, RDFT, IRDFT. Complex numbers are pairs along a last axis of extent 2."""
+"""Discrete Fourier transforms: DFT, IDFT, RDFT, IRDFT. Complex numbers are pairs along the last axis, of extent 2."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from ovgpu.ops.convert import Convert
 from ovgpu.symbolic import Int, Spec, apply, maximum, product, same, unknown
 from ovgpu.types import Type
 
-AXES = 3  # that cuFFT transforms together
-ALIGNMENT = 16  # bytes, that it takes
+AXES = 3  # axes that cuFFT transforms together, at most
+ALIGNMENT_BYTES = 16  # of arrays that cuFFT reads and writes
 
 
 class _Fourier(Op):
-    """``data [...], axes [n] (, signal_size [n])``: transforms over axes, in the order in which they are listed.
+    """Base: ``data [...], axes [n] (, signal_size [n])``, transformed over axes in the order in which they are listed.
 
-    Where the signal size is not -1, the axis is cut off or followed by zeros to that length. Of real signals only
-    ``length // 2 + 1`` elements of the last listed axis are kept, which have the others for conjugates.
+    A signal size other than -1 truncates the axis to that length, or pads it with zeros. Spectra of real signals have
+    only ``length // 2 + 1`` elements along the last listed axis; the others are their conjugates.
     """
 
     host_inputs = (1, 2)
     function: ClassVar[str]
-    """What the array libraries call it."""
+    """Name of the function in ``numpy.fft`` and ``cupy.fft``."""
     inverse: ClassVar[bool] = False
     real_input: ClassVar[bool] = False
     real_output: ClassVar[bool] = False
@@ -61,17 +61,17 @@ class _Fourier(Op):
         return (Spec(x.type, shape if self.real_output else (*shape, 2)),)
 
     def shape(self, extents: Sequence[Int], axes: Sequence[int] | None, sizes: Spec | None) -> tuple[Int, ...]:
-        """The output's shape, but for the pairs, as far as it is known."""
+        """Return the output's shape without the axis of pairs, as far as it is known."""
         if axes is None:
             return unknowns(len(extents)) or ()
         over = self.axes(axes, len(extents))
-        wanted = None if sizes is None else sizes.ints()
-        if sizes is not None and wanted is None:
+        known_sizes = None if sizes is None else sizes.ints()
+        if sizes is not None and known_sizes is None:
             return tuple(unknown() if axis in over else extent for axis, extent in enumerate(extents))
-        return self.transformed(extents, over, self.lengths(extents, over, wanted))
+        return self.transformed_shape(extents, over, self.lengths(extents, over, known_sizes))
 
     def extents(self, shape: Sequence[Int]) -> Sequence[Int]:
-        """The shape of the data as numbers, real or complex."""
+        """Return the shape of the data in numbers, real or complex."""
         if self.real_input:
             return shape
         if len(shape) < 2:
@@ -80,7 +80,7 @@ class _Fourier(Op):
         return shape[:-1]
 
     def axes(self, axes: Sequence[int], rank: int) -> list[int]:
-        """The transformed axes, in the order listed."""
+        """Return the transformed axes, not negative, in the order listed."""
         over = [normalize_axis(axis, rank) for axis in axes]
         if len(set(over)) < len(over):
             raise OpError(f"axes {list(axes)} name an axis twice")
@@ -89,7 +89,7 @@ class _Fourier(Op):
         return over
 
     def lengths(self, extents: Sequence[Int], axes: Sequence[int], sizes: Sequence[Int] | None) -> list[Int]:
-        """How long the signals are along those axes."""
+        """Return the lengths of the signals along those axes."""
         found = [extents[axis] for axis in axes]
         if self.real_output:
             found[-1] = maximum(2 * (found[-1] - 1), 0)
@@ -101,8 +101,8 @@ class _Fourier(Op):
             found[i] = maximum(found[i], 1)
         return found
 
-    def transformed(self, extents: Sequence[Int], axes: Sequence[int], lengths: Sequence[Int]) -> tuple[Int, ...]:
-        """The output's shape, but for the pairs, of these lengths."""
+    def transformed_shape(self, extents: Sequence[Int], axes: Sequence[int], lengths: Sequence[Int]) -> tuple[Int, ...]:
+        """Return the output's shape, without the axis of pairs, for signals of these lengths."""
         shape = list(extents)
         for axis, n in zip(axes, lengths):
             shape[axis] = n
@@ -111,15 +111,15 @@ class _Fourier(Op):
         return tuple(shape)
 
     def plan(self, shape: Sequence[int], axes: Any, sizes: Any = None) -> tuple[Sequence[int], list[int], list[int]]:
-        """Extents of the data, the axes and the lengths along them, of a known shape."""
+        """Return the extents of the data, the axes and the lengths along them, for a known shape."""
         extents = self.extents(shape)
         over = self.axes(integers(axes), len(extents))
         return extents, over, self.lengths(extents, over, None if sizes is None else integers(sizes))
 
     def evaluate(self, xp: Any, x: Any, axes: Any, sizes: Any = None) -> tuple[Any, ...]:
         extents, over, lengths = self.plan(x.shape, axes, sizes)
-        if not x.size or 0 in lengths:  # sums of no elements
-            shape = self.transformed(extents, over, lengths)
+        if not x.size or 0 in lengths:  # an empty sum is 0
+            shape = self.transformed_shape(extents, over, lengths)
             return (xp.zeros(shape if self.real_output else (*shape, 2), x.dtype),)
         if not over:
             return (x.copy(),)
@@ -128,7 +128,7 @@ class _Fourier(Op):
         return (found if self.real_output else to_pairs(xp, found),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The signals one behind the other, and what they are transformed to: complex ones where they are."""
+        """Return buffers for the dense signals and for their transforms; complex signals are transformed in place."""
         assert outputs[0].shape is not None
         kind, size = transform_type(outputs[0].type), product(outputs[0].shape)
         if self.real_output:
@@ -136,8 +136,8 @@ class _Fourier(Op):
         return ((kind, (size,)),) * (2 if self.real_input else 1)
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        (x, *given), out = inputs, outputs[0]
-        extents, over, lengths = self.plan(x.shape, *given)
+        (x, *parameters), out = inputs, outputs[0]
+        extents, over, lengths = self.plan(x.shape, *parameters)
         if not out.size:
             return None
         if not over:
@@ -148,55 +148,55 @@ class _Fourier(Op):
         batch = [axis for axis in range(len(extents)) if axis not in over]
         half = [*lengths[:-1], lengths[-1] // 2 + 1]
         outer = [extents[axis] for axis in batch]
-        signals = ordered(x, [*batch, *over])
+        signals = axes_first(x, [*batch, *over])
         shape = (*outer, *(half if self.real_output else lengths), *signals.shape[len(extents) :])
         scale = 1 / prod(lengths) if self.inverse else 1
-        source = arranged(k, signals, workspace[0], shape, len(batch), scale, keep=not self.real_output)
+        source = pack_signals(k, signals, workspace[0], shape, len(batch), scale, reuse=not self.real_output)
         if source is NotImplemented:
             return NotImplemented
         if self.real_output:
             symmetrize(k, source, lengths)
-        target = ordered(out, [*batch, *over])
+        target = axes_first(out, [*batch, *over])
         shape = (*outer, *(half if self.real_input else lengths), *target.shape[len(extents) :])
-        return transformed_into(k, source if self.real_input else as_complex(source), target, workspace[-1], shape,
-                                len(over), self.inverse)
+        return write_transform(k, source if self.real_input else as_complex(source), target, workspace[-1], shape,
+                               len(over), self.inverse)
 
 
-@op("DFT", "opset7")
+@op("DFT", "opset7", "signals/dft-7")
 class DFT(_Fourier):
-    """``data [..., 2], axes [n] (, signal_size [n]) -> [..., 2]``: of complex signals; the pairs' axis does not count.
+    """``data [..., 2], axes [n] (, signal_size [n]) -> [..., 2]``: transforms of complex signals.
 
-    A negative axis -1 is the one before the pairs.
+    The axis of pairs does not count: axis -1 is the one before it.
     """
 
     function = "fftn"
 
 
-@op("IDFT", "opset7")
+@op("IDFT", "opset7", "signals/idft-7")
 class IDFT(DFT):
-    """The inverse of `DFT`, divided by the number of elements of a signal."""
+    """Inverse of `DFT`, divided by the number of elements of a signal."""
 
     function = "ifftn"
     inverse = True
 
 
-@op("RDFT", "opset9")
+@op("RDFT", "opset9", "signals/rdft-9")
 class RDFT(_Fourier):
-    """``data [..., S, ...], axes [n] (, signal_size [n]) -> [..., S // 2 + 1, ..., 2]``: of real signals.
+    """``data [..., S, ...], axes [n] (, signal_size [n]) -> [..., S // 2 + 1, ..., 2]``: transforms of real signals.
 
-    Where an axis is followed by zeros, or a size is -1, OpenVINO's plugin reads and writes past the end.
+    Where an axis is padded with zeros, or a size is -1, OpenVINO's plugin reads and writes past the end.
     """
 
     function = "rfftn"
     real_input = True
 
 
-@op("IRDFT", "opset9")
+@op("IRDFT", "opset9", "signals/irdft-9")
 class IRDFT(_Fourier):
-    """``data [..., M, ..., 2], axes [n] (, signal_size [n]) -> [..., S, ...]``: the inverse of `RDFT`, of real signals.
+    """``data [..., M, ..., 2], axes [n] (, signal_size [n]) -> [..., S, ...]``: inverse of `RDFT`, giving real signals.
 
-    S is ``2 * (M - 1)`` where the signal size does not say it. Of the last listed axis ``S // 2 + 1`` elements are
-    taken, or zeros after them, and those that follow are their conjugates, as in OpenVINO and torch; the formula of the
+    Without a signal size, S is ``2 * (M - 1)``. Along the last listed axis, the first ``S // 2 + 1`` elements are read,
+    or padded with zeros to as many, and their conjugates follow, as in OpenVINO and torch. The formula of the
     specification would put the zeros after the conjugates.
     """
 
@@ -206,53 +206,55 @@ class IRDFT(_Fourier):
 
 
 def from_pairs(xp: Any, x: Any) -> Any:
-    """Complex numbers, of pairs of f32 or f64."""
+    """Return the complex numbers [...] of pairs [..., 2] of f32 or f64."""
     return as_complex(xp.ascontiguousarray(x))
 
 
 def to_pairs(xp: Any, z: Any) -> Any:
-    """Pairs, of complex numbers."""
+    """Return the pairs [..., 2] of complex numbers [...]."""
     z = xp.ascontiguousarray(z)
     return z.view(z.real.dtype).reshape(*z.shape, 2)
 
 
-# ---- on a device
+# ---- CUDA
 
 def transform_type(kind: Type) -> Type:
-    """The element type in which signals of ``kind`` are transformed."""
+    """Return the element type in which signals of ``kind`` are transformed."""
     return Type.f64 if kind == Type.f64 else Type.f32
 
 
 def as_complex(x: Array) -> Array:
-    """Dense pairs as complex numbers, in the same memory."""
+    """View dense pairs [..., 2] as complex numbers [...], in the same memory."""
     return x.view(np.result_type(x.dtype, np.complex64))[..., 0]
 
 
 def is_dense(x: Array) -> bool:
-    """Whether cuFFT may read or write the array where it is."""
-    return bool(x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0)
+    """Return whether cuFFT can read or write the array in place: contiguous and aligned."""
+    return bool(x.flags.c_contiguous and x.data.ptr % ALIGNMENT_BYTES == 0)
 
 
-def ordered(x: Array, axes: Sequence[int]) -> Array:
-    """A view with these axes first, in this order, and the pairs last if there are such."""
+def axes_first(x: Array, axes: Sequence[int]) -> Array:
+    """Return a view with these axes first, in this order, and the axis of pairs, if there is one, last."""
     return x.transpose(*axes, *range(len(axes), x.ndim))
 
 
-def arranged(k: Any, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, keep: bool) -> Any:
-    """``x * scale``, from axis ``first`` on cut off or followed by zeros to ``shape``, in dense memory: that of ``x``
-    itself if nothing changes and it may ``keep`` it. NotImplemented if there are too many axes."""
+def pack_signals(k: Any, x: Array, into: Array, shape: Sequence[int], first: int, scale: float, reuse: bool) -> Any:
+    """Return ``x * scale``, truncated or padded with zeros to ``shape`` from axis ``first`` on, in the memory ``into``.
+
+    Return ``x`` itself if nothing changes, it is dense and ``reuse`` allows it; NotImplemented for too many axes.
+    """
     x = x[tuple(map(slice, shape))]
     y = into[: prod(shape)].reshape(shape)
     if x.shape == shape and x.dtype == y.dtype and scale == 1:
-        if keep and is_dense(x):
+        if reuse and is_dense(x):
             return x
         k.copy(x, y)
         return y
     padded = [i for i in range(first, len(shape)) if x.shape[i] < shape[i]]
     ends = [x.shape[i] for i in padded] + [1] * (AXES - len(padded))
-    places = [tuple(int(i == axis) for i in range(len(shape))) for axis in padded]
-    places += [(0,) * len(shape)] * (AXES - len(padded))
-    axes = Axes.collapse(shape, strides_of(x), *places)
+    positions = [tuple(int(i == axis) for i in range(len(shape))) for axis in padded]
+    positions += [(0,) * len(shape)] * (AXES - len(padded))
+    axes = Axes.collapse(shape, strides_of(x), *positions)
     if not axes.rank:
         return NotImplemented
     k.kernel("fourier.cu", f"arrange<{k.c_type(x.dtype)}, {k.c_type(y.dtype)}, {axes.index}, {axes.rank}>",
@@ -261,7 +263,7 @@ def arranged(k: Any, x: Array, into: Array, shape: Sequence[int], first: int, sc
 
 
 def symmetrize(k: Any, z: Array, lengths: Sequence[int]) -> None:
-    """Makes half spectra, as pairs, such that they are those of real signals of these lengths."""
+    """Give half spectra, as pairs, the conjugate symmetry of real signals of these lengths, in place."""
     *outer, last = lengths
     rows, columns = (1, 1, *outer)[-2:]
     bins = last // 2 + 1
@@ -270,21 +272,21 @@ def symmetrize(k: Any, z: Array, lengths: Sequence[int]) -> None:
              (z, *map(np.int64, (count, rows, columns, bins)), np.bool_(last % 2 == 0)))
 
 
-def transformed_into(k: Any, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
-                     inverse: bool) -> Any:
-    """Transforms the last ``axes`` of dense signals into ``target``, of any layout and type, by way of ``scratch``, if
-    cuFFT cannot write there; ``shape`` is that of what comes out, with pairs if it is complex."""
+def write_transform(k: Any, source: Array, target: Array, scratch: Array, shape: Sequence[int], axes: int,
+                    inverse: bool) -> Any:
+    """Transform dense signals over the last ``axes`` axes into ``target``, of any layout and type, by way of
+    ``scratch`` if cuFFT cannot write there. ``shape`` is that of the result, with pairs if it is complex."""
     direct = target.dtype == scratch.dtype and is_dense(target)
     found = target if direct else scratch[: target.size].reshape(shape)
     if not k.fft(source, as_complex(found) if len(shape) > source.ndim else found, axes, inverse):
         return NotImplemented
     if not direct:
-        converted(k, found, target)
+        convert_into(k, found, target)
     return None
 
 
-def converted(k: Any, x: Array, out: Array) -> None:
-    """Copies ``x`` into ``out`` of its shape; layouts and types are free."""
+def convert_into(k: Any, x: Array, out: Array) -> None:
+    """Copy ``x`` into ``out`` of the same shape; layouts and types may differ."""
     if x.dtype == out.dtype:
         k.copy(x, out)
     else:

@@ -1,4 +1,4 @@
-"""Short-time Fourier transforms: STFT and ISTFT, of real signals as frames under a window."""
+"""Short-time Fourier transforms of real signals in windowed frames: STFT and ISTFT."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS
 from ovgpu.ops.signal.fourier import (
     as_complex,
-    converted,
+    convert_into,
     from_pairs,
     symmetrize,
     to_pairs,
     transform_type,
-    transformed_into,
+    write_transform,
 )
 from ovgpu.symbolic import Int, Spec, maximum, product, same, unknown
 
 
-@op("STFT", "opset15")
+@op("STFT", "opset15", "signals/stft-15")
 class STFT(Op):
     """``signal [(B,) S], window [W], frame_size [], frame_step [] -> [(B,) frames, frame_size // 2 + 1, 2]``.
 
-    Spectra of frames of the signal, multiplied by the window, which has zeros on both sides if it is shorter. With
-    ``transpose_frames`` the frames come after what is made of each.
+    Spectra of the signal's frames, multiplied by the window, which is padded with zeros on both sides if it is shorter.
+    With ``transpose_frames`` the axis of frames comes after that of their spectra.
     """
 
     transpose_frames: bool = False
@@ -42,7 +42,7 @@ class STFT(Op):
     def infer(self, x: Spec, window: Spec, size: Spec, step: Spec) -> tuple[Spec, ...]:
         kind = merge_types((x, window))
         check_reals(x, "the signal", ranks=(1, 2))
-        numbers = framing(window, size, step)
+        numbers = infer_framing(window, size, step)
         if x.shape is None:
             return (Spec(kind, None),)
         *batch, samples = x.shape
@@ -51,22 +51,22 @@ class STFT(Op):
         return (Spec(kind, (*batch, *self.parts(samples, *numbers), 2)),)
 
     def parts(self, samples: Int, n: Int, step: Int) -> list[Int]:
-        """The extents that the axis of the signal becomes."""
+        """Return the extents that replace the axis of the signal: frames and bins, or bins and frames."""
         at_most(n, samples, "a frame of {0} elements is longer than a signal of {1}")
         found = [(samples - n) // maximum(step, 1) + 1, n // 2 + 1]
         return found[::-1] if self.transpose_frames else found
 
     def evaluate(self, xp: Any, x: Any, window: Any, size: Any, step: Any) -> tuple[Any, ...]:
-        n, apart = checked(window.size, *integers(size), *integers(step))
-        parts = self.parts(x.shape[-1], n, apart)
+        n, hop = check_framing(window.size, *integers(size), *integers(step))
+        parts = self.parts(x.shape[-1], n, hop)
         if not x.size:
             return (xp.zeros((*x.shape[:-1], *parts, 2), x.dtype),)
-        at = xp.arange(0, x.shape[-1] - n + 1, apart)[:, None] + xp.arange(n)
+        at = xp.arange(0, x.shape[-1] - n + 1, hop)[:, None] + xp.arange(n)
         spectra = xp.fft.rfft(x[..., at] * padded_window(xp, window, n), axis=-1)
         return (to_pairs(xp, spectra.swapaxes(-1, -2) if self.transpose_frames else spectra),)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The frames, and their spectra."""
+        """Return buffers for the frames and for their spectra."""
         assert outputs[0].shape is not None
         return ((transform_type(outputs[0].type), (product(outputs[0].shape),)),) * 2
 
@@ -76,25 +76,26 @@ class STFT(Op):
             return None
         if not is_plain(x.dtype):
             return NotImplemented
-        n, apart = integer(size, "frame_size"), integer(step, "frame_step")
+        n, hop = integer(size, "frame_size"), integer(step, "frame_step")
         target = out.swapaxes(-2, -3) if self.transpose_frames else out
         shape = (*target.shape[:-2], n)
         frames = workspace[0][: prod(shape)].reshape(shape)
-        threads, parts = blocked(n)
+        threads, parts = row_blocks(n)
         k.kernel("stft.cu", f"frame<{k.c_type(x.dtype)}>", (prod(shape[:-1]) * parts,), (threads,),
-                 (x, window, frames, laid_out(shape[-2], n, apart, window), np.int64(x.shape[-1]), np.uint32(parts)))
-        return transformed_into(k, frames, target, workspace[1], target.shape, 1, False)
+                 (x, window, frames, framing_struct(shape[-2], n, hop, window), np.int64(x.shape[-1]),
+                  np.uint32(parts)))
+        return write_transform(k, frames, target, workspace[1], target.shape, 1, False)
 
 
-@op("ISTFT", "opset16")
+@op("ISTFT", "opset16", "signals/istft-16")
 class ISTFT(Op):
     """``data [(B,) frame_size // 2 + 1, frames, 2], window [W], frame_size [], frame_step [] (, signal_length [])
-    -> [(B,) signal_length]``: the signals that have these spectra, which are those of STFT with transposed frames.
+    -> [(B,) signal_length]``: the signals that have these spectra, laid out like those of STFT with transposed frames.
 
-    Frames under the window are added up, and divided by the sums of its squares; where these are zero, so is the
-    signal. With ``center`` it begins in the middle of the first frame. If no length is given, it then ends in that of
-    the last one: of an odd frame size one element after what the specification says, as in OpenVINO and torch. If
-    the length is larger, the rest of the last frame follows, and then zeros.
+    Windowed frames are added up (overlap-add) and divided by the sums of the squared window; where these are zero, so
+    is the signal. With ``center`` the signal begins in the middle of the first frame and, without a signal length, ends
+    in the middle of the last one: if the frame size is odd, one element later than specified, as in OpenVINO and torch.
+    If the length is larger, the rest of the last frame follows, and then zeros.
     """
 
     center: bool = False
@@ -106,7 +107,7 @@ class ISTFT(Op):
     def infer(self, x: Spec, window: Spec, size: Spec, step: Spec, samples: Spec | None = None) -> tuple[Spec, ...]:
         kind = merge_types((x, window))
         check_reals(x, "the data", ranks=(3, 4))
-        numbers = framing(window, size, step)
+        numbers = infer_framing(window, size, step)
         if samples is not None:
             check_integers(samples, "the signal length", ranks=(0, 1))
             if length(samples) not in (None, 1):
@@ -121,7 +122,7 @@ class ISTFT(Op):
         return (Spec(kind, (*batch, self.samples(x.shape, *numbers, given))),)
 
     def samples(self, shape: Sequence[Int], n: Int, step: Int, given: Sequence[Int] | None) -> Int:
-        """How long the signal is."""
+        """Return the length of the signal."""
         bins, frames = shape[-3:-1]
         same(bins, n // 2 + 1, "spectra have {0} elements instead of {1}")
         at_most(1, frames, "there are no frames")
@@ -131,65 +132,65 @@ class ISTFT(Op):
         return maximum(given[0], 0)
 
     def numbers(self, x: Any, window: Any, size: Any, step: Any, given: Any = None) -> tuple[int, int, int]:
-        """The frame size, the distance of frames, and the length of the signal."""
-        n, apart = checked(window.size, *integers(size), *integers(step))
-        return n, apart, self.samples(x.shape, n, apart, None if given is None else integers(given))
+        """Return the frame size, the hop between frames, and the length of the signal."""
+        n, hop = check_framing(window.size, *integers(size), *integers(step))
+        return n, hop, self.samples(x.shape, n, hop, None if given is None else integers(given))
 
     def evaluate(self, xp: Any, x: Any, window: Any, *given: Any) -> tuple[Any, ...]:
-        n, apart, count = self.numbers(x, window, *given)
+        n, hop, count = self.numbers(x, window, *given)
         out = xp.zeros((*x.shape[:-3], count), x.dtype)
         if not out.size:
             return (out,)
         window = padded_window(xp, window, n)
         frames = xp.fft.irfft(from_pairs(xp, x.swapaxes(-2, -3)), n, axis=-1) * window
-        squares = overlapped(xp, xp.broadcast_to(window * window, frames.shape[-2:]), apart)
-        signal = xp.where(squares != 0, overlapped(xp, frames, apart) / xp.where(squares != 0, squares, 1), 0)
+        squares = overlap_add(xp, xp.broadcast_to(window * window, frames.shape[-2:]), hop)
+        signal = xp.where(squares != 0, overlap_add(xp, frames, hop) / xp.where(squares != 0, squares, 1), 0)
         begin = n // 2 if self.center else 0
         found = signal[..., begin : begin + count] * x.dtype.type(sqrt(n) if self.normalized else 1)
         out[..., : found.shape[-1]] = found
         return (out,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """The spectra frame by frame, and the frames."""
+        """Return buffers for the spectra, frame by frame, and for the frames."""
         x = inputs[0]
         assert x is not None and x.shape is not None
         return ((transform_type(x.type), (product(x.shape),)),) * 2
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         (x, window, *given), out = inputs, outputs[0]
-        n, apart, count = self.numbers(x, window, *given)
+        n, hop, count = self.numbers(x, window, *given)
         if not out.size:
             return None
         if not is_plain(x.dtype):
             return NotImplemented
         *batch, bins, frames, _ = x.shape
         spectra = workspace[0].reshape(*batch, frames, bins, 2)
-        converted(k, x.swapaxes(-2, -3), spectra)
+        convert_into(k, x.swapaxes(-2, -3), spectra)
         symmetrize(k, spectra, [n])
         signals = workspace[1][: prod(batch) * frames * n].reshape(*batch, frames, n)
         if not k.fft(as_complex(spectra), signals, 1, True):
             return NotImplemented
-        threads, parts = blocked(count)
+        threads, parts = row_blocks(count)
         k.kernel("stft.cu", f"overlap_add<{k.c_type(x.dtype)}>", (prod(batch) * parts,), (threads,),
-                 (signals, window, out, laid_out(frames, n, apart, window), np.int64(count),
+                 (signals, window, out, framing_struct(frames, n, hop, window), np.int64(count),
                   np.int64(n // 2 if self.center else 0), np.uint32(parts),
                   signals.dtype.type(1 / sqrt(n) if self.normalized else 1 / n)))
         return None
 
 
-def framing(window: Spec, size: Spec, step: Spec) -> tuple[Int, Int] | None:
-    """The size of frames and their distance, if they are known at least symbolically."""
+def infer_framing(window: Spec, size: Spec, step: Spec) -> tuple[Int, Int] | None:
+    """Return the frame size and the hop between frames if they are known, at least symbolically, else None."""
     check_reals(window, "the window", ranks=(1,))
     for spec, what in ((size, "the frame size"), (step, "the frame step")):
         check_integers(spec, what, ranks=(0,))
-    n, apart = size.ints(), step.ints()
-    if n is None or apart is None:
+    n, hop = size.ints(), step.ints()
+    if n is None or hop is None:
         return None
-    return checked(n[0] if window.shape is None else window.shape[0], n[0], apart[0])
+    return check_framing(n[0] if window.shape is None else window.shape[0], n[0], hop[0])
 
 
-def checked(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
-    """The size and distance of frames; OpError unless they are possible with so long a window."""
+def check_framing(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
+    """Return the frame size and the hop between frames. Raise OpError unless they fit a window of this length."""
     at_most(1, n, "frame size {1} is not positive")
     at_most(1, step, "frame step {1} is not positive")
     at_most(1, window, "the window has no elements")
@@ -198,13 +199,13 @@ def checked(window: Int, n: Int, step: Int) -> tuple[Int, Int]:
 
 
 def padded_window(xp: Any, window: Any, n: int) -> Any:
-    """The window in the middle of a frame, rather to the left."""
+    """Return the window padded with zeros to ``n`` elements: centred, or half an element to the left."""
     before = (n - window.size) // 2
     return xp.pad(window, (before, n - window.size - before))
 
 
-def overlapped(xp: Any, frames: Any, step: int) -> Any:
-    """The sum of frames [..., frames, n] that begin ``step`` apart."""
+def overlap_add(xp: Any, frames: Any, step: int) -> Any:
+    """Return the sum of frames [..., frames, n] that begin ``step`` apart: [..., (frames - 1) * step + n]."""
     count, n = frames.shape[-2:]
     parts = -(-n // step)
     padded = xp.zeros((*frames.shape[:-1], parts * step), frames.dtype)
@@ -216,12 +217,12 @@ def overlapped(xp: Any, frames: Any, step: int) -> Any:
     return total.reshape(*frames.shape[:-2], -1)[..., : (count - 1) * step + n]
 
 
-def blocked(row: int) -> tuple[int, int]:
-    """The threads of a block, whole warps, and how many blocks take a row of so many elements."""
+def row_blocks(row: int) -> tuple[int, int]:
+    """Return the threads per block, in whole warps, and the number of blocks for a row of ``row`` elements."""
     threads = min(THREADS, -(-row // 32) * 32)
     return threads, -(-row // threads)
 
 
-def laid_out(frames: int, n: int, step: int, window: Array) -> np.ndarray[Any, Any]:
-    """The struct Framing of stft.cu."""
+def framing_struct(frames: int, n: int, step: int, window: Array) -> np.ndarray[Any, Any]:
+    """Return the struct Framing of stft.cu."""
     return np.array([frames, n, step, (n - window.size) // 2, window.size], np.int64)

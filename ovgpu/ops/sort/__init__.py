@@ -1,1 +1,1 @@
-"""Sorting, searching and selecting."""
+"""Sorting, searching and selection."""

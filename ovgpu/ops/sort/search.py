@@ -1,4 +1,4 @@
-"""Ops that find places in sorted sequences: Bucketize, SearchSorted."""
+"""Binary search in sorted sequences: Bucketize, SearchSorted."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ovgpu.symbolic import Spec, same
 from ovgpu.types import Type
 
 RULES: dict[str, Callable[[Any, Any], Any]] = {
-    "LESS": operator.lt, "AT_MOST": operator.le, "NOT_GREATER": lambda met, value: ~(met > value)}
-"""Which elements lie before a value; NaN tells the last two apart."""
+    "LESS": operator.lt, "AT_MOST": operator.le, "NOT_GREATER": lambda element, value: ~(element > value)}
+"""Tests of whether an element lies before a value; the last two differ only for NaN."""
 
 
 class _Searching(Op):
-    """Base: how many elements of a sorted sequence, in the last axis, lie before a value. Halves the sequence."""
+    """Base: the number of elements of a sorted sequence, in the last axis, before each value, by binary search."""
 
     output_type: Type = Type.i64
 
-    def found(self, bounds: Spec, values: Spec) -> tuple[Spec, ...]:
-        """The output's spec. OpError for types that have no order."""
+    def output_spec(self, bounds: Spec, values: Spec) -> tuple[Spec, ...]:
+        """Return the spec of the output. Raises OpError for types without an order."""
         if self.output_type not in (Type.i32, Type.i64):
             raise OpError(f"output_type {self.output_type.get_type_name()} is neither i32 nor i64")
         for spec in (bounds, values):
@@ -37,23 +37,23 @@ class _Searching(Op):
 
     @property
     def rule(self) -> str:
-        """Which of `RULES` says it."""
+        """The name in `RULES` of the comparison."""
         raise NotImplementedError
 
     def search(self, xp: Any, bounds: Any, values: Any) -> Any:
-        """The number of elements before each value."""
+        """Return the number of elements of ``bounds`` before each value, i64."""
         extent = bounds.shape[-1]
         low, high = xp.zeros(values.shape, np.int64), xp.full(values.shape, extent, np.int64)
         for _ in range(extent.bit_length()):
             middle = (low + high) // 2
             index = xp.minimum(middle, extent - 1)
-            met = bounds[index] if bounds.ndim == 1 else xp.take_along_axis(bounds, index, axis=-1)
-            before = RULES[self.rule](met, values) & (low < high)
+            element = bounds[index] if bounds.ndim == 1 else xp.take_along_axis(bounds, index, axis=-1)
+            before = RULES[self.rule](element, values) & (low < high)
             low, high = xp.where(before, middle + 1, low), xp.where(before, high, middle)
         return low
 
     def record(self, k: Any, bounds: Any, values: Any, out: Any) -> Any:
-        """The launch that searches."""
+        """Record the launch of the search kernel."""
         if not is_plain(bounds.dtype) or not is_plain(values.dtype):
             return NotImplemented
         if not out.size:
@@ -70,12 +70,12 @@ class _Searching(Op):
         return None
 
 
-@op("Bucketize", "opset3")
+@op("Bucketize", "opset3", "condition/bucketize-3")
 class Bucketize(_Searching):
-    """``data [..], buckets [n] -> [..]``: the number of each element's bucket, of those between ascending bounds.
+    """``data [..], buckets [n] -> [..]``: the index of each element's bucket; ascending bounds separate the buckets.
 
-    A bucket has its right bound (``with_right_bound``) or its left one. Numbers of different types are compared as
-    numbers; OpenVINO's CPU plugin converts integers to f32 first.
+    A bucket includes its right bound (``with_right_bound``) or its left bound. Numbers of different types are compared
+    in their common type; OpenVINO's CPU plugin converts integers to f32 first.
     """
 
     with_right_bound: bool = True
@@ -83,7 +83,7 @@ class Bucketize(_Searching):
     def infer(self, x: Spec, buckets: Spec) -> tuple[Spec, ...]:
         if buckets.rank not in (None, 1):
             raise OpError(f"the buckets must have rank 1, not {buckets.rank}")
-        return self.found(buckets, x)
+        return self.output_spec(buckets, x)
 
     @property
     def rule(self) -> str:
@@ -96,13 +96,13 @@ class Bucketize(_Searching):
         return self.record(k, inputs[1], inputs[0], outputs[0])
 
 
-@op("SearchSorted", "opset15")
+@op("SearchSorted", "opset15", "sort/search-sorted-15")
 class SearchSorted(_Searching):
-    """``sorted [.., n], values [.., m] -> [.., m]``: where a value would go in its line to keep it sorted; a single
-    line is for all values.
+    """``sorted [.., n], values [.., m] -> [.., m]``: the index at which to insert each value into its row to keep the
+    row sorted. All values share a sorted sequence of rank 1.
 
-    Of several places it is the first, or the last with ``right_mode``, which the specification calls ``right``. For
-    NaN it is the first.
+    Of several possible indices it is the first, or the last with ``right_mode``, which the specification calls
+    ``right``. For NaN it is the first.
     """
 
     right_mode: bool = False
@@ -119,7 +119,7 @@ class SearchSorted(_Searching):
                                   f"{len(values.shape)}")
                 for i, (a, b) in enumerate(zip(bounds.shape[:-1], values.shape[:-1])):
                     same(a, b, f"extents {{0}} of the sorted sequences and {{1}} of the values differ on axis {i}")
-        return self.found(bounds, values)
+        return self.output_spec(bounds, values)
 
     @property
     def rule(self) -> str:

@@ -1,4 +1,4 @@
-"""Ops whose results are as long as the data say: NonZero, Unique, Bincount."""
+"""Ops with data-dependent output sizes: NonZero, Unique, Bincount."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
 from ovgpu.types import Type
 
 
-@op("NonZero", "opset3")
+@op("NonZero", "opset3", "condition/nonzero-3")
 class NonZero(Op):
     """``x [d1 .. dR] -> [R, N]``: a column of coordinates for each of the N non-zero elements, in row-major order.
 
-    A scalar is a vector of one element, as with OpenVINO.
+    A scalar counts as a vector of one element, as in OpenVINO.
     """
 
     output_type: Type = Type.i64
@@ -33,13 +33,14 @@ class NonZero(Op):
         return (xp.stack(xp.nonzero(x.reshape(x.shape or 1))).astype(self.output_type.storage),)
 
 
-@op("Unique", "opset10")
+@op("Unique", "opset10", "movement/unique-10")
 class Unique(Op):
-    """``x [..], axis (optional) -> values, indices [n], inverse [N], counts [n]`` of the n that differ of N elements,
-    or slices along the axis: what they are, the first of each in x, where each of x is among them, how often each is.
+    """``x [..], axis (optional) -> values, indices [n], inverse [N], counts [n]`` of the n distinct values among N
+    elements, or slices along the axis: the values, the index of each first occurrence in x, the index into the values
+    for each element of x, and the number of occurrences.
 
-    In ascending order, slices element by element, or in that of x. NaN differs from all, and comes last. Slices
-    without elements are all equal.
+    Values are in ascending order (slices are compared element by element), or in the order of x. NaN differs from all
+    values, and comes last. Slices without elements are all equal.
     """
 
     sorted: bool = True
@@ -56,15 +57,15 @@ class Unique(Op):
         if axis is not None:
             check_integers(axis, "the axis", ranks=(0, 1))
         where = None if axis is None or x.rank is None else constant_axis(axis, x.rank)
-        shape, all_of = unknowns(x.rank if axis is not None else 1), unknown()
+        shape, total = unknowns(x.rank if axis is not None else 1), unknown()
         count = unknown()
         if x.shape is not None and (axis is None or where is not None):
-            all_of = product(x.shape) if where is None else x.shape[where]
-            least, most = bounds(all_of)
+            total = product(x.shape) if where is None else x.shape[where]
+            least, most = bounds(total)
             count = unknown(min(least, 1), most)
             shape = (count,) if where is None else (*x.shape[:where], count, *x.shape[where + 1 :])
         number: tuple[Int, ...] = (count,)
-        return (Spec(x.type, shape), Spec(self.index_element_type, number), Spec(self.index_element_type, (all_of,)),
+        return (Spec(x.type, shape), Spec(self.index_element_type, number), Spec(self.index_element_type, (total,)),
                 Spec(self.count_element_type, number))
 
     def evaluate(self, xp: Any, x: Any, axis: Any = None) -> tuple[Any, ...]:
@@ -87,16 +88,16 @@ class Unique(Op):
         counts = xp.diff(start, append=xp.asarray([count]))
         if not self.sorted:
             order = xp.argsort(first)
-            place = xp.empty(order.shape, np.int64)
-            place[order] = xp.arange(order.size)
-            first, counts, inverse = first[order], counts[order], place[inverse]
+            position = xp.empty(order.shape, np.int64)
+            position[order] = xp.arange(order.size)
+            first, counts, inverse = first[order], counts[order], position[inverse]
         return xp.take(x, first, axis=where), first, inverse, counts
 
 
-@op("Bincount", "opset17")
+@op("Bincount", "opset17", "condition/bincount-17")
 class Bincount(Op):
-    """``data [N], weights [N] (optional) -> [max(largest of data + 1, minlength)]``: how often each number is among the
-    data, none of which is negative, or the sum of the weights where it is."""
+    """``data [N], weights [N] (optional) -> [max(max(data) + 1, minlength)]``: the number of occurrences of each
+    number in the data, or the sum of their weights. A negative number is an error."""
 
     minlength: int = 0
 
@@ -124,5 +125,5 @@ class Bincount(Op):
         length = max(int(data.max()) + 1 if data.size else 0, self.minlength)
         order = xp.argsort(data)
         sums = xp.concatenate([xp.zeros(1, weights.dtype), xp.cumsum(weights[order], dtype=weights.dtype)])
-        places = xp.searchsorted(data[order], xp.arange(length + 1))
-        return (xp.diff(sums[places]),)
+        starts = xp.searchsorted(data[order], xp.arange(length + 1))
+        return (xp.diff(sums[starts]),)

@@ -1,4 +1,4 @@
-"""Selecting and accumulating along an axis: TopK, CumSum."""
+"""Selection and accumulation along an axis: TopK, CumSum."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from ovgpu.ops.base.strided import strides_of
 from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
 from ovgpu.types import Type
 
-SORTED = 32 << 10  # bytes of shared memory for what a block sorts
-FEW = launch.PROCESSORS * 512  # columns, with which threads of their own occupy the device
-LONG = 16  # times k: an axis so long is not sorted as a whole
+SORT_BYTES = 32 << 10  # shared memory for the entries that a block sorts
+PARTITION_FACTOR = 16  # an axis of at least this times k is partitioned instead of sorted as a whole
 
 
-@op("TopK", "opset1")
+@op("TopK", "opset1", "sort/top-k-1")
 class TopK(Op):
     """``x [...], k [] -> values, indices``, both with k elements along ``axis``.
 
-    The k greatest or least, of equal ones the first; in their order (``sort`` by value, or none) or in that
-    of their indices. NaN is the greatest.
+    The k greatest or least elements, the first of equal ones, are ordered by value (``sort`` is value or none) or by
+    index. NaN is the greatest.
     """
 
     axis: int
@@ -48,7 +47,7 @@ class TopK(Op):
         return Spec(x.type, shape), Spec(self.index_element_type, shape)
 
     def count(self, k: Spec, extent: Int) -> Int:
-        """How many elements are selected of ``extent``."""
+        """Return the number of elements to select of ``extent``. Raises OpError if k is out of range."""
         known = k.ints()
         if known is None:
             return unknown(0, bounds(extent)[1])
@@ -63,7 +62,7 @@ class TopK(Op):
         count, extent = integer(k, "k"), x.shape[axis]
         if not 0 <= count <= extent:
             raise OpError(f"k is {count}, of {extent} elements")
-        chosen = self.select(xp, x, count, axis) if count and LONG * count <= extent else None
+        chosen = self.select(xp, x, count, axis) if count and PARTITION_FACTOR * count <= extent else None
         if chosen is None:
             order = self.order(xp, x, axis)[(slice(None),) * axis + (slice(count),)]
         else:
@@ -74,56 +73,56 @@ class TopK(Op):
         return xp.take_along_axis(x, order, axis=axis), order
 
     def order(self, xp: Any, x: Any, axis: int) -> Any:
-        """Indices that sort x, the best first, and of equal elements the first."""
+        """Return the indices that sort x along ``axis``, best first; the sort is stable."""
         if self.mode == "min":
             return xp.argsort(x, axis=axis, kind="stable")
         return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
 
     def select(self, xp: Any, x: Any, count: int, axis: int) -> Any:
-        """Ascending indices of the best elements, without sorting all; None if equal ones leave a choice."""
+        """Return the ascending indices of the best elements by partitioning; None if ties make them ambiguous."""
         last = x.shape[axis] - count if self.mode == "max" else count - 1
         part = slice(last, None) if self.mode == "max" else slice(count)
         chosen = xp.argpartition(x, last, axis=axis)[(slice(None),) * axis + (part,)]
         values = xp.take_along_axis(x, chosen, axis=axis)
         if self.mode == "max":
-            good = x >= values.min(axis=axis, keepdims=True)
+            at_least = x >= values.min(axis=axis, keepdims=True)
         else:
-            good = x <= values.max(axis=axis, keepdims=True)
-        return xp.sort(chosen, axis=axis) if (good.sum(axis=axis) == count).all() else None
+            at_least = x <= values.max(axis=axis, keepdims=True)
+        return xp.sort(chosen, axis=axis) if (at_least.sum(axis=axis) == count).all() else None
 
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, (values, indices) = inputs[0], outputs
         axis = normalize_axis(self.axis, x.ndim)
         count, n = integers(inputs[1])[0], x.shape[axis]
-        if not launch.is_plain(x) or not 0 <= count <= n:  # `evaluate` says what is wrong with the count
+        if not launch.is_plain(x) or not 0 <= count <= n:  # `evaluate` raises the error
             return NotImplemented
         entry = 16 if x.itemsize == 8 else 8
-        room = launch.power(n, high=SORTED // entry)
-        threads = launch.power(n / 4, low=32, high=room // 8) if n > room else launch.power(n / 4, low=32)
-        if n > room and count + 4 * threads > room:
+        capacity = launch.power(n, high=SORT_BYTES // entry)
+        threads = launch.power(n / 4, low=32, high=capacity // 8) if n > capacity else launch.power(n / 4, low=32)
+        if n > capacity and count + 4 * threads > capacity:
             threads //= 2
         axes = list(zip(x.shape, strides_of(x), strides_of(values)))
-        _, step, written = axes.pop(axis)
-        kept = launch.merged(axes)
-        if (n > room and count + 4 * threads > room) or not launch.fit(kept, [(n, step, written)]):
+        _, step, out_step = axes.pop(axis)
+        outer = launch.merged(axes)
+        if (n > capacity and count + 4 * threads > capacity) or not launch.fit(outer, [(n, step, out_step)]):
             return NotImplemented
         if values.size:
             types = f"{k.c_type(x.dtype)}, {k.c_type(indices.dtype)}"
-            k.kernel("topk.cu", f"topk<{types}>", (launch.size(kept),), (threads,),
-                     (x, values, indices, launch.packed(kept), np.uint32(n), np.uint32(count), np.uint32(room),
-                      np.int64(step), np.int64(written), np.bool_(self.mode == "max"), np.bool_(self.sort == "index")),
-                     entry * room)
+            k.kernel("topk.cu", f"topk<{types}>", (launch.size(outer),), (threads,),
+                     (x, values, indices, launch.packed(outer), np.uint32(n), np.uint32(count), np.uint32(capacity),
+                      np.int64(step), np.int64(out_step), np.bool_(self.mode == "max"), np.bool_(self.sort == "index")),
+                     entry * capacity)
         return None
 
 
-@op("TopK", "opset3")
+@op("TopK", "opset3", "sort/top-k-3")
 class TopK3(TopK):
     """TopK-3: ``k`` of any integer type."""
 
 
-@op("TopK", "opset11")
+@op("TopK", "opset11", "sort/top-k-11")
 class TopK11(TopK3):
-    """TopK-11: ``stable`` asks for what this implementation always does."""
+    """TopK-11: the attribute ``stable`` has no effect, because this implementation is always stable."""
 
     stable: bool = False
 
@@ -133,11 +132,11 @@ class TopK11(TopK3):
         return super().infer(x, k)
 
 
-@op("CumSum", "opset3")
+@op("CumSum", "opset3", "arithmetic/cumsum-3")
 class CumSum(Op):
-    """``x [...], axis [] -> [...]``: sums of all elements up to each one along the axis.
+    """``x [...], axis [] -> [...]``: the cumulative sums along the axis.
 
-    ``exclusive`` leaves the element itself out, ``reverse`` begins at the end. Integers wrap.
+    ``exclusive`` leaves out the element itself, ``reverse`` begins at the end. Integers wrap around.
     """
 
     exclusive: bool = False
@@ -184,30 +183,31 @@ class CumSum(Op):
         x, out = inputs[0], outputs[0]
         axis = one_axis(integers(inputs[1]), x.ndim)
         axes = list(zip(x.shape, strides_of(x), strides_of(out)))
-        n, step, written = axes.pop(axis)
-        kept = launch.merged(launch.by_stride(axes))
-        if not launch.is_plain(x) or not launch.fit(kept, [(n, step, written)]):
+        n, step, out_step = axes.pop(axis)
+        outer = launch.merged(launch.by_stride(axes))
+        if not launch.is_plain(x) or not launch.fit(outer, [(n, step, out_step)]):
             return NotImplemented
         if not x.size:
             return None
         source, target = x.data, out.data
         if self.reverse:
-            source, target = source + (n - 1) * step * x.itemsize, target + (n - 1) * written * x.itemsize
-            step, written = -step, -written
-        rows = launch.size(kept)
-        along_rows = abs(step) == 1 or kept[-1][1] != 1
+            source, target = source + (n - 1) * step * x.itemsize, target + (n - 1) * out_step * x.itemsize
+            step, out_step = -step, -out_step
+        rows = launch.size(outer)
+        along_rows = abs(step) == 1 or outer[-1][1] != 1
         if along_rows:
-            block = max(launch.row_block(rows, n), (32, 8))
-        else:  # several threads per column are needed where there are few of them, and read it twice
-            block = launch.column_block(rows, n // 8 if rows < FEW else 1)
+            block = max(launch.row_block(k.multiprocessors, rows, n), (32, 8))
+        else:  # few columns need several threads each, which read the column twice
+            few = rows < k.multiprocessors * launch.THREADS
+            block = launch.column_block(k.multiprocessors, rows, n // 8 if few else 1)
         k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
                  (launch.ceildiv(rows, block[along_rows]),), block,
-                 (source, target, launch.packed(kept), np.uint32(rows), np.uint32(n), np.int64(step), np.int64(written),
-                  np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])
+                 (source, target, launch.packed(outer), np.uint32(rows), np.uint32(n), np.int64(step),
+                  np.int64(out_step), np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])
         return None
 
 
 def _ends(axis: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Indices of all but the last, and of all but the first element along an axis."""
+    """Return indices of all elements except the last, and of all except the first, along an axis."""
     lead = (slice(None),) * axis
     return (*lead, slice(-1)), (*lead, slice(1, None))

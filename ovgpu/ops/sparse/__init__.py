@@ -1,1 +1,1 @@
-"""Embeddings and segments."""
+"""Embedding bags, segments and sparse rows."""

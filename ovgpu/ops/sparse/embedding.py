@@ -1,9 +1,8 @@
-"""Sums and means of rows of a table, in bags: the EmbeddingBag family and EmbeddingSegmentsSum.
+"""Sums and means of table rows in bags: the EmbeddingBag family and EmbeddingSegmentsSum.
 
-Indices that are out of range are an error, except on a CUDA device, where those that are computed are not looked at
-before they are used, and add nothing. A bag without indices is the row ``default_index``, unweighted, or zeros if that
-is -1 or absent. OpenVINO's CPU plugin reads stray memory for an empty bag that is the last one, and for a default_index
-of -1 in segments.
+An index out of range is an error. On a CUDA device, computed indices are not checked; those out of range add nothing.
+A bag without indices gives the row ``default_index``, unweighted, or zeros if that is -1 or absent. OpenVINO's CPU
+plugin reads stray memory for an empty last bag, and for a default_index of -1 in segments.
 """
 
 from __future__ import annotations
@@ -27,20 +26,21 @@ from ovgpu.types import Type
 class _Bags(Op):
     """Base: ``table [rows, D..]`` of numbers and indices of rows, i32 or i64, ``-> [bags, D..]``.
 
-    Sums are in f32 or f64, those of integers wrap around; their means are cut off.
+    Sums are in f32 or f64. Sums of integers wrap around, and their means are truncated.
     """
 
     layout = "dense"
-    kind: ClassVar[int]  # PACKED, OFFSETS or SEGMENTS, of the kernel
+    kind: ClassVar[int]  # PACKED, OFFSETS or SEGMENTS of the kernel
 
     @property
     def means(self) -> bool:
+        """True if the bags are means instead of sums."""
         return False
 
     def check(self, table: Spec, indices: Spec, rank: int, others: dict[str, tuple[Spec | None, int]],
               weights: Spec | None) -> None:
-        """OpError unless the inputs are such as the specification allows; of ``others``, what they are and their
-        ranks."""
+        """Raise OpError for inputs that the specification does not allow. ``others`` maps names of inputs to their
+        specs and ranks."""
         kind = table.type if weights is None else merge_types((table, weights))
         if kind in (Type.boolean, Type.string):
             raise OpError(f"element type {kind.get_type_name()} is not numeric")
@@ -63,31 +63,33 @@ class _Bags(Op):
             same(a, b, "indices and per_sample_weights differ: {0} and {1}")
 
     def output(self, table: Spec, bags: Int) -> tuple[Spec, ...]:
+        """Return the output's spec, given the table and the number of bags."""
         return (Spec(table.type, None if table.shape is None else (bags, *table.shape[1:])),)
 
     def pooled(self, xp: Any, table: Array, indices: Array, begin: Array, end: Array, default: Array | None,
                weights: Array | None) -> tuple[Array, ...]:
-        """What is in the bags, each of the indices from ``begin`` to before ``end``."""
+        """Return the bags; each has the indices from ``begin`` to before ``end``. Raises OpError for wrong indices."""
         row = self.default(table, default)
         if ((indices < 0) | (indices >= len(table))).any():
             raise OpError(f"an index is out of range for extent {len(table)}")
-        wide = table.dtype if table.dtype.kind == "f" else np.dtype(np.uint64 if table.dtype.kind == "u" else np.int64)
+        accumulator = table.dtype if table.dtype.kind == "f" else np.dtype(
+            np.uint64 if table.dtype.kind == "u" else np.int64)
         across = (-1, *(1,) * (table.ndim - 1))
         empty = (begin >= end).reshape(across)
 
-        def rows(places: Any) -> Array:
-            found = xp.take(table, indices[places], axis=0).astype(wide, copy=False)
-            return found if weights is None else found * weights[places].astype(wide).reshape(across)
+        def rows(positions: Any) -> Array:
+            found = xp.take(table, indices[positions], axis=0).astype(accumulator, copy=False)
+            return found if weights is None else found * weights[positions].astype(accumulator).reshape(across)
 
-        out = xp.zeros((len(begin), *table.shape[1:]), wide)
+        out = xp.zeros((len(begin), *table.shape[1:]), accumulator)
         fold(xp, out, begin, end, rows, xp.add, xp.sum)
         if self.means:
-            size = xp.maximum(end - begin, 1).astype(wide).reshape(across)
-            out = out / size if wide.kind == "f" else xp.sign(out) * (abs(out) // size)
-        return (out if row is None else xp.where(empty, table[row].astype(wide), out).astype(wide),)
+            size = xp.maximum(end - begin, 1).astype(accumulator).reshape(across)
+            out = out / size if accumulator.kind == "f" else xp.sign(out) * (abs(out) // size)
+        return (out if row is None else xp.where(empty, table[row].astype(accumulator), out).astype(accumulator),)
 
     def default(self, table: Array, default: Array | None) -> int | None:
-        """The row that stands for an empty bag."""
+        """Return the row for empty bags, or None for zeros."""
         row = -1 if default is None else integer(default, "default_index")
         if not -1 <= row < len(table):
             raise OpError(f"default_index {row} is out of range for extent {len(table)}")
@@ -95,7 +97,7 @@ class _Bags(Op):
 
     def record(self, k: Any, out: Array, table: Array, indices: Array, bounds: Array | None, default: Array | None,
                weights: Array | None) -> Any:
-        """The launch; ``bounds`` are offsets or numbers of bags."""
+        """Record the launch; ``bounds`` are the offsets, the segment ids, or None if packed."""
         row = self.default(table, default)
         if not is_plain(table.dtype):
             return NotImplemented
@@ -109,10 +111,10 @@ class _Bags(Op):
         return None
 
 
-@op("EmbeddingBagOffsetsSum", "opset3")
+@op("EmbeddingBagOffsetsSum", "opset3", "sparse/embedding-bag-offsets-sum-3")
 class EmbeddingBagOffsetsSum(_Bags):
-    """``table [rows, D..], indices [n], offsets [bags], default_index [], per_sample_weights [n] -> [bags, D..]``, of
-    which the last two are optional: sums of rows, of the indices from an offset to the next one, or to the end."""
+    """``table [rows, D..], indices [n], offsets [bags], default_index [], per_sample_weights [n] -> [bags, D..]``: sums
+    of rows. A bag has the indices from its offset to the next offset or the end. The last two inputs are optional."""
 
     host_inputs = (3,)
     kind = 1
@@ -138,9 +140,9 @@ class EmbeddingBagOffsetsSum(_Bags):
         return self.record(k, outputs[0], table, indices, offsets, *(*rest, None, None)[:2])
 
 
-@op("EmbeddingBagOffsets", "opset15")
+@op("EmbeddingBagOffsets", "opset15", "sparse/embedding-bag-offsets-15")
 class EmbeddingBagOffsets(EmbeddingBagOffsetsSum):
-    """EmbeddingBagOffsetsSum-3, or means, which are not weighted."""
+    """EmbeddingBagOffsetsSum-3 with the reductions sum and mean; means are not weighted."""
 
     reduction: Literal["sum", "mean"] = "sum"
 
@@ -149,7 +151,7 @@ class EmbeddingBagOffsets(EmbeddingBagOffsetsSum):
         return self.reduction == "mean"
 
 
-@op("EmbeddingBagPackedSum", "opset3")
+@op("EmbeddingBagPackedSum", "opset3", "sparse/embedding-bag-packed-sum-3")
 class EmbeddingBagPackedSum(_Bags):
     """``table [rows, D..], indices [bags, n], per_sample_weights [bags, n] (optional) -> [bags, D..]``: sums."""
 
@@ -170,9 +172,9 @@ class EmbeddingBagPackedSum(_Bags):
         return self.record(k, outputs[0], table, indices, None, None, *(*rest, None)[:1])
 
 
-@op("EmbeddingBagPacked", "opset15")
+@op("EmbeddingBagPacked", "opset15", "sparse/embedding-bag-packed-15")
 class EmbeddingBagPacked(EmbeddingBagPackedSum):
-    """EmbeddingBagPackedSum-3, or means, which are not weighted."""
+    """EmbeddingBagPackedSum-3 with the reductions sum and mean; means are not weighted."""
 
     reduction: Literal["sum", "mean"] = "sum"
 
@@ -181,12 +183,12 @@ class EmbeddingBagPacked(EmbeddingBagPackedSum):
         return self.reduction == "mean"
 
 
-@op("EmbeddingSegmentsSum", "opset3")
+@op("EmbeddingSegmentsSum", "opset3", "sparse/embedding-segments-sum-3")
 class EmbeddingSegmentsSum(_Bags):
     """``table [rows, D..], indices [n], segment_ids [n], num_segments [], default_index [], per_sample_weights [n] ->
-    [num_segments, D..]``, of which the last two are optional: sums of rows, of the indices with the same id.
+    [num_segments, D..]``: sums of rows whose indices have the same id. The last two inputs are optional.
 
-    Ids ascend; what is in a segment that there is not counts for nothing.
+    Ids ascend; those of nonexistent segments are ignored.
     """
 
     host_inputs = (3, 4)
@@ -200,7 +202,7 @@ class EmbeddingSegmentsSum(_Bags):
             same(a, b, "indices and segment_ids differ: {0} and {1}")
         if ids.constant is not None and not ascends(ids.constant):
             raise OpError("segment_ids do not ascend")
-        return self.output(table, segments(count))
+        return self.output(table, segment_count(count))
 
     def evaluate(self, xp: Any, table: Array, indices: Array, ids: Array, count: Array, default: Array | None = None,
                  weights: Array | None = None) -> tuple[Array, ...]:
@@ -214,8 +216,8 @@ class EmbeddingSegmentsSum(_Bags):
         return self.record(k, outputs[0], table, indices, ids, *(*rest, None, None)[:2])
 
 
-def segments(count: Spec) -> Int:
-    """How many segments there are, as ``num_segments`` has it."""
+def segment_count(count: Spec) -> Int:
+    """Return the number of segments that the input ``num_segments`` declares. Raises OpError if it is negative."""
     known = count.ints()
     if known is None:
         return unknown()

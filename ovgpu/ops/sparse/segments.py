@@ -1,4 +1,4 @@
-"""Ops on rows with the numbers of what they belong to: SegmentMax, SparseFillEmptyRows."""
+"""Ops on rows with segment ids or sparse indices: SegmentMax, SparseFillEmptyRows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import integer, integers
 from ovgpu.ops.base.storage import decode, is_plain
-from ovgpu.ops.sparse.embedding import segments
+from ovgpu.ops.sparse.embedding import segment_count
 from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
 from ovgpu.types import Type
 
 
-@op("SegmentMax", "opset16")
+@op("SegmentMax", "opset16", "arithmetic/segment-max-16")
 class SegmentMax(Op):
-    """``data [n, D..], segment_ids [n], num_segments [] (optional) -> [segments, D..]``: the greatest of the rows with
-    the same id. Ids ascend, and there are as many segments as the last one asks for unless ``num_segments`` says it.
+    """``data [n, D..], segment_ids [n], num_segments [] (optional) -> [segments, D..]``: the maximum of the rows with
+    the same id. Ids ascend; without ``num_segments``, the number of segments is the last id plus one.
 
-    An empty segment has zeros, or the lowest finite number. NaN is the greatest; OpenVINO drops it, and makes the
-    lowest finite number of minus infinity.
+    An empty segment has zeros, or the lowest finite number. NaN is the greatest; OpenVINO drops it, and turns minus
+    infinity into the lowest finite number.
     """
 
     fill_mode: Literal["zero", "lowest"] = "zero"
 
-    exact = True  # what the lowest number is depends on the type as it is stored
+    exact = True  # the lowest number depends on the storage type
     layout = "dense"
     host_inputs = (2,)
 
@@ -50,21 +50,21 @@ class SegmentMax(Op):
             _check_ids(known)
         if x.shape is None:
             return (Spec(x.type, None),)
-        extent = segments(count) if count is not None else unknown() if known is None else _count(known)
+        extent = segment_count(count) if count is not None else unknown() if known is None else _count(known)
         return (Spec(x.type, (extent, *x.shape[1:])),)
 
     def evaluate(self, xp: Any, x: Array, ids: Array, count: Array | None = None) -> tuple[Array, ...]:
         _check_ids(ids)
-        places = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integer(count, "num_segments")) + 1))
+        bounds = xp.searchsorted(ids, xp.arange((_count(ids) if count is None else integer(count, "num_segments")) + 1))
         least, empty = self.limits(Type.of(x.dtype))
         x = decode(x, xp)
-        out = xp.full((len(places) - 1, *x.shape[1:]), least, x.dtype)
-        fold(xp, out, places[:-1], places[1:], lambda place: x[place], xp.maximum, xp.max)
-        out[places[:-1] == places[1:]] = empty
+        out = xp.full((len(bounds) - 1, *x.shape[1:]), least, x.dtype)
+        fold(xp, out, bounds[:-1], bounds[1:], lambda positions: x[positions], xp.maximum, xp.max)
+        out[bounds[:-1] == bounds[1:]] = empty
         return (out,)
 
     def limits(self, kind: Type) -> tuple[float, float]:
-        """What is not above any number of a type, and what an empty segment has."""
+        """Return the initial value of maxima (no number of the type is less), and the value of an empty segment."""
         if kind.is_real():
             least, lowest = -np.inf, float(ml_dtypes.finfo(kind.storage).min)  # type: ignore[no-untyped-call]
         else:
@@ -78,16 +78,16 @@ class SegmentMax(Op):
         if not out.size:
             return None
         vector, grid, block, shared, scratch = shares(x, out, len(x))
-        wide = _ACCUMULATORS.get(x.dtype.name, np.int64)
+        accumulator = _ACCUMULATORS.get(x.dtype.name, np.int64)
         k.kernel("segments.cu", f"segment_max<{k.c_type(x.dtype)}, {k.c_type(ids.dtype)}, {vector}>", grid, block,
                  (x, ids, out, *map(np.int64, (len(x), prod(out.shape[1:]), len(out))),
-                  *map(wide, self.limits(Type.of(x.dtype))), shared), scratch)
+                  *map(accumulator, self.limits(Type.of(x.dtype))), shared), scratch)
         return None
 
 
 _ACCUMULATORS: dict[str, Any] = {"float64": np.float64, "uint64": np.uint64} | dict.fromkeys(
     ("float32", "float16", "bfloat16"), np.float32)
-"""The type of the kernel's `Accumulator`, where it is not i64."""
+"""The types of the kernel's `Accumulator` that are not i64."""
 
 
 def _check_ids(ids: Array) -> None:
@@ -96,17 +96,17 @@ def _check_ids(ids: Array) -> None:
 
 
 def _count(ids: Array) -> int:
-    """How many segments these numbers ask for."""
+    """Return the number of segments that ascending ids imply."""
     return int(ids[-1]) + 1 if len(ids) else 0
 
 
-@op("SparseFillEmptyRows", "opset16")
+@op("SparseFillEmptyRows", "opset16", "sparse/fill-empty-rows-16")
 class SparseFillEmptyRows(Op):
-    """``values [n], dense_shape [2], indices [n, 2], default [] -> indices [m, 2], values [m], empty [rows]``: a matrix
-    given by elements, each with its row and column; in row-major order, with a default in column 0 of empty rows.
+    """``values [n], dense_shape [2], indices [n, 2], default [] -> indices [m, 2], values [m], empty [rows]``: a sparse
+    matrix in coordinate format (row, column), in row-major order, with ``default`` in column 0 of empty rows.
 
-    Indices out of range are an error; OpenVINO's CPU plugin passes over rows that it does not know to be so when the
-    model is compiled.
+    Indices out of range are an error; OpenVINO's CPU plugin ignores such rows unless they are known when the model is
+    compiled.
     """
 
     exact = True

@@ -1,8 +1,8 @@
 """Binding TensorIterator, Loop and If whose bodies are static.
 
-Where the number of iterations is known from shapes and host values, and the body's shapes do not change, iterations
-are bound ahead (`unrolled`), or, if they are many, a few that serve as all of them (`replayed`). Otherwise the body is
-run iteration by iteration (`dynamic`).
+Where the trip count follows from shapes and host values, and the body's shapes do not change, iterations are bound
+ahead: all of them (`unrolled`), or, for a long loop, a few that are repeated (`replayed`). Otherwise the body runs
+iteration by iteration (`dynamic`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from ovgpu.runtime.loops.unrolled import Iterations, Maps
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
-UNROLLED = 2000  # calls; of a loop with more, not every iteration is bound ahead
-
+MAX_UNROLLED_CALLS = 2000  # a loop with more calls is not unrolled
 
 
 def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
          count: Any) -> Sequence[Call]:
-    """The calls of a control step whose bodies are static.
+    """Return the calls of a control step whose bodies are static. ``count`` is the trip count, an array, for a loop.
 
-    Where recordings are replayed, trip counts beyond the first few of a loop are not unrolled, since each would be a
-    recording of its own.
+    If the backend replays recordings, only the first few trip counts of a loop are unrolled, since each one makes a
+    new recording.
     """
     op, backend = step.op, executor.backend
     if isinstance(op, If):
@@ -43,14 +42,14 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
     loop, n = Iterations(_child(executor, step, 0), maps), int(count.reshape(-1)[0])
     found: Sequence[Call] | None = None
     if backend.replays:
-        unrolled = executor.loops.setdefault(id(step), replayed.Known()).unrolled
+        unrolled = executor.loops.setdefault(id(step), replayed.LoopCache()).unrolled
         if n in unrolled or len(unrolled) < replayed.CACHED_CYCLES:
-            found = loop.calls(inputs, outputs, n, UNROLLED)
+            found = loop.calls(inputs, outputs, n, MAX_UNROLLED_CALLS)
         if found is not None:
             unrolled.add(n)
         else:
             found = replayed.calls(executor, step, maps, inputs, outputs, n)
-    elif n * max(1, len(loop.child.program.steps)) <= UNROLLED:
+    elif n * max(1, len(loop.child.program.steps)) <= MAX_UNROLLED_CALLS:
         found = loop.calls(inputs, outputs, n)
     return [Eager(loop.run, list(inputs), list(outputs), n)] if found is None else found
 

@@ -1,7 +1,7 @@
-"""Control steps whose shapes, or whose number of iterations, only running tells: bodies run one by one.
+"""Execution of control steps whose shapes or trip counts are known only at run time: bodies run one by one.
 
-Whatever a body reads and writes lies in memory that is used again, so that what was bound for one iteration, and
-captured where recordings are replayed, serves later ones. Only the condition comes back to the host.
+Inputs and results of bodies lie in memory that is reused, so that bindings and captured graphs of one iteration serve
+later ones. Only the condition is read back to the host.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ovgpu.types import Type
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
-COLLECTED_BYTES = 1 << 26  # parts of concatenated results; from here on the memory to join them is checked
-PART_BYTES = 256  # of Python objects per part, beside its values
+COLLECTED_BYTES = 1 << 26  # from this size of concatenated results on, memory to join their parts is checked
+PART_BYTES = 256  # Python objects of a part, beside its values
 
 
 def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """The results of a control step. They stay as they are until it runs again."""
+    """Run a control step and return its results. They stay valid until it runs again."""
     stepwise = executor.stepwise.get(id(step))
     if stepwise is None:
         stepwise = executor.stepwise[id(step)] = Stepwise(executor.backend, step)
@@ -39,36 +39,38 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
 
 
 class Stepwise:
-    """Runs the bodies of one step for one executor, which owns it; `binding.Memory` of their programs."""
+    """Runner of the bodies of one step for the executor that owns it, and `binding.Memory` of their programs."""
 
     def __init__(self, backend: Backend, step: Step) -> None:
         self.backend, self.step = backend, step
         self.blocks: dict[tuple[Any, int], Block[Array]] = {}
-        self.held: dict[int, tuple[Any, int]] = {}  # parameter -> the block that its value is in
-        self.written: dict[int, tuple[Any, int]] = {}  # result -> the block that it is written to
+        self.block_of_parameter: dict[int, tuple[Any, int]] = {}  # parameter -> block of its value
+        self.block_of_result: dict[int, tuple[Any, int]] = {}  # result -> block that it is written to
 
     def branch(self, executor: Executor, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """Run the branch of an If that the condition selects, and return its outputs."""
         op: Any = self.step.op
         taken = first(inputs[0], "the condition")
-        body, into, out = ((op.then_body, op.then_inputs, op.then_outputs) if taken
-                           else (op.else_body, op.else_inputs, op.else_outputs))
+        body, input_maps, output_maps = ((op.then_body, op.then_inputs, op.then_outputs) if taken
+                                         else (op.else_body, op.else_inputs, op.else_outputs))
         given: list[Any] = [None] * len(body.parameters)
-        for m in into:
-            given[m.parameter] = self._dense(inputs[m.port], ("in", m.port))
+        for m in input_maps:
+            given[m.parameter] = self._contiguous(inputs[m.port], ("in", m.port))
         results = self._run(executor, body, given)
-        outputs = {m.port: results[m.result] for m in out}
+        outputs = {m.port: results[m.result] for m in output_maps}
         return tuple(outputs[i] for i in sorted(outputs))
 
     def iterate(self, executor: Executor, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        """Run the iterations of a Loop or TensorIterator, and return its outputs."""
         op: Any = self.step.op
         assert isinstance(op, (TensorIterator, Loop))
-        limit, counter, condition = _bounds(op, inputs)
-        known = None if condition is None else op.body.results[condition].outputs[0].spec.constant
-        whole = {m.port: self._dense(inputs[m.port], ("in", m.port)) for m in op.inputs if m.axis is None}
+        limit, counter, condition = _loop_limits(op, inputs)
+        constant_condition = None if condition is None else op.body.results[condition].outputs[0].spec.constant
+        whole = {m.port: self._contiguous(inputs[m.port], ("in", m.port)) for m in op.inputs if m.axis is None}
         carried: dict[int, Array] = {}
         parts: dict[int, list[Array]] = {m.port: [] for m in op.outputs if m.axis is not None}
         results: Sequence[Array] = ()
-        self.held = {}
+        self.block_of_parameter = {}
         collected, checked = 0, COLLECTED_BYTES
         i = 0
         while limit < 0 or i < limit:
@@ -80,7 +82,7 @@ class Stepwise:
                     given[p] = carried[p]
                 else:
                     given[p] = (whole[entry.port] if entry.axis is None
-                                else self._copied(part(inputs[entry.port], entry, i), ("part", p)))
+                                else self._copy_to_block(part(inputs[entry.port], entry, i), ("part", p)))
             results = self._run(executor, op.body, given, counter, i)
             carried = self._carry(results)
             for m in op.outputs:
@@ -92,28 +94,30 @@ class Stepwise:
                 checked = 2 * collected
             i += 1
             if condition is not None:
-                going = self.backend.to_host(results[condition]) if known is None else known
-                if not first(going, "the body's condition"):
+                condition_value = (self.backend.to_host(results[condition]) if constant_condition is None
+                                   else constant_condition)
+                if not first(condition_value, "the body's condition"):
                     break
         outputs: Sequence[Array] = op._collect(self.backend.xp, inputs, results, parts, counter)
         return outputs
 
     def _run(self, executor: Executor, model: Model, given: list[Any], counter: int | None = None,
              i: int = 0) -> Sequence[Array]:
-        """The results of a body. A counter is given as iteration ``i``, on the host and, if it is used, beside it."""
-        number = None
+        """Run a body and return its results. Parameter ``counter`` gets the iteration number ``i`` on the host and, if
+        the program uses it there, on the device."""
+        number, hosts = None, None
         if counter is not None:
             op: Any = model.parameters[counter].op
             given[counter] = number = np.full((1,) if len(op.shape) else (), i, op.element_type.storage)
         program, child = self._child(executor, model, given)
         if counter is not None:
-            child.hosts = list(given)
-            if _is_read(program, program.inputs[counter]):
+            hosts = list(given)
+            if _is_read_on_device(program, program.inputs[counter]):
                 given[counter] = self._block("counter", 0).array(number.shape, Type.of(number.dtype))  # type: ignore[union-attr]
                 for call in self.backend.upload(number, given[counter]):
                     call()
-        self.written = {}
-        return child.run(given, {}, self, tuple(sorted(self.held.items())))
+        self.block_of_result = {}
+        return child.run(given, {}, self, tuple(sorted(self.block_of_parameter.items())), hosts=hosts)
 
     def _child(self, executor: Executor, model: Model, given: Sequence[Any]) -> tuple[Program, Executor]:
         branch = next(n for n, body in enumerate(self.step.bodies) if body.model is model)
@@ -121,26 +125,26 @@ class Stepwise:
         return program, executor.child((id(self.step), branch, id(program)), program)
 
     def _carry(self, results: Sequence[Array]) -> dict[int, Array]:
-        """The values of the next iteration's parameters, in blocks of this step."""
+        """Return the carried values of the next iteration's parameters, copied to blocks of this step if needed."""
         back = [(b.result, b.parameter) for b in self.step.op.back_edges]  # type: ignore[attr-defined]
-        moved = {r: results[r] for r, _ in back}
-        for r, x in moved.items():
+        carried_results = {r: results[r] for r, _ in back}
+        for r, x in carried_results.items():
             if x.dtype == object:
                 continue
-            shape, kind, written = tuple(x.shape), Type.of(x.dtype), self.written.get(r)
-            if written is None or x is not self.blocks[written].array(shape, kind):
-                moved[r] = self.output(r, shape, kind)
-                for call in self.backend.copy(x, moved[r]):
+            shape, kind, block_of_result = tuple(x.shape), Type.of(x.dtype), self.block_of_result.get(r)
+            if block_of_result is None or x is not self.blocks[block_of_result].array(shape, kind):
+                carried_results[r] = self.output(r, shape, kind)
+                for call in self.backend.copy(x, carried_results[r]):
                     call()
-        self.held = {p: self.written[r] for r, p in back if r in self.written}
-        return {p: moved[r] for r, p in back}
+        self.block_of_parameter = {p: self.block_of_result[r] for r, p in back if r in self.block_of_result}
+        return {p: carried_results[r] for r, p in back}
 
-    def _dense(self, array: Any, name: Any) -> Array:
-        """The array if it is contiguous, or a copy of it that is."""
-        return array if array is None or array.flags.c_contiguous else self._copied(array, name)
+    def _contiguous(self, array: Any, name: Any) -> Array:
+        """Return the array if it is contiguous, else a contiguous copy."""
+        return array if array is None or array.flags.c_contiguous else self._copy_to_block(array, name)
 
-    def _copied(self, array: Any, name: Any) -> Array:
-        """The array's value, at the same place each time."""
+    def _copy_to_block(self, array: Any, name: Any) -> Array:
+        """Copy the array to a block, at the same address each time."""
         if array.dtype == object:
             return np.ascontiguousarray(array)
         target = self._block(name, 0).array(tuple(array.shape), Type.of(array.dtype))
@@ -157,9 +161,9 @@ class Stepwise:
     # ---- binding.Memory
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        """Memory of a result: a block that holds no value that the iteration reads."""
-        used = set(self.held.values())
-        key = self.written[number] = next((number, k) for k in count() if (number, k) not in used)
+        """Return an array for a result, in a block that holds no value which the iteration reads."""
+        used = set(self.block_of_parameter.values())
+        key = self.block_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
         return self._block(*key).array(shape, kind)
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
@@ -169,8 +173,8 @@ class Stepwise:
         return None
 
 
-def _bounds(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int | None]:
-    """(the most iterations, or a negative number; the parameter that gets the number; the result that goes on)"""
+def _loop_limits(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int | None]:
+    """Return (maximum trip count, negative if unlimited; parameter for the iteration number; condition result)."""
     if isinstance(op, TensorIterator):
         counts = [m.trips(inputs[m.port].shape[m.axis]) for m in op.inputs if m.axis is not None]
         return counts[0] if counts else 1, None, None
@@ -178,8 +182,8 @@ def _bounds(op: Any, inputs: Sequence[Any]) -> tuple[int, int | None, int | None
     return limit if start else 0, op.current_iteration, op.condition
 
 
-def _is_read(program: Program, value: int) -> bool:
-    """Whether a step reads the value on the device."""
+def _is_read_on_device(program: Program, value: int) -> bool:
+    """Return whether the program uses the value on the device: in a step, as a result or in its deferred rest."""
     roots = {program.values[i].root for step in program.steps for i in step.inputs if i >= 0}
     results = {program.values[i].root for i in (*program.results, *(program.rest.inputs if program.rest else ()))}
     return value in roots | results

@@ -1,9 +1,9 @@
-"""Long loops on a device that replays recordings: iterations that are bound once serve as all of them.
+"""Long loops on a device that replays recordings: a few iterations are bound, and repeated for all the others.
 
-Buffers of back edges alternate, so that after a few iterations one begins as an earlier one did: those between them
-are a cycle, recorded once and run again and again, several of them at a time while that many are left. Parts of
-sliced inputs and of concatenated outputs lie at fixed addresses; the device moves them by an iteration number in its
-memory. So neither the number of iterations nor the tensors that are sliced are part of what was captured.
+Buffers of back edges alternate, so that after a few iterations one begins with the same buffers as an earlier one. The
+iterations between them are a cycle. It is recorded once and replayed, several cycles per launch while enough are left.
+Parts of sliced inputs and of concatenated outputs lie at fixed addresses; the device copies them, indexed by an
+iteration number in its memory. So captured graphs depend neither on the trip count nor on the sliced tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ovgpu.lowering.program import Step
 from ovgpu.ops.base.op import Array
@@ -24,23 +24,30 @@ from ovgpu.types import Type
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
-CACHED_CYCLES = 8  # per loop: bound cycles, and trip counts that are unrolled before others are not
-CHUNK = 128  # calls: the device takes longer for so many than the host for one launch
-LONGEST = 12  # iterations before one begins as an earlier one did; where values rotate, it takes more than two
+CACHED_CYCLES = 8  # per loop: bound cycles, and also the number of trip counts that are unrolled
+CHUNK_CALLS = 128  # the device takes longer to run this many calls than the host takes for one launch
+MAX_CYCLE_ITERATIONS = 12  # iterations bound until one repeats; loops that rotate values need more than two
 
 
 @dataclass
-class Known:
-    """What an executor has done of one loop: the trip counts that it has unrolled, and the cycles that are bound,
-    by the arrays that they are bound to."""
+class LoopCache:
+    """Cache of one loop of an executor: the trip counts unrolled so far, and the bound cycles by their input arrays."""
 
     unrolled: set[int] = field(default_factory=set)
-    cycles: OrderedDict[Any, Repeated | None] = field(default_factory=OrderedDict)
+    cycles: OrderedDict[Any, CachedCycle] = field(default_factory=OrderedDict)
+
+
+class CachedCycle(NamedTuple):
+    """Bound iterations, or None for inputs whose iterations cannot be repeated. The cache key contains the ids of
+    ``inputs``, which are held so that no other array gets one of them."""
+
+    inputs: list[Array | None]
+    iterations: ReplayedIterations | None
 
 
 @dataclass
 class Cycle:
-    """A recording of a few iterations of one loop; ``calls`` has the one entry for its step."""
+    """Recording of a few iterations of one loop; ``calls`` has a single entry, for the loop's step."""
 
     calls: list[Calls]
     runs: int = 0
@@ -54,90 +61,90 @@ class Cycle:
 
 
 class Repeat(Eager):
-    """``Repeat(run, cycle, times)``: one launch each time, once the cycle is captured."""
+    """Eager call ``Repeat(run, cycle, times)``: one launch per repetition, once the cycle is captured."""
 
     def counts(self) -> Counts:
         cycle, times = self.args
-        once = counts(cycle.flat, bool(cycle.graph))
-        return Counts(times * once.launches, times * once.kernels)
+        per_run = counts(cycle.flat, bool(cycle.graph))
+        return Counts(times * per_run.launches, times * per_run.kernels)
 
 
 def calls(executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | None], outputs: Sequence[Array],
           n: int) -> Calls | None:
-    """The calls of ``n`` iterations as far as they repeat; None if they cannot."""
-    known = executor.loops.setdefault(id(step), Known())
+    """Return the calls of ``n`` iterations that repeat a bound cycle, or None if the loop cannot be repeated."""
+    cache = executor.loops.setdefault(id(step), LoopCache())
     key = tuple([id(inputs[m.port]) if m.axis is None else _part_shape(inputs[m.port], m) for m in maps.inputs])
-    if key not in known.cycles:
-        known.cycles[key] = _bound(executor, step, maps, inputs)
-        if len(known.cycles) > CACHED_CYCLES:
-            known.cycles.popitem(last=False)
-    known.cycles.move_to_end(key)
-    loop = known.cycles[key]
+    if key not in cache.cycles:
+        bound = [inputs[m.port] for m in maps.inputs if m.axis is None]
+        cache.cycles[key] = CachedCycle(bound, _bind_cycle(executor, step, maps, inputs))
+        if len(cache.cycles) > CACHED_CYCLES:
+            cache.cycles.popitem(last=False)
+    cache.cycles.move_to_end(key)
+    loop = cache.cycles[key].iterations
     return None if loop is None else loop.calls(inputs, outputs, n)
 
 
-def _bound(executor: Executor, step: Step, maps: Maps, inputs: Sequence[Array | None]) -> Repeated | None:
+def _bind_cycle(executor: Executor, step: Step, maps: Maps,
+                inputs: Sequence[Array | None]) -> ReplayedIterations | None:
     build = step.bodies[0].dense
     program = None if build is None else build()
     if program is None or maps.counter in program.host_parameters:
         return None
-    loop = Repeated(executor.child((id(step), 0, "dense"), program), maps, step)
+    loop = ReplayedIterations(executor.child((id(step), 0, "dense"), program), maps, step)
     return loop if loop.bind(inputs) else None
 
 
-class Repeated(Iterations):
-    """Iterations bound to given arrays, all but those that are sliced or concatenated."""
+class ReplayedIterations(Iterations):
+    """Iterations bound to the input arrays, except to sliced and concatenated ones, which may change."""
 
     def __init__(self, child: Executor, maps: Maps, step: Step) -> None:
         super().__init__(child, maps)
         self.step = step
         self.sliced = [m for m in maps.inputs if m.axis is not None]
-        self.joined = [m for m in maps.outputs if m.axis is not None]
-        self.slicing = self.backend.slicing(len(self.sliced), len(self.joined))
-        self.parts: dict[int, Array] = {}  # parameter -> where its part of a sliced input lies
-        self.kept: list[Any] = []  # the arrays bound, whose identity they are found by
-        self.bound: list[tuple[Calls, list[Array]]] = []  # calls and results of the iterations before the cycle, and
-        self.first = 0  # from this one on of those in it
-        self.cycles: list[tuple[Cycle, int]] = []  # with the number of iterations in each; the longest one first
+        self.concatenated = [m for m in maps.outputs if m.axis is not None]
+        self.slicing = self.backend.slicing(len(self.sliced), len(self.concatenated))
+        self.parts: dict[int, Array] = {}  # parameter -> array at a fixed address for its part of a sliced input
+        self.bound: list[tuple[Calls, list[Array]]] = []  # (calls, results) of the iterations before and in the cycle
+        self.first = 0  # index in `bound` of the cycle's first iteration
+        self.cycles: list[tuple[Cycle, int]] = []  # (recording, number of iterations), the longest one first
         self.number: Array | None = None
 
     def bind(self, inputs: Sequence[Array | None]) -> bool:
-        """Binds the iterations; False if they cannot repeat."""
-        if self.slicing is None or not self._counts():
+        """Bind iterations until one repeats. Return whether the loop can be repeated."""
+        if self.slicing is None or not self._supports_counter():
             return False
-        self.kept = [inputs[m.port] for m in self.maps.inputs if m.axis is None]
-        begins: dict[Any, int] = {(): 0}  # where carried values lie when an iteration begins -> its number
+        starts: dict[Any, int] = {(): 0}  # buffers of the carried values when an iteration begins -> its number
         for number, binding in enumerate(self._bindings(inputs, (), inf)):
-            if number > LONGEST:
+            if number > MAX_CYCLE_ITERATIONS:
                 return False
             body = Calls(self.child)
             body.add(binding)
-            body += self.slicing.advance(self._moved(self.results))
+            body += self.slicing.advance(self._part_arrays(self.results))
             self.bound.append((body, self.results))
-            begin = tuple(sorted(self.held.items()))
-            if begin in begins:
-                self.first = begins[begin]
+            begin = tuple(sorted(self.buffer_of_parameter.items()))
+            if begin in starts:
+                self.first = starts[begin]
                 break
-            begins[begin] = number + 1
+            starts[begin] = number + 1
         bodies = [body for body, _ in self.bound[self.first :]]
-        several = max(1, CHUNK // max(1, sum(map(len, bodies))))
-        while several:
-            together = Calls(self.child)
-            for body in bodies * several:
-                together.add_all(body)
-            self.cycles.append((Cycle([together]), len(bodies) * several))
-            several = several // 4 or int(several > 1)
+        repetitions = max(1, CHUNK_CALLS // max(1, sum(map(len, bodies))))
+        while repetitions:
+            chunk = Calls(self.child)
+            for body in bodies * repetitions:
+                chunk.add_all(body)
+            self.cycles.append((Cycle([chunk]), len(bodies) * repetitions))
+            repetitions = repetitions // 4 or int(repetitions > 1)
         return True
 
     def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int,
               limit: float = inf) -> Calls | None:
         assert self.slicing is not None
         found = Calls(self.child)
-        found.holds = self
+        found.keep_alive = self
         if n:
-            wholes = [(inputs[m.port], m) for m in self.sliced] + [(outputs[m.port], m) for m in self.joined]
-            two = [[part_of(x, m, min(i, n - 1), n) for x, m in wholes] for i in range(2)]
-            begin = self.slicing.begin(n, two[0], two[1], self._moved(self.bound[0][1]))
+            wholes = [(inputs[m.port], m) for m in self.sliced] + [(outputs[m.port], m) for m in self.concatenated]
+            first_two = [[part_of(x, m, min(i, n - 1), n) for x, m in wholes] for i in range(2)]
+            begin = self.slicing.begin(n, first_two[0], first_two[1], self._part_arrays(self.bound[0][1]))
             if begin is None:
                 return None
             found += begin
@@ -152,8 +159,8 @@ class Repeated(Iterations):
         for k in range(rest):
             found.add_all(self.bound[self.first + k][0])
         if n:
-            self.results = self.bound[self._like(n - 1)][1]
-        found += self._last(inputs, outputs, n)
+            self.results = self.bound[self._equivalent(n - 1)][1]
+        found += self._final_copies(inputs, outputs, n)
         return found
 
     def _run(self, cycle: Cycle, times: int) -> None:
@@ -161,14 +168,14 @@ class Repeated(Iterations):
             self.child.cancellation.check()
             self.child.replay([self.step], cycle)
 
-    def _like(self, i: int) -> int:
-        """Which of the iterations bound stands for iteration ``i``."""
+    def _equivalent(self, i: int) -> int:
+        """Return the index of the bound iteration that stands for iteration ``i``."""
         return i if i < self.first else self.first + (i - self.first) % (len(self.bound) - self.first)
 
-    def _moved(self, results: Sequence[Array]) -> list[Array]:
-        return [*self.parts.values(), *(results[m.result] for m in self.joined)]
+    def _part_arrays(self, results: Sequence[Array]) -> list[Array]:
+        return [*self.parts.values(), *(results[m.result] for m in self.concatenated)]
 
-    def _incoming(self, array: Array | None, m: InputMap, i: int) -> Array | None:
+    def _external_input(self, array: Array | None, m: InputMap, i: int) -> Array | None:
         if m.axis is None or array is None:
             return array
         if m.parameter not in self.parts:
@@ -177,8 +184,8 @@ class Repeated(Iterations):
             self.parts[m.parameter] = self.backend.dense(block, shape, kind)
         return self.parts[m.parameter]
 
-    def _counts(self) -> bool:
-        """Whether the device can give the body the iteration number, should it ask for it."""
+    def _supports_counter(self) -> bool:
+        """Return whether the body does not use the iteration number, or the device can provide it."""
         program, counter = self.child.program, self.maps.counter
         if counter is not None and program.inputs[counter] in program.segments[0].users:
             value = program.values[program.inputs[counter]]
@@ -187,14 +194,14 @@ class Repeated(Iterations):
             return self.number is not None
         return True
 
-    def _number(self, number: Any) -> Array | None:
+    def _counter_array(self, number: Any) -> Array | None:
         return self.number
 
     def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
                n: float) -> Array:
         return self._spare(number, shape, kind)
 
-    def _collected(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
+    def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
         return ()
 
 

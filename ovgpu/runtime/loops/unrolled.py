@@ -1,5 +1,5 @@
-"""Iterations of a control step bound ahead: a slice is a view, a concatenated result is written in its place, a back
-edge hands over arrays, and the calls of all iterations stand in the caller's list.
+"""Unrolled iterations of a control step, bound before they run. A slice is a view, a concatenated result is written
+directly to its part of the output, a back edge passes arrays on, and the caller gets the calls of all iterations.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Calls(list[Call]):
-    """The calls of iterations, run by `child`; ``parts`` says where those of each begin, and what they belong to."""
+    """Calls of iterations, run by `child`. ``parts`` lists (first call, steps, binding) of each iteration."""
 
     def __init__(self, child: Executor) -> None:
         super().__init__()
         self.child = child
-        self.holds: object = None  # what has to live as long as the calls
+        self.keep_alive: object = None  # an object that must live as long as the calls
         self.parts: list[tuple[int, Sequence[Step], Binding]] = []
 
     def add(self, binding: Binding) -> None:
@@ -42,21 +42,20 @@ class Calls(list[Call]):
 
 
 def failing_step(steps: Sequence[Step], calls: Sequence[Sequence[Call]], number: int) -> Step:
-    """The step, in bodies as well, that call ``number`` belongs to; ``calls`` are those of each step."""
-    for step, its in zip(steps, calls):
-        if number < len(its):
-            for start, inner, binding in reversed(its.parts if isinstance(its, Calls) else []):
+    """Return the step that call ``number`` belongs to, also inside bodies. ``calls`` has the calls of each step."""
+    for step, step_calls in zip(steps, calls):
+        if number < len(step_calls):
+            for start, inner, binding in reversed(step_calls.parts if isinstance(step_calls, Calls) else []):
                 if start <= number < start + len(binding.flat):
                     return failing_step(inner, binding.calls, number - start)
             return step
-        number -= len(its)
+        number -= len(step_calls)
     return steps[-1]
 
 
 @dataclass(frozen=True)
 class Maps:
-    """What enters and leaves a body: its port maps, its back edges (result, parameter), and the parameter that gets
-    the iteration number."""
+    """Port maps of a body, its back edges (result, parameter), and the parameter that gets the iteration number."""
 
     inputs: Sequence[InputMap]
     outputs: Sequence[OutputMap]
@@ -65,78 +64,80 @@ class Maps:
 
 
 class Iterations:
-    """Binds the iterations of one control step."""
+    """Binder of the iterations of one control step. Values of back edges lie in spare buffers, keyed (result, k)."""
 
     def __init__(self, child: Executor, maps: Maps) -> None:
         self.child, self.maps = child, maps
         self.backend = child.backend
         self.back = dict(maps.back)
         self.spare: dict[tuple[int, int], Array] = child.spare
-        self.held: dict[int, tuple[int, int] | None] = {}  # parameter -> the spare that its value is in
-        self.written: dict[int, tuple[int, int]] = {}  # result -> the spare that this iteration writes it to
-        self.results: list[Array] = []  # of the last iteration bound
+        self.buffer_of_parameter: dict[int, tuple[int, int] | None] = {}  # parameter -> spare buffer of its value
+        self.buffer_of_result: dict[int, tuple[int, int]] = {}  # result -> spare buffer that this iteration writes
+        self.results: list[Array] = []  # results of the last iteration bound
 
     def calls(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int,
               limit: float = inf) -> Calls | None:
-        """The calls of ``n`` iterations; None if they are more than ``limit``."""
+        """Return the calls of ``n`` iterations, or None if there are more than ``limit``."""
         found = Calls(self.child)
         for binding in self._bindings(inputs, outputs, n):
             if max(1, len(binding.flat)) * n > limit:
                 return None
             found.add(binding)
-        found += self._last(inputs, outputs, n)
+        found += self._final_copies(inputs, outputs, n)
         return found
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> None:
-        """Binds each iteration when it runs: more of them take no more memory."""
+        """Bind each iteration just before it runs, so that memory does not grow with ``n``."""
         steps = self.child.program.segments[0].steps
         for binding in self._bindings(inputs, outputs, n):
             self.child.run_flat(steps, binding)
-        for call in self._last(inputs, outputs, n):
+        for call in self._final_copies(inputs, outputs, n):
             call()
 
     def _bindings(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: float) -> Iterator[Binding]:
         program = self.child.program
         carried: dict[int, Array] = {}
         binding = None
-        self.results, self.held = [], {}
+        self.results, self.buffer_of_parameter = [], {}
         i = 0
         while i < n:
             given: list[Any] = [None] * len(program.inputs)
+            hosts: list[Any] | None = None
             for m in self.maps.inputs:
                 given[m.parameter] = (carried[m.parameter] if m.parameter in carried
-                                      else self._incoming(inputs[m.port], m, i))
+                                      else self._external_input(inputs[m.port], m, i))
             if self.maps.counter is not None:
                 value = program.values[program.inputs[self.maps.counter]]
                 number = np.full([1] * len(value.view.shape), i, value.type.storage)
-                given[self.maps.counter] = self._number(number)
-                self.child.hosts = [number if p == self.maps.counter else x for p, x in enumerate(given)]
-            self.written = {}
-            binding = self.child.bind(given, _Places(self, outputs, i, n), binding)
+                given[self.maps.counter] = self._counter_array(number)
+                hosts = [number if p == self.maps.counter else x for p, x in enumerate(given)]
+            self.buffer_of_result = {}
+            binding = self.child.bind(given, _IterationMemory(self, outputs, i, n), binding, hosts)
             self.results = [self.child.arrays[v] for v in program.results]
             carried = {parameter: self.results[result] for result, parameter in self.maps.back}
-            self.held = {parameter: self._holder(program.results[result]) for result, parameter in self.maps.back}
+            self.buffer_of_parameter = {parameter: self._buffer_of(program.results[result])
+                                        for result, parameter in self.maps.back}
             yield binding
             i += 1
 
-    def _incoming(self, array: Array | None, m: InputMap, i: int) -> Array | None:
-        """What a parameter that nothing is carried to reads in iteration ``i``."""
+    def _external_input(self, array: Array | None, m: InputMap, i: int) -> Array | None:
+        """Return the array that a parameter without a carried value reads in iteration ``i``."""
         return part_of(array, m, i)
 
-    def _number(self, number: Any) -> Array | None:
-        """The iteration number, as the body takes it."""
+    def _counter_array(self, number: Any) -> Array | None:
+        """Return the iteration number as an array for the body."""
         return self.backend.constant(number)
 
-    def _holder(self, value: int) -> tuple[int, int] | None:
-        """The spare that a result is in: the one it was written to, or that of a parameter it is a view of."""
+    def _buffer_of(self, value: int) -> tuple[int, int] | None:
+        """Return the spare buffer of a result: the one it was written to, or that of the parameter it is a view of."""
         values = self.child.program.values
         root = values[values[value].root]
         if root.memory == "input":
-            return self.held.get(root.source)
-        return self.written.get(root.source) if root.memory == "output" else None
+            return self.buffer_of_parameter.get(root.source)
+        return self.buffer_of_result.get(root.source) if root.memory == "output" else None
 
-    def _last(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
-        """Copies of last values that are not in their place, because they are something else's as well."""
+    def _final_copies(self, inputs: Sequence[Array | None], outputs: Sequence[Array], n: int) -> list[Call]:
+        """Return the calls that copy final values to the outputs that they were not written to directly."""
         found: list[Call] = []
         initial = {m.parameter: inputs[m.port] for m in self.maps.inputs if m.axis is None}
         for m in self.maps.outputs:
@@ -147,11 +148,12 @@ class Iterations:
                 if value is not outputs[m.port]:
                     found += self.backend.copy(value, outputs[m.port])
             else:
-                found += self._collected(m, outputs, n)
+                found += self._complete_concatenation(m, outputs, n)
         return found
 
-    def _collected(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
-        """What it takes to complete a concatenation: nothing, or copies of another one of the same results."""
+    def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
+        """Return the calls that fill a concatenated output: none for the first output of a result, else copies of it.
+        """
         first = next(o for o in self.maps.outputs if o.result == m.result and o.axis is not None)
         if first is m:
             return ()
@@ -162,7 +164,8 @@ class Iterations:
 
     def memory(self, outputs: Sequence[Array], number: int, shape: tuple[int, ...], kind: Type, i: int,
                n: float) -> Array:
-        """Where result ``number`` of iteration ``i`` goes: its part of an output, an output, or a spare buffer."""
+        """Return the array for result ``number`` of iteration ``i``: a part of an output, an output or a spare buffer.
+        """
         for m in self.maps.outputs:
             if m.result == number and m.axis is not None:
                 return part_of(outputs[m.port], m, i, int(n))
@@ -173,9 +176,9 @@ class Iterations:
         return self._spare(number, shape, kind)
 
     def _spare(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        """A buffer that holds no value which this iteration reads."""
-        used = set(self.held.values())
-        key = self.written[number] = next((number, k) for k in count() if (number, k) not in used)
+        """Return a spare buffer that holds no value which this iteration reads."""
+        used = set(self.buffer_of_parameter.values())
+        key = self.buffer_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
         spare = self.spare.get(key)
         if spare is None or spare.shape != shape:
             block = self.backend.allocate(prod(shape) * kind.storage.itemsize)
@@ -184,8 +187,8 @@ class Iterations:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """`binding.Memory` for one iteration."""
+class _IterationMemory:
+    """Implementation of `binding.Memory` for one iteration of a loop."""
 
     loop: Iterations
     outputs: Sequence[Array]
@@ -203,7 +206,7 @@ class _Places:
 
 
 def part_of(array: Any, m: InputMap | OutputMap, i: int, n: int = 0) -> Array:
-    """The part of iteration ``i``: a view. For outputs the axis has exactly ``n`` parts."""
+    """Return the part of iteration ``i`` as a view; the whole array if it is not sliced. An output has ``n`` parts."""
     if m.axis is None:
         return array
     axis = m.axis % array.ndim

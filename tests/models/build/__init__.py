@@ -1,2 +1,2 @@
-"""Architectures with random weights, as OpenVINO models. Each takes its sizes, so that the small models in
-`data/` and the large ones that the benchmarks time come from the same code."""
+"""Architectures with random weights, as OpenVINO models. Sizes are arguments, so that the small models in `data/`
+and the large ones of the benchmarks come from the same code."""

@@ -1,4 +1,4 @@
-"""What all architectures share: how torch modules become OpenVINO models, and what is kept of them."""
+"""Conversion of torch modules to OpenVINO models, shared by all architectures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Calls = Callable[[np.random.RandomState], list[Call]]
 
 @dataclass(frozen=True)
 class Built:
-    """What makes a model, and the inferences to record, with outputs still to be filled in.
+    """Builder of a model, and the inferences to record, whose outputs are added later.
 
-    `module` is the model in torch, where it is of use: it takes the inputs of a call in their order, or is a decoder
-    of transformers. `prompts` gives prompts and contexts for a decoder.
+    `module` is the model in torch, if it serves as reference: it takes the inputs of a call in their order, or is a
+    decoder of transformers. `prompts` returns prompts and contexts for a decoder.
     """
 
     make: Callable[[], ov.Model]
@@ -33,14 +33,14 @@ class Built:
 
     @cached_property
     def model(self) -> ov.Model:
-        """What `make` gives, which takes long."""
+        """The OpenVINO model, cached, as `make` is slow."""
         return self.make()
 
 
 def perturbed(module: Any, *examples: Any) -> Any:
-    """Makes biases and norm weights random: at their initial zeros and ones conversion drops the layers.
+    """Make biases and norm weights random: conversion would drop layers with their initial zeros and ones.
 
-    Statistics are those of the examples, so that what goes in still shows in what comes out.
+    Batch norms take their statistics from the examples, so that outputs still depend on inputs.
     """
     import torch
     from torch.nn.modules.batchnorm import _BatchNorm
@@ -58,7 +58,7 @@ def perturbed(module: Any, *examples: Any) -> Any:
 
 
 def converted(module: Any, inputs: dict[str, tuple[Any, list[int]]], outputs: list[str]) -> ov.Model:
-    """Converts a torch module; `inputs` maps a name to (example tensor, shape with -1 where dynamic)."""
+    """Convert a torch module; `inputs` maps a name to (example tensor, shape with -1 where dynamic)."""
     import torch
 
     types = {torch.float32: ov.Type.f32, torch.int64: ov.Type.i64}
@@ -71,7 +71,7 @@ def converted(module: Any, inputs: dict[str, tuple[Any, list[int]]], outputs: li
 
 
 def outputs_of(module: Any, inputs: list[str], outputs: list[str]) -> Any:
-    """A transformers model as a function of tensors: its inputs by position, some of its outputs as a tuple."""
+    """Wrap a transformers model as a function of tensors: positional inputs, and a tuple of the named outputs."""
     import torch
 
     class Tensors(torch.nn.Module):
@@ -87,13 +87,13 @@ def outputs_of(module: Any, inputs: list[str], outputs: list[str]) -> Any:
 
 
 def function(module: Any) -> Callable[..., list[Array]]:
-    """A torch module as a function of arrays, run eagerly."""
+    """Wrap a torch module as a function of arrays that runs eagerly."""
     import torch
 
     def run(*arrays: Array) -> list[Array]:
         with torch.inference_mode():
             result = module(*(torch.from_numpy(a) for a in arrays))
-        if isinstance(result, dict):  # as transformers names its outputs
+        if isinstance(result, dict):  # named outputs of transformers
             result = tuple(result.values())
         return [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
 
@@ -103,9 +103,9 @@ def function(module: Any) -> Callable[..., list[Array]]:
 def exported(
     module: Any, task: str, part: str = "model", *, fixed: Sequence[int] | None = None, **shapes: int
 ) -> ov.Model:
-    """What optimum-intel makes of a transformers model saved to disk, or a `part` of that.
+    """Export a transformers model, or a `part` of it, with optimum-intel.
 
-    `fixed` is the shape that all inputs get; `shapes` are those of the inputs that it traces the model with.
+    `fixed` becomes the shape of all inputs; `shapes` are the shapes of the inputs used for tracing.
     """
     from optimum.exporters.openvino import main_export
 
@@ -113,7 +113,7 @@ def exported(
         module.save_pretrained(folder)
         out = Path(folder) / "exported"
         main_export(folder, out, task=task, library_name="transformers", **shapes)
-        # Models read from the folder keep its weights mapped: a clone outlives it.
+        # A clone outlives the folder, whose weights file the model has mapped.
         model = ov.Core().read_model(out / f"openvino_{part}.xml").clone()
     if fixed:
         model.reshape({port: [*fixed] for port in model.inputs})

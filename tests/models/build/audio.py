@@ -1,4 +1,4 @@
-"""Networks that hear."""
+"""Audio models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .decoders import stateful
 
 
 def whisper(half: str, **config: Any) -> Built:
-    """Half of a Whisper: its "encoder" takes input_features [batch, mels, frames], its "decoder" what that gives."""
+    """Build half of a Whisper: the "encoder" of input_features [batch, mels, frames], or its "decoder"."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -33,7 +33,7 @@ def whisper(half: str, **config: Any) -> Built:
 
 
 def wav2vec2(shapes: tuple[tuple[int, int], ...], **config: Any) -> Built:
-    """Speech recognition from samples: input_values [batch, samples] -> logits."""
+    """Build a speech recognizer: input_values [batch, samples] -> logits."""
     import torch
     from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 

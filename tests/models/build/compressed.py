@@ -1,4 +1,4 @@
-"""Models after nncf: activations and weights quantized to 8 bits, or weights compressed to 8 or 4."""
+"""Models compressed by nncf: activations and weights quantized to 8 bits, or weights compressed to 8 or 4."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._convert import Built
 
 
 def quantized(build: Callable[[], Built], transformer: bool = False) -> Built:
-    """With FakeQuantize around weights and activations, whose ranges come from the model's own calls."""
+    """Add FakeQuantize to weights and activations, whose ranges come from the model's own calls."""
     built = build()
 
     def make() -> ov.Model:
@@ -26,9 +26,9 @@ def quantized(build: Callable[[], Built], transformer: bool = False) -> Built:
 
 
 def weights(build: Callable[[], Built], mode: str, group: int = -1, all_layers: bool = True) -> Built:
-    """With weights of `mode` of nncf.CompressWeightsMode, scaled by groups of rows.
+    """Compress the weights by `mode` of nncf.CompressWeightsMode, with scales per group of rows.
 
-    Without `all_layers`, embeddings and the last layer have 8 bits whatever the mode, as nncf chooses by default.
+    Without `all_layers`, embeddings and the last layer have 8 bits in any mode, which is nncf's default.
     """
     options = {"all_layers": all_layers, "ratio": 1.0} if mode not in ("INT8_SYM", "INT8_ASYM") else {}
     if group > 0:

@@ -1,4 +1,4 @@
-"""Decoders with state, as optimum-intel exports them."""
+"""Stateful decoders, as optimum-intel exports them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Context = Callable[[np.random.RandomState, int], Inputs]
 
 
 def causal(model_type: str, seed: int, **config: Any) -> Built:
-    """A decoder by the name that transformers knows it by."""
+    """Build a decoder by its model type in transformers."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -26,12 +26,12 @@ def causal(model_type: str, seed: int, **config: Any) -> Built:
 
 
 def stateful(module: Any, make: Callable[[], ov.Model], context: Context | None = None) -> Built:
-    """A decoder; `context` gives what it attends to beside its own tokens, for a batch."""
-    given = context or (lambda random, batch: {})
+    """Describe a decoder. `context(random, batch)` returns further inputs, such as an encoder's output."""
+    context_of = context or (lambda random, batch: {})
     vocabulary, make = module.config.vocab_size, cache(make)
 
     def calls(random: np.random.RandomState) -> list[Call]:
-        """One sequence; after a reset three, padded on the left, beams reordered, then several tokens at once."""
+        """Record one sequence; then, after a reset, three left-padded ones, with reordered beams and several tokens."""
         steps = [
             (1, 6, None),
             (1, 1, None),
@@ -42,11 +42,11 @@ def stateful(module: Any, make: Callable[[], ov.Model], context: Context | None 
             (3, 4, [1, 1, 2]),
         ]
         names = {port.get_any_name() for port in make().inputs}
-        recorded, mask, also = [], np.ones((1, 0), np.int64), given(random, 1)
+        recorded, mask, also = [], np.ones((1, 0), np.int64), context_of(random, 1)
         for batch, length, beam in steps:
             new, reset = np.ones((batch, length), np.int64), batch != len(mask)
             if reset:
-                mask, also = np.ones((batch, 0), np.int64), given(random, batch)
+                mask, also = np.ones((batch, 0), np.int64), context_of(random, batch)
                 new[1, :2] = new[2, :4] = 0
             mask = np.concatenate([mask if beam is None else mask[beam], new], axis=1)
             inputs = decoder_inputs(tokens(random, vocabulary, batch, length), mask, beam and np.array(beam)) | also
@@ -55,13 +55,13 @@ def stateful(module: Any, make: Callable[[], ov.Model], context: Context | None 
 
     def prompts(random: np.random.RandomState) -> list[tuple[Array, Inputs]]:
         lengths = (1, 5), (2, 9)
-        return [(3 + tokens(random, vocabulary - 3, *shape), given(random, shape[0])) for shape in lengths]
+        return [(3 + tokens(random, vocabulary - 3, *shape), context_of(random, shape[0])) for shape in lengths]
 
     return Built(make, calls, module, prompts)
 
 
 class Eager(Decoding):
-    """Decoding in torch, with the cache that transformers makes by default."""
+    """Decoding in torch, with the default cache of transformers."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Eager(Decoding):
 
 
 def continuation(module: Any, prompt: Array, context: Inputs) -> Array:
-    """Greedy decoding in torch, without a cache: nothing but the tokens so far decides the next."""
+    """Decode greedily in torch without a cache, so that only the tokens decide."""
     import torch
 
     also = {name: torch.from_numpy(a) for name, a in context.items()}

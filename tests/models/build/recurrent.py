@@ -18,7 +18,7 @@ SPEC_SEED = 11
 def bilstm(
     vocabulary: int = 61, features: int = 20, hidden: int = 24, layers: int = 2, shape: tuple[int, int] = (-1, -1)
 ) -> Built:
-    """A bidirectional LSTM tagger over packed sequences: tokens [batch, time], lengths [batch]."""
+    """Build a bidirectional LSTM tagger over packed sequences: tokens [batch, time], lengths [batch]."""
     import torch
     from torch import nn
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -53,7 +53,7 @@ def bilstm(
 
 
 def gru(features: int = 20, hidden: int = 24, layers: int = 2, shape: tuple[int, int] = (-1, -1)) -> Built:
-    """A GRU: x [batch, time, features], h [layers, batch, hidden] -> y, h_out."""
+    """Build a GRU: x [batch, time, features], h [layers, batch, hidden] -> y, h_out."""
     import torch
 
     torch.manual_seed(4)
@@ -77,13 +77,13 @@ def _from_ir(ir: tuple[bytes, bytes], calls: Calls, module: Any = None) -> Built
 
 
 def lstm_state() -> Built:
-    """LSTM cells with state, a frame per inference."""
+    """Build LSTM cells with state, which take one frame per inference."""
     ir = recurrent.lstm_state(8)
     return _from_ir(ir, lambda random: [Call({"frame": normal(random, 1, 40)}, reset=k == 5) for k in range(10)])
 
 
 def lstm_sequence(steps: int = 100, features: int = 512, hidden: int = 512) -> Built:
-    """One LSTMSequence: x [1, steps, features], h and c [1, 1, hidden]."""
+    """Build one LSTMSequence: x [1, steps, features], h and c [1, 1, hidden]."""
     shapes = {"x": (1, steps, features), "h": (1, 1, hidden), "c": (1, 1, hidden)}
     ir = recurrent.lstm_sequence(12, steps=steps, features=features, hidden=hidden)
     calls = lambda random: [Call({name: normal(random, *shape) for name, shape in shapes.items()})]
@@ -91,7 +91,7 @@ def lstm_sequence(steps: int = 100, features: int = 512, hidden: int = 512) -> B
 
 
 def spec_tensor_iterator() -> Built:
-    """The specification's example of a TensorIterator."""
+    """Build the specification's example of a TensorIterator."""
     shapes = {"x": (1, 25, 512), "h": (1, 256), "c": (1, 256)}
     ir = spec.spec_tensor_iterator(SPEC_SEED)
     one = lambda random: Call({name: normal(random, *shape) for name, shape in shapes.items()})

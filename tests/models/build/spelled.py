@@ -1,4 +1,4 @@
-"""Models as torch's ONNX exporter writes them: attention, rotary embeddings, norms and activations layer by layer."""
+"""Models from torch's ONNX exporter, which decomposes attention, rotary embeddings, norms and activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._convert import Built, normal, perturbed, tokens
 
 
 def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, opset: int = 17) -> Built:
-    """Layers of a BERT that turns neighbouring elements of queries and keys, as GPT-J does."""
+    """Build BERT layers with a rotary embedding of neighbouring elements of queries and keys, as in GPT-J."""
     import torch
 
     class Attention(torch.nn.Module):
@@ -28,11 +28,11 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
             return x.view(*x.shape[:2], heads, width // heads)
 
         def forward(self, x: Any, mask: Any, cos: Any, sin: Any) -> Any:
-            def turn(x: Any) -> Any:
+            def rotate(x: Any) -> Any:
                 a, b = x[..., ::2], x[..., 1::2]
                 return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).reshape(x.shape)
 
-            q, k = (turn(self.heads(layer(x))).transpose(1, 2) for layer in (self.q, self.k))
+            q, k = (rotate(self.heads(layer(x))).transpose(1, 2) for layer in (self.q, self.k))
             scores = q @ k.transpose(-1, -2) / sqrt(width // heads) + mask
             weights = torch.nn.functional.dropout(torch.softmax(scores, -1), 0.1, self.training)
             joined = (weights @ self.heads(self.v(x)).transpose(1, 2)).transpose(1, 2)
@@ -81,7 +81,7 @@ def encoder(vocabulary: int, width: int, heads: int, layers: int, hidden: int, o
 
 
 def group_norms(width: int, groups: int, opset: int = 17) -> Built:
-    """A convolution with a group norm, which ONNX makes of an instance norm, and one that is written by hand:
+    """Build a convolution with two group norms: one that ONNX computes by an instance norm, and one written by hand.
     image -> normalised."""
     import torch
     from torch import nn
@@ -109,11 +109,11 @@ def group_norms(width: int, groups: int, opset: int = 17) -> Built:
 
 
 def _exported(module: Any, example: dict[str, Any], output: str, opset: int, dynamic: dict[int, str]) -> ov.Model:
-    """A torch module through ONNX; `dynamic` names axes of all inputs."""
+    """Convert a torch module by way of ONNX; `dynamic` names axes of all inputs."""
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         torch.onnx.export(module, tuple(example.values()), str(path), input_names=[*example], output_names=[output],
                           opset_version=opset, dynamo=False, dynamic_axes=dict.fromkeys(example, dynamic))
-        return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers itself
+        return ov.Core().read_model(path).clone()  # `convert_model` would fuse layers

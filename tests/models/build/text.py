@@ -1,4 +1,4 @@
-"""Encoders of text, and encoders with decoders."""
+"""Text encoders, and encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = (2, 7), (1, 16), (3, 11)
 
 
 def _calls(vocabulary: int, shapes: tuple[tuple[int, int], ...], types: bool = False, least: int = 0) -> Calls:
-    """Texts of different lengths, padded on the right; token types where a model has them."""
+    """Record texts of different lengths, padded on the right, with token types if `types`."""
 
     def calls(random: np.random.RandomState) -> list[Call]:
         recorded = []
@@ -33,7 +33,7 @@ def _calls(vocabulary: int, shapes: tuple[tuple[int, int], ...], types: bool = F
 
 
 def bert(shape: tuple[int, int] | None = None, **config: Any) -> Built:
-    """A BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state."""
+    """Build a BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -45,7 +45,7 @@ def bert(shape: tuple[int, int] | None = None, **config: Any) -> Built:
 
 
 def distilbert(**config: Any) -> Built:
-    """A DistilBERT encoder: input_ids, attention_mask [batch, time] -> last_hidden_state."""
+    """Build a DistilBERT encoder: input_ids, attention_mask [batch, time] -> last_hidden_state."""
     import torch
     from transformers import DistilBertConfig, DistilBertModel
 
@@ -55,7 +55,7 @@ def distilbert(**config: Any) -> Built:
 
 
 def roberta(**config: Any) -> Built:
-    """A RoBERTa classifier, whose positions skip padding: input_ids, attention_mask [batch, time] -> logits."""
+    """Build a RoBERTa classifier, whose positions skip padding: input_ids, attention_mask [batch, time] -> logits."""
     import torch
     from transformers import RobertaConfig, RobertaForSequenceClassification
 
@@ -65,7 +65,7 @@ def roberta(**config: Any) -> Built:
 
 
 def deberta(**config: Any) -> Built:
-    """A DeBERTa-v2 encoder with relative positions: input_ids, attention_mask [batch, time] -> last_hidden_state."""
+    """Build a DeBERTa-v2 encoder with relative positions: input_ids, attention_mask [batch, time] -> states."""
     import torch
     from transformers import DebertaV2Config, DebertaV2Model
 
@@ -79,7 +79,7 @@ def deberta(**config: Any) -> Built:
 
 
 def t5(half: str, **config: Any) -> Built:
-    """Half of a T5 with relative positions and gated GELU: "encoder" or "decoder"."""
+    """Build half of a T5 with relative positions and gated GELU: "encoder" or "decoder"."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
@@ -89,7 +89,7 @@ def t5(half: str, **config: Any) -> Built:
 
 
 def bart(half: str, **config: Any) -> Built:
-    """Half of a BART: "encoder" or "decoder"."""
+    """Build half of a BART: "encoder" or "decoder"."""
     import torch
     from transformers import BartConfig, BartForConditionalGeneration
 

@@ -1,4 +1,4 @@
-"""Networks that see: pixels [batch, 3, height, width] in, classes, maps or boxes out."""
+"""Vision models: pixels [batch, 3, height, width] -> classes, maps or boxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _images(*shapes: Shape, name: str = "pixel_values") -> Calls:
 
 
 def classifier(model_type: str, seed: int, shapes: tuple[Shape, ...], fixed: bool = False, **config: Any) -> Built:
-    """A classifier by the name that transformers knows it by: pixel_values -> logits; `fixed` to the shape given."""
+    """Build a classifier by its model type in transformers: pixel_values -> logits. `fixed` makes shapes static."""
     import torch
     from transformers import AutoConfig, AutoModelForImageClassification
 
@@ -33,7 +33,7 @@ def classifier(model_type: str, seed: int, shapes: tuple[Shape, ...], fixed: boo
 
 
 def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic: Shape) -> Built:
-    """What conversion makes of a model that optimum-intel does not export."""
+    """Convert a model that optimum-intel does not export."""
     import torch
 
     example = torch.randn(*shapes[0])
@@ -43,7 +43,7 @@ def _traced(module: Any, outputs: list[str], shapes: tuple[Shape, ...], dynamic:
 
 
 def mobilenet(shapes: tuple[Shape, ...], dynamic: Shape, **config: Any) -> Built:
-    """MobileNetV2, with padding computed for one size of images: pixel_values -> logits."""
+    """Build MobileNetV2, with padding computed for one size of images: pixel_values -> logits."""
     import torch
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
@@ -53,19 +53,19 @@ def mobilenet(shapes: tuple[Shape, ...], dynamic: Shape, **config: Any) -> Built
 
 
 def efficientnet(shapes: tuple[Shape, ...], **config: Any) -> Built:
-    """Depthwise convolution, squeeze and excitation: pixel_values -> logits."""
+    """Build EfficientNet (depthwise convolution, squeeze and excitation): pixel_values -> logits."""
     import torch
     from transformers import EfficientNetConfig, EfficientNetForImageClassification
 
     torch.manual_seed(57)
     module = EfficientNetForImageClassification(EfficientNetConfig(**config))
-    # The pool of its own has a kernel larger than the image, which OpenVINO refuses.
+    # The original pool has a kernel larger than the image, which OpenVINO refuses.
     module.efficientnet.pooler = torch.nn.AdaptiveAvgPool2d(1)
     return _traced(module, ["logits"], shapes, (-1, 3, -1, -1))
 
 
 def segformer(shapes: tuple[Shape, ...], **config: Any) -> Built:
-    """Semantic segmentation, levels resized to one another: pixel_values -> logits per pixel."""
+    """Build SegFormer, whose levels are resized to one another: pixel_values -> logits per pixel."""
     import torch
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
@@ -75,7 +75,7 @@ def segformer(shapes: tuple[Shape, ...], **config: Any) -> Built:
 
 
 def yolos(shapes: tuple[Shape, ...], **config: Any) -> Built:
-    """Detection by a transformer, its positions resized to the image: pixel_values -> logits, pred_boxes."""
+    """Build YOLOS, whose positions are resized to the image: pixel_values -> logits, pred_boxes."""
     import torch
     from transformers import YolosConfig, YolosForObjectDetection
 
@@ -85,7 +85,7 @@ def yolos(shapes: tuple[Shape, ...], **config: Any) -> Built:
 
 
 def clip(text: dict[str, Any], vision: dict[str, Any], projection: int) -> Built:
-    """Images against texts: input_ids, attention_mask, pixel_values -> similarities and embeddings."""
+    """Build CLIP: input_ids, attention_mask, pixel_values -> similarities and embeddings."""
     import torch
     from transformers import CLIPConfig, CLIPModel
 
@@ -108,7 +108,7 @@ def clip(text: dict[str, Any], vision: dict[str, Any], projection: int) -> Built
 def unet(
     widths: Shape = (12, 18, 24), groups: int = 3, shape: Shape = (-1, 3, -1, -1), size: Shape = (2, 3, 24, 36)
 ) -> Built:
-    """The U-Net of a diffusion model: group norms, transposed convolution, skip connections, and a time step."""
+    """Build the U-Net of a diffusion model: group norms, transposed convolution, skip connections, and a time step."""
     import torch
     from torch import nn
 
@@ -138,14 +138,14 @@ def unet(
         def forward(self, image: Any, step: Any) -> Any:
             angles = step[:, None] * self.rates
             time = torch.cat([angles.sin(), angles.cos()], -1)
-            x, kept = self.stem(image), []
+            x, skips = self.stem(image), []
             for block, shrink in zip(self.down, self.shrink):
                 x = block(x, time)
-                kept.append(x)
+                skips.append(x)
                 x = shrink(x)
             x = self.middle(x, time)
             for grow, block in zip(self.grow, self.up):
-                x = block(torch.cat([grow(x), kept.pop()], 1), time)
+                x = block(torch.cat([grow(x), skips.pop()], 1), time)
             return self.head(x)
 
     torch.manual_seed(61)
@@ -160,7 +160,7 @@ def unet(
 
 
 def _detector(width: int, classes: int) -> Any:
-    """A convolutional detector: image -> boxes [batch, n, 4] as corners, scores [batch, classes, n]."""
+    """Build a convolutional detector: image -> boxes [batch, n, 4] as corners, scores [batch, classes, n]."""
     import torch
     from torch import nn
 
@@ -184,7 +184,7 @@ def _detector(width: int, classes: int) -> Any:
 
 
 def detector(width: int = 14, classes: int = 3) -> Built:
-    """A detector that ends in NonMaxSuppression: image -> boxes that are kept, their classes and scores."""
+    """Build a detector that ends in NonMaxSuppression: image -> selected boxes, their indices and scores."""
     return Built(partial(_detector_model, width, classes), _images((2, 3, 32, 40), (1, 3, 44, 28), name="image"))
 
 
@@ -194,11 +194,11 @@ def _detector_model(width: int, classes: int) -> ov.Model:
     shape = [-1, 3, -1, -1]
     model = converted(_detector(width, classes), {"image": (torch.randn(2, 3, 32, 40), shape)}, ["boxes", "scores"])
     boxes, scores = (result.input_value(0) for result in model.get_results())
-    kept = ops.non_max_suppression(
+    selected = ops.non_max_suppression(
         boxes, scores, np.int64(5), np.float32(0.4), np.float32(0.5), box_encoding="corner", output_type="i64"
     )
-    batch_and_box = ops.gather(kept.output(0), np.array([0, 2]), np.int64(1))
-    results = [ops.gather_nd(boxes, batch_and_box), kept.output(0), kept.output(1), kept.output(2)]
+    batch_and_box = ops.gather(selected.output(0), np.array([0, 2]), np.int64(1))
+    results = [ops.gather_nd(boxes, batch_and_box), selected.output(0), selected.output(1), selected.output(2)]
     model = ov.Model([ops.result(x) for x in results], model.get_parameters(), "detector")
     for port, name in zip(model.outputs, ("kept", "indices", "kept_scores", "count")):
         port.get_tensor().set_names({name})
@@ -206,7 +206,7 @@ def _detector_model(width: int, classes: int) -> ov.Model:
 
 
 def preprocessed(width: int = 10, classes: int = 7) -> Built:
-    """A small network behind openvino.preprocess: u8 pixels [batch, height, width, 3] of any size, resized."""
+    """Build a small network behind openvino.preprocess: u8 pixels [batch, height, width, 3] of any size, resized."""
 
     def calls(random: np.random.RandomState) -> list[Call]:
         shapes = (2, 41, 33, 3), (1, 30, 38, 3), (1, 19, 62, 3)

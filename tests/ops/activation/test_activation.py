@@ -30,7 +30,7 @@ FUNCTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("Gelu", "opset7", {"approximation_mode": "ERF"}),
     ("Gelu", "opset7", {"approximation_mode": "tanh"}),
 ]
-# The plugin makes a number of NaN, the reference does not.
+# The plugin turns NaN into a number, and the reference does not.
 PROPAGATE = ("Relu", "Clamp", "HSigmoid")
 DOUBLE = {
     "Relu": lambda x: np.maximum(x, 0),
@@ -46,7 +46,7 @@ INTEGERS = {"Relu": {"i32": ANY, "i64": ANY, "i8": ANY}, "Clamp": {"i32": ANY, "
 
 
 def values(op: str, version: str, attrs: dict[str, Any], tag: str) -> list[Case]:
-    """The whole range, and special values without those that overflow, or not, as the formula is written."""
+    """Return cases of the whole range, and of special values that overflow in no form of the formula."""
     rows = [Case(op, version, [given(RANGE, "f32")], attrs, id=f"range{tag}")]
     for kind in ("f32", "f16", "bf16"):
         data = special_floats(kind, huge=False, inf=op != "Gelu")
@@ -64,7 +64,7 @@ for op, version, attrs in FUNCTIONS:
 test_plain = check(PLAIN)
 
 CLAMP = [
-    # fractional bounds of integers are rounded inwards; the plugin cuts them off for 8 bits
+    # fractional bounds of integers are rounded inwards; the plugin truncates them for 8 bits
     *(Case("Clamp", "opset1", [In((3, 7), kind, low=-9, high=20)], {"min": 2.3, "max": 8.7},
            oracle="evaluate", id=f"inwards_{kind}") for kind in ("i8", "u8", "i16", "i32", "i64")),
     Case("Clamp", "opset1", [given([-5, 0, 5], "i32")], {"min": -1e30, "max": 1e30}),
@@ -117,7 +117,7 @@ COEFFICIENTS = [
     Case("HardSigmoid", "opset1", [In((3, 5)), const(-0.4, "f32"), const(0.1, "f32")], id="falling"),
     *(Case(op, "opset1", [In((3, 5)), const(1.6, "f32"), const(0.7, "f32")], id="rankless", rankless=True)
       for op in ("HardSigmoid", "Selu")),
-    # OpenVINO takes constants alone
+    # OpenVINO accepts constants only
     *(Case(op, "opset1", [In((3, 5)), In((), **COEFFICIENT), In((), **COEFFICIENT)], id="parameters",
            expect=function) for op, function in (("HardSigmoid", hard_sigmoid), ("Selu", selu))),
     Case("HardSigmoid", "opset1", [In((3, 5)), const([0.2, 0.1], "f32"), const(0.5, "f32")],
@@ -134,12 +134,12 @@ SWISH = [
 ]
 test_swish = check(SWISH)
 
-NONZERO = st.floats(-5, 5, width=16).filter(lambda x: abs(x) > 0.01)  # the plugin takes 0 for a default
+NONZERO = st.floats(-5, 5, width=16).filter(lambda x: abs(x) > 0.01)  # the plugin treats 0 as the default
 
 
 @st.composite
 def attributed(draw: st.DrawFn) -> Case:
-    """What has attributes, or inputs in their place, of the whole range."""
+    """Draw a case of an op with numeric attributes, or inputs that replace them."""
     op, version = draw(st.sampled_from((
         ("Elu", "opset1"), ("Clamp", "opset1"), ("HardSigmoid", "opset1"), ("Selu", "opset1"), ("Swish", "opset4"))))
     kind = draw(st.sampled_from(KINDS + (("f32", "i32", "i64", "i8", "u8") if op == "Clamp" else ("f32",))))
@@ -148,7 +148,7 @@ def attributed(draw: st.DrawFn) -> Case:
     if op == "Elu":
         return Case(op, version, [x], {"alpha": first})
     if op == "Clamp":
-        # one integer at least is between them; the plugin cuts off the bounds of 8 bits
+        # at least one integer is between them; the plugin truncates the bounds for 8 bits
         bounds = {"min": min(first, second), "max": max(first, second) + 1}
         return Case(op, version, [x], bounds, oracle="auto" if kind in KINDS else "evaluate")
     parameters = [const(first, kind), const(second, kind)]
@@ -157,7 +157,7 @@ def attributed(draw: st.DrawFn) -> Case:
 
 @st.composite
 def slopes(draw: st.DrawFn) -> Case:
-    """A slope of axis 1, or one that broadcasts."""
+    """Draw a PRelu with a slope along axis 1, or one that broadcasts."""
     x, kind = draw(shapes()), draw(st.sampled_from((*KINDS, "f32", "i32")))
     slope = (x[1],) if len(x) > 1 and draw(st.booleans()) else tuple(
         n if draw(st.booleans()) else 1 for n in x)[draw(st.integers(0, len(x))):]

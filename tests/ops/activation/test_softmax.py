@@ -53,7 +53,7 @@ CASES = [
     Case("LogSoftmax", "opset5", [In((2, 3, 5))], {"axis": -4}, error="axis -4 is out of range for rank 3"),
     Case("Softmax", "opset8", [In((3, 7), "f64")], {"axis": 1}, expect=softmax),
     Case("LogSoftmax", "opset5", [In((3, 7), "f64")], {"axis": 1}, expect=log_softmax),
-    # the plugin spoils only the element itself
+    # NaN and infinity affect only their own element in the plugin
     *(Case("Softmax", "opset8", [given([[1, bad, 2], [1, 2, 3]], "f32")], {"axis": 1},
            oracle="evaluate", id=f"spoiled_by_{bad}") for bad in (np.nan, np.inf)),
 ]

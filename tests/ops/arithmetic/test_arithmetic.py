@@ -1,6 +1,6 @@
-"""Arithmetic: Add to SquaredDifference with two inputs, Abs to Atanh and Round with one.
+"""Arithmetic ops: Add to SquaredDifference with two inputs, Abs to Atanh and Round with one.
 
-Atan2 is younger than the judge; NumPy's arctan2 is its definition.
+Atan2 is newer than the OpenVINO that judges the cases; NumPy's arctan2 is its definition.
 """
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ VALUES = [
       for kind in ("i32", "i64")),
     pairs("Divide", "opset1", SIGNED_FLOATS, id="truncate_f32", attrs=TRUNCATE),
     pairs("Power", "opset1", [-3, -2, -0.5, 0, 0.5, 1, 2, 3], "f64", "powers_f64", expect=np.power),
-    # the plugin rounds or saturates these, the reference has none
+    # the plugin rounds or saturates these types, and the reference does not support them
     *(pairs("Divide", "opset1", [1, 2, 5, 9, 100], kind, f"small_{kind}", expect=np.floor_divide)
       for kind in ("i8", "u8")),
     *(pairs("SquaredDifference", "opset1", [0, 1, 5, 9], kind, f"small_{kind}", expect=squared_difference)
@@ -77,7 +77,7 @@ erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def erfinv(x: np.ndarray) -> np.ndarray:
-    """The inverse of erf by bisection: OpenVINO's approximation is off by up to 1e-4 where |x| > 0.7."""
+    """Return the inverse of erf by bisection: OpenVINO's approximation is off by up to 1e-4 where |x| > 0.7."""
     low, high = np.full(x.shape, -6.0), np.full(x.shape, 6.0)
     for _ in range(64):
         middle = (low + high) / 2
@@ -134,7 +134,7 @@ SPECIAL = [
       for version, ops in FUNCTIONS.items() for op in ops for kind in ("f32", "f16", "bf16")),
     *(Case("Round", "opset5", [given(special_floats(kind))], {"mode": mode}, id=f"special_{kind}_{mode}")
       for kind in ("f32", "f16") for mode in MODES),
-    # the plugin adds 0.5 and cuts
+    # the plugin adds 0.5 and truncates
     *(Case("Round", "opset5", [given(HALVES, "f32")], {"mode": mode}, oracle="evaluate", id=f"halves_{mode}")
       for mode in MODES),
     Case("Round", "opset5", [given(HALVES, "f32")], {"mode": "half_up"}, error="(?i)half_up|mode"),
@@ -145,7 +145,7 @@ SPECIAL = [
 test_special = check(SPECIAL)
 
 OTHERS = {"i32": ("i8", "i16", "u8", "u16", "u32", "u64"), "f32": ("f64",)}
-UNARY_OTHERS = OTHERS | {"i32": ("i8", "i16", "u16", "u32", "u64")}  # a sine below 0 the plugin makes 0 in u8 alone
+UNARY_OTHERS = OTHERS | {"i32": ("i8", "i16", "u16", "u32", "u64")}  # no u8: the plugin clips sines there
 
 
 @st.composite

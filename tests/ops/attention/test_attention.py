@@ -24,7 +24,7 @@ def sdpa(id: str, *inputs: In, causal: bool = False, rankless: bool = False, **h
 
 
 def visible(*shape: int) -> In:
-    """A boolean mask in which every row attends to something."""
+    """Return a boolean mask in which every row attends to at least one key."""
     def data(rng: np.random.Generator) -> np.ndarray[Any, Any]:
         mask = rng.integers(0, 2, shape).astype(bool)
         mask[..., int(shape[-1] > 1)] = True
@@ -84,14 +84,14 @@ CASES = [
     sdpa("f64_mask_scale_sink", *F64, In((L, S), "f64"), given(np.float64(0.3)), In((1, L, 1), "f64")),
     sdpa("f64_causal", *F64, causal=True),
     sdpa("f64_boolean_more_queries", In((N, 9, E), "f64"), *F64[1:], visible(9, S)),
-    # OpenVINO accepts types of a byte, but cannot compute with them
+    # OpenVINO accepts 8-bit types, but cannot compute with them
     sdpa("f8", *[In(x.shape, "f8e4m3") for x in (Q, K, V)], visible(L, S), expect=attention_of_bytes),
     sdpa("blocks", *LONG, In((1, 1, 300, 301))),
     sdpa("blocks_causal", *LONG, causal=True),
     sdpa("blocks_boolean_sink", *LONG, visible(300, 301), SCALE, In((1, 3, 1, 1))),
     sdpa("nothing_visible", Q, K, V, given(np.zeros((L, S), bool))),
     sdpa("no_queries", In((N, H, 0, E)), K, V, oracle="value", expect=np.zeros((N, H, 0, EV), np.float32)),
-    # the plugin leaves the output as it was
+    # the plugin does not write the output
     sdpa("no_keys", Q, In((N, H, 0, E)), In((N, H, 0, EV)), expect=np.zeros((N, H, L, EV), np.float32)),
 ]
 test_cases = check(CASES)
@@ -126,25 +126,25 @@ def attentions(draw: st.DrawFn) -> Case:
     kind, causal = draw(st.sampled_from(["f32", "f32", "f16", "bf16"])), draw(st.booleans())
     batch = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
 
-    def less() -> list[int]:
+    def smaller() -> list[int]:
         return [draw(st.sampled_from([d, d, 1])) for d in batch]
 
     rows, keys, depth, width = (draw(st.integers(1, 11)) for _ in range(4))
-    given_ones = less() if draw(st.booleans()) else batch
-    shapes = [[*batch, rows, depth], [*given_ones, keys, depth], [*given_ones, keys, width]]
+    broadcast = smaller() if draw(st.booleans()) else batch
+    shapes = [[*batch, rows, depth], [*broadcast, keys, depth], [*broadcast, keys, width]]
     inputs = [In(shape, kind, low=-2, high=2) for shape in shapes]
     extra = draw(st.integers(0, 3))
     if extra:
         across = draw(st.sampled_from([keys, keys, 1]))
-        of_mask = draw(st.sampled_from([(), (draw(st.sampled_from([rows, 1])), across), (*less(), rows, across),
-                                        (*less(), 1, across)]))
+        of_mask = draw(st.sampled_from([(), (draw(st.sampled_from([rows, 1])), across), (*smaller(), rows, across),
+                                        (*smaller(), 1, across)]))
         boolean = of_mask and draw(st.booleans())
         inputs.append(visible(*of_mask) if boolean else In(of_mask, kind) if of_mask else
                       given(np.float32(0), kind))
     if extra > 1:
         inputs.append(In(draw(st.sampled_from([(), (1,)])), kind, low=0.1, high=1))
     if extra > 2:
-        inputs.append(In((*less(), draw(st.sampled_from([rows, 1])), 1), kind))
+        inputs.append(In((*smaller(), draw(st.sampled_from([rows, 1])), 1), kind))
     return sdpa("drawn", *inputs, causal=causal)
 
 

@@ -1,4 +1,4 @@
-"""Attention in blocks on the host, and scores that are too far from 0 to be taken as they are."""
+"""Attention in blocks on the host, and scores whose exponentials would overflow without the maximum subtracted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASKS: dict[str, Any] = {
     "none": np.zeros(()),
     "boolean": VISIBLE,
     "infinite": np.where(VISIBLE, 0, -np.inf),
-    "lowest": np.where(VISIBLE & (np.arange(ROWS) != 3)[:, None], 0, LOWEST),  # in one row everywhere
+    "lowest": np.where(VISIBLE & (np.arange(ROWS) != 3)[:, None], 0, LOWEST),  # hides all keys in row 3
     "high": np.where(VISIBLE, 200.0, 0),
 }
 
@@ -29,8 +29,8 @@ MASKS: dict[str, Any] = {
 @pytest.mark.parametrize("factor", [1.0, 30.0], ids=["near", "far"])
 @pytest.mark.parametrize(("mask", "sink"), [*((m, False) for m in MASKS), ("none", True), ("boolean", True)])
 def test_forms(mask: str, sink: bool, factor: float, scores: int, exp2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "EXP2", exp2)
-    for name in ("SCORES", "BLOCK"):
+    monkeypatch.setattr(attention, "USE_EXP2", exp2)
+    for name in ("SCORES_AT_ONCE", "BLOCK_SCORES"):
         monkeypatch.setattr(attention, name, scores)
     random = np.random.default_rng(5)
     arrays = [random.standard_normal((*BATCH, n, DEPTH)) * factor for n in (ROWS, KEYS, KEYS)]
@@ -50,7 +50,7 @@ def test_forms(mask: str, sink: bool, factor: float, scores: int, exp2: bool, mo
 
 @pytest.mark.parametrize("keys", [100, 2000, 20000])
 def test_one_query(keys: int) -> None:
-    """In one call, or in several."""
+    """One query is computed in one call, or in several."""
     random, net = np.random.default_rng(7), Net()
     arrays = [random.standard_normal((1, 3, n, DEPTH)).astype(np.float32) for n in (1, keys, keys)]
     ports = [net.parameter("f32", (1, 3, -1, DEPTH)) for _ in arrays]
@@ -62,7 +62,7 @@ def test_one_query(keys: int) -> None:
 
 
 def test_bound() -> None:
-    """It holds for every score, and is infinite where a mask hides all keys of a query."""
+    """The bound holds for every score, and is infinite where a mask hides all keys of a query."""
     random, limit = np.random.default_rng(6), np.zeros(1)
     q, k = random.standard_normal((2, 40, 8)), random.standard_normal((2, 50, 8))
     attention.bound_scores(q, k, None, None, limit)
@@ -70,4 +70,4 @@ def test_bound() -> None:
     attention.bound_scores(q, k, MASKS["lowest"], None, limit)
     assert limit[0] == np.inf
     attention.bound_scores(q * np.nan, k, None, None, limit)
-    assert not limit[0] < attention.BOUND
+    assert not limit[0] < attention.MAX_EXPONENT

@@ -1,4 +1,4 @@
-"""Every op version in the registry is in enough rows of the tables themselves, and drawn by a sweep."""
+"""Coverage of the case tables: each op version in the registry has enough cases, and is drawn by a sweep."""
 from __future__ import annotations
 
 from collections import Counter
@@ -14,7 +14,7 @@ SCENARIOS_EACH = 60  # per op with bodies or state, all its versions together
 
 
 def count() -> tuple[dict[str, Counter[Name]], list[str]]:
-    """Per folder the number of judged cases by op version, and the cases of ops that are not registered."""
+    """Return the numbers of cases by folder and op version, and the names of cases of unregistered ops."""
     counts, unknown = {}, []
     for folder in FOLDERS:
         counter = counts[folder] = Counter[Name]()

@@ -1,4 +1,4 @@
-"""`cuda_expr` is the same maths as `fn`: the expressions of all ops, compiled for the host in one piece."""
+"""Checks of `cuda_expr` against `fn`: the CUDA expressions of all ops, compiled for the host in one source."""
 from __future__ import annotations
 
 import ctypes
@@ -32,15 +32,15 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Divide": [{}, {"m_pythondiv": False}],
     "FakeQuantize": [{"levels": 7}, {"levels": 256}],
 }
-SCALARS = ("HardSigmoid", "Selu", "Swish")  # whose further inputs have one element
-BEYOND = ("ErfInv", "FakeConvert")  # which call functions that the host does not have
+SCALARS = ("HardSigmoid", "Selu", "Swish")  # ops whose further inputs have one element
+DEVICE_ONLY = ("ErfInv", "FakeConvert")  # ops that call functions that the host does not have
 SPECIAL = [np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, 2.5, -2.5, 0.5, 0.49999997, 100, -100, 3]
 N = 64
 
 
 def ops() -> Iterator[Elementwise]:
     for cls in registry():
-        if issubclass(cls, Elementwise) and not issubclass(cls, Convert) and cls.name not in BEYOND:
+        if issubclass(cls, Elementwise) and not issubclass(cls, Convert) and cls.name not in DEVICE_ONLY:
             for attributes in ATTRIBUTES.get(cls.name, [{}]):
                 if set(attributes) <= set(op_module.schema(cls)):
                     yield cls(**attributes)
@@ -54,6 +54,7 @@ def signature(op: Elementwise, kind: Type, optional: bool) -> list[Spec]:
 
 
 def functions() -> Iterator[tuple[Elementwise, list[Spec], Type]]:
+    """Yield each op with the specs of its inputs and the type of its output, for all supported types."""
     for op in ops():
         for kind in C_TYPES:
             for optional in (True, False) if op.name == "Swish" else (True,):
@@ -68,7 +69,7 @@ FUNCTIONS = list(functions())
 
 
 def integer_power() -> str:
-    """The function of that name, from the header that generated kernels include."""
+    """Return the source of `integer_power`, from the header that generated kernels include."""
     text = (sources.folder() / "elementwise.cuh").read_text()
     begin = text.index("template <typename T>\n__device__ __forceinline__ T integer_power")
     return text[begin : text.index("\n}\n", begin) + 3].replace("__device__ __forceinline__ ", "")
@@ -120,7 +121,7 @@ def test_expression(number: int, library: ctypes.CDLL) -> None:
     rng = np.random.default_rng(number)
     inputs = [np.ascontiguousarray(values(op, s, i == 0, rng)).reshape(s.shape) for i, s in enumerate(specs)]
     if isinstance(op, Convert) and result.is_integral_number() and specs[0].type.is_real():
-        inputs = [np.nan_to_num(x, posinf=0, neginf=0) for x in inputs]  # no integers, and so not defined
+        inputs = [np.nan_to_num(x, posinf=0, neginf=0) for x in inputs]  # undefined as integers
     wanted = op_module.evaluate(op, NUMPY, inputs, [result])[0]
     found = np.empty(N, result.storage)
     pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (*inputs, found)]

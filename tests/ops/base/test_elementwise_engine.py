@@ -1,4 +1,4 @@
-"""The planned form of elementwise ops: the values of `fn`, in place, tile by tile, without allocating."""
+"""Planned form of elementwise ops: the values of `fn`, computed tile by tile, in place, without allocations."""
 from __future__ import annotations
 
 import functools
@@ -51,7 +51,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "FakeQuantize": [{"levels": 7}],
     "FakeConvert": [{"destination_type": "f8e4m3"}, {"destination_type": "f8e5m2"}],
 }
-SCALARS = ("HardSigmoid", "Selu", "Swish")  # their further inputs have one element
+SCALARS = ("HardSigmoid", "Selu", "Swish")  # ops whose further inputs have one element
 TYPES = (Type.f32, Type.f64, Type.f16, Type.bf16, Type.i32, Type.i64, Type.u8, Type.i4, Type.boolean)
 
 
@@ -80,7 +80,7 @@ def random(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> Arra
 
 
 def operands(op: Elementwise, kind: Type, shapes: list[tuple[int, ...]]) -> tuple[list[Array], list[Spec]]:
-    """Inputs of the op and their specs; OpError if it does not take the type."""
+    """Return random inputs of the op, and their specs."""
     rng = np.random.default_rng(5)
     kinds = [Type.boolean, kind, kind] if op.name == "Select" else [kind] * len(shapes)
     inputs = [random(k, s, rng) for k, s in zip(kinds, shapes)]
@@ -88,12 +88,13 @@ def operands(op: Elementwise, kind: Type, shapes: list[tuple[int, ...]]) -> tupl
 
 
 def like(op: Elementwise, first: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Shapes of all inputs: ``first``, then ``other`` for the rest, or () where they are scalars."""
+    """Return the shapes of all inputs: ``first``, then ``other``, or () for scalars."""
     count = len(names(type(op)))
     return [first] + [() if op.name in SCALARS else other] * (count - 1)
 
 
 def record(op: Elementwise, inputs: list[Array], specs: list[Spec], out: Array) -> list[Callable[[], Any]]:
+    """Return the calls of the op's NumPy form."""
     outputs = op.infer(*specs)
     workspace = [np.empty(shape, kind.storage) for kind, shape in op.workspace(specs, outputs)]
     calls: list[Callable[[], Any]] = []
@@ -181,16 +182,16 @@ def test_in_place(op: Elementwise) -> None:
                 assert equal(out, wanted), f"{kind.get_type_name()}, in the memory of input {i}"
 
 
-def test_which_inputs_the_output_may_overwrite() -> None:
+def test_inputs_that_the_output_may_overwrite() -> None:
     f32, mask = Spec(Type.f32, (3, 7)), Spec(Type.boolean, (3, 7))
 
     def inplace(op: Elementwise, *inputs: Spec) -> tuple[int, ...]:
         return op.inplace(inputs, op.infer(*inputs))
 
     assert inplace(Add(), f32, f32) == (0, 1)
-    assert inplace(Add(), f32, Spec(Type.f32, (1, 7))) == (0,)  # of other extents
+    assert inplace(Add(), f32, Spec(Type.f32, (1, 7))) == (0,)  # other extents
     assert inplace(Swish(), f32) == (0,)
-    assert inplace(Less(), f32, f32) == ()  # of another size
+    assert inplace(Less(), f32, f32) == ()  # another element size
     assert inplace(Select(), mask, f32, f32) == (2,)  # `then` and the condition are read late
     assert inplace(Select(), mask, mask, mask) == (2,)
     assert inplace(Convert(destination_type=Type.i32), f32) == (0,)
@@ -203,7 +204,7 @@ def test_which_inputs_the_output_may_overwrite() -> None:
 ])
 def test_one_ufunc_is_one_call(op: Binary, ufunc: np.ufunc) -> None:
     inputs, specs = operands(op, Type.f32, [(3, 7), (3, 7)])
-    for shape in ((3, 7), (9, TILE)):  # in one call, however large
+    for shape in ((3, 7), (9, TILE)):  # one call for any size
         inputs, specs = operands(op, Type.f32, [shape, shape])
         out = np.empty(shape, np.float32)
         (call,) = record(op, inputs, specs, out)
@@ -217,7 +218,7 @@ def test_one_ufunc_is_one_call(op: Binary, ufunc: np.ufunc) -> None:
     (Gelu7(approximation_mode="tanh"), 7, 1), (Clamp(min=0.0, max=1.0), 1, 0), (SquaredDifference(), 2, 0),
     (Elu(alpha=1.0), 3, 1),
 ], ids=str)
-def test_lengths(op: Elementwise, calls: int, temporaries: int) -> None:
+def test_numbers_of_instructions(op: Elementwise, calls: int, temporaries: int) -> None:
     f32 = np.dtype(np.float32)
     tape = trace(op, (f32,) * (2 if isinstance(op, Binary) else 1), f32)
     assert (len(tape.instructions), len(tape.temporaries)) == (calls, temporaries)
@@ -269,7 +270,7 @@ def test_tiles_cover_every_element_once(shape: tuple[int, ...]) -> None:
 
 
 def test_tiles_keep_single_elements() -> None:
-    """An exponent of one element keeps its short cut in every tile."""
+    """An exponent of one element uses the special case for squares in every tile."""
     x = np.linspace(0, 4, 3 * TILE, dtype=np.float32)
     out = np.empty_like(x)
     tape = trace(Power(), (x.dtype, x.dtype), x.dtype)
@@ -354,7 +355,7 @@ def test_erfinv(dtype: Any, digits: float) -> None:
     with np.errstate(all="ignore"):
         found = erfinv(NUMPY, np.concatenate([x, -x])).astype(np.float64)
         ends = erfinv(NUMPY, np.array([1, -1, 0, 1.5, np.nan], dtype))
-    # an erf that is rounded to the dtype stands for an interval of y, which widens towards the ends
+    # a rounded erf stands for an interval of y, which grows towards the ends
     width = np.finfo(dtype).eps / 2 * np.sqrt(np.pi) / 2 * np.exp(y * y)
     assert (np.abs(found[:500] - y) <= digits * y + width).all()
     assert np.array_equal(found[500:], -found[:500])

@@ -37,9 +37,9 @@ LONG = [
 
 
 def half(case: Case) -> bool:
-    """Return whether a case has 16-bit floats, is judged by its inputs alone, and is no elementwise op.
+    """Return whether a case has 16-bit floats, depends on its inputs alone, and is no elementwise op.
 
-    BinaryConvolution is left out: `evaluate` takes a kernel with its bits in another order than that of a file."""
+    BinaryConvolution is left out: the bits of its kernel have another order in `evaluate` than in a file."""
     cls = lookup(case.op, case.version)
     return (type(case) is Case and cls is not None and case.op != "BinaryConvolution"
             and not (cls.exact or cls.effect or issubclass(cls, Elementwise))
@@ -55,7 +55,7 @@ CASES = [c for c in tables(*modules("ops")) if isinstance(c, Case) and half(c)] 
 @pytest.mark.parametrize("device", DEVICES, indirect=True)
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES])
 def test_rounded_once(case: Case, device: str) -> None:
-    """Half a unit in the last place of what f64 gives, and what sums in f32 add to it."""
+    """The error is at most half a unit in the last place of the f64 result, plus the error of sums in f32."""
     request = compile(case.net, "static", device)
     arrays = case.arrays()
     found = infer(ov, request, case.parameters(arrays))

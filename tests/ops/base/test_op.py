@@ -1,4 +1,4 @@
-"""What every op class has: attributes as a frozen dataclass would have them, at less cost."""
+"""Attributes of op classes, which behave like those of a frozen dataclass at less cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Scale(Op):
 
 @internal_op
 class Shifted(_Scale):
-    """With a base that declares attributes as well."""
+    """An op whose base class also declares attributes."""
 
     name: ClassVar[str] = "Shifted"
     by: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ internal_op(Attributed)
 
 
 @pytest.mark.parametrize("text", ["", " true", "true ", "yes", "no", "2", "false1"])
-def test_texts_that_are_no_booleans_stand_for_the_default(text: str) -> None:
+def test_invalid_booleans_give_the_default(text: str) -> None:
     op: Any = build(Attributed, {"yes": text, "no": text})
     assert op.yes and not op.no
 

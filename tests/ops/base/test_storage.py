@@ -1,4 +1,4 @@
-"""Types stored as codes (u1, u3, u6, nf4) and other small ones: moved as they are, computed on by value."""
+"""Types stored as codes (u1, u3, u6, nf4) and other small types: moves copy codes, and computations decode them."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def constant(net: Net, kind: str) -> Port:
 
 
 def move(net: Net, x: Port, kind: str) -> Port:
-    """Through copies of several sorts: [2, 3, 5] -> [3, 4, 7]."""
+    """Add layers that copy elements in several ways, [2, 3, 5] -> [3, 4, 7], and return the port."""
     def layer(type: str, version: str, *inputs: Port, **attrs: Any) -> Any:
         return net.layer(type, version, inputs, attrs, outputs=[kind])
 
@@ -58,7 +58,7 @@ def moved(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("source", [parameter, constant], ids=["parameter", "constant"])
 @pytest.mark.parametrize("kind", SMALL)
-def test_moved_as_they_are(kind: str, source: Callable[[Net, str], Port], device: str) -> None:
+def test_moves(kind: str, source: Callable[[Net, str], Port], device: str) -> None:
     check_moves(kind, source, device)
 
 
@@ -91,7 +91,7 @@ def test_selected(kind: str, device: str) -> None:
 
 @pytest.mark.parametrize("kind", ["u1", "u3", "u6", "nf4"])
 def test_computed_by_value(kind: str) -> None:
-    """TopK, Equal and Less see numbers; what they give back is stored as codes again."""
+    """TopK, Equal and Less compute with decoded values, and TopK's values are stored as codes again."""
     storage = getattr(Type, kind).storage
     x, y = codes(kind).view(storage), codes(kind)[:, ::-1].view(storage)
     specs = [Spec(getattr(Type, kind), SHAPE)] * 2

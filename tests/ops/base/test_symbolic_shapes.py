@@ -1,4 +1,4 @@
-"""What inference finds where extents are symbols: exact expressions, values of shape arithmetic, late checks."""
+"""Shape inference with symbolic extents: exact expressions, values of shape arithmetic, and deferred checks."""
 from __future__ import annotations
 
 import re
@@ -42,7 +42,7 @@ def tensor(*shape: Any) -> Spec:
 
 
 def ints(*values: Any) -> Spec:
-    """A vector of shape arithmetic."""
+    """Return the spec of an i64 vector with these values, which may be symbols."""
     kind = object if any(isinstance(v, Sym) for v in values) else np.int64
     array = np.empty(len(values), kind)
     array[:] = values
@@ -58,7 +58,7 @@ def scalar(value: Any) -> Spec:
 
 
 def infer(op: str, version: str, *inputs: Any, **attributes: Any) -> Any:
-    """The output's spec with its value, or all of them."""
+    """Return the output's spec with its value, or a list for several outputs."""
     cls = lookup(op, version)
     assert cls is not None
     made: Op = cls(**attributes)
@@ -86,7 +86,7 @@ def test_reshape_divides_exactly(table: Table, batch: Any, length: Any, past: An
     assert not table.checks
 
 
-def test_reshape_divides_when_run_what_does_not_divide_now(table: Table, length: Any) -> None:
+def test_reshape_checks_divisibility_at_run_time(table: Table, length: Any) -> None:
     (rest, four) = reshape(tensor(length, 6), ints(-1, 4))
     assert four == 4 and isinstance(rest, Sym)
     (check,) = table.checks
@@ -115,7 +115,7 @@ def test_reshape_without_rank_or_value() -> None:
 
 # ---- Squeeze, Unsqueeze, Transpose
 
-def test_squeeze_of_what_may_be_one(table: Table, batch: Any) -> None:
+def test_squeeze_of_symbolic_extents(table: Table, batch: Any) -> None:
     assert shape("Squeeze", "opset1", tensor(batch, 1, 3)) is None
     assert shape("Squeeze", "opset1", tensor(2, 1, 3)) == (2, 3)
     assert shape("Squeeze", "opset15", tensor(batch, 3), ints(0), allow_axis_skip=True) is None
@@ -173,7 +173,7 @@ def test_broadcasts(table: Table, batch: Any, length: Any) -> None:
     assert len(shape("Broadcast", "opset3", tensor(2, 3), Spec(Type.i64, (2,)), mode="bidirectional")) == 2
 
 
-def test_a_range_that_holds_1_broadcasts(table: Table) -> None:
+def test_a_range_that_contains_1_broadcasts(table: Table) -> None:
     few = table.atom("dim", "few", lo=0, hi=4)
     assert broadcast(few, 13) == broadcast(13, few) == 13
     assert [(c.op, c.a, c.b) for c in table.checks] == [("onto", few, 13)]
@@ -181,7 +181,7 @@ def test_a_range_that_holds_1_broadcasts(table: Table) -> None:
         broadcast(table.atom("dim", "more", lo=2, hi=4), 13)
 
 
-def test_bounds_that_no_dimension_holds(table: Table) -> None:
+def test_bounds_beyond_those_of_a_dimension(table: Table) -> None:
     shape = (table.atom("dim", "far", lo=2**64, hi=2**65), table.atom("dim", "wide", lo=2, hi=2**64))
     assert str(Spec(Type.f32, shape).partial_shape) == "[?,2..]"
 
@@ -196,7 +196,7 @@ def test_extents_by_arithmetic(table: Table, batch: Any, length: Any) -> None:
     assert not table.checks
 
 
-def test_mirrored_pads_are_checked_when_run(table: Table, length: Any) -> None:
+def test_reflected_pads_are_checked_at_run_time(table: Table, length: Any) -> None:
     assert shape("Pad", "opset12", tensor(length), ints(2), ints(0), pad_mode="reflect") == (length + 2,)
     assert [(c.op, c.a, c.b) for c in table.checks] == [("le", 2, length - 1)]
 
@@ -220,8 +220,8 @@ def test_values_of_shape_arithmetic(table: Table, batch: Any, length: Any) -> No
     assert infer("Reverse", "opset1", extents, ints(0), mode="index").ints() == [768, length, batch]
     assert infer("Transpose", "opset1", extents, ints(0)).ints() == [batch, length, 768]
     assert infer("Reshape", "opset1", extents, ints(3, 1), special_zero=False).ints() == [batch, length, 768]
-    head, tail = infer("VariadicSplit", "opset1", extents, scalar(0), ints(1, -1))
-    assert head.ints() == [batch] and tail.ints() == [length, 768]
+    head, remainder = infer("VariadicSplit", "opset1", extents, scalar(0), ints(1, -1))
+    assert head.ints() == [batch] and remainder.ints() == [length, 768]
     assert infer("Pad", "opset12", first, ints(1), ints(0), scalar(1), pad_mode="constant").ints() == [1, batch]
 
 
@@ -261,7 +261,7 @@ def test_messages_keep_the_order(table: Table) -> None:
             broadcast(a, b)
 
 
-def test_atoms_that_many_expressions_share_are_found_once(table: Table, length: Any) -> None:
+def test_shared_atoms_are_found_once(table: Table, length: Any) -> None:
     value = length
     for _ in range(100):
         value = value // 2 + value // 3

@@ -1,4 +1,4 @@
-"""Workers: calls that run side by side on the host's cores."""
+"""Workers: task lists that run in parallel on the host's cores."""
 from __future__ import annotations
 
 import threading
@@ -30,7 +30,7 @@ def test_workers_run_at_the_same_time() -> None:
     call()
 
 
-def test_a_single_worker_is_calls_as_they_are() -> None:
+def test_a_single_worker_is_its_calls() -> None:
     work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
     work[1](found.append, 1)
     work[1](found.append, 2)
@@ -42,20 +42,20 @@ def test_a_single_worker_is_calls_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_what_a_worker_raises_is_raised_when_all_are_done(broken: int) -> None:
+def test_errors_are_raised_when_all_workers_are_done(broken: int) -> None:
     work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
     for number, worker in enumerate(work):
         worker(np.linalg.inv, np.zeros((2, 2))) if number == broken else worker(found.append, number)
     (call,) = recorded(work)
     with pytest.raises(np.linalg.LinAlgError):
         call()
-    assert found == [1 - broken] or (found == [] and not broken)  # no worker had begun with it
+    assert found == [1 - broken] or (found == [] and not broken)  # an unclaimed list does not run
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_no_worker_runs_on_after_an_interruption(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not begun:
-        monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())  # that nobody waits at
+        monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())  # a queue that no thread reads
     work, running, found = [Worker(0, 2), Worker(1, 2)], threading.Event(), list[int]()
 
     def interrupt() -> None:
@@ -77,8 +77,8 @@ def test_no_worker_runs_on_after_an_interruption(begun: bool, monkeypatch: pytes
     assert found == [1] * begun
 
 
-def test_workers_that_no_worker_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller runs them."""
+def test_the_caller_runs_unclaimed_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller runs task lists that no thread takes."""
     monkeypatch.setattr(tasks._Crew, "queue", lambda *_: SimpleQueue())
     work, found = [Worker(0, 2), Worker(1, 2)], list[int]()
     for number, worker in enumerate(work):
@@ -101,7 +101,7 @@ def test_blas_has_one_thread_while_workers_run() -> None:
     assert found == [1, 1] and threads() == before
 
 
-def test_workers_share_memory_out() -> None:
+def test_shares_of_memory() -> None:
     parts = [Worker(number, 3).share(np.arange(11)) for number in range(3)]
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert shares(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]

@@ -1,4 +1,4 @@
-"""Views against NumPy's: the same steps with extents known, or known only when run."""
+"""Views against NumPy's views: the same steps with static and with symbolic extents."""
 from __future__ import annotations
 
 from math import prod
@@ -17,7 +17,7 @@ Env = dict[Any, int]
 
 
 def at(value: Any, env: Env) -> int:
-    """An Int where the symbols have these values."""
+    """Return the value of an Int, given the values of the symbols."""
     if not isinstance(value, Sym):
         return int(value)
 
@@ -28,7 +28,7 @@ def at(value: Any, env: Env) -> int:
 
 
 def seen(view: View, memory: np.ndarray, env: Env) -> np.ndarray:
-    """The elements of ``memory`` that the view shows."""
+    """Return the view as a NumPy array of ``memory``."""
     shape = [at(d, env) for d in view.shape]
     strides, offset = [at(s, env) for s in view.strides], at(view.offset, env)
     if not prod(shape):
@@ -40,7 +40,7 @@ def seen(view: View, memory: np.ndarray, env: Env) -> np.ndarray:
 
 
 def step(draw: Any, view: View, array: np.ndarray, env: Env) -> tuple[View, np.ndarray] | None:
-    """One random step on both; None where the view declined it."""
+    """Apply one random step to both and return them, or None if the view declines it."""
     rank = len(view.shape)
     kind = draw(st.sampled_from(["permute", "slice", "expand", "reshape", "merge", "ones"]))
     if kind == "permute":
@@ -63,7 +63,7 @@ def step(draw: Any, view: View, array: np.ndarray, env: Env) -> tuple[View, np.n
 
 
 def target(draw: Any, kind: str, shape: tuple[Any, ...]) -> list[Any]:
-    """A shape of as many elements: neighbours merged, ones inserted, or static extents cut in two."""
+    """Return a shape with as many elements: neighbours merged, ones inserted, or static extents split in two."""
     result: list[Any] = []
     for d in shape:
         if kind == "merge" and result and draw(st.booleans()):
@@ -79,7 +79,7 @@ def target(draw: Any, kind: str, shape: tuple[Any, ...]) -> list[Any]:
 
 
 def reshape(view: View, array: np.ndarray, shape: list[Any], env: Env) -> tuple[View, np.ndarray] | None:
-    """Both reshaped. A view whose extents are all known declines only what NumPy would have to copy."""
+    """Reshape both, or return None if the view declines. A static view declines only where NumPy would copy."""
     reshaped = view.reshape(shape)
     if reshaped is None:
         if array.size and not any(isinstance(d, Sym) for d in (*view.shape, *view.strides, *shape)):
@@ -92,10 +92,10 @@ def reshape(view: View, array: np.ndarray, shape: list[Any], env: Env) -> tuple[
 def check_steps(draw: Any, extents: list[int], symbolic: list[bool]) -> None:
     table, env = Table(), dict[Any, int]()
     shape: list[Any] = []
-    for i, (extent, known_late) in enumerate(zip(extents, symbolic)):
+    for i, (extent, is_symbolic) in enumerate(zip(extents, symbolic)):
         env[0, i] = extent
-        low = draw(st.integers(0, extent)) if known_late else extent
-        shape.append(table.atom("dim", 0, i, lo=low) if known_late else extent)
+        low = draw(st.integers(0, extent)) if is_symbolic else extent
+        shape.append(table.atom("dim", 0, i, lo=low) if is_symbolic else extent)
     memory = np.arange(prod(extents), dtype=np.int64)
     array, view = memory.reshape(extents), View.dense(shape)
     with table:
@@ -139,7 +139,7 @@ def test_spans(extent: int, low: int, start: int | None, stop: int | None, strid
 
 @settings(max_examples=600, deadline=None)
 @given(st.integers(0, 6), *[st.integers(-9, 9)] * 2, st.sampled_from([-3, -1, 1, 2]))
-def test_spans_between_bounds_that_are_read(extent: int, start: int, stop: int, stride: int) -> None:
+def test_spans_with_symbolic_bounds(extent: int, start: int, stop: int, stride: int) -> None:
     table = Table()
     with table:
         dim, a, b = (table.atom("dim", 0, i, lo=lo) for i, lo in enumerate([0, -(2**63), -(2**63)]))
@@ -153,7 +153,7 @@ def symbols(*lows: int) -> tuple[Any, ...]:
     return tuple(table.atom("dim", 0, i, lo=lo) for i, lo in enumerate(lows))
 
 
-def test_lengths_are_spelled_simply() -> None:
+def test_simplified_lengths() -> None:
     s, t, n = symbols(0, 0, 1)
     both = s + t
     assert sliced(s, Span()) == (0, s)
@@ -188,14 +188,14 @@ def test_fused_projection_splits_into_views() -> None:
     assert heads == View((batch, length, 4, 12), (144 * length, 144, 12, 1), 48)
 
 
-def test_reshape_keeps_its_hands_off_gaps() -> None:
+def test_reshape_does_not_merge_axes_with_gaps() -> None:
     part = View.dense((4, 6)).slice(1, 0, 3)
     assert part.reshape((12,)) is None
     assert part.reshape((2, 2, 3)) == View((2, 2, 3), (12, 6, 1))
     assert View.dense((4, 6)).slice(0, 1, 2).reshape((12,)) == View((12,), (1,), 6)
 
 
-def test_expand_declines_what_may_have_to_grow() -> None:
+def test_expand_declines_extents_that_may_be_1() -> None:
     maybe, never = symbols(0, 2)
     assert View.dense((maybe,)).expand((5,), [0]) is None
     assert View.dense((maybe,)).expand((5, maybe), [1]) == View((5, maybe), (0, 1))

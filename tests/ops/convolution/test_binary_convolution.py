@@ -1,4 +1,4 @@
-"""BinaryConvolution against the plugin, and against sums of products where it takes no kernel."""
+"""BinaryConvolution against the plugin, and against sums of products where the plugin has no kernel."""
 from __future__ import annotations
 
 import numpy as np
@@ -25,7 +25,7 @@ def bits(*shapes: tuple[int, ...], kind: str = "f32") -> list[In]:
 
 
 def convolved(x: Array, kernel: Array, pad: float, strides: tuple[int, int] = (1, 1)) -> Array:
-    """With a pixel of padding on all sides."""
+    """Return the convolution by sums of products, with one pixel of padding on all sides."""
     signs = np.pad(np.where(x == 1, 1, -1), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=pad)[:, None]
     height, width = kernel.shape[2:]
     rows, columns = (range(0, n - k + 1, s) for n, k, s in zip(signs.shape[3:], kernel.shape[2:], strides))
@@ -35,7 +35,7 @@ def convolved(x: Array, kernel: Array, pad: float, strides: tuple[int, int] = (1
 
 
 def low_first(kernel: Array) -> Array:
-    """The kernel whose bits lie in the same bytes, the first in the lowest place."""
+    """Return the kernel that the same bytes hold if the first bit of each is the least significant one."""
     bits = np.unpackbits(np.packbits(kernel.astype(np.uint8)), bitorder="little")
     return bits[: kernel.size].reshape(kernel.shape)
 

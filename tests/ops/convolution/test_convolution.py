@@ -155,11 +155,11 @@ TRANSPOSED_GROUPS = [
 test_transposed_groups = check(TRANSPOSED_GROUPS)
 
 
-def run_numpy(op: Op, x: Array, kernel: Array, out: Array, rooms: Sequence[int]) -> None:
-    """Writes ``out`` by the calls of the NumPy form, with workspaces of so many elements for every worker."""
+def run_numpy(op: Op, x: Array, kernel: Array, out: Array, sizes: Sequence[int]) -> None:
+    """Write ``out`` by the NumPy form, with workspaces of these numbers of elements for every worker."""
     calls: list[Callable[[], Any]] = []
     done = op.numpy(lambda *args: calls.append(partial(*args)), [x, kernel], [out],  # type: ignore[misc]
-                    [np.full(tasks.WORKERS * room, np.nan, x.dtype) for room in rooms])
+                    [np.full(tasks.WORKERS * elements, np.nan, x.dtype) for elements in sizes])
     assert done is not NotImplemented
     for call in calls:
         call()
@@ -173,12 +173,12 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
     (Convolution(auto_pad="same_lower"), (2, 3, 4, 6, 7), (4, 3, 3, 2, 2), (300, 1008)),  # a row of a plane
     (GroupConvolution(pads_end=(0, 1)), (2, 6, 6, 7), (3, 2, 2, 3, 3), (500, 1000)),
     (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (700, 1000)),  # runs of three channels
-    (GroupConvolution(dilations=(2, 1)), (3, 7, 5, 6), (7, 1, 1, 2, 3), (400, 0)),  # in the data themselves
-    (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (200, 1000)),  # no room for one
+    (GroupConvolution(dilations=(2, 1)), (3, 7, 5, 6), (7, 1, 1, 2, 3), (400, 0)),  # unpadded data, read in place
+    (GroupConvolution(pads_begin=(1, 2)), (3, 7, 5, 6), (7, 1, 1, 3, 2), (200, 1000)),  # not even one channel fits
     (GroupConvolution(strides=(2, 3), pads_end=(1, 1)), (1, 7, 5, 6), (7, 1, 1, 3, 2), (400, 300)),  # no runs
-    (Convolution(), (1, 3, 6, 7), (4, 3, 1, 1), (0, 0)),  # products: workers share the outputs out
-    (Convolution(), (1, 3, 6, 7), (2, 3, 1, 1), (0, 0)),  # or the pixels, where there are more workers than outputs
-    (GroupConvolution(), (1, 6, 5, 7), (2, 3, 3, 1, 1), (0, 0)),  # or where there are groups
+    (Convolution(), (1, 3, 6, 7), (4, 3, 1, 1), (0, 0)),  # products: the outputs are divided among workers
+    (Convolution(), (1, 3, 6, 7), (2, 3, 1, 1), (0, 0)),  # or the pixels, if there are more workers than outputs
+    (GroupConvolution(), (1, 6, 5, 7), (2, 3, 3, 1, 1), (0, 0)),  # or if there are groups
     (Convolution(pads_begin=(1, 1)), (1, 3, 3, 4), (4, 3, 3, 3), (1500, 500)),  # outputs of few pixels
     (Convolution(pads_begin=(4, 5), pads_end=(5, 4)), (1, 2, 2, 3), (4, 2, 3, 3), (200, 100)),  # parts without data
     (ConvolutionBackpropData(), (1, 3, 4, 5), (3, 4, 1, 1), (60, 0)),
@@ -188,31 +188,32 @@ BLOCKED: list[tuple[Op, tuple[int, ...], tuple[int, ...], tuple[int, int]]] = [
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize(("op", "x", "kernel", "rooms"), BLOCKED)
-def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], rooms: tuple[int, int], workers: int,
+@pytest.mark.parametrize(("op", "x", "kernel", "sizes"), BLOCKED)
+def test_blocks(op: Op, x: tuple[int, ...], kernel: tuple[int, ...], sizes: tuple[int, int], workers: int,
                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "WORKERS", workers)
-    for name, value in {"BLOCK": rooms[0], "WORK": 0, "ROWS": 1, "FEW": 10}.items():
+    for name, value in {"BLOCK_ELEMENTS": sizes[0], "PARALLEL_PRODUCTS": 0, "MIN_OUTPUTS": 1, "FEW_PIXELS": 10}.items():
         monkeypatch.setattr(_columns, name, value)
     rng = np.random.default_rng(3)
     data, weights = (rng.integers(-4, 5, shape).astype(np.float64) for shape in (x, kernel))
     (wanted,) = op.evaluate(NUMPY, data, weights)
     out = np.full(wanted.shape, np.nan)
-    run_numpy(op, data, weights, out, rooms)
+    run_numpy(op, data, weights, out, sizes)
     np.testing.assert_array_equal(out, wanted)
-    whole = np.full((len(out), 2 * out.shape[1] + 1, *out.shape[2:]), np.nan)  # a part of a Concat, of a part
+    # the output is part of a Concat, and the input part of a larger tensor
+    whole = np.full((len(out), 2 * out.shape[1] + 1, *out.shape[2:]), np.nan)
     wide = np.repeat(data, 2, axis=1)
-    run_numpy(op, wide[:, ::2], weights, whole[:, 1 : 1 + out.shape[1]], rooms)
+    run_numpy(op, wide[:, ::2], weights, whole[:, 1 : 1 + out.shape[1]], sizes)
     np.testing.assert_array_equal(whole[:, 1 : 1 + out.shape[1]], wanted)
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Case:
-    """Any of the four ops over one to three axes."""
+    """Draw a case of one of the four convolutions, with one to three spatial axes."""
     axes, groups = draw(st.sampled_from((1, 2, 2, 2, 3))), draw(st.sampled_from((0, 0, 1, 2, 3)))
     backwards = draw(st.booleans())
     channels = draw(st.integers(1, 5))
-    outputs = draw(st.integers(1 if groups > 1 else 2, 5))  # of a single one, the plugin mixes up images and rows
+    outputs = draw(st.integers(1 if groups > 1 else 2, 5))  # with a single output, the plugin mixes up images and rows
 
     def each(low: int, high: int) -> tuple[int, ...]:
         return tuple(draw(st.integers(low, high)) for _ in range(axes))
@@ -225,7 +226,7 @@ def convolutions(draw: st.DrawFn) -> Case:
     kind = draw(st.sampled_from(("f32", "f32", "f32", "f16", "bf16", "i32")))
     padded = attrs["pads_begin"][-1] + attrs["pads_end"][-1] if auto == "explicit" else 0
     spanned = 0 if auto.startswith("same") else (taps[-1] - 1) * attrs["dilations"][-1]
-    if size[-1] + padded - spanned <= attrs["strides"][-1]:  # of one column, the plugin mixes up rows at a stride
+    if size[-1] + padded - spanned <= attrs["strides"][-1]:  # the plugin mixes up rows
         attrs["strides"] = (*attrs["strides"][:-1], 1)
     inputs = [In((draw(st.integers(1, 3)), channels * max(groups, 1), *size), kind),
               In(kernel, kind, const=draw(st.booleans()))]

@@ -15,7 +15,7 @@ CORNER, CENTER = "caffe.PriorBoxParameter.CORNER", "caffe.PriorBoxParameter.CENT
 
 
 def priors(rng: np.random.Generator, batches: int, rows: int, count: int, size: int, scale: float) -> Array:
-    """Boxes, and variances."""
+    """Return prior boxes, and variances if there are two rows."""
     found = np.zeros((batches, rows, count * size))
     low = rng.integers(0, 8, (batches, count, 2)) / 16
     boxes = np.concatenate([low, low + rng.integers(2, 8, low.shape) / 16], -1) * scale
@@ -26,7 +26,7 @@ def priors(rng: np.random.Generator, batches: int, rows: int, count: int, size: 
 
 
 def scores(rng: np.random.Generator, images: int, count: int, classes: int) -> Array:
-    """Scores of which some are equal; not those of a prior, among which the plugin's choice is not stable."""
+    """Return scores with ties, but not within a prior, where the plugin's choice among equal scores is unstable."""
     return rng.integers(0, 40, (images, count, classes)) / 40 + np.arange(classes) / 400
 
 

@@ -11,11 +11,11 @@ from tests.harness import Case, In, check, sweep
 from tests.harness.cases import Array
 
 NAME = "ExperimentalDetectron"
-SIDES = [(13, 11), (7, 6), (4, 3)]  # of the maps of a pyramid, one for 16 pixels of the image, 32 and 64
+SIDES = [(13, 11), (7, 6), (4, 3)]  # extents of a pyramid's feature maps, whose cells have 16, 32 and 64 pixels
 
 
 def distinct(*shape: int) -> Callable[..., Array]:
-    """Scores of which no two are equal: the plugin does not keep those in order."""
+    """Return a function that draws distinct scores: the plugin does not keep equal scores in order."""
     count = int(np.prod(shape))
     return lambda rng: ((rng.permutation(count) + 1) / (count + 1)).reshape(shape)
 
@@ -28,7 +28,7 @@ def grid(priors: int = 3, maps: tuple[int, int] = (4, 5), image: tuple[int, int]
 
 
 def around(x: Array, maps: Array, image: Array) -> Array:
-    """The grid of 2 x 3 cells, 8 and 16 apart; then zeros."""
+    """Return the priors of a grid of 2 x 3 cells, 8 and 16 apart, followed by zeros."""
     out = np.zeros((4 * 5 * len(x), 4), np.float32)
     for i in range(2 * 3 * len(x)):
         row, column = divmod(i // len(x), 3)
@@ -69,7 +69,7 @@ def top(count: int, most: int, kind: str = "f32", inputs: list[In] | None = None
 
 
 def best(regions: Array, scores: Array) -> Array:
-    """All nine regions in order, and four rows more."""
+    """Return all nine regions, sorted by score, and four rows of zeros."""
     return np.concatenate([regions[np.argsort(-scores)], np.zeros((4, 4), np.float32)])
 
 
@@ -94,7 +94,8 @@ def tops() -> Iterator[Case]:
 
 
 def spread(count: int) -> Callable[..., Array]:
-    """Regions of the first levels of a pyramid alike; one without a width, one upside down, and one outside."""
+    """Return a function that draws regions of all levels of a pyramid: one has no width, one is upside down, and one
+    is outside."""
     def draw(rng: np.random.Generator) -> Array:
         start, side = rng.uniform(-20, 150, (count, 2)), np.exp2(rng.uniform(3, 8.5, (count, 1)))
         side = side * np.exp2(rng.uniform(-0.5, 0.5, (count, 2)))
@@ -139,7 +140,7 @@ def extracts() -> Iterator[Case]:
 
 
 def regions(count: int) -> Callable[..., Array]:
-    """Regions in a few clusters, the second without an area."""
+    """Return a function that draws regions in a few clusters, the second without an area."""
     def draw(rng: np.random.Generator) -> Array:
         start = rng.integers(0, 5, (count, 2)) * 14 + rng.uniform(-3, 3, (count, 2))
         side = rng.uniform(9, 16, (count, 2))
@@ -181,12 +182,12 @@ def detects() -> Iterator[Case]:
         yield detect(attrs={name: -1}, error=f"{name} is -1, below 0")
     yield detect(attrs={"deltas_weights": "1,2,3"}, error="deltas_weights has 3 elements, not 4")
     shapes = [(5, 4), (5, 16), (5, 4), (1, 3)]
-    for place, shape, error in (
+    for number, shape, error in (
             (0, (5, 5), "5 coordinates of a region, not 4"), (0, (6, 4), "6 regions, and offsets of 5"),
             (1, (5, 15), "15 offsets, not 16"), (2, (5, 3), "3 scores, not 4"), (2, (4, 4), "and scores of 4"),
             (3, (1, 4), "4 numbers of the image, not 3"), (3, (2, 3), "2 images, not 1"),
             (3, (3,), "the image must have rank 2, not 1")):
-        yield detect(inputs=[In(shape if i == place else s) for i, s in enumerate(shapes)], error=error)
+        yield detect(inputs=[In(shape if i == number else s) for i, s in enumerate(shapes)], error=error)
 
 
 test_cases = check([*grids(), *tops(), *extracts(), *detects()])

@@ -15,13 +15,13 @@ ATTRS = {"min_size": 0.0, "nms_threshold": 0.4, "pre_nms_count": 50, "post_nms_c
 
 
 def distinct(*shape: int) -> Callable[..., Array]:
-    """Scores of which no two are equal: the plugin does not keep those in order."""
+    """Return a function that draws distinct scores: the plugin does not keep equal scores in order."""
     count = int(np.prod(shape))
     return lambda rng: ((rng.permutation(count) + 1) / (count + 1)).reshape(shape)
 
 
 def anchors(*shape: int) -> Callable[..., Array]:
-    """Anchors in a few clusters, of which some reach past an image of 50 x 60, and one of them that is small."""
+    """Return a function that draws anchors in a few clusters: some extend beyond a 50 x 60 image, and one is small."""
     def draw(rng: np.random.Generator) -> Array:
         start = rng.integers(0, 4, (*shape, 2)) * 15 + rng.uniform(4, 9, (*shape, 2))
         side = rng.uniform(9, 16, (*shape, 2))
@@ -36,7 +36,7 @@ def anchors(*shape: int) -> Callable[..., Array]:
 def single(count: int = 3, height: int = 4, width: int = 5, kind: str = "f32", inputs: list[In] | None = None,
            **more: Any) -> Case:
     attrs = ATTRS | more.pop("attrs", {})
-    # several regions that are too small have the same score
+    # regions below the minimum size all have the same score
     image = (90.0, 91.0, 1.0) if attrs["min_size"] else (50.0, 60.0, 1.0)
     inputs = inputs or [In((3,), kind, lambda rng: image),
                         In((height * width * count, 4), kind, anchors(height * width * count)),
@@ -56,12 +56,12 @@ def batch(images: Any = ((50.0, 60.0, 1.0), (40.0, 43.0, 1.5)), count: int = 3, 
 
 
 def falling(threshold: float, eta: float) -> Callable[..., list[Array]]:
-    """GenerateProposals, box by box, with a threshold that falls, which OpenVINO refuses."""
+    """Return GenerateProposals, box by box, with a decreasing threshold, which OpenVINO rejects."""
     def proposals(images: Array, corners: Array, offsets: Array, scores: Array) -> list[Array]:
         found: list[tuple[list[float], float]] = []
         counts = []
         for (bottom, right, _), moves, rated in zip(images, offsets, scores):
-            kept: list[list[float]] = []
+            selected: list[list[float]] = []
             limit = threshold
             for a, y, x in sorted(np.ndindex(rated.shape), key=lambda at: -rated[at]):
                 x1, y1, x2, y2 = corners[y, x, a].tolist()
@@ -69,18 +69,18 @@ def falling(threshold: float, eta: float) -> Callable[..., list[Array]]:
                 wide, tall = (x2 - x1) * np.exp(wide), (y2 - y1) * np.exp(tall)
                 left, top = x1 + (0.5 + dx) * (x2 - x1) - wide / 2, y1 + (0.5 + dy) * (y2 - y1) - tall / 2
                 box = np.clip([left, top, left + wide, top + tall], 0, [right, bottom] * 2).tolist()
-                if len(kept) < ATTRS["post_nms_count"] and all(share(box, other) <= limit for other in kept):
-                    kept.append(box)
+                if len(selected) < ATTRS["post_nms_count"] and all(iou(box, other) <= limit for other in selected):
+                    selected.append(box)
                     found.append((box, rated[a, y, x]))
                     limit *= eta if limit > 0.5 else 1
-            counts.append(len(kept))
+            counts.append(len(selected))
         return [np.array([box for box, _ in found], np.float32), np.array([s for _, s in found]), np.array(counts)]
 
     return proposals
 
 
-def share(a: Sequence[float], b: Sequence[float]) -> float:
-    """Intersection over union."""
+def iou(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the intersection over union of two boxes."""
     sides = [min(a[i + 2], b[i + 2]) - max(a[i], b[i]) for i in (0, 1)]
     common = max(sides[0], 0) * max(sides[1], 0)
     union = sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - common
@@ -105,13 +105,13 @@ def both(make: Callable[..., Case]) -> Iterator[Case]:
 
 def wrong(make: Callable[..., Case], shapes: Sequence[tuple[int, ...]], *rows: tuple[int, tuple[int, ...], str]
           ) -> Iterator[Case]:
-    """One of the inputs' shapes replaced by another."""
-    for place, shape, error in rows:
-        yield make(inputs=[In(shape if i == place else s) for i, s in enumerate(shapes)], error=error)
+    """Yield a case for each row (input, shape, error), in which that input has another shape."""
+    for number, shape, error in rows:
+        yield make(inputs=[In(shape if i == number else s) for i, s in enumerate(shapes)], error=error)
 
 
 def no(*counts: int, kind: Any = np.int64) -> list[Array]:
-    """No regions of images."""
+    """Return outputs without regions."""
     return [np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.array(counts, kind)]
 
 

@@ -16,18 +16,18 @@ SCORES = [0.5, 0.5, 0.9, 0.2, 0.7, 0.0]
 
 
 def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Boxes whose corners lie on a grid, so that some are equal."""
+    """Return boxes whose corners lie on a grid, so that some are equal."""
     low = rng.integers(0, 6, (*shape, 2)) / 2
     return np.concatenate([low, low + rng.integers(1, 6, low.shape) / 2], -1)
 
 
 def steps(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Scores of which many are equal."""
+    """Return scores with many ties."""
     return rng.integers(0, 17, shape) / 16
 
 
 def distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Scores for MatrixNms, of which the plugin does not keep equal ones in order."""
+    """Return scores without ties for MatrixNms: the plugin does not keep equal scores in order."""
     return rng.uniform(0, 1, shape)
 
 
@@ -49,7 +49,7 @@ def nms(op: str, version: str = "opset8", batches: int = 2, classes: int = 3, co
 
 
 def common(op: str, version: str, **more: Any) -> Iterator[Case]:
-    """Cases of all; the plugin wants to know that boxes have four corners."""
+    """Yield cases for all versions; the plugin requires a static extent of four coordinates."""
     make = partial(nms, op, version, **more)
     for kind in ("none", "score", "classid"):
         for across in (False, True):
@@ -79,8 +79,8 @@ def multiclass(version: str) -> Iterator[Case]:
     yield nms("MulticlassNms", version, attrs={"nms_eta": 1.5}, error="nms_eta is 1.5")
 
 
-def own() -> Iterator[Case]:
-    """Boxes of their own for each class."""
+def boxes_per_class() -> Iterator[Case]:
+    """Yield cases in which each class has its own boxes."""
     make = partial(nms, "MulticlassNms", "opset9")
     for kind in ("none", "score", "classid"):
         for across in (False, True):
@@ -111,11 +111,11 @@ def as_specified() -> Iterator[Case]:
 
 
 def by_class(boxes: Array, scores: Array) -> list[Array]:
-    """What is selected of boxes that do not overlap, sorted by class in each image."""
-    kept = sorted((b, c, -scores[b, c, i], i) for b, c, i in np.argwhere(scores > np.float32(0.23)).tolist())
-    rows = [[c, -score, *boxes[b, i]] for b, c, score, i in kept]
-    return [np.array(rows, np.float32), np.array([[b * 4 + i] for b, *_, i in kept]),
-            np.bincount([b for b, *_ in kept], minlength=2)]
+    """Return the outputs for boxes that do not overlap, sorted by class in each image."""
+    selected = sorted((b, c, -scores[b, c, i], i) for b, c, i in np.argwhere(scores > np.float32(0.23)).tolist())
+    rows = [[c, -score, *boxes[b, i]] for b, c, score, i in selected]
+    return [np.array(rows, np.float32), np.array([[b * 4 + i] for b, *_, i in selected]),
+            np.bincount([b for b, *_ in selected], minlength=2)]
 
 
 def matrix() -> Iterator[Case]:
@@ -125,7 +125,7 @@ def matrix() -> Iterator[Case]:
         yield nms("MatrixNms", attrs={"decay_function": decay, "nms_top_k": 6, "sort_result_type": "score"})
 
 
-CASES = [*multiclass("opset8"), *multiclass("opset9"), *own(), *as_specified(), *matrix()]
+CASES = [*multiclass("opset8"), *multiclass("opset9"), *boxes_per_class(), *as_specified(), *matrix()]
 test_cases = check(CASES)
 
 
@@ -148,7 +148,7 @@ def drawn(draw: st.DrawFn) -> Case:
                   "nms_eta": draw(st.sampled_from((1.0, 0.9, 0.71)))}
         if version == "opset9" and draw(st.booleans()):
             counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
-    least = 12 if op == "MatrixNms" else 1  # where nothing is selected, the plugin crashes
+    least = 12 if op == "MatrixNms" else 1  # the plugin crashes if nothing is selected
     return nms(op, version, draw(st.integers(1, 3)), draw(st.integers(2, 4)), draw(st.integers(least, 25)),
                counts=counts, attrs=attrs, index=draw(st.sampled_from(("i32", "i64"))),
                id=f"random_{draw(st.integers(0, 999))}")

@@ -17,12 +17,12 @@ SCORES = [[0.5, 0.5, 0.9, 0.2, 0.7, 0.6, 0.0], [0.2, 0.5, 0.5, 0.9, 0.7, 0.9, 0.
 
 
 def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Boxes whose corners lie on a grid, so that some are equal and some have no area."""
+    """Return boxes whose corners lie on a grid, so that some are equal and some have no area."""
     return rng.integers(0, 7, shape) / 2
 
 
 def steps(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Scores of which many are equal."""
+    """Return scores with many ties."""
     return rng.integers(-1, 9, shape) / 8
 
 
@@ -43,8 +43,8 @@ def drawn_boxes(kind: str = "f32", batches: int = 2, classes: int = 3, count: in
 
 
 def distinct_boxes(batches: int = 2, classes: int = 3, count: int = 17) -> tuple[In, In]:
-    """For soft suppression, in which equal products of scores in another order are not quite equal. Of boxes without
-    an area, the plugin computes NaN."""
+    """Return inputs for soft suppression without ties, whose order depends on rounding, and without boxes of no area,
+    for which the plugin computes NaN."""
     apart = np.array([0, 0, 3.1, 3.1])
     return (In((batches, count, 4), "f32", lambda rng: rng.uniform(0, 3, (batches, count, 4)) + apart),
             In((batches, classes, count), "f32", low=0.0, high=1.0))
@@ -52,8 +52,8 @@ def distinct_boxes(batches: int = 2, classes: int = 3, count: int = 17) -> tuple
 
 def selected(boxes: Array, scores: Array, limit: int, threshold: float, least: float, sigma: float = 0,
              hard: bool = True) -> list[tuple[float, int, int, int]]:
-    """Select boxes one by one; return (score, batch, class, box) of each, sorted by score. Boxes at the threshold are
-    suppressed as well, by the plugin and unlike in the specification."""
+    """Select boxes one by one; return (score, batch, class, box) of each, sorted by score. As in the plugin and unlike
+    the specification, boxes at the threshold are suppressed too."""
     found = []
     for b, c in np.ndindex(scores.shape[:2]):
         left = {i: float(s) for i, s in enumerate(scores[b, c]) if s > least}
@@ -71,7 +71,7 @@ def selected(boxes: Array, scores: Array, limit: int, threshold: float, least: f
 
 
 def overlap(a: Array, b: Array) -> float:
-    """IoU of two boxes given by opposite corners."""
+    """Return the IoU of two boxes given by opposite corners."""
     (low_a, high_a), (low_b, high_b) = [(np.minimum(x[:2], x[2:]), np.maximum(x[:2], x[2:])) for x in (a, b)]
     common = np.prod(np.maximum(np.minimum(high_a, high_b) - np.maximum(low_a, low_b), 0))
     areas = np.prod(high_a - low_a), np.prod(high_b - low_b)
@@ -79,28 +79,28 @@ def overlap(a: Array, b: Array) -> float:
 
 
 def padded(rows: int, center: bool = False, ordered: bool = True) -> Callable[..., list[Array]]:
-    """The indices that the specification gives, in so many rows at least."""
+    """Return a function for the indices by the specification, padded with -1 to at least ``rows`` rows."""
     def expect(boxes: Array, scores: Array, limit: Array, threshold: Array, least: Array) -> list[Array]:
         if center:
             boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
-        kept = selected(boxes, scores, int(limit), float(threshold), float(least))
-        kept = kept if ordered else sorted(kept, key=lambda k: (k[1], k[2], -k[0]))
-        found = np.full((max(rows, len(kept)), 3), -1)
-        for row, (_, *where) in zip(found, kept):
+        chosen = selected(boxes, scores, int(limit), float(threshold), float(least))
+        chosen = chosen if ordered else sorted(chosen, key=lambda k: (k[1], k[2], -k[0]))
+        found = np.full((max(rows, len(chosen)), 3), -1)
+        for row, (_, *where) in zip(found, chosen):
             row[:] = where
         return [found]
     return expect
 
 
 def listed(boxes: Array, scores: Array, limit: Array, threshold: Array, least: Array, *sigma: Array) -> list[Array]:
-    """The outputs of NonMaxSuppression-5 as it is specified."""
+    """Return the outputs of NonMaxSuppression-5 by the specification."""
     found = selected(boxes, scores, int(limit), float(threshold), float(least), *map(float, sigma))
     rows = np.array(found).reshape(-1, 4)
     return [rows[:, 1:].astype(np.int64), rows[:, [1, 2, 0]].astype(np.float32), np.array([len(found)])]
 
 
 def cases(version: str) -> Iterator[Case]:
-    """Those of which OpenVINO's plugin gives what the specification says."""
+    """Yield cases for which OpenVINO's plugin follows the specification."""
     boxes, scores = drawn_boxes()
     for limit in (1, 4, 99):
         yield nms(version, boxes, scores, limit, 0.37, 0.1, id=f"most_{limit}", rankless=limit == 4)
@@ -152,7 +152,7 @@ def soft(version: str) -> Iterator[Case]:
 
 
 def as_specified(version: str) -> Iterator[Case]:
-    """Where OpenVINO's plugin does something else, or crashes."""
+    """Yield cases for which OpenVINO's plugin deviates from the specification, or crashes."""
     few = given([BOXES], "f32"), given([SCORES], "f32")
     # the plugin leaves the outputs undefined
     yield nms(version, *few, 0, 0.5, 0.2, id="most_0", expect=listed)
@@ -164,7 +164,7 @@ def as_specified(version: str) -> Iterator[Case]:
 
 
 def fixed(version: str) -> Iterator[Case]:
-    """Those whose output is padded, which the plugin does not do."""
+    """Yield cases of versions with a padded output, which the plugin does not pad."""
     boxes, scores = drawn_boxes()
     whole = version == "opset4"
     for limit in (1, 4, 99, 0):
@@ -190,12 +190,12 @@ def fixed(version: str) -> Iterator[Case]:
 
 CASES = [
     *(case for version in ("opset1", "opset3", "opset4") for case in fixed(version)),
-    # the plugin finds all of these, too; it pads nothing
+    # the plugin selects all of these too, and never pads
     *(nms(version, *drawn_boxes("f32", 1, 3, 8), 8, 0.37, -2.0, id="more_than_rows")
       for version in ("opset1", "opset3")),
     *(case for version in ("opset5", "opset9") for case in (*cases(version), *as_specified(version))),
     *soft("opset9"),
-    # the plugin knows no IoU threshold there
+    # the plugin ignores the IoU threshold in these
     *(nms("opset5", *drawn_boxes(), 5, 0.37, 0.15, sigma, id=f"soft_{sigma}", expect=listed) for sigma in (0.2, 1.0)),
 ]
 test_cases = check(CASES)
@@ -221,7 +221,7 @@ test_random = sweep(drawn())
 
 @st.composite
 def drawn_padded(draw: st.DrawFn) -> Case:
-    """Of the versions whose output is padded, which the plugin does not do."""
+    """Draw a case of a version with a padded output, which the plugin does not pad."""
     version = draw(st.sampled_from(("opset1", "opset3", "opset4")))
     batches, classes, count = draw(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 40)))
     limit, center, ordered = draw(st.integers(0, 50)), draw(st.booleans()), draw(st.booleans())
@@ -235,8 +235,8 @@ def drawn_padded(draw: st.DrawFn) -> Case:
 test_random_padded = sweep(drawn_padded(), 100)
 
 
-def turned(rng: np.random.Generator, batches: int, count: int) -> Array:
-    """Rotated boxes, some without an area; of those whose corners touch, the plugin misses what they have in common."""
+def rotated_boxes(rng: np.random.Generator, batches: int, count: int) -> Array:
+    """Return rotated boxes, some without an area, whose corners do not touch: the plugin's IoU would be wrong."""
     boxes = rng.uniform([0, 0, 1, 1, -4], [6, 6, 6, 6, 4], (batches, count, 5))
     boxes[:, ::5, 2] = 0
     return boxes
@@ -245,7 +245,7 @@ def turned(rng: np.random.Generator, batches: int, count: int) -> Array:
 def rotated(*numbers: Any, batches: int = 2, classes: int = 3, count: int = 17, boxes: In | None = None,
             kind: str = "f32", **more: Any) -> Case:
     attrs = {"sort_result_descending": True, "output_type": "i64", "clockwise": True} | more.pop("attrs", {})
-    boxes = boxes or In((batches, count, 5), kind, partial(turned, batches=batches, count=count))
+    boxes = boxes or In((batches, count, 5), kind, partial(rotated_boxes, batches=batches, count=count))
     scores = In((batches, classes, count), kind, partial(steps, shape=(batches, classes, count)))
     inputs = [boxes, scores, *(n if isinstance(n, In) else const(n, k) for n, k in zip(numbers, NUMBERS))]
     return Case("NMSRotated", "opset13", inputs, attrs, [attrs["output_type"], "f32", attrs["output_type"]], **more)

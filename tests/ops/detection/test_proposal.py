@@ -13,7 +13,7 @@ from tests.harness.cases import Array
 
 
 def distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Scores of which no two are equal: the plugin does not keep those in order."""
+    """Return distinct scores: the plugin does not keep equal scores in order."""
     count = int(np.prod(shape))
     return (rng.permutation(count) + 1) / (count + 1)
 
@@ -63,7 +63,7 @@ test_cases = check(CASES)
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    # the plugin crashes where there are few proposals
+    # the plugin crashes on few proposals
     attrs = {"framework": draw(st.sampled_from(("", "tensorflow"))), "clip_before_nms": draw(st.booleans()),
              "clip_after_nms": draw(st.booleans()), "normalize": draw(st.booleans()),
              "base_size": draw(st.integers(3, 20)), "feat_stride": draw(st.integers(1, 16)), "min_size": 0,
@@ -72,7 +72,7 @@ def drawn(draw: st.DrawFn) -> Case:
              "scale": draw(st.sampled_from(("1", "0.7,2"))), "box_size_scale": draw(st.sampled_from((1.0, 3.0)))}
     image = draw(st.sampled_from(((41.0, 57.0, 1.0), (80.0, 33.0, 1.5, 0.5))))
     version = draw(st.sampled_from(("opset1", "opset4")))
-    if version == "opset4":  # its second output the plugin does not fill up
+    if version == "opset4":  # the plugin does not fill the second output
         attrs["post_nms_topn"] = 2
     return proposal(version, draw(st.integers(1, 2)), draw(st.integers(4, 7)), draw(st.integers(4, 7)), image=image,
                     attrs=attrs, id=f"random_{draw(st.integers(0, 99))}")

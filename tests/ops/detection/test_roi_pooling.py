@@ -17,7 +17,8 @@ ALIGNED = ("asymmetric", "half_pixel", "half_pixel_for_nn")
 
 def boxes(count: int, images: int, height: float, width: float, *, numbered: bool = True,
           proper: bool = False) -> Callable[..., Array]:
-    """Draws of regions (image, x1, y1, x2, y2), which may reach past the image and, unless proper, have no area."""
+    """Return a function that draws regions (image, x1, y1, x2, y2), which may extend beyond the image and, unless
+    ``proper``, have no area."""
     def draw(rng: np.random.Generator) -> Array:
         ends = [np.sort(rng.uniform(-0.2 * n, 1.2 * n, (count, 2)), axis=1) for n in (width, height)]
         if count > 3:  # one without an area, and one outside
@@ -29,8 +30,8 @@ def boxes(count: int, images: int, height: float, width: float, *, numbered: boo
     return draw
 
 
-def turned(count: int, height: float, width: float) -> Callable[..., Array]:
-    """Draws of regions (x, y, width, height, angle)."""
+def rotated_boxes(count: int, height: float, width: float) -> Callable[..., Array]:
+    """Return a function that draws regions (x, y, width, height, angle)."""
     def draw(rng: np.random.Generator) -> Array:
         limits = ((-0.2 * width, 1.2 * width), (-0.2 * height, 1.2 * height), (0.2, width), (0.2, height), (-4, 4))
         return np.stack([rng.uniform(*ends, count) for ends in limits], 1).astype(np.float32)
@@ -50,12 +51,12 @@ def roi(op: str, version: str, maps: Sequence[int], draw: Any, id: str | None = 
 
 
 def whole_boxes(rng: np.random.Generator) -> Array:
-    """Regions (x1, y1, x2, y2) by numbers that 16 bits have."""
+    """Return regions (x1, y1, x2, y2) of numbers that are exact in 16 bits."""
     return np.sort(rng.integers(0, 20, (COUNT, 2, 2)), 1).reshape(COUNT, 4)
 
 
 def whole_regions(rng: np.random.Generator) -> Array:
-    """The same of the first image."""
+    """Return such regions of the first image, (image, x1, y1, x2, y2)."""
     return np.concatenate([np.zeros((COUNT, 1)), whole_boxes(rng)], 1)
 
 
@@ -100,7 +101,7 @@ def align(version: int = 9, maps: Sequence[int] = MAPS, *args: Any, mode: str = 
           scale: float = 0.7, height: int = 2, width: int = 3, aligned: str | None = None, index: str = "i32",
           **given: Any) -> Case:
     count = given.setdefault("count", COUNT)
-    proper = ratio == 0 and aligned in ("half_pixel", "half_pixel_for_nn")  # others crash the plugin
+    proper = ratio == 0 and aligned in ("half_pixel", "half_pixel_for_nn")  # the plugin crashes on improper regions
     draw = given.pop("draw", boxes(count, maps[0], maps[2] / scale, maps[3] / scale, numbered=False, proper=proper))
     if aligned is not None:
         given["aligned_mode"] = aligned
@@ -120,7 +121,7 @@ def aligned(version: int) -> Iterable[Case]:
         yield of((2, 3, 1, 5), mode=mode, scale=1)
     for index in ("i64", "u8"):
         yield of(index=index)
-    for kind in ("f16", "bf16"):  # of coordinates in 16 bits
+    for kind in ("f16", "bf16"):  # coordinates have 16 bits
         yield of(kind=kind, scale=0.5, draw=whole_boxes)
     yield of(MAPS, "no_regions", count=0, draw=None, images=In((0,), "i32"),
              expect=lambda *inputs: np.zeros((0, 4, 2, 3), np.float32))
@@ -151,7 +152,7 @@ test_align9 = check([*aligned(9), *(align(aligned=mode, ratio=ratio, mode=pool)
 def rotated(maps: Sequence[int] = MAPS, *args: Any, ratio: int = 2, scale: float = 0.7, height: int = 2, width: int = 3,
             index: str = "i32", **given: Any) -> Case:
     count = given.setdefault("count", COUNT)
-    draw = given.pop("draw", turned(count, maps[2] / scale, maps[3] / scale))
+    draw = given.pop("draw", rotated_boxes(count, maps[2] / scale, maps[3] / scale))
     return roi("ROIAlignRotated", "opset15", maps, draw, *args, others=[In((count,), index, numbers(count, maps[0]))],
                spatial_scale=scale, sampling_ratio=ratio, pooled_h=height, pooled_w=width, **given)
 
@@ -247,7 +248,7 @@ test_deformable = check(DEFORMABLE)
 
 @st.composite
 def regions(draw: st.DrawFn) -> Case:
-    """Any of the ops, on maps of any size."""
+    """Draw a case of any of the ops, with feature maps of any size."""
     maps = (draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 13)), draw(st.integers(1, 13)))
     height, width, ratio = draw(st.integers(1, 5)), draw(st.integers(1, 5)), draw(st.integers(0, 3))
     shared: dict[str, Any] = {"scale": draw(st.sampled_from((0.25, 0.7, 1.0, 1.5))), "count": draw(st.integers(1, 9))}

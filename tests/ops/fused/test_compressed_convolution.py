@@ -1,4 +1,4 @@
-"""Convolutions with compressed weights: as a whole and in groups, transposed, in tiles of some channels."""
+"""Convolutions with compressed weights: plain, grouped and transposed, in tiles of some channels."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from tests.harness.sweep import sweep
 
 
 @pytest.fixture(autouse=True)
-def even_small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In tiles of a few channels."""
-    monkeypatch.setattr(compressed, "LEAST", 1)
+def small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let small weights stay compressed, too, in tiles of a few channels."""
+    monkeypatch.setattr(compressed, "MIN_CODES", 1)
     for tile in ("KERNEL_TILE", "DEVICE_TILE"):
         monkeypatch.setattr(compressed, tile, 100)
     yield
@@ -27,7 +27,7 @@ def even_small_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Convolved(Case):
-    """A convolution of x by ``codes`` converted to ``compute``, less a zero point, times a scale."""
+    """A convolution with weights (codes - zero) * scale, computed in the type ``compute``."""
 
     codes: In = field(default_factory=lambda: In(()))
     scale: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Convolved(Case):
 def convolution(kind: str, x: tuple[int, ...], kernel: tuple[int, ...], by: str | None = None, zero: bool = False,
                 op: str = "Convolution", of: str = "f32", target: tuple[int, ...] | None = None,
                 **attrs: Any) -> Convolved:
-    """``by``: the axes of the kernel along which scales differ, by name: of groups, outputs, inputs."""
+    """Return a case whose scales vary along the kernel axes in ``by``: g (groups), o (outputs), i (inputs)."""
     axes = len(x) - 2
     names = ("g" if op.startswith("Group") else "") + ("io" if "Backprop" in op else "oi")
     scale = tuple(n if name in (by or "go") else 1 for name, n in zip(names, kernel)) + (1,) * axes
@@ -109,4 +109,4 @@ def convolutions(draw: st.DrawFn) -> Case:
     return replace(case, compute="f32")
 
 
-test_random = sweep(convolutions())  # in f32 throughout: the plugin rounds some of these weights to f16 on the way
+test_random = sweep(convolutions())  # all in f32, since the plugin would round some of these weights to f16

@@ -1,4 +1,4 @@
-"""RandomUniform and Multinomial against OpenVINO, RandomPoisson, which is younger, against its specification."""
+"""RandomUniform and Multinomial against OpenVINO, and RandomPoisson, which this OpenVINO lacks, against its spec."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.harness.tolerance import compare_all
 SEEDS = {"global_seed": 2**33 + 5, "op_seed": 2**34 + 77}
 BOUNDS = {"f32": (-3.3, 10.7), "f16": (0.5, 2.25), "bf16": (1, 3.5), "f64": (-3.3, 10.7), "i32": (-7, 1000),
           "i64": (-7, 1000)}
-OWN = ("f16", "bf16", "f64")  # words and roundings of their own by the specification; the plugin mostly computes in f32
+OWN = ("f16", "bf16", "f64")  # the specification converts words to these types; the plugin mostly computes in f32
 
 
 def uniform(shape: Any, kind: str = "f32", low: Any = None, high: Any = None, **more: Any) -> Case:
@@ -42,11 +42,11 @@ def multinomial(probs: In, samples: Any, replacement: bool = True, logs: bool = 
                 [kind], **more)
 
 
-TWISTED = {"attrs": {"alignment": "pytorch"}}  # the same in every inference
+TWISTED = {"attrs": {"alignment": "pytorch"}}  # Mersenne twister: the same numbers in every inference
 WIDE = (-(2**35), 2**40)
 UNIFORM = [
     *(uniform([7, 3, 51], kind, **TWISTED, id=f"twister_{kind}") for kind in ("f32", "f16", "f64", "i32", "i64")),
-    # OpenVINO rounds bf16 another way; its plugin computes it in f32 where the processor has no bf16
+    # OpenVINO rounds bf16 differently; its plugin computes in f32 if the processor has no bf16
     uniform([7, 3, 51], "bf16", **TWISTED, id="twister_bf16", tol=1.6e-2, oracle="evaluate"),
     uniform([991], "i64", *WIDE, **TWISTED, id="twister_wide", oracle="evaluate"),
     uniform([], **TWISTED, id="scalar", oracle="evaluate"),  # the plugin draws none
@@ -81,7 +81,7 @@ MULTINOMIAL = [
     multinomial(PROBS, [1], id="one"),
     multinomial(PROBS, given(np.int32(4)), id="count_given"),
     multinomial(PROBS, 9, attrs={"global_seed": 0}, id="one_seed"),
-    # the plugin sums in bf16, where every sum is rounded
+    # the plugin rounds every sum to bf16
     multinomial(given([[0, 0, 1, 0], [1, 0, 0, 0]], "bf16"), 3, id="of_bf16",
                 expect=np.array([[2] * 3, [0] * 3], np.int32)),
     multinomial(In((0, 7)), 3, id="no_rows", expect=np.zeros((0, 3), np.int32)),
@@ -96,7 +96,7 @@ MULTINOMIAL = [
 
 
 def numbers(element: int, attrs: Any) -> Iterator[float]:
-    """Of Philox, from the first block of an element on; the last words of a block come first."""
+    """Yield numbers of Philox, from the first block of an element on; the last words of a block come first."""
     low, key, upper = 2**32 - 1, attrs["global_seed"], attrs["op_seed"]
     for number in counting(256 * element):
         a, b, c, d = number & low, number >> 32, upper & low, upper >> 32
@@ -115,7 +115,7 @@ def twisted(attrs: Any) -> Iterator[float]:
 
 
 def sample(rate: float, uniform: Iterator[float]) -> float:
-    """As the specification has it."""
+    """Return one Poisson sample by the specification: Knuth's algorithm below a rate of 10, else Hoermann's PTRS."""
     if rate < 10:
         product, k = 1.0, -1
         while k < 0 or product > exp(-rate):
@@ -135,7 +135,7 @@ def sample(rate: float, uniform: Iterator[float]) -> float:
 
 
 def samples(rates: Any, attrs: Any, past: int = 0) -> Any:
-    """After so many elements of inferences before."""
+    """Return the samples for these rates, after ``past`` elements of earlier inferences."""
     shared, own = twisted(attrs), attrs.get("alignment", "tensorflow").lower() == "tensorflow"
     drawn = [sample(rate, numbers(past + i, attrs) if own else shared) if 0 < rate < inf else rate
              for i, rate in enumerate(rates.reshape(-1).astype(np.float64).tolist())]
@@ -153,7 +153,7 @@ def poisson(rates: Any, attrs: Any, **more: Any) -> Case:
 KNUTH, HOERMANN, MIXED = np.arange(1, 10), np.arange(11, 20), np.arange(0, 41, 5)
 TORCH, TENSORFLOW = ({"global_seed": 150, "op_seed": seed, "alignment": name}
                      for seed, name in ((69, "PYTORCH"), (77, "TENSORFLOW")))
-EXAMPLES = {  # of the specification
+EXAMPLES = {  # from the specification
     "knuth": (KNUTH, "f32", TORCH, [1, 2, 2, 2, 3, 8, 9, 11, 5]),
     "hoermann": (HOERMANN, "f32", TORCH, [14, 11, 15, 20, 9, 20, 15, 17, 21]),
     "mixed": (MIXED, "bf16", TORCH, [0, 6, 6, 11, 19, 15, 36, 33, 33]),
@@ -187,7 +187,7 @@ test_cases = check([*UNIFORM, *MULTINOMIAL, *POISSON])
 @pytest.mark.parametrize("variant", ["static", "dynamic", "rankless"])
 @pytest.mark.parametrize("name", [name for name, example in EXAMPLES.items() if example[2] is TENSORFLOW])
 def test_examples_of_poisson(name: str, variant: Variant, device: str) -> None:
-    """Begin as the specification says, and go on as Philox does."""
+    """The first inference gives the specification's examples, and later ones continue Philox's sequence."""
     rates, kind, attrs, drawn = EXAMPLES[name]
     x = rates.astype(ELEMENTS[kind].dtype)
     case = poisson(given(x), attrs, id=name)
@@ -202,7 +202,7 @@ def test_examples_of_poisson(name: str, variant: Variant, device: str) -> None:
 @pytest.mark.parametrize("alignment", ["tensorflow", "pytorch"])
 @pytest.mark.parametrize("rate", [0.3, 7, 12, 600])
 def test_moments_of_poisson(rate: float, alignment: str, device: str) -> None:
-    """Without seeds, of 10,000 samples: within five standard deviations."""
+    """Mean and variance of 10,000 unseeded samples are within five standard deviations."""
     n = 10_000
     case = poisson(np.full(n, rate), {"global_seed": 0, "op_seed": 0, "alignment": alignment}, id=f"{alignment}_{rate}")
     drawn = [judge.infer(api(), compile(case.net, "static", device), case.parameters(case.arrays()))[0][0]
@@ -214,7 +214,7 @@ def test_moments_of_poisson(rate: float, alignment: str, device: str) -> None:
 
 
 def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]:
-    """What one request of the plugin gives for these inputs, one after the other."""
+    """Return the results of one request of the plugin for these consecutive inputs."""
     xml, weights = net.build()
 
     def infer() -> Any:
@@ -226,8 +226,8 @@ def by_plugin(net: Net, inputs: list[judge.Value]) -> list[list[judge.Expected]]
 
 @pytest.mark.parametrize("kind", ["f32", "i32", "i64"])  # bf16 depends on the processor
 @pytest.mark.parametrize("variant", ["static", "dynamic", "rankless"])
-def test_a_sequence_goes_on(kind: str, variant: Variant, device: str) -> None:
-    """As in the plugin: from inference to inference, over other shapes, and from request to request."""
+def test_a_sequence_continues(kind: str, variant: Variant, device: str) -> None:
+    """As in the plugin, a sequence continues over inferences, shapes and requests."""
     case = uniform(given([2, 3]), kind, id=f"sequence_{kind}")
     inputs = [(np.array([length, 3], np.int64), "i64") for length in (7, 7, 2, 7, 5)]
 
@@ -238,8 +238,8 @@ def test_a_sequence_goes_on(kind: str, variant: Variant, device: str) -> None:
         compare_all(f"inference {number}", judge.infer(api(), request, [x]), outputs, None)
 
 
-def test_loops_go_on(device: str) -> None:
-    """Every iteration draws other numbers, also where their count changes."""
+def test_loops_continue_the_sequence(device: str) -> None:
+    """Every iteration draws new numbers, even if the trip count changes."""
     body, net = Net(), Net()
     part = body.parameter("f32", (1, 5))
     drawn = body.layer("RandomUniform", "opset8", [body.const(np.array([1, 5])), body.const(np.float32(0)),
@@ -255,8 +255,8 @@ def test_loops_go_on(device: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*BOUNDS, "wide"])
-def test_graphs_go_on(kind: str, emulated: str) -> None:
-    """A captured graph draws other numbers at every launch, the same as the CPU."""
+def test_graphs_continue_the_sequence(kind: str, emulated: str) -> None:
+    """A captured graph draws new numbers at every launch, which equal the CPU's."""
     kind, bounds = ("i64", WIDE) if kind == "wide" else (kind, BOUNDS[kind])
     case = uniform([7, 151], kind, *bounds)
     requests = [compile(case.net, "static", name) for name in ("CPU", EMULATED)]
@@ -311,7 +311,7 @@ def draws(draw: st.DrawFn) -> Case:
         wide = kind == "i64" and draw(st.booleans())
         bound = st.integers(-(2**62), 2**62) if wide else st.integers(-(2**30), 2**30)
         low, high = sorted(draw(st.lists(bound, min_size=2, max_size=2, unique=True)))
-        # of 2**31 numbers on the plugin gives some that are not between the bounds
+        # for ranges of 2**31 and more, the plugin gives some numbers outside the bounds
         far = high - low >= 2**31 if kind == "i32" else wide and not -(2**31) <= low < high < 2**31
         oracle = "evaluate" if far else "auto"
         return uniform(shape, kind, low, high, attrs=seeds, oracle=oracle)

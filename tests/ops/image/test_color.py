@@ -1,4 +1,4 @@
-"""NV12 and I420 to RGB and BGR against OpenVINO: one plane and several, element types, every colour; and back."""
+"""NV12 and I420 to RGB and BGR, and back, against OpenVINO: one plane or several, element types, and colours."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def image(kind: str, *shape: int) -> In:
 
 def convert(op: str, n: int = 2, height: int = 4, width: int = 6, kind: str = "u8", planes: bool = False,
             **kw: object) -> Case:
-    """Of one plane, or of separate ``planes``."""
+    """Return a conversion from one plane, or from separate ``planes``."""
     y, half = image(kind, n, height, width, 1), (n, height // 2, width // 2)
     whole = [image(kind, n, height * 3 // 2, width, 1)]
     split = [y, image(kind, *half, 2)] if op.startswith("NV12") else [y, image(kind, *half, 1), image(kind, *half, 1)]
@@ -36,9 +36,9 @@ def wrong(op: str, *shapes: Sequence[int], kind: str = "u8", error: str) -> Case
 
 def separate(op: str, n: int = 2, height: int = 4, width: int = 6, kind: str = "u8", single: bool = True,
              **kw: Any) -> Case:
-    """Into one plane, or two; openvino's wheel knows the shapes of these operations, but computes neither."""
+    """Return a conversion to one plane, or two; the openvino wheel infers shapes of these ops, but cannot run them."""
     def planes(x: Array) -> list[Array]:
-        """The formulas, pixel by pixel in f32, rounded where OpenVINO's reference rounds."""
+        """Apply the formulas to each pixel in f32, and round where OpenVINO's reference rounds."""
         wide = x[..., ::-1] if op.startswith("BGR") else x
         whole = (lambda v: np.floor(v + np.float32(0.5))) if kind == "u8" else (lambda v: v)
         y, u, v = np.zeros((3, n, height, width), np.float32)
@@ -66,7 +66,7 @@ CASES = [
       for op in OPS for kind in ("u8", "f32") for planes in (False, True)),
     *(convert(op, kind=kind, planes=planes, id=f"{kind} {planes}")
       for op in OPS for kind in ("f16", "bf16") for planes in (False, True)),
-    *(convert(op, kind="f64", tol=1e-4, id="f64") for op in OPS[::3]),  # the plugin's terms are f32 up to 500
+    *(convert(op, kind="f64", tol=1e-4, id="f64") for op in OPS[::3]),  # the plugin's f32 terms reach 500
     *(convert(op, 1, 2, 2, id="smallest") for op in OPS),
     *(convert(op, 1, 14, 90, planes=True, id="larger than a block") for op in OPS),
     *(convert(op, 3, 62, 2, id="tall") for op in OPS),
@@ -115,8 +115,8 @@ def drawn(draw: st.DrawFn) -> Case:
 test_random = sweep(drawn(), 150)
 
 
-def test_every_brightness_and_red() -> None:
-    """Of some images that differ in U: columns of Y, rows of V."""
+def test_all_values_of_y_and_v() -> None:
+    """The images cover all values of Y and V, and some of U."""
     ov = pytest.importorskip("openvino")
     from openvino import opset8
 
@@ -132,7 +132,7 @@ def test_every_brightness_and_red() -> None:
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("op", BACK)
 def test_shapes_of_planes(op: str, single: bool, variant: Any) -> None:
-    """What openvino says of the outputs, as it computes none."""
+    """Shapes and types of the outputs are those that openvino infers, which cannot compute the outputs."""
     ov = pytest.importorskip("openvino")
     ir = separate(op, kind="f16", single=single).net.build(variant)
     found, wanted = ([(str(p.get_partial_shape()), p.get_element_type().get_type_name()) for p in model.outputs]

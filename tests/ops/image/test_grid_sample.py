@@ -13,7 +13,7 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 def sample(shape: Sequence[int] | In = (2, 3, 5, 7), grid: Sequence[int] | In = (2, 4, 9, 2), **kw: object) -> Case:
-    """Attributes by name; the grid reaches twice as far as the image."""
+    """Return a case with these attributes, and grid points up to twice the image's extent."""
     attrs = {name: kw.pop(name) for name in ("mode", "padding_mode", "align_corners") if name in kw}
     data = shape if isinstance(shape, In) else In(shape)
     return Case("GridSample", "opset9", [data, grid if isinstance(grid, In) else In(grid, low=-2, high=2)], attrs, **kw)

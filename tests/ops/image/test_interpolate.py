@@ -17,7 +17,7 @@ def resize(shape: Sequence[int] | In, sizes: Sequence[int] | In | None = (9, 4),
            mode: str = "linear_onnx", version: str = "opset11", scales: Sequence[float] | None = None,
            coordinates: str | None = None, rounding: str | None = None, cube: float | None = None,
            attrs: dict[str, object] | None = None, **kw: object) -> Case:
-    """By ``scales`` where they are given, else to ``sizes``."""
+    """Return a case that resizes by ``scales`` if they are given, else to ``sizes``."""
     data = shape if isinstance(shape, In) else In(shape)
     size = const([1] if sizes is None else sizes) if not isinstance(sizes, In) else sizes
     scale = const([1.0] if scales is None else scales, "f32")
@@ -78,7 +78,7 @@ CASES = [
       for mode in ("nearest", "linear", "linear_onnx", "cubic", "bilinear_pillow")),
     resize(IMAGE, (8, 9), mode="nearest", attrs={"pads_begin": "0,1,1,2", "pads_end": "1,0,2"}, oracle="evaluate",
            id="pads and nothing else"),
-    *(resize(In(IMAGE, kind), (10, 14), mode=mode, id=f"{mode} {kind}")  # weights without roundings: integers are exact
+    *(resize(In(IMAGE, kind), (10, 14), mode=mode, id=f"{mode} {kind}")  # exact weights give exact integers
       for mode in ("nearest", "linear_onnx", "cubic") for kind in KINDS),
     *(resize(In(IMAGE, kind), (10, 14), mode="nearest", id=f"nearest {kind}",
              expect=lambda x, *_: x.repeat(2, axis=2).repeat(2, axis=3)) for kind in ("u4", "i4", "f8e4m3", "u16")),
@@ -122,13 +122,13 @@ def drawn(draw: st.DrawFn) -> Case:
     axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=min(rank, 3), unique=True))
     pillow, oracle = mode.endswith("pillow"), "evaluate"
     if pillow:
-        axes.sort()  # the reference mixes up rows and columns otherwise
-    elif mode == "linear_onnx":  # and writes past the end where it resizes other axes than these
+        axes.sort()  # otherwise, the reference mixes up rows and columns
+    elif mode == "linear_onnx":  # for other axes than these, the reference writes out of bounds
         axes, oracle = list(range(rank))[2 if rank > 3 else 0 :], "cpu"
     antialias, pads = draw(st.booleans()), st.lists(st.integers(0, 2), max_size=rank)
     begin, end = draw(st.tuples(pads, pads)) if draw(st.booleans()) else ((), ())
     sizes = [draw(st.integers(1, 12)) for _ in axes]
-    scaled = not pillow and draw(st.booleans())  # in these modes the reference crashes where nothing is left
+    scaled = not pillow and draw(st.booleans())  # the reference crashes on empty results of pillow modes
     scales = [draw(st.floats(0.25, 3, width=32)) for _ in axes] if scaled else None
     return resize(shape, sizes, axes, mode, draw(st.sampled_from(("opset4", "opset11"))), scales,
                   draw(st.sampled_from(COORDINATES)), draw(st.sampled_from(ROUNDINGS)),
@@ -139,7 +139,7 @@ def drawn(draw: st.DrawFn) -> Case:
 
 @st.composite
 def drawn_old(draw: st.DrawFn) -> Case:
-    """Of the last axes, which are those that the plugin resizes."""
+    """Draw a case that resizes the last axes, which the plugin supports."""
     rank = draw(st.integers(3, 5))
     shape = draw(st.lists(st.integers(1, 8), min_size=rank, max_size=rank))
     axes = range(2 if rank > 3 else 1, rank)

@@ -57,7 +57,7 @@ CASES = [
     einsum("iki->k", (3, 2, 3)),
     einsum("ijkj->ij", (2, 4, 5, 4)),
     einsum("iii->i", (3, 3, 3)),
-    # OpenVINO keeps labels that stand twice in one subscript
+    # OpenVINO retains labels that occur twice in a subscript
     einsum("ii", (5, 5), expect=lambda x: np.trace(x)),
     einsum("AbC", (2, 3, 5)),
     einsum("dbbc,ca", (2, 3, 3, 5), (5, 4), expect=lambda x, y: np.einsum("dbbc,ca", x, y)),
@@ -73,7 +73,7 @@ CASES = [
     einsum("i...i->...", (3, 5, 3)),
     einsum("ab...->ab", (2, 3, 4)),
     einsum("ab...,b->a...", (2, 3), (3,), id="an_empty_ellipsis"),
-    # where an ellipsis stands before labels of one input, OpenVINO mixes up the axes
+    # if an ellipsis precedes labels of one input, OpenVINO mixes up the axes
     einsum("...a,...", (2, 3, 5), (2, 3), expect=lambda x, y: x * y[..., None]),
     einsum("...a,...->...a", (1, 1, 5), (4, 2, 3), expect=lambda x, y: x[:, None] * y[..., None]),
     # several inputs
@@ -94,7 +94,7 @@ CASES = [
     *(einsum("bij,bjk->bik", (2, 3, 5), (2, 5, 7), kind=kind, id=f"type_{kind}")
       for kind in ("f16", "bf16", "i32", "i64", "i8", "u8")),
     *(einsum("kii->k", (2, 3, 3), kind=kind, id=f"trace_{kind}") for kind in ("f16", "i32")),
-    # no judge computes in f64
+    # neither the plugin nor the reference computes in f64
     einsum("bij,bjk->bik", (2, 3, 5), (2, 5, 7), kind="f64", id="type_f64",
            expect=lambda a, b: np.einsum("bij,bjk->bik", a, b)),
     einsum(" ij , jk -> ik", given(np.ones((2, 3), np.float32)), given(np.ones((3, 5), np.float32)), id="spaces",
@@ -115,7 +115,8 @@ test_cases = check(CASES)
 
 @st.composite
 def equations(draw: st.DrawFn, anywhere: bool = False) -> Case:
-    """With ellipses ``anywhere``, or for one input only: OpenVINO mixes up the axes that those of several cover."""
+    """Draw an equation with ellipses ``anywhere``, or for a single input only: OpenVINO mixes up the axes that
+    ellipses of several inputs cover."""
     extents = {label: draw(st.integers(1, 5)) for label in "abcdef"}
     subscripts, shapes = [], []
     count = draw(st.integers(1, 3))
@@ -152,7 +153,7 @@ def test_as_numpy(case: Case) -> None:
     equation, arrays = case.attrs["equation"], case.arrays()
     try:
         wanted = np.einsum(equation, *arrays)
-    except ValueError:  # NumPy wants every ellipsis in the output
+    except ValueError:  # NumPy requires every ellipsis in the output
         hypothesis.assume(False)
     (found,) = Einsum(equation=equation).evaluate(NUMPY, *arrays)
     assert found.shape == wanted.shape

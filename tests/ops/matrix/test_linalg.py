@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 def regular(*shape: int) -> Callable[[np.random.Generator], Array]:
-    """Draws matrices far from singular ones, whose rows have to be swapped."""
+    """Return a function that draws well-conditioned matrices whose inversion needs pivoting."""
     def draw(rng: np.random.Generator) -> Array:
         x = rng.uniform(-1, 1, shape) + 2 * shape[-1] ** 0.5 * np.eye(shape[-1])
         return x[..., rng.permutation(shape[-1]), :]
@@ -60,7 +60,7 @@ def grouped(a: Sequence[int], b: Sequence[int], ends: Sequence[int] | None = Non
     inputs = [In(a, kind, low=-2, high=2), In(b, kind, low=-2, high=2)]
     if ends is not None:
         inputs.append(given(np.array(ends), index))
-    if "error" not in more:  # OpenVINO has the operation, and nothing that computes it
+    if "error" not in more:  # OpenVINO defines the op but cannot compute it
         more.setdefault("expect", by_sums if len(b) == 2 else by_rows(b[2] == a[1]) if len(a) == 2 else
                         (lambda a, b: a @ (b.swapaxes(1, 2) if b.shape[2] == a.shape[2] else b)))
     return Case("GroupedMatMul", "opset17", inputs, {}, [kind], tol=Sum(max(a)) if kind[0] == "f" else None, **more)
@@ -91,7 +91,7 @@ GROUPED = [
 
 
 def in_order(a: Array, b: Array, ends: Array) -> Array:
-    """The groups' products where ends are out of order or behind the rows."""
+    """Return the groups' products for ends that are out of order, or beyond the rows."""
     ends = np.maximum.accumulate(ends.clip(0, a.shape[b.ndim == 2]))
     products: Array = by_sums(a, b, ends) if b.ndim == 2 else by_rows(True)(a, b, ends)
     return products
@@ -102,7 +102,7 @@ GROUPED += [grouped(*shapes, [3, -1, 20, 7], expect=in_order, id=id)
 
 
 def in_f32(a: Array, b: Array, ends: Array) -> Array:
-    """The groups' products, rounded once."""
+    """Return the groups' products, computed in f32 and rounded once."""
     exact: Array = by_rows(True)(a.astype(np.float32), b.astype(np.float32), ends).astype(a.dtype)
     return exact
 
@@ -121,7 +121,7 @@ def matrices(draw: st.DrawFn) -> Case:
 
 @st.composite
 def groups(draw: st.DrawFn) -> Case:
-    """Rows or columns in groups, and stacked matrices; none of them is square, which would say how it lies."""
+    """Draw groups of rows or columns, or stacked matrices. No matrix is square, since its layout would be ambiguous."""
     m, n, k = (draw(st.integers(1, 20)) for _ in range(3))
     k += k == n
     form, count = draw(st.sampled_from(("rows", "columns", "stacked"))), draw(st.integers(1, 4))

@@ -80,7 +80,7 @@ test_cases = check(CASES)
 
 
 def product(a: Array, b: Array) -> Array:
-    """A product in f64, which the plugin computes in f32."""
+    """Return the product in f64, which the plugin computes in f32."""
     return a @ b
 
 
@@ -92,7 +92,7 @@ test_f64 = check(F64)
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    # of products of nothing the plugin leaves some elements unwritten
+    # the plugin leaves elements of empty products unwritten
     m, n, depth = (draw(st.integers(1, 9)) for _ in range(3))
     first, second = (shape[-3:] for shape in draw(fitting(2)))
     transposed = {"transpose_a": draw(st.booleans()), "transpose_b": draw(st.booleans())}
@@ -102,7 +102,7 @@ def drawn(draw: st.DrawFn) -> Case:
     b = draw(st.sampled_from((b, b, b, (depth,))))
     kind = draw(st.sampled_from(("f32", "f32", "f32", "f16", "bf16", "f64", "i32", "i64")))
     product = case(a, b, transposed, kind, constant=draw(st.booleans()))
-    # the reference crashes on batches of nothing
+    # the reference crashes on empty batches
     return product if all(a + b) else replace(product, oracle="cpu")
 
 

@@ -17,7 +17,7 @@ def data(shape: Any) -> In:
 
 
 def numbers(low: int, high: int, shape: tuple[int, ...], kind: str = "i64") -> In:
-    """Random indices, other ones at every inference."""
+    """Return random indices, which differ at every inference."""
     return In(shape, kind, lambda rng: rng.integers(low, high, shape))
 
 
@@ -59,7 +59,8 @@ ELEMENTS = [
 
 
 def nd(shape: Any, indices: Any, batch: int = 0, **kw: Any) -> Case:
-    """Tuples of dynamic length, of which a few cases are enough, make the rank of the output dynamic."""
+    """Return a case. Only a few cases have dynamic shapes, since a dynamic tuple length makes the output's rank
+    dynamic."""
     indices = indices if isinstance(indices, In) else given(np.array(indices, np.int64))
     dynamic = indices.const or kw.get("rankless", False) or "error" in kw
     return Case("GatherND", "opset8", [data(shape), indices], {"batch_dims": batch} if batch else {},
@@ -106,7 +107,7 @@ ND = [
     nd((7, 3), given(np.zeros((2, 1), np.float32)), error="indices must be integers", id="float indices"),
     nd((7, 3), const([[0, 0], [6, 3]]), error="index 3 is out of range for extent 3", id="constant index"),
 ]
-STRETCHED = [  # which OpenVINO refuses
+STRETCHED = [  # broadcast batch dims, which OpenVINO rejects
     Case("GatherND", version, [In(shape), numbers(0, 4, indices)], {"batch_dims": 2}, id=id,
          expect=lambda x, i, folded=folded: _stretched(x, i, folded))
     for version, folded in (("opset5", (15,)), ("opset8", (3, 5)))
@@ -126,7 +127,7 @@ def tree(ids: Any, parents: Any, lengths: Any, end: Any = 7, kind: str = "i32", 
 
 
 def beams(shape: tuple[int, ...], kind: str = "i32", id: str = "", lengths: Any = None, **kw: Any) -> Case:
-    """Tokens 1 to 9, of which 7 is the end, and parents that there are."""
+    """Return a case with tokens 1 to 9, of which 7 is the end token, and existing parents."""
     lengths = [shape[0]] * shape[1] if lengths is None else lengths
     return tree(numbers(1, 10, shape, kind), numbers(0, shape[2], shape, kind), lengths, kind=kind,
                 id=id or f"{kind}-{'x'.join(map(str, shape))}", **kw)
@@ -142,9 +143,9 @@ TREE = [
     *[beams((5, 3, 4), kind, lengths=[5, 2, 4]) for kind in ("f32", "f16", "i64")],
     *[beams((5, 3, 4), kind, lengths=[5, 2, 4], expect=lambda *given: _tree(*given)) for kind in ("bf16", "i8", "f64")],
     tree([[[1, 2]], [[3, 4]], [[5, 6]]], [[[0, 1]], [[1, 0]], [[1, 0]]], [0], id="nothing to tell",
-         expect=np.full((3, 1, 2), 7, np.int32)),  # the plugin leaves memory as it is
+         expect=np.full((3, 1, 2), 7, np.int32)),  # the plugin does not write the output
     tree([[[1, 2, 4]], [[3, 4, 5]], [[5, 6, 8]]], [[[0, 1, 0]], [[-1, 0, 0]], [[3, 0, 1]]], [3], id="no such parent",
-         expect=np.int32([[[7, 7, 1]], [[7, 7, 4]], [[7, 7, 8]]])),  # the plugin reads memory that is not its own
+         expect=np.int32([[[7, 7, 1]], [[7, 7, 4]], [[7, 7, 8]]])),  # the plugin reads out of bounds
     tree(np.zeros((0, 2, 3)), np.zeros((0, 2, 3)), [0, 0], id="no steps", expect=np.zeros((0, 2, 3), np.int32)),
     beams((4, 2, 3), lengths=[1], error="there are 1 lengths for 2 batches", id="lengths"),
     tree(np.zeros((4, 2)), np.zeros((4, 2, 3)), [1, 1], error="step_ids must have rank 3, not 2", id="rank"),
@@ -157,7 +158,7 @@ TREE = [
 
 
 def _tree(ids: Any, parents: Any, lengths: Any, end: Any) -> Any:
-    """The specification's loops."""
+    """Return the result by the specification's loops."""
     out = np.full_like(ids, end)
     for batch, beam in np.ndindex(ids.shape[1:]):
         parent, ended = beam, False

@@ -36,7 +36,7 @@ ANY = [
     gather((7, 3), given([2, 5], "i32"), const(0, "i32"), id="i32 indices"),
     gather((7, 3), given([2, 5], "u8"), 0, id="u8 indices"),
     gather((7, 3), given([2, 5], "u64"), 0, id="u64 indices"),
-    gather((7, 3), np.zeros((0, 2)), 0, expect=lambda x, i, _: x[i], id="no indices"),  # crash the plugin
+    gather((7, 3), np.zeros((0, 2)), 0, expect=lambda x, i, _: x[i], id="no indices"),  # the plugin crashes
     gather((0, 3), [0], 1, expect=lambda x, *_: x[:, :1], id="no rows"),  # likewise
     gather((7, 3), [2, 1], given(1), expect=lambda x, i, _: x[:, i], id="given axis"),  # may crash the plugin
     gather((7, 3), [2, 9, 7], 0, id="out of range"),
@@ -148,14 +148,15 @@ test_one_hot = check(across(["opset1", "opset16"], ONE_HOT) + ONE_HOT_16)
 
 
 def indices(draw: st.DrawFn, shape: list[int], low: int, high: int) -> In:
-    """Indices within these bounds, given or constant."""
+    """Return indices within these bounds, as a parameter or a constant."""
     found = In(shape, draw(st.sampled_from(("i32", "i64"))), lambda rng: rng.integers(low, high + 1, shape))
     return const(found.array(np.random.default_rng(0)), found.dtype) if draw(st.booleans()) else found
 
 
 @st.composite
 def gathers(draw: st.DrawFn) -> Case:
-    """The reference judges: before opset 8 negative indices are zeros in the plugin, and constant ones may crash it."""
+    """Draw a Gather, judged by the reference: before opset8, the plugin gives zeros for negative indices, and may crash
+    on constant ones."""
     version = draw(st.sampled_from(("opset1", "opset7", "opset8")))
     shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
     axis = draw(st.integers(0, len(shape) - 1))

@@ -92,7 +92,7 @@ SEQUENCES = [
     sequences((3, 0, 2), [0, 0, 0], expect=lambda x, _: x),
     *[sequences(In((3, 5), kind), [4, 5, 2]) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
     *[sequences(In((2, 5), kind), [4, 3], expect=lambda x, _: np.stack([x[0, [3, 2, 1, 0, 4]], x[1, [2, 1, 0, 3, 4]]]))
-      for kind in ("u4", "f8e4m3")],  # which the plugin does not take
+      for kind in ("u4", "f8e4m3")],  # types that the plugin does not support
     sequences((3, 5), [1, 6, 2], error="a length is out of range for extent 5", id="long"),
     sequences((3, 5), [1, 2], error="there are 2 lengths for 3 slices"),
     sequences((3, 5), [[1, 2, 3]], error="the lengths must have rank 1, not 2"),
@@ -104,7 +104,7 @@ SEQUENCES = [
 
 
 def roll(shape: Any, shift: Any, axes: Any, **kw: Any) -> Case:
-    """Of the plugin; a single shift for several axes, which it refuses, is computed here."""
+    """Return a case. The plugin rejects a single shift for several axes, whose results come from NumPy."""
     shift, axes = (v if isinstance(v, In) else const(v) for v in (shift, axes))
     return Case("Roll", "opset7", [data(shape), shift, axes], **kw)
 
@@ -125,7 +125,7 @@ ROLL = [
     roll((3, 5), const([1], "i32"), const([1], "i32"), id="i32"),
     roll((3, 5), given([1, 2]), given([0, 1]), id="given"),
     roll((3, 0), 1, 1),
-    roll((3, 5), NONE, NONE, id="no axes", expect=lambda x, *_: x),  # the plugin leaves memory as it is
+    roll((3, 5), NONE, NONE, id="no axes", expect=lambda x, *_: x),  # the plugin does not write the output
     *[roll(In((3, 6), kind), [2], [1]) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
     *[roll(In((3, 6), kind), [2], [1], expect=lambda x, *_: np.roll(x, 2, 1)) for kind in ("u4", "i4", "f8e4m3")],
     roll(given(STRINGS), [2], [1], expect=lambda x, *_: np.roll(x, 2, 1), id="strings"),
@@ -233,7 +233,8 @@ TYPES = st.sampled_from(("f32", "f16", "i32", "u8", "boolean"))
 
 @st.composite
 def reordered(draw: st.DrawFn) -> Case:
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6)))  # the plugin errs about 0 in rank 6
+    # no extents of 0, for which the plugin's results are wrong in rank 6
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6)))
     x, rank = In(shape, draw(TYPES)), len(shape)
     if draw(st.booleans()):
         return transpose(x, draw(st.permutations(range(rank))))

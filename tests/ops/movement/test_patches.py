@@ -23,13 +23,13 @@ def extract(shape: Sequence[int] | In = (2, 3, 10, 9), sizes: Sequence[int] = (3
 
 
 def fold(size: Sequence[int] | In, kernel: Sequence[int] | In, images: Sequence[int] = (2,), channels: int = 3,
-         kind: str = "f32", places: int | None = None, rows: int | None = None, strides: Sequence[int] = (1, 1),
+         kind: str = "f32", columns: int | None = None, rows: int | None = None, strides: Sequence[int] = (1, 1),
          dilations: Sequence[int] = (1, 1), begin: Sequence[int] = (0, 0), end: Sequence[int] = (0, 0),
          **kw: object) -> Case:
     extents, window = (x.data.astype(int).tolist() if isinstance(x, In) else x for x in (size, kernel))
     counts = [(e + b + f - d * (k - 1) - 1) // max(s, 1) + 1
               for e, b, f, d, k, s in zip(extents, begin, end, dilations, window, strides)]
-    shape = (*images, rows or channels * int(np.prod(window)), counts[0] * counts[1] if places is None else places)
+    shape = (*images, rows or channels * int(np.prod(window)), counts[0] * counts[1] if columns is None else columns)
     attrs = {"strides": text(strides), "dilations": text(dilations), "pads_begin": text(begin), "pads_end": text(end)}
     inputs = [x if isinstance(x, In) else const(x) for x in (size, kernel)]
     return Case("Col2Im", "opset15", [In(shape, kind), *inputs], attrs, **kw)
@@ -54,13 +54,13 @@ FOLD = [
     fold((8, 9), (3, 2), strides=(3, 2), dilations=(2, 3), begin=(3, 4), end=(2, 1)),
     fold((8, 9), (1, 1), strides=(3, 2)), fold((4, 4), (4, 4), (1,), 1), fold((8, 9), (2, 2), strides=(5, 4)),
     fold((20, 19), (3, 3), (3,), 5, begin=(1, 1), end=(1, 1)),
-    *(fold((5, 7), (2, 3), kind=kind, tol=Sum(6), id=kind) for kind in KINDS),  # the judge's sums have that type
+    *(fold((5, 7), (2, 3), kind=kind, tol=Sum(6), id=kind) for kind in KINDS),  # OpenVINO sums in that type
     fold(given([5, 7]), given([2, 3]), id="given sizes"),
     fold((5, 7), (2, 3), images=(0,), expect=lambda *_: np.zeros((0, 3, 5, 7), np.float32), id="no images"),
     fold((5, 7), (2, 3), (2, 2), error="the data must have rank 2 or 3, not 4"),
     fold((5, 7), (2, 3), rows=17, error="17 rows are no multiple of 6"),
-    fold((5, 7), (2, 3), places=19, error="19 places instead of 20"),
-    fold((5, 7), (2, 3), strides=(0, 1), error="attribute 'strides': 0 is less than 1", places=3),
+    fold((5, 7), (2, 3), columns=19, error="19 places instead of 20"),
+    fold((5, 7), (2, 3), strides=(0, 1), error="attribute 'strides': 0 is less than 1", columns=3),
     fold((5, 7), (2, 0), error=r"kernel size \[2, 0\] has no elements", rows=3),
     fold((5, 7), const([2, 3, 1]), error="the kernel size has 3 elements instead of 2"),
     fold((5, 7), const([2.0, 3.0], "f32"), error="the kernel size must be integers", rows=6),

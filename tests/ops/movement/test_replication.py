@@ -50,7 +50,7 @@ BROADCAST = [
     broadcast((2, 3), [2, 3, 2], "explicit", [0, 3], error="out of range for a target of rank 3"),
     broadcast((3, 1), const([2.0], "f32"), error="must be integers"),
 ]
-BROADCAST_1 = [  # where a mapping that means nothing is written all the same
+BROADCAST_1 = [  # with a mapping of axes that has no meaning
     broadcast((3, 1), [2, 3, 5], "numpy", 0, id="numpy, with a scalar for axes"),
     broadcast((3, 1), [2, 3, 5], "numpy", [2, 1, 0], id="numpy, with axes"),
     broadcast((3, 1), given([2, 3, 5]), "numpy", 0, id="numpy, given target, with a scalar for axes"),
@@ -162,7 +162,8 @@ def broadcasts(draw: st.DrawFn) -> Case:
 
 @st.composite
 def tiles(draw: st.DrawFn) -> Case:
-    """As NumPy has it: of rank 4 or more the plugin leaves memory as it was, and the reference may never end."""
+    """Draw a Tile, judged by NumPy: for rank 4 or more, the plugin may not write the output, and the reference may
+    never return."""
     shape = draw(st.lists(st.integers(0, 6), max_size=4))
     repeats = draw(st.lists(st.integers(0, 4), min_size=1, max_size=5))
     fed = draw(st.booleans())
@@ -171,7 +172,7 @@ def tiles(draw: st.DrawFn) -> Case:
 
 @st.composite
 def pads(draw: st.DrawFn) -> Case:
-    """Also of less than nothing; what is fed as the value of the padding is 0 in the plugin."""
+    """Draw a Pad, also with negative pads. The pad value is a constant, since the plugin takes a parameter for 0."""
     shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
     mode = draw(st.sampled_from(("constant", "edge", "reflect", "symmetric")))
     most = [{"reflect": n - 1, "symmetric": n}.get(mode, 4) for n in shape]

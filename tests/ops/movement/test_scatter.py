@@ -13,7 +13,7 @@ OLD, NEW = ("ScatterElementsUpdate", "opset3"), ("ScatterElementsUpdate", "opset
 
 def scatter(version: tuple[str, str], shape: tuple[int, ...], at: tuple[int, ...], axis: int = 0, *, kind: str = "f32",
             index: str = "i64", negative: bool = False, id: str = "", **kw: Any) -> Case:
-    """Updates of shape ``at`` at distinct places along ``axis``, or repeated ones where a reduction is given."""
+    """Return a case with updates of shape ``at``: indices along ``axis`` are distinct, or repeat with a reduction."""
     attrs = {name: kw.pop(name) for name in ("reduction", "use_init_val") if name in kw}
     random = np.random.RandomState(len(id) + 7 * axis + sum(at))
     length, count, i = shape[axis], at[axis], axis % len(shape)
@@ -49,7 +49,7 @@ def plain(version: tuple[str, str]) -> list[Case]:
 REDUCED = [
     scatter(NEW, (5, 7), (4, 7), kind=kind, id=f"{kind}-{reduction}-{initial}", reduction=reduction,
             use_init_val=initial, **{"oracle": "evaluate"} if kind == "i32" and reduction == "mean" else {})
-    for kind in ("f32", "i32")  # the plugin cuts means of integers off, the specification rounds them down
+    for kind in ("f32", "i32")  # the plugin truncates means of integers, and the specification rounds them down
     for reduction in ("sum", "prod", "min", "max", "mean")
     for initial in (True, False)
 ] + [
@@ -101,7 +101,7 @@ ERRORS += [
 
 def slices(shape: tuple[int, ...], at: tuple[int, ...], axis: int, *, kind: str = "f32", index: str = "i64",
            indices: Any = None, updates: Any = None, id: str = "", **kw: Any) -> Case:
-    """ScatterUpdate of shape ``at`` of indices, other ones at every inference."""
+    """Return a ScatterUpdate with random indices of shape ``at``, which differ at every inference."""
     length, i = shape[axis], axis % len(shape)
     given = In(at, index, lambda rng: rng.integers(0, length, at)) if indices is None else indices
     updated = (*shape[:i], *at, *shape[i + 1 :])
@@ -127,7 +127,7 @@ SLICES = [
     slices((5, 7), (3,), 1, kind="f64", oracle="evaluate"),
     slices((5, 7), (2,), 0, indices=const([3, 1]), id="constant indices"),
     slices((5, 7), (2,), 0, indices=const([-1, 1]), id="negative", expect=lambda x, i, u, _: np.stack(
-        [x[0], u[1], x[2], x[3], u[0]])),  # the plugin writes before the data
+        [x[0], u[1], x[2], x[3], u[0]])),  # the plugin writes out of bounds
     slices((5, 7), (0,), 0, id="no updates"),
     slices((0, 7), (0,), 0, id="no data", expect=lambda x, *_: x),  # crashes the plugin
     Case("ScatterUpdate", "opset3", [In((5, 7)), const([1]), In((1, 7)), const(2)],
@@ -141,7 +141,7 @@ SLICES = [
 
 def tuples(shape: tuple[int, ...], at: tuple[int, ...], *, kind: str = "f32", indices: Any = None, updates: Any = None,
            id: str = "", version: str = "opset4", **kw: Any) -> Case:
-    """ScatterNDUpdate with tuples of random indices, other ones at every inference."""
+    """Return a ScatterNDUpdate with tuples of random indices, which differ at every inference."""
     extents = shape[: at[-1]]
     given = In(at, "i64", lambda rng: rng.integers([-d for d in extents], extents, at)) if indices is None else indices
     attrs = {"reduction": kw.pop("reduction")} if "reduction" in kw else {}
@@ -180,7 +180,7 @@ ND = across(["opset4", "opset15"], [
 ])
 ND_REDUCED = [
     tuples((5, 7), at, kind=kind, version="opset15", reduction=reduction,
-           **{"oracle": "evaluate"} if (kind, reduction) == ("boolean", "sub") else {})  # the plugin gives OR
+           **{"oracle": "evaluate"} if (kind, reduction) == ("boolean", "sub") else {})  # the plugin computes OR
     for at, kind in (((9, 2), "f32"), ((4, 1), "i32"), ((9, 2), "boolean"), ((4, 1), "f16"))
     for reduction in ("none", "sum", "sub", "prod", "min", "max")
     if at != (9, 2) or kind != "f16"

@@ -67,7 +67,7 @@ SLICE = [
     cut((10, 3), given([12]), given([-2]), [-1], [0], id="given bounds, out of range"),
     cut((10, 3), given([9]), given([0]), given([-4]), id="given step"),
     cut((10, 3), [1], [2], [1], given([1]), expect=lambda x, *_: x[:, 1:2],
-        id="given axes"),  # which crash the plugin
+        id="given axes"),  # the plugin crashes
     cut((4, 3), given([1], "i32"), given([3], "i32"), const([1], "i32"), id="given i32 bounds"),
     *[cut(In((3, 6), kind), [1], [4], [2], [1]) for kind in KINDS],
     cut(given(STRINGS), [1], [3], [1], [1], expect=lambda x, *_: x[:, 1:3], id="strings"),
@@ -86,7 +86,7 @@ MASKS = {"b": "begin_mask", "e": "end_mask", "n": "new_axis_mask", "s": "shrink_
 
 
 def strided(shape, *bounds, id=None, masks="", **kw) -> Case:
-    """``masks`` such as "b01 e10": letters of `MASKS` with a bit per element."""
+    """Return a StridedSlice case with ``masks`` such as "b01 e10": letters of `MASKS` with a bit per element."""
     set_ = {MASKS[m[0]]: [int(bit) for bit in m[1:]] for m in masks.split()}
     none = [0] * max(map(len, set_.values()), default=ints(bounds[0])[0].shape[0])
     attrs = {"begin_mask": none, "end_mask": none} | set_
@@ -164,7 +164,7 @@ SCATTER = [
     scatter((3, 5), (3, 0), [4], [2], [1], [1]),
     scatter((3, 5), (3, 2), *[const([n], "i32") for n in (1, 3, 1, 1)], id="i32 bounds"),
     scatter((3, 5), (3, 2), given([1]), given([3]), given([1]), [1], id="given bounds",
-            expect=lambda x, u, *_: np.concatenate([x[:, :1], u, x[:, 3:]], 1)),  # elsewhere, in the plugin
+            expect=lambda x, u, *_: np.concatenate([x[:, :1], u, x[:, 3:]], 1)),  # the plugin writes another slice
     *[scatter((3, 6), (3, 2), [1], [6], [3], [1], kind=kind) for kind in KINDS if kind not in ("u4", "i4", "f8e4m3")],
     *[scatter((3, 6), (3, 6), [5], [INT_MIN], [-1], [1], kind=kind, expect=lambda x, u, *_: u[:, ::-1])
       for kind in ("u4", "i4", "f8e4m3")],
@@ -189,7 +189,7 @@ def slices(draw: st.DrawFn) -> Case:
     shape = draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
     axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
     bounds = [[draw(values) for _ in axes] for values in (BOUNDS, BOUNDS, STEPS)]
-    # backwards from before the first element, OpenVINO takes that one, and Python none
+    # for a negative step from before the first element, OpenVINO selects that element, and Python none
     bounds[0] = [max(b, -shape[a]) if step < 0 else b for b, step, a in zip(bounds[0], bounds[2], axes)]
     fed = draw(st.booleans())
     named = [] if axes == list(range(len(axes))) else [[a - draw(st.sampled_from((0, len(shape)))) for a in axes]]
@@ -198,10 +198,10 @@ def slices(draw: st.DrawFn) -> Case:
 
 @st.composite
 def strided_slices(draw: st.DrawFn) -> Case:
-    """Elements cut an axis, take one index of it, make an axis, or stand for any number of axes.
+    """Draw a StridedSlice whose elements slice or index an axis, insert an axis, or are an ellipsis.
 
-    With masks, bounds that are fed and results without elements crash the plugin, and it reads memory that is not
-    its own where axes are made and others taken away: the reference judges.
+    The reference judges: with masks, the plugin crashes on bounds from parameters and on empty results, and reads out
+    of bounds if some axes are inserted and others removed.
     """
     shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
     count = draw(st.integers(1, len(shape)))
@@ -222,7 +222,7 @@ def strided_slices(draw: st.DrawFn) -> Case:
 
 @st.composite
 def part(draw: st.DrawFn, extent: int) -> tuple[Any, ...]:
-    """What is done to an axis: the letter of its mask, begin, end, step, and whether either end is open."""
+    """Draw a slice of an axis: the letter of its mask, begin, end, step, and whether either end is open."""
     if draw(st.booleans()):
         return "s", draw(st.integers(-extent, extent - 1)), draw(NEAR), 1, 0, draw(st.integers(0, 1))
     bounds = draw(NEAR), draw(NEAR), draw(STEPS), draw(st.integers(0, 1)), draw(st.integers(0, 1))

@@ -40,7 +40,7 @@ BLOCKS = [case for op, fit in (("DepthToSpace", deep), ("SpaceToDepth", wide)) f
     *of_modes(op, fit((2, 3, 1, 5, 3), 2)),
     *of_modes(op, fit((3, 1, 1, 1), 2), id=None),
     *of_modes(op, (2, 3, 5, 7), 1),
-    *of_modes(op, (2, 3, 5, 7), None, expect=lambda x: x),  # OpenVINO reads a size that is not there as 0
+    *of_modes(op, (2, 3, 5, 7), None, expect=lambda x: x),  # OpenVINO reads a missing size as 0
     *of_modes(op, fit((0, 3, 5, 7), 2)),
     *[blocks(op, In(fit((2, 3, 5, 7), 2), kind), MODES[0]) for kind in KINDS],
     blocks(op, In(fit((2, 3, 5, 7), 2), "f64"), MODES[1]),
@@ -87,7 +87,8 @@ def to_space(*args: Any, **kw: Any) -> Case:
 
 
 def to_batch(*args: Any, **kw: Any) -> Case:
-    """The plugin reads past the data where they are padded on some axes only; the reference wants rank 3."""
+    """Return a case judged by the reference, which needs rank 3: the plugin reads out of bounds if only some axes are
+    padded."""
     return batches("SpaceToBatch", *args, **{} if "expect" in kw else {"oracle": "evaluate"}, **kw)
 
 

@@ -59,7 +59,7 @@ def group(shape: Sequence[int], groups: int, id: str | None = None, *, kind: str
 
 
 def groups_of(groups: int) -> Any:
-    """GroupNormalization with the default epsilon, of a type that the plugin refuses."""
+    """Return GroupNormalization with the default epsilon, for a type that the plugin rejects."""
     def expect(x: Array, *numbers: Array) -> Array:
         rows = x.astype(np.float64).reshape(len(x), groups, -1)
         rows = (rows - rows.mean(2, keepdims=True)) / np.sqrt(rows.var(2, keepdims=True) + 1e-5)
@@ -79,7 +79,7 @@ GROUP = [
     group((2, 4, 3, 5, 7), 2),
     group((1, 12, 30, 41), 4, epsilon=0.1),
     group((2, 6, 70, 52), 1),
-    group((1, 2, 130, 257), 2, low=3.5, tol=Sum(130 * 257)),  # means of so many far from 0, in f32
+    group((1, 2, 130, 257), 2, low=3.5, tol=Sum(130 * 257)),  # f32 means of many values far from 0
     *(group((2, 6, 7, 5), 3, kind=kind) for kind in ("f16", "f64")),
     group((2, 6, 7, 5), 3, kind="bf16", expect=groups_of(3)),
     group((1, 6, 16, 8), 2, kind="f16"),
@@ -100,7 +100,7 @@ def lrn(shape: Sequence[int], axes: Any, size: int = 3, id: str | None = None, *
 
 
 def local(size: int, bias: float = 2) -> Any:
-    """LRN by the specification's formula, for what the plugin refuses or takes for something else."""
+    """Return LRN by the specification's formula, for cases that the plugin rejects or misinterprets."""
     def expect(x: Array, axes: Array) -> Array:
         total = np.zeros(x.shape)
         for at in np.ndindex(x.shape):
@@ -165,12 +165,12 @@ test_grn = check(GRN)
 
 @st.composite
 def norms(draw: st.DrawFn) -> Case:
-    """Any of the ops, over axes that the plugin knows."""
+    """Draw a case of any of the ops, over axes that the plugin supports."""
     kind = draw(st.sampled_from(("f32", "f32", "f16", "bf16")))
     shape = [draw(st.integers(1, 3)), draw(st.integers(1, 12)), *draw(st.lists(st.integers(1, 9), max_size=3))]
     op = draw(st.sampled_from(("batch", "batch", "group", "lrn", "grn")))
     eps = draw(st.sampled_from((1e-5, 1e-3, 0.5)))
-    if op == "batch":  # of constants in 16 bits, the plugin computes a scale in as many
+    if op == "batch":  # the plugin folds 16-bit constants to a 16-bit scale
         constant = kind == "f32" and draw(st.booleans())
         return batch(draw(st.sampled_from((1, 5))), shape, kind=kind, constant=constant, epsilon=eps)
     if op == "group":

@@ -43,7 +43,7 @@ test_mvn = check(MVN)
 
 
 def by_axes(axes: tuple[int, ...]) -> Any:
-    """MVN-1 with reduction_axes, which the plugin ignores."""
+    """Return MVN-1 with reduction_axes, which the plugin ignores."""
     def expect(x: Array) -> Array:
         wide = x.astype(np.float64)
         centred = wide - wide.mean(axes, keepdims=True)
@@ -130,7 +130,7 @@ def drawn(draw: st.DrawFn) -> Case:
     shape, eps = draw(shapes(1)), draw(st.sampled_from((1e-5, 1e-3, 0.25)))
     # the plugin rounds the mean to bf16
     x = In(shape, draw(st.sampled_from(("f32", "f32", "f16") + ("bf16",) * (op == "NormalizeL2"))))
-    # over no axes the plugin gives the sign, or the input
+    # without axes, the plugin gives the sign, or the input
     over = draw(st.lists(st.integers(-len(shape), len(shape) - 1), min_size=1, unique_by=lambda n: n % len(shape)))
     if op == "NormalizeL2":
         return l2(x, over, draw(st.sampled_from(("add", "max"))), eps=eps)

@@ -1,4 +1,4 @@
-"""Pooling: windows that slide, padding, rounding, indices; and adaptive pooling."""
+"""Pooling: sliding windows, padding, rounding and indices, and adaptive pooling."""
 from __future__ import annotations
 
 import functools
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.harness import Case, In, check, const, given, sweep
 
 X1, X2, X3 = (2, 3, 11), (2, 3, 9, 12), (2, 2, 5, 7, 6)
-ONCE = np.float32([[[[-1, 2, 3], [4, 5, -6], [-7, 8, 9]]]])  # as the specification has it
+ONCE = np.float32([[[[-1, 2, 3], [4, 5, -6], [-7, 8, 9]]]])  # the specification's example
 
 
 def pool(op: str, version: str, x: In | Sequence[int], kernel: Sequence[int], id: str | None = None, *,
@@ -26,7 +26,7 @@ def pool(op: str, version: str, x: In | Sequence[int], kernel: Sequence[int], id
 
 
 def shapes(of: Callable[..., Case]) -> Iterable[Case]:
-    """What all versions of both ops have to do."""
+    """Yield cases for all versions of both ops."""
     yield of(X1, (3,), strides=(2,))
     yield of(X1, (4,), strides=(3,), pads_begin=(2,), pads_end=(1,), rankless=True)
     yield of(X2, (3, 3), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 1))
@@ -45,13 +45,13 @@ def shapes(of: Callable[..., Case]) -> Iterable[Case]:
         yield of(X2, (3, 2), strides=(2, 2), pads_begin=(1, 1), pads_end=(1, 0), kind=kind)
 
 
-def nothing(of: Callable[..., Case]) -> Iterable[Case]:
+def empty(of: Callable[..., Case]) -> Iterable[Case]:
     yield of((2, 0, 5, 7), (3, 2), "no_channels", expect=lambda x: np.zeros((2, 0, 3, 6), np.float32))
     yield of((0, 3, 5, 7), (3, 2), "no_batch", expect=lambda x: np.zeros((0, 3, 3, 6), np.float32))
 
 
 def torch_shapes(of: Callable[..., Case]) -> Iterable[Case]:
-    """What there is since opset 14."""
+    """Yield cases of ceil_torch, which exists since opset14."""
     for strides, begin, end in (((2, 2), (1, 1), (1, 1)), ((3, 4), (1, 0), (1, 0)), ((4, 2), (0, 1), (1, 1))):
         yield of(X2, (2, 3), strides=strides, pads_begin=begin, pads_end=end, rounding_type="ceil_torch",
                  rankless=strides == (2, 2))
@@ -79,11 +79,11 @@ MAX1, MAX8, MAX14 = (functools.partial(pool, "MaxPool", v) for v in ("opset1", "
 AVG1, AVG14, AVG16 = (functools.partial(pool, "AvgPool", v) for v in ("opset1", "opset14", "opset16"))
 
 MAX = [
-    *shapes(MAX1), *nothing(MAX1), *errors(MAX1),
+    *shapes(MAX1), *empty(MAX1), *errors(MAX1),
     MAX1(given(ONCE), (2, 2), pads_begin=(1, 1), pads_end=(1, 1)),
     MAX1(given(np.float32([[[-np.inf, -np.inf, 1, np.nan, 2]]])), (2,), "specials", pads_begin=(1,),
-         expect=np.float32([[[-np.inf, -np.inf, 1, np.nan, np.nan]]])),  # the plugin has finite numbers here
-    MAX1(X2, (3, 2), dilations=(2, 3)),  # which this version does not have
+         expect=np.float32([[[-np.inf, -np.inf, 1, np.nan, np.nan]]])),  # the plugin gives finite numbers
+    MAX1(X2, (3, 2), dilations=(2, 3)),  # an attribute that this version does not have
     MAX1((1, 2, 5), (2,), "past_the_end", strides=(4,), pads_begin=(1,), pads_end=(1,), rounding_type="ceil"),
 ]
 test_max = check(MAX)
@@ -91,7 +91,8 @@ test_max = check(MAX)
 
 def max8(x: In | Sequence[int], kernel: Sequence[int], *args: Any, version: str = "opset8", kind: str = "f32",
          **attrs: Any) -> Case:
-    """MaxPool-8 or MaxPool-14, with both of its outputs. Without dilations it reads beyond them in the plugin."""
+    """Return a MaxPool-8 or MaxPool-14 with both outputs, and with dilations: otherwise, the plugin reads out of
+    bounds."""
     outputs = [kind, attrs.get("index_element_type", "i64")]
     return pool("MaxPool", version, x, kernel, *args, kind=kind, outputs=outputs,
                 **{"dilations": (1,) * len(kernel)} | attrs)
@@ -127,7 +128,7 @@ test_max14 = check([*indices(MAX14), *torch_shapes(MAX14), *errors(MAX14)])
 def averages(of: Callable[..., Case]) -> Iterable[Case]:
     for exclude in (True, False):
         yield from shapes(functools.partial(of, exclude_pad=exclude))
-    yield from nothing(of)
+    yield from empty(of)
     yield from errors(of)
     yield of(X2, (2, 3), strides=(2, 2), pads_begin=(2, 0), exclude_pad=False)
     yield of(X2, (2, 3), strides=(2, 2), pads_begin=(1, 0))
@@ -147,7 +148,7 @@ def dilated(of: Callable[..., Case]) -> Iterable[Case]:
 
 
 def avg16(x: In | Sequence[int], kernel: Sequence[int], *args: Any, **attrs: Any) -> Case:
-    """AvgPool-16; without dilations it crashes the plugin."""
+    """Return an AvgPool-16 with dilations, without which the plugin crashes."""
     return pool("AvgPool", "opset16", x, kernel, *args, **{"dilations": (1,) * len(kernel)} | attrs)
 
 
@@ -168,7 +169,7 @@ def adaptive(x: In | Sequence[int], sizes: Any, id: str | None = None, *, kind: 
 
 
 def adaptive_max(*args: Any, index: str = "i32", kind: str = "f32", **given: Any) -> Case:
-    """With both outputs; the plugin does not know indices of 64 bits."""
+    """Return an AdaptiveMaxPool with both outputs; the plugin does not support 64-bit indices."""
     case = adaptive(*args, kind=kind, **given)
     return replace(case, op="AdaptiveMaxPool", attrs={"index_element_type": index}, outputs=[kind, index])
 
@@ -207,7 +208,7 @@ test_adaptive_max = check([
 
 @st.composite
 def pools(draw: st.DrawFn) -> Case:
-    """Any of the ops, so that no window is empty: the plugin takes the mean of one for NaN, or for zero."""
+    """Draw a case of any of the ops in which no window is empty: the plugin's mean of an empty window is NaN or 0."""
     op, version = draw(st.sampled_from([("MaxPool", 1), ("MaxPool", 8), ("MaxPool", 14),
                                         ("AvgPool", 1), ("AvgPool", 14), ("AvgPool", 16)]))
     axes = draw(st.integers(1, 3))
@@ -226,7 +227,7 @@ def pools(draw: st.DrawFn) -> Case:
     for n, r, step, *pads in zip(shape[2:], reach, attrs["strides"], attrs["pads_begin"], attrs["pads_end"]):
         if step > r or any(-(-(n + b + e - r) // step) * step >= n + b for b, e in (pads, (0, 0))):
             attrs["rounding_type"] = "floor"
-    data = In(shape, kind, low=1 if kind == "u8" else None)  # of the least value there is, the plugin says index 0
+    data = In(shape, kind, low=1 if kind == "u8" else None)  # the plugin gives index 0 for the type's lowest value
     case = functools.partial(pool, op, f"opset{version}", data, kernel)
     if op == "AvgPool":
         return case(exclude_pad=draw(st.booleans()), **attrs)

@@ -1,4 +1,4 @@
-"""AUGRUCell and AUGRUSequence. OpenVINO makes them of other layers, and reads them from no file."""
+"""AUGRUCell and AUGRUSequence, which OpenVINO makes from other layers, but does not read from files."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ def uniform(*shape: int, kind: str = "f32", low: float = -1) -> In:
 
 
 def step(x: Array, h: Array, w: Array, r: Array, b: Array, a: Array) -> Array:
-    """The formulas of the reference implementation, in f64."""
+    """Return the next state by the formulas of the reference implementation, in f64."""
     x, h, w, r, b, a = (m.astype(np.float64) for m in (x, h, w, r, b, a))
 
     def gate(number: int, recurrent: Array) -> Array:

@@ -1,4 +1,4 @@
-"""CTCGreedyDecoder, CTCGreedyDecoderSeqLen and CTCLoss against OpenVINO, and against every path there is."""
+"""CTCGreedyDecoder, CTCGreedyDecoderSeqLen and CTCLoss against OpenVINO, and against a sum over all paths."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ REALS = ("f16", "bf16", "f64")
 
 
 def scores(*shape: int, kind: str = "f32") -> In:
-    """Logits of which some are equal."""
+    """Return logits, some of which are equal."""
     return In(shape, kind, lambda rng: rng.integers(0, 4, shape))
 
 
@@ -38,9 +38,9 @@ def decode_lengths(x: In, lengths: In | Sequence[int], blank: Any = None, merges
 
 
 def first_classes(x: Array) -> Array:
-    """Those of one sequence without the last class. The plugin takes a NaN that comes first for the greatest."""
-    kept = [c for c in np.where(np.isnan(x), -np.inf, x).argmax(2)[:, 0] if c != x.shape[2] - 1]
-    return np.float32([*kept, *[-1] * (len(x) - len(kept))]).reshape(1, -1, 1, 1)
+    """Return the best classes of one sequence without blanks. The plugin takes a leading NaN for the greatest."""
+    decoded = [c for c in np.where(np.isnan(x), -np.inf, x).argmax(2)[:, 0] if c != x.shape[2] - 1]
+    return np.float32([*decoded, *[-1] * (len(x) - len(decoded))]).reshape(1, -1, 1, 1)
 
 
 def masked() -> Iterator[Case]:
@@ -108,7 +108,7 @@ def loss(x: In | tuple[int, ...], x_lengths: Any, labels: Any, lengths: Any, bla
     x = x if isinstance(x, In) else In(x)
     x_lengths, lengths = (n if isinstance(n, In) else given(np.array(n), index) for n in (x_lengths, lengths))
     if not isinstance(labels, In):
-        padded = np.full(x.shape[:2], -1)  # which counts for nothing
+        padded = np.full(x.shape[:2], -1)  # padding, which is ignored
         for row, some in zip(padded, labels):
             row[: len(some)] = some
         labels = given(padded, label)
@@ -118,7 +118,7 @@ def loss(x: In | tuple[int, ...], x_lengths: Any, labels: Any, lengths: Any, bla
 
 
 def every_path(**attrs: bool) -> Callable[..., Array]:
-    """The loss by its definition: the sum over all sequences of classes that become the labels."""
+    """Return the loss by its definition: the sum over all paths that collapse to the labels."""
     def expect(x: Array, x_lengths: Array, labels: Array, lengths: Array, *given: Array) -> Array:
         blank = int(given[0]) if given else x.shape[2] - 1
         losses = []
@@ -152,7 +152,7 @@ def losses() -> Iterator[Case]:
                    id=f"every path {values}", expect=every_path(**attrs))
     yield loss((3, 7, 4), (7, 7, 4), LABELS, (3, 4, 1), id="merged", rankless=True)
     yield loss((3, 5, 3), (5, 3, 4), [[0, 1, 0], [1, 1], [1, 1]], (3, 2, 2), attrs={}, id="default",
-               expect=every_path())  # OpenVINO takes what is not given for false
+               expect=every_path())  # OpenVINO takes missing attributes for false
     yield loss((3, 7, 4), (7, 7, 4), [[0, 1, 1], [3, 0, 3, 3], [1]], (3, 4, 1), 2, id="blank", rankless=True)
     yield loss((3, 7, 4), (7, 7, 4), LABELS, (3, 4, 1), given(np.array(3), "i32"), id="blank at run time")
     yield loss((2, 5, 3), (5, 5), [[1, 2], [2]], (2, 1), 0, id="blank 0", expect=every_path())
@@ -205,7 +205,7 @@ def decoders(draw: st.DrawFn) -> Case:
 
 @st.composite
 def lossy(draw: st.DrawFn) -> Case:
-    """With labels enough, and with steps enough for blanks between repetitions."""
+    """Draw a CTCLoss with at least one label per sequence, and enough steps for blanks between repetitions."""
     batch, steps, classes = (draw(st.integers(least, most)) for least, most in ((1, 4), (1, 12), (2, 6)))
     blank = draw(st.none() | st.integers(0, classes - 1))
     names = [c for c in range(classes) if c != (classes - 1 if blank is None else blank)]

@@ -23,7 +23,7 @@ def uniform(*shape: int, kind: str = "f32", const: bool = False) -> In:
 
 def weights(kind: str, lead: tuple[int, ...] = (), *, n: int = N, linear: bool = False, dtype: str = "f32",
             constant: bool = False) -> list[In]:
-    """W, R and B of a cell, or with a leading axis of a sequence."""
+    """Return W, R and B of a cell, or of a sequence with a leading axis."""
     rows = GATES[kind] * H
     bias = rows + H if linear else rows
     return [uniform(*lead, *shape, kind=dtype, const=constant) for shape in ((rows, D), (rows, H), (bias,))]
@@ -69,7 +69,7 @@ def cells(kind: str, version: str) -> Iterator[Case]:
 
 
 def reference(kind: str, attrs: dict[str, Any]) -> Callable[..., Any]:
-    """The specification's formulas for a cell, in f64: what no judge computes."""
+    """Return a cell by the specification's formulas in f64, for cases that OpenVINO does not support."""
     def expect(x: Array, *others: Array) -> list[Array]:
         count = 2 if kind == "LSTM" else 1
         w, r, b, *_ = *others[count:], np.zeros(GATES[kind] * H)
@@ -117,7 +117,7 @@ CELLS = [
     *cells("LSTM", "opset1"),
     *cells("GRU", "opset3"),
     *cells("RNN", "opset1"),
-    # the judge misses an input
+    # OpenVINO rejects these for a missing input
     cell("LSTM", "opset4", "no_bias", bias=False, expect=reference("LSTM", {})),
     cell("GRU", "opset3", "no_bias", bias=False, expect=reference("GRU", {})),
     cell("LSTM", "opset1", "no_bias", bias=False),
@@ -132,7 +132,7 @@ test_cells = check(CELLS)
 
 
 def large(kind: str, version: str, n: int, linear: bool = False) -> Case:
-    """More weights than a cache near the core holds, for a few rows."""
+    """Return a cell whose weights exceed the core's cache, for a few rows."""
     size, rows = 192, GATES[kind] * 192
     shapes = [*[(n, size)] * (3 if kind == "LSTM" else 2), *[(rows, size)] * 2, (rows + size * linear,)]
     attrs = {"hidden_size": size} | (LINEAR if linear else {})
@@ -145,7 +145,7 @@ test_large_cells = check([large("LSTM", "opset4", 2), large("LSTM", "opset4", 5)
 
 
 def one_matrix(x: Array, h: Array, c: Array, wr: Array, b: Array) -> list[Array]:
-    """LSTMCell-1 with W and R in one matrix, which OpenVINO no longer reads."""
+    """Return LSTMCell-1 with W and R in one matrix, which OpenVINO no longer reads."""
     f, i, g, o = np.split(np.concatenate([x, h], 1) @ wr.T + b, 4, 1)
     new = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return [a.astype(np.float32) for a in (sigmoid(o) * np.tanh(new), new)]
@@ -185,7 +185,7 @@ def sequence(kind: str, id: str, direction: str = "forward", lengths: Any = ALL,
 
 
 def unrolled(kind: str, direction: str, attrs: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """The specification's loop over steps of one sequence after the other."""
+    """Return a sequence op by the specification's loop over sequences and steps."""
     def expect(x: Array, *others: Array) -> list[Array]:
         count = 2 if kind == "LSTM" else 1
         states, (lengths, w, r, b) = others[:count], others[count:]
@@ -210,7 +210,7 @@ def sequences(kind: str) -> Iterator[Case]:
     for direction in ("forward", "reverse", "bidirectional"):
         yield sequence(kind, direction, direction)
         yield sequence(kind, f"{direction}_one_row", direction, ALL[:1], n=1)
-        # while shapes are dynamic the plugin ignores the lengths, but it is judged with static ones
+        # the plugin ignores lengths with dynamic shapes, but judges with static shapes
         yield sequence(kind, f"{direction}_lengths", direction, LENGTHS)
         yield sequence(kind, f"{direction}_clip", direction, LENGTHS, attrs={"clip": 0.3})
         yield sequence(kind, f"{direction}_lengths_at_run_time", direction, given(LENGTHS),
@@ -223,7 +223,7 @@ def sequences(kind: str) -> Iterator[Case]:
     yield sequence(kind, "f16", "bidirectional", LENGTHS, dtype="f16")
     yield sequence(kind, "f64", "reverse", LENGTHS, dtype="f64", expect=unrolled(kind, "reverse"))
     relu = {"activations": ",".join(["relu"] * len(DEFAULTS[kind].split(",")))}
-    yield sequence(kind, "relu", lengths=np.full(N, 3), steps=3, attrs=relu)  # longer ones grow without bounds
+    yield sequence(kind, "relu", lengths=np.full(N, 3), steps=3, attrs=relu)  # longer sequences grow without bounds
     yield sequence(kind, "default_activations", attrs={"activations": DEFAULTS[kind]}, rankless=True)
     yield sequence(kind, "no_such_direction", attrs={"direction": "sideways"}, error="'sideways'")
     yield sequence(kind, "directions_differ", attrs={"direction": "bidirectional"},
@@ -239,7 +239,7 @@ SEQUENCES = [
     *(sequence("GRU", f"linear_{direction}", direction, LENGTHS, attrs=LINEAR)
       for direction in ("forward", "reverse", "bidirectional")),
     sequence("GRU", "linear_full", "bidirectional", ALL, attrs=LINEAR),
-    # the judge knows no LSTMSequence-1
+    # OpenVINO does not support LSTMSequence-1
     *(sequence("LSTM", f"{direction}_{text}", direction, lengths, version="opset1",
                expect=unrolled("LSTM", direction))
       for direction in ("forward", "reverse", "bidirectional")
@@ -274,8 +274,8 @@ test_errors = check(ERRORS)
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Case:
-    """Cells and sequences; hard sigmoids, lengths that are fed and LSTMSequence-1, which no judge takes, by the
-    formulas."""
+    """Draw a cell or sequence. The formulas judge hard sigmoids, lengths from parameters and LSTMSequence-1, which
+    OpenVINO does not support."""
     kind, form = draw(st.sampled_from(tuple(GATES))), draw(st.sampled_from(("Cell", "Sequence")))
     n, steps, features, size = (draw(st.integers(1, most)) for most in (5, 6, 9, 9))
     functions = [draw(st.sampled_from(("sigmoid", "tanh", "relu", "hardsigmoid"))) for _ in DEFAULTS[kind].split(",")]

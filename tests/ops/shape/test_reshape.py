@@ -140,7 +140,7 @@ def drawn(draw: st.DrawFn) -> Case:
 
 
 def reshape_of(draw: st.DrawFn, x: In) -> Case:
-    """Neighbouring axes are joined, others torn up, some extents left to be found."""
+    """Draw a Reshape that merges neighbouring axes, splits others, and infers an extent."""
     target: list[int] = []
     for extent in x.shape:
         if target and draw(st.booleans()):
@@ -149,7 +149,7 @@ def reshape_of(draw: st.DrawFn, x: In) -> Case:
             parts = [n for n in range(1, extent + 1) if extent % n == 0]
             first = draw(st.sampled_from(parts)) if parts and draw(st.booleans()) else 1
             target += [first, extent // first] if first > 1 else [extent]
-    special = 0 not in x.shape and draw(st.booleans())  # where 0 would be copied from the extent in its place
+    special = 0 not in x.shape and draw(st.booleans())  # special_zero would copy the input's extent for a 0
     wanted = [0 if special and i < len(x.shape) and x.shape[i] == extent and draw(st.booleans()) else extent
               for i, extent in enumerate(target)]
     rest = draw(st.integers(0, 2 * len(target)))

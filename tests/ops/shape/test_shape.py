@@ -42,7 +42,7 @@ def numbers(start, stop, step, kind="i64", output=None, **kw) -> Case:
 
 
 def same_type(*args, **kw) -> list[Case]:
-    """The case in both versions: of one type throughout."""
+    """Return the case in both versions, with one type for inputs and output."""
     kind = next((v.dtype for v in args[:3] if isinstance(v, In)), args[3] if len(args) > 3 else "i64")
     return [numbers(*args, **kw), numbers(*args, output=kind, **kw)]
 
@@ -57,7 +57,7 @@ RANGE = [
     *same_type(1.0, 2.5, 0.5, "f32"),
     *same_type(0.0, 1.0, 0.1, "f32"),
     *same_type(3.0, -1.0, -0.7, "f32"),
-    *same_type(1.0, 2.5, 0.25, "f16", oracle="cpu"),  # which has no reference in opset1
+    *same_type(1.0, 2.5, 0.25, "f16", oracle="cpu"),  # opset1 has no reference
     *same_type(1.0, 2.5, 0.25, "bf16"),
     *same_type(-1000.0, -999.0, 0.01, "f32"),
     *same_type(0, 5, 2, "i32"),
@@ -124,7 +124,7 @@ EYE = [
 
 @st.composite
 def ranges(draw: st.DrawFn) -> Case:
-    """Multiples of a quarter, which are exact in all types; steps that are not 0 once they are integers."""
+    """Draw a Range of multiples of 1/4, which are exact in all types, with a step that does not truncate to 0."""
     kind = draw(st.sampled_from(("f32", "f16", "i32", "i64", "i8")))
     unit = 4 if kind in ("f32", "f16") else 1
     start, stop, step = (draw(st.integers(-40, 40)) / unit for _ in range(3))

@@ -1,4 +1,4 @@
-"""DFT, IDFT, RDFT and IRDFT against OpenVINO, and where its plugin fails, against their definition."""
+"""DFT, IDFT, RDFT and IRDFT against OpenVINO, or against their definition where its plugin fails."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ SHAPE = (3, 6, 7)
 
 def transform(op: str, axes: Sequence[int] | In, sizes: Sequence[int] | In | None = None,
               shape: Sequence[int] = SHAPE, kind: str = "f32", **kw: object) -> Case:
-    """A case of an op on numbers, real or complex, in such a shape."""
+    """Return a case of an op for a signal of this shape, real or complex."""
     numbers = [x if isinstance(x, In) else const(np.array(x, np.int64)) for x in (axes, sizes) if x is not None]
-    if spoilt(op, shape, *(x.data for x in numbers)) or kind == "f64":  # which OpenVINO does not take
+    if fails_in_plugin(op, shape, *(x.data for x in numbers)) or kind == "f64":  # unsupported by OpenVINO
         kw = {"expect": lambda x, *given: defined(op, x, *given)} | kw
     data = In((*shape, *([] if op == "RDFT" else [2])), kind)
     return Case(op, OPS[op], [data, *numbers], **{"tol": Sum(int(np.prod(shape)) or 1), **kw})
 
 
-def spoilt(op: str, shape: Sequence[int], axes: np.ndarray, sizes: np.ndarray | None = None) -> bool:
-    """Whether OpenVINO's plugin reads or writes past the end, and may crash."""
+def fails_in_plugin(op: str, shape: Sequence[int], axes: np.ndarray, sizes: np.ndarray | None = None) -> bool:
+    """Return whether OpenVINO's plugin reads or writes out of bounds, and may crash."""
     if not axes.size:
         return True
     if op in ("DFT", "IDFT") or sizes is None:
@@ -36,7 +36,7 @@ def spoilt(op: str, shape: Sequence[int], axes: np.ndarray, sizes: np.ndarray | 
 
 
 def defined(op: str, x: np.ndarray, axes: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
-    """The transform as the specification defines it: products with matrices of powers of roots of unity, in f64."""
+    """Return the transform by its definition: products with matrices of powers of roots of unity, in f64."""
     z = x.astype(np.float64)
     z = z.astype(complex) if op == "RDFT" else z[..., 0] + 1j * z[..., 1]
     sizes = [-1] * len(axes) if sizes is None else sizes.tolist()

@@ -21,7 +21,7 @@ def stft(signal: Sequence[int] = (3, 56), window: int = 7, size: int | In = 11, 
 def istft(frames: int = 16, batch: Sequence[int] = (4,), window: int = 7, size: int | In = 11, step: int | In = 3,
           samples: int | In | None = None, kind: str = "f32", center: bool = False, normalized: bool = False,
           bins: int | None = None, **kw: object) -> Case:
-    """Windows are far from zero: the sums of their squares are divisors."""
+    """Return an ISTFT whose windows are far from zero, since it divides by the sums of their squares."""
     numbers = [x if isinstance(x, In) else const(x) for x in (size, step, samples) if x is not None]
     shape = (*batch, int(numbers[0].data) // 2 + 1 if bins is None else bins, frames, 2)
     return Case("ISTFT", "opset16", [In(shape, kind), In((window,), kind, low=0.5, high=1.5), *numbers],

@@ -44,7 +44,7 @@ BUCKETIZE = [
     bucketize(In((3, 5), "i32", low=0, high=20), given([0.5, 5, 10.5], "f32"), id="i32 among f32"),
     bucketize(In((3, 5), low=0, high=20), given([0, 5, 10], "i64"), id="f32 among i64"),
     bucketize(given([2**24 + 1], "i32"), given([2**24], "f32"), id="beyond f32",
-              expect=lambda *_: np.array([1])),  # of which the plugin is not sure
+              expect=lambda *_: np.array([1])),  # the plugin's result varies
     bucketize((3, 5), given([[1.0, 2.0]], "f32"), error="the buckets must have rank 1, not 2"),
     bucketize((3, 5), [1], output="f32", error="output_type f32 is neither i32 nor i64"),
     bucketize(In((3, 5), "boolean"), [1], error="element type boolean is not numeric"),
@@ -73,7 +73,7 @@ SEARCH = [
     search(given(np.float32([1, 3, np.nan, np.nan])), SPECIAL, right=True, id="among NaN"),
     search((3, 9), (3, 5), attrs={"right": True}, id="as in the specification",
            expect=lambda s, v: np.stack([np.searchsorted(a, b, "right") for a, b in zip(s, v)])),
-    search((3, 0), (3, 5), expect=lambda s, v: np.zeros(v.shape, np.int64)),  # the plugin leaves memory as it is
+    search((3, 0), (3, 5), expect=lambda s, v: np.zeros(v.shape, np.int64)),  # the plugin does not write the output
     search(given(np.float32(1)), (3,), error="the sorted sequence is a scalar"),
     search((3, 9), (5,), error="sorted sequences of rank 2 do not fit values of rank 1"),
     search((3, 9), (2, 5), error="extents 3 of the sorted sequences and 2 of the values differ on axis 0"),

@@ -1,4 +1,4 @@
-"""NonZero and Unique against OpenVINO, Bincount, which is younger, against NumPy."""
+"""NonZero and Unique against OpenVINO, and Bincount, which this OpenVINO lacks, against NumPy."""
 from __future__ import annotations
 
 from typing import Any
@@ -45,14 +45,14 @@ ERRORS = [Case("NonZero", "opset3", [In((3, 5))], {"output_type": "f32"}, error=
 
 
 def few(shape: tuple[int, ...], kind: str = "f32", count: int = 5) -> In:
-    """Integers from 0 to ``count``."""
+    """Return random integers from 0 to ``count``, exclusive."""
     return In(shape, kind, lambda rng: rng.integers(0, count, shape))
 
 
 def unique(x: Any, axis: Any = None, **kw: Any) -> Case:
-    """Small integers, of which many are equal; ``sorted`` and the types of indices are given by name.
+    """Return a case of small integers with many duplicates; ``sorted`` and the index types are keywords.
 
-    The plugin takes equal slices along the last axes for different ones: with an axis, NumPy judges.
+    NumPy judges cases with an axis, since the plugin takes equal slices along the last axes for different ones.
     """
     x = x if isinstance(x, In) else few(x)
     attrs = {name: kw.pop(name) for name in ("sorted", "index_element_type", "count_element_type") if name in kw}
@@ -80,12 +80,12 @@ UNIQUE = [case for order in (True, False) for case in [
 ]] + [
     unique((12,), index_element_type="i32"),
     unique((12,), count_element_type="i32"),
-    unique((0, 3), id="no elements", expect=lambda x: _unique(x)),  # the plugin spoils memory that is not its own
-    unique((0, 3), 0, id="no slices", expect=lambda x, _: (x, *[np.zeros(0, np.int64)] * 3)),  # crashes the plugin
-    unique((3, 0), 0, id="slices without elements", expect=lambda x, _: (  # memory as it was, in the plugin
+    unique((0, 3), id="no elements", expect=lambda x: _unique(x)),  # the plugin writes out of bounds
+    unique((0, 3), 0, id="no slices", expect=lambda x, _: (x, *[np.zeros(0, np.int64)] * 3)),  # the plugin crashes
+    unique((3, 0), 0, id="slices without elements", expect=lambda x, _: (  # the plugin does not write the output
         x[:1], np.array([0]), np.array([0, 0, 0]), np.array([3]))),
     *[unique(NAN, sorted=order, id=f"NaN-{order}", expect=lambda x, order=order: _unique(x, None, {"sorted": order}))
-      for order in (True, False)],  # in no order, or a crash, in the plugin
+      for order in (True, False)],  # the plugin's result is unordered, or it crashes
     unique(In((12,), "f64", lambda rng: rng.integers(0, 4, 12) + 2.0**60), id="f64", expect=lambda x: _unique(x)),
     unique(given(np.array(["b", "a", "b", ""])), id="strings",
            expect=lambda x: (np.array(["", "a", "b"]), *map(np.array, ([3, 1, 0], [2, 1, 2, 0], [1, 1, 2])))),
@@ -108,7 +108,7 @@ def _unique(x: Any, axis: int | None = None, attrs: Any = ()) -> Any:
 
 
 def bincount(data: Any, weights: Any = None, kind: str = "i64", least: int | None = None, **kw: Any) -> Case:
-    """Of a length or of given numbers; the weights are random, of that type."""
+    """Return a case of ``data`` random numbers, or of given numbers; ``weights`` is the type of random weights."""
     x = data if isinstance(data, In) else few((data,), kind, 9) if isinstance(data, int) else given(
         np.array(data, ELEMENTS[kind].dtype))
     other = [] if weights is None else [weights if isinstance(weights, In) else In(x.shape, weights)]

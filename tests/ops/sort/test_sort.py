@@ -14,7 +14,7 @@ TIES = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [7, 7, 7, 7, 0, 0, 0, 0, 7, 0, 7]]
 
 
 def distinct(rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """[3, 5, 7] values of which no two are equal."""
+    """Return distinct values of shape [3, 5, 7]."""
     return rng.permutation(105).reshape(3, 5, 7) - 50
 
 
@@ -41,7 +41,7 @@ def selections(version: str) -> Iterator[Case]:
         yield topk(version, In((211, 3), "i32", lambda rng: rng.permutation(633)), 5, 0, mode, id=f"long_{mode}_first")
         yield topk(version, given([np.arange(99) % 5], "f32"), 4, 1, mode, id=f"long_{mode}_ties",
                    oracle="evaluate")
-        for kind in ("f32", "i32"):  # the plugin's order of equal elements is its own
+        for kind in ("f32", "i32"):  # the plugin orders equal elements differently
             for sort in ("value", "index"):
                 yield topk(version, given(TIES, kind), 7, 1, mode, sort, id=f"ties_{kind}_{mode}_{sort}",
                            oracle="evaluate")
@@ -109,7 +109,7 @@ test_cumsum = check(CUMSUM)
 
 @st.composite
 def selected(draw: st.DrawFn) -> Case:
-    """The reference judges where elements may be equal, of which the plugin's choice is its own."""
+    """Draw a TopK. The reference judges cases with ties, among which the plugin selects other elements."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
     version, kind = draw(st.sampled_from(("opset1", "opset3", "opset11"))), draw(st.sampled_from(("f32", "i32", "f16")))
     axis = draw(st.integers(-len(shape), len(shape) - 1))

@@ -1,6 +1,6 @@
 """EmbeddingBag* and EmbeddingSegmentsSum against OpenVINO.
 
-Its CPU plugin reads stray memory for an empty bag at the end, and crashes on indices out of range: neither is drawn.
+Neither empty bags at the end nor indices out of range are drawn: OpenVINO's CPU plugin reads out of bounds or crashes.
 """
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PACKED = (("EmbeddingBagPackedSum", "opset3"), ("EmbeddingBagPacked", "opset15")
 SEGMENTS = ("EmbeddingSegmentsSum", "opset3")
 KINDS = ("f16", "bf16", "f64", "i8", "u8", "i32", "i64")
 NONE = np.zeros(0, np.int64)
-ABSENT = -1  # as a default index
+ABSENT = -1  # default index for zeros
 
 
 def numbers(shape: tuple[int, ...], below: int, kind: str = "i64") -> In:
-    """Numbers of rows, other ones in every draw."""
+    """Return random row indices, which differ in every draw."""
     return In(shape, kind, low=0, high=below - 1)
 
 
@@ -67,7 +67,7 @@ def segments(ids: Any, count: Any, emb: In | None = None, default: Any = None, w
 
 
 def expected(mean: bool = False, default: int = ABSENT) -> Callable[..., Array]:
-    """The specification's snippet, for an empty bag at the end or no indices at all."""
+    """Return the specification's algorithm, for an empty bag at the end or no indices at all."""
     def expect(emb: Array, indices: Array, starts: Array, *_: Array) -> Array:
         bags = []
         for first, last in zip(starts, [*starts[1:], len(indices)]):
@@ -201,7 +201,7 @@ test_segments = check(list(of_segments()))
 def drawn(draw: st.DrawFn) -> Case:
     kind, index = draw(st.sampled_from(("f32", "f16", "i32", "i8"))), draw(st.sampled_from(("i32", "i64")))
     shape = draw(st.integers(1, 20)), *draw(st.lists(st.integers(1, 9), max_size=3))
-    emb = In(shape, kind, low=-3, high=3)  # sums of i8 that do not overflow: the plugin divides what is left of them
+    emb = In(shape, kind, low=-3, high=3)  # i8 sums must not overflow: the plugin would divide wrapped sums
     count, weights = draw(st.integers(1, 40)), draw(st.booleans())
     default = draw(st.none() | st.integers(0, emb.shape[0] - 1))
     which = draw(st.integers(0, 4))
@@ -214,7 +214,7 @@ def drawn(draw: st.DrawFn) -> Case:
         return packed(PACKED[which - 2], (draw(st.integers(1, 9)), count), emb, weights, index, mean and which == 3)
     segment_ids = sorted(draw(st.lists(st.integers(0, 9), min_size=1, max_size=40)))
     if default is None:
-        weights = False  # of an absent default OpenVINO makes stray memory
+        weights = False  # OpenVINO reads out of bounds for an absent default with weights
     return segments(given(np.array(segment_ids), index), draw(st.integers(0, 12)), emb, default, weights, index)
 
 

@@ -1,6 +1,6 @@
 """SegmentMax and SparseFillEmptyRows against OpenVINO.
 
-Where SegmentMax's shape is known at run time only, OpenVINO's CPU plugin reads beyond its memory; NumPy judges.
+NumPy judges SegmentMax if its shape is known at run time only, since OpenVINO's CPU plugin reads out of bounds.
 """
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def maxima() -> Iterator[Case]:
     yield greatest(FEW, const(7, "i32"), id="i32 count")
     for kind in KINDS:
         yield greatest(FEW, 7, kind=kind, id=kind)
-        # The plugin has the lowest number of f32 or i32.
+        # The plugin fills with the lowest number of f32 or i32.
         yield greatest(FEW, 7, kind=kind, mode="LOWEST", id=f"lowest {kind}", expect=by_definition("LOWEST"))
     for count in (None, 7):
         special = In((7,), "f32", [1, np.nan, -np.inf, -np.inf, -np.inf, -0.0, np.inf])
@@ -78,30 +78,30 @@ def maxima() -> Iterator[Case]:
     yield greatest(FEW, mode="ONE", error="'ONE' is not one of zero, lowest")
 
 
-PLACES = [[0, 1], [0, 3], [2, 0], [3, 1]]
+COORDS = [[0, 1], [0, 3], [2, 0], [3, 1]]
 
 
-def fill(places: Any = PLACES, shape: Any = (5, 6), kind: str = "f32", index: str = "i64", values: In | None = None,
+def fill(coords: Any = COORDS, shape: Any = (5, 6), kind: str = "f32", index: str = "i64", values: In | None = None,
          default: In | None = None, **kw: Any) -> Case:
-    places = places if isinstance(places, In) else given(np.reshape(np.asarray(places, np.int64), (-1, 2)), index)
+    coords = coords if isinstance(coords, In) else given(np.reshape(np.asarray(coords, np.int64), (-1, 2)), index)
     shape = shape if isinstance(shape, In) else const(shape, index)
-    values = values or In((places.shape[0],), kind)
-    return Case("SparseFillEmptyRows", "opset16", [values, shape, places, default or In((), values.dtype)], {},
+    values = values or In((coords.shape[0],), kind)
+    return Case("SparseFillEmptyRows", "opset16", [values, shape, coords, default or In((), values.dtype)], {},
                 [index, values.dtype, "boolean"], **kw)
 
 
-def few_filled(values: Array, _shape: Array, _places: Array, default: Array) -> tuple[Array, ...]:
-    """What becomes of `PLACES` in five rows."""
+def few_filled(values: Array, _shape: Array, _coords: Array, default: Array) -> tuple[Array, ...]:
+    """Return the outputs for `COORDS` in five rows."""
     return (np.array([[0, 1], [0, 3], [1, 0], [2, 0], [3, 1], [4, 0]]),
             np.insert(values, [2, 4], default), np.array([False, True, False, False, True]))
 
 
 def filled() -> Iterator[Case]:
     yield fill(rankless=True, id="few")
-    yield fill(const(PLACES), rankless=True, id="constant indices")
-    yield fill(const(PLACES), given(np.array([5, 6])), id="constant indices, shape at run time")
+    yield fill(const(COORDS), rankless=True, id="constant indices")
+    yield fill(const(COORDS), given(np.array([5, 6])), id="constant indices, shape at run time")
     yield fill(shape=given(np.array([5, 6])), id="shape at run time", rankless=True)
-    yield fill(PLACES[::-1], id="out of order")
+    yield fill(COORDS[::-1], id="out of order")
     yield fill([[3, 1], [3, 1], [0, 3], [0, 3]], id="twice")
     yield fill([[r, 2] for r in range(5)], id="none is empty")
     yield fill([], id="all are empty")
@@ -110,7 +110,7 @@ def filled() -> Iterator[Case]:
     yield fill(index="i32")
     for kind in ("f16", "bf16", "f64", "i8", "u8", "i32", "i64", "i4"):
         yield fill(kind=kind, id=kind)
-    yield fill(kind="f8e4m3", id="f8", expect=few_filled)  # of these types, the plugin leaves memory as it is
+    yield fill(kind="f8e4m3", id="f8", expect=few_filled)  # for such types, the plugin does not write the output
     yield fill(values=given(np.array(list("abcd"))), default=given(np.array("x")), id="strings", expect=few_filled)
     yield fill(const([[0, 1], [5, 0]]), error="row 5 is out of range for extent 5")
     yield fill(const([[0, 6], [4, 0]]), error="column 6 is out of range for extent 6")
@@ -140,9 +140,9 @@ def drawn(draw: st.DrawFn) -> Case:
         mode = draw(st.sampled_from(("ZERO", "LOWEST"))) if kind in ("f32", "i32") else "ZERO"
         return greatest(ids, count, tuple(draw(st.lists(st.integers(1, 9), max_size=3))), mode, kind, index)
     rows, columns = draw(st.integers(1, 12)), draw(st.integers(1, 12))
-    places = draw(st.lists(st.tuples(st.integers(0, rows - 1), st.integers(0, columns - 1)), max_size=20, unique=True))
+    coords = draw(st.lists(st.tuples(st.integers(0, rows - 1), st.integers(0, columns - 1)), max_size=20, unique=True))
     shape = draw(st.sampled_from((const, given)))(np.array([rows, columns]), index)
-    return fill(places, shape, kind, index)
+    return fill(coords, shape, kind, index)
 
 
 test_random = sweep(drawn())
