@@ -1,4 +1,4 @@
-"""What the README shows that can be generated is what there is."""
+"""Generated tables in the READMEs are up to date, and the commands and extras that they name exist."""
 from __future__ import annotations
 
 import re
@@ -11,18 +11,22 @@ from ovgpu import cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-
-
-def section(name: str) -> str:
-    found = re.search(rf"<!-- {name}: begin.*?-->\n(.*?)<!-- {name}: end -->", README, re.DOTALL)
-    assert found, f"the README has no section {name}"
-    return found[1].strip()
+OPERATIONS = ROOT / "ovgpu" / "ops" / "README.md"
 
 
 def test_the_table_of_operations_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ops", "--markdown"]) in (0, None)
-    assert section("operations") == capsys.readouterr().out.strip(), (
-        "put what `ovgpu ops --markdown` prints between the marks in the README")
+    found = re.search(r"<!-- begin: .*?-->\n(.*?)<!-- end -->", OPERATIONS.read_text(), re.DOTALL)
+    assert found and found[1].strip() == capsys.readouterr().out.strip(), (
+        "put what `ovgpu ops --markdown` prints between the marks in ovgpu/ops/README.md")
+
+
+def test_links_lead_to_files() -> None:
+    """Relative links of all READMEs lead to files."""
+    for page in (ROOT / "README.md", *(path for top in ("ovgpu", "cuda_kernels", "tests", "bench", ".github")
+                                       for path in (ROOT / top).rglob("*.md") if "results" not in path.parts)):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
 def test_the_extras_it_names_exist() -> None:
