@@ -18,7 +18,7 @@ def test_the_table_of_operations_is_up_to_date(capsys: pytest.CaptureFixture[str
     assert cli.main(["ops", "--markdown"]) in (0, None)
     found = re.search(r"<!-- begin: .*?-->\n(.*?)<!-- end -->", OPERATIONS.read_text(), re.DOTALL)
     assert found and found[1].strip() == capsys.readouterr().out.strip(), (
-        "put what `ovgpu ops --markdown` prints between the marks in ovgpu/ops/README.md")
+        "`python -m tests.register` updates ovgpu/ops/README.md")
 
 
 def test_links_lead_to_files() -> None:

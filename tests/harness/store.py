@@ -1,4 +1,4 @@
-"""Writes what OpenVINO says of every judged case and scenario to a file, see `recall`.
+"""Command that writes OpenVINO's answers for every judged case and scenario to a file, see `recall`.
 
     python -m tests.harness.store FILE
 """
@@ -16,18 +16,18 @@ from . import recall
 TESTS = Path(__file__).parents[1]
 
 
-def runnables() -> Iterator[Any]:
-    """Every case and scenario of the tests that is judged."""
-    for file in sorted(TESTS.rglob("test_*.py")):
+def runnables(*files: Path) -> Iterator[Any]:
+    """Yield the judged cases and scenarios of some test files, by default of all."""
+    for file in [file.resolve() for file in files] or sorted(TESTS.rglob("test_*.py")):
         module = importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
         for value in vars(module).values():
             cases = getattr(value, "cases", None)
-            if isinstance(cases, tuple):  # of `check`
+            if isinstance(cases, tuple):  # made by `check`
                 yield from (case for case in cases if case.judged)
 
 
 def main() -> int:
-    """Exit status 1 if some case could not be judged."""
+    """Run the command; return exit status 1 if some case could not be judged."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     path, start, failures = Path(sys.argv[1]), time.perf_counter(), []

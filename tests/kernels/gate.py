@@ -34,7 +34,7 @@ from .limits import Block, Usage
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("instances.json")
 SOURCES = Path(__file__).with_name("compiled.json")  # per file, the digest of the sources that the table was made from
-HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.kernels.gate` adds them"
+HINT = "kernel instances that tests/kernels/instances.json lacks: `python -m tests.register` adds them"
 # Files with instructions that older GPUs lack: the ops check the compute capability before they launch them.
 NEEDS = {"attention_mma.cu": nvrtc.AMPERE, "attention_stream.cu": nvrtc.AMPERE, "compressed_mma.cu": nvrtc.AMPERE}
 
