@@ -180,7 +180,7 @@ def _layer(w: Writer, k: int, x: Port, sizes: Sizes, eps: float, scaled: bool) -
     zero, factor = w.net.const(np.float32(0)), w.net.const(np.float32(1) if scaled else scale)
     y = w("ScaledDotProductAttention", [*(w.split_heads(part, sizes) for part in (q, key, value)), zero, factor], 13,
           causal=False)
-    y = w.reshape(w.turned(y), w.i64(0, 0, width), True)
+    y = w.reshape(w.swapped_axes(y), w.i64(0, 0, width), True)
     x = w.add(x, w.dense(f"{k}.attended", y, width, width, gain=BRANCH_GAIN))
     y = w.dense(f"{k}.inner", w.norm(f"{k}.norm_2", x, width, eps), width, sizes.inner)
     y = w("Gelu", [y], 7, approximation_mode="ERF")
@@ -282,7 +282,7 @@ def recurrent(seed: int, batch: int, steps: int, features: int, hidden: int, dir
     attrs = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else "forward",
              "activations": ["sigmoid", "tanh", "tanh"]}
     y, h, c = w.net.layer("LSTMSequence", "opset5", [x, h, c, w.i64(*[steps] * batch), *values], attrs, 3)
-    w.net.result(w.reshape(w.turned(y), w.i64(0, 0, directions * hidden), True))
+    w.net.result(w.reshape(w.swapped_axes(y), w.i64(0, 0, directions * hidden), True))
     w.net.result(h)
     w.net.result(c)
     return Built(w.net.build(), w.weights)

@@ -92,7 +92,7 @@ class Convert(Unary):
 
 
 @internal_op
-class Narrow(Convert):
+class ConvertDown(Convert):
     """Downcast to a 16-bit type that keeps finite numbers finite: those beyond its range become its largest ones."""
 
     name: ClassVar[str] = "Convert"

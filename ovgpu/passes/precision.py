@@ -26,7 +26,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.convert import LARGEST, Convert, Narrow
+from ovgpu.ops.convert import LARGEST, Convert, ConvertDown
 from ovgpu.ops.fused.compressed import CompressedGather
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
@@ -205,7 +205,7 @@ class _Downcast:
         source = port.node.inputs[0] if port.node.inputs else None
         if isinstance(port.node.op, Convert) and source is not None and source.spec.type == target_type:
             return source
-        op = Convert(destination_type=target_type) if target_type == Type.f32 else Narrow(destination_type=target_type)
+        op = (Convert if target_type == Type.f32 else ConvertDown)(destination_type=target_type)
         if _is_constant(port):
             value = _value(port)
             constant = Graph(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)

@@ -283,7 +283,7 @@ class RemoteOutput(OutputSlot):
         tensor = self._tensor
         return tensor.producer if isinstance(tensor, RemoteTensor) and tensor.remote else None
 
-    def place(self, shape: tuple[int, ...], kind: Type) -> Array:
+    def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
         self._host = None
         if self._tensor is not None and self._tensor.remote:
             array = self._resized_tensor(shape, kind)._array

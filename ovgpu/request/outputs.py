@@ -45,14 +45,14 @@ class OutputSlot:
 
         Raises: Error for another element type, or a shape that the output cannot have (an empty tensor is accepted).
         """
-        kind, place = self.port.element_type, self.port.node.source_location
+        kind, location = self.port.element_type, self.port.node.source_location
         if not kind.is_dynamic() and tensor.element_type is not kind:
             raise Error(f"[Result] Failed to set tensor for output with precision: "
                         f"{tensor.element_type.get_type_name()}, if model output tensor precision is: "
-                        f"{kind.get_type_name()} ({place})")
+                        f"{kind.get_type_name()} ({location})")
         if tensor.size and not self.port.partial_shape.compatible(PartialShape(list(tensor.shape))):
             raise Error(f"[Result] Can't set the output tensor: the model output (shape={self.port.partial_shape}) "
-                        f"and the tensor (shape={list(tensor.shape)}) are incompatible ({place})")
+                        f"and the tensor (shape={list(tensor.shape)}) are incompatible ({location})")
         self._check_host(tensor)
         self._tensor, self.bound = tensor, True
 
@@ -61,7 +61,7 @@ class OutputSlot:
             raise Error("[Result] the tensor is on a CUDA device, the model on the CPU "
                         f"({self.port.node.source_location})")
 
-    def place(self, shape: tuple[int, ...], kind: Type) -> Array:
+    def allocate(self, shape: tuple[int, ...], kind: Type) -> Array:
         """Return the array to write a result of this shape to: the same array as before if the shape is the same."""
         if not kind.packed:
             tensor = self._resized_tensor(shape, kind)
@@ -91,7 +91,7 @@ class OutputSlot:
         return tensor
 
     def store(self, result: Array) -> None:
-        """Bring a result into the tensor, unless it was written there, to the array of `place`."""
+        """Bring a result into the tensor, unless it was written there, to the array of `allocate`."""
         tensor = self._tensor
         if tensor is None or result is not tensor._array:
             self._fill(result)
@@ -154,7 +154,7 @@ class RequestMemory:
         self._outputs, self._variables = outputs, variables
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        return self._outputs[number].place(shape, kind)
+        return self._outputs[number].allocate(shape, kind)
 
     def variable(self, name: str, shape: tuple[int, ...], kind: Type, strides: tuple[int, ...], append: bool) -> Array:
         return self._variables.write(name, shape, kind, strides, append)

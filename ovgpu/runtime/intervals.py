@@ -29,7 +29,7 @@ Rule = Callable[[KnownIntervals, Sequence[int]], Interval | None]
 """A function from known intervals and slots to the bounds of a step's result; None if they are too wide."""
 
 MOVEMENT_OPS = frozenset("Copy Broadcast Reshape Unsqueeze Squeeze Transpose Slice StridedSlice Tile Identity".split())
-EXACT_OPS = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Narrow Select Clamp LogicalNot
+EXACT_OPS = frozenset("""Add Subtract Multiply Minimum Maximum Negative Abs Convert Select Clamp LogicalNot
     LogicalAnd LogicalOr LogicalXor BitwiseAnd BitwiseOr BitwiseXor BitwiseNot Less LessEqual Greater GreaterEqual Equal
     NotEqual""".split())
 """Elementwise ops that give the same result for a number, whether computed alone or within a tensor."""

@@ -25,7 +25,7 @@ def scenarios(draw: st.DrawFn, control: Callable[[Drawn], None]) -> Scenario:
         steps.append(Infer(**inputs))
         expected.append(Infer(interpret(top.net, list(inputs.values())), **inputs))
     tol = Tolerance(1e-5, 1e-5, 1e-5)  # sums cancel
-    return (Scenario("random", top.net, steps, tol, told=expected) if top.plain
+    return (Scenario("random", top.net, steps, tol, specified=expected) if top.plain
             else Scenario("random", top.net, expected, tol, "value"))
 
 

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from tests.harness.replay import DEVICES
 
-from . import kept
+from . import findings
 from .corpus import Corpus, Subject, corpus
 from .mutants import draw, mutated
 from .reduction import reduced
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutants", type=int, default=0, help="number of mutants (any, until the time is over)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (%(default)s)")
     parser.add_argument("--devices", nargs="+", default=list(DEVICES), metavar="DEVICE", help="CPU, EMULATED, NVIDIA")
-    parser.add_argument("--keep", type=Path, default=kept.FOLDER, metavar="FOLDER", help="for the findings")
+    parser.add_argument("--keep", type=Path, default=findings.FOLDER, metavar="FOLDER", help="for the findings")
     options = parser.parse_args(arguments)
     if options.seconds == float("inf") and not options.mutants:
         options.seconds = 60.0
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, every: Corpus, court: Court) -> int:
 def keep(folder: Path, number: str, verdict: Verdict, subject: Subject) -> Path:
     """Save a finding; return the path of its model."""
     name = re.sub(r"\W+", "_", subject.name.partition(":")[0])[:40].strip("_")
-    return kept.save(folder, f"{name}-{number}", f"{verdict.kind}: {verdict.text}", subject)
+    return findings.save(folder, f"{name}-{number}", f"{verdict.kind}: {verdict.text}", subject)
 
 
 def report(tally: Counter[str], causes: Counter[tuple[str, str]]) -> None:

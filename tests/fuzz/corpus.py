@@ -77,7 +77,7 @@ def of_test(test: Case | Scenario) -> Subject:
     else:
         infers = [step for step in test.steps if isinstance(step, Infer)]
         calls = [list(test.values(step).values()) for step in infers[:CALLS]]
-    known = getattr(test, "expect", None) is not None or bool(getattr(test, "told", ()))
+    known = getattr(test, "expect", None) is not None or bool(getattr(test, "specified", ()))
     judged = test.oracle in ("auto", "cpu") and not known
     return Subject(test.name, *test.net.build(), calls, test.tol, judged)
 

@@ -77,8 +77,8 @@ class Scenario:
     dynamic   also run with all dims of all parameters dynamic
     rankless  also run with a dynamic rank
     emulated  also run on the emulated device
-    told      the steps with the values that the specification requires: a random scenario that differs from OpenVINO
-              passes if it agrees with these, since the plugin sometimes returns stray memory
+    specified the steps with the values that the specification requires: a random scenario that differs from
+              OpenVINO passes if it agrees with these, since the plugin sometimes returns stray memory
     """
 
     id: str
@@ -91,7 +91,7 @@ class Scenario:
     error: str | None = None
     error_op: str = ""
     emulated: bool = True
-    told: Sequence[Step] = ()
+    specified: Sequence[Step] = ()
 
     @property
     def name(self) -> str:

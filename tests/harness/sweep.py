@@ -82,9 +82,9 @@ def judged(case: Case | Scenario, variant: Variant, device: str) -> None:
         try:
             case.watched(variant, device, PASSES, expected)
         except AssertionError:
-            if not case.told:
+            if not case.specified:
                 raise
-            case.watched(variant, device, PASSES, replace(case, steps=case.told, oracle="value").judge())
+            case.watched(variant, device, PASSES, replace(case, steps=case.specified, oracle="value").judge())
         return
     wanted = case.expected[0] if case.expect else guarded.ask(
         guarded.expect, *case.net.build(), case.oracle, case.parameters(case.arrays()))

@@ -160,7 +160,7 @@ def test_resnet50(kind: str, cudnn: bool, emulated: str) -> None:
 
 def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels are a convolution and two norms, with Swish fused between them."""
-    model = DATA / "spelled_group_norms" / "model.xml"
+    model = DATA / "decomposed_group_norms" / "model.xml"
     assert kernels((model,), emulated, 2, 3, 4, 5) == 3
     monkeypatch.setattr(passes, "join_norms", lambda model: None)
     monkeypatch.setattr(passes, "group_norms", lambda model: None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .build import audio, compressed, decoders, recurrent, spelled, text, vision
+from .build import audio, compressed, decoders, decomposed, recurrent, text, vision
 from .build._convert import Built
 
 Sizes = dict[str, Any]
@@ -92,7 +92,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5_decoder": Architecture(text.t5, dict(half="decoder") | _t5),
     "bart_encoder": Architecture(text.bart, dict(half="encoder") | _bart, stored=False),
     "bart_decoder": Architecture(text.bart, dict(half="decoder") | _bart, stored=False),
-    "spelled_encoder": Architecture(spelled.encoder, dict(vocabulary=61, width=40, heads=5, layers=1, hidden=64)),
+    "decomposed_encoder": Architecture(decomposed.encoder, dict(vocabulary=61, width=40, heads=5, layers=1, hidden=64)),
     # vision
     "vit": Architecture(
         partial(vision.classifier, "vit", 51), _vit | dict(shapes=_SQUARES, image_size=32, num_labels=11),
@@ -124,7 +124,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         projection=36)),
     "unet": Architecture(vision.unet, {}, {"unet_64": dict(
         widths=(64, 128, 256), groups=8, shape=(1, 3, 64, 64), size=(1, 3, 64, 64))}),
-    "spelled_group_norms": Architecture(spelled.group_norms, dict(width=4, groups=2)),
+    "decomposed_group_norms": Architecture(decomposed.group_norms, dict(width=4, groups=2)),
     "detector": Architecture(vision.detector, {}),
     "preprocessed": Architecture(vision.preprocessed, {}),
     # audio

@@ -32,7 +32,7 @@ AMPLIFYING = {
 
 MODELS = ("bert", "bilstm", "clip", "convnext", "deberta", "efficientnet", "gemma2", "gpt2", "gru", "llama",
           "llama_int4_asym", "llama_int4_sym", "lstm_state", "mixtral", "qwen3", "resnet", "segformer",
-          "spelled_encoder", "swin", "unet", "wav2vec2", "whisper_decoder", "whisper_encoder", "yolos")
+          "decomposed_encoder", "swin", "unet", "wav2vec2", "whisper_decoder", "whisper_encoder", "yolos")
 UNITS = {"f16": 2.0**-11, "bf16": 2.0**-8}
 NOISE = 2
 

@@ -98,17 +98,17 @@ class _Writer:
     def reshape(self, x: Port, shape: Port, special_zero: bool) -> Port:
         return self("Reshape", [x, shape], special_zero=special_zero)
 
-    def turned(self, x: Port) -> Port:
+    def swapped_axes(self, x: Port) -> Port:
         return self("Transpose", [x, self.net.const(np.array([0, 2, 1, 3], np.int32))])
 
     def split_heads(self, x: Port, sizes: Sizes) -> Port:
-        return self.turned(self.reshape(x, self.i64(0, 0, sizes.heads, sizes.head), True))
+        return self.swapped_axes(self.reshape(x, self.i64(0, 0, sizes.heads, sizes.head), True))
 
     def attention(self, query: Port, key: Port, value: Port, mask: Port, sizes: Sizes) -> Port:
         """Add attention, with a result [batch, queries, width]."""
         scale = self.net.const(np.float32(sizes.head**-0.5))
         y = self("ScaledDotProductAttention", [query, key, value, mask, scale], 13, causal=False)
-        return self.reshape(self.turned(y), self.i64(0, 0, sizes.width), True)
+        return self.reshape(self.swapped_axes(y), self.i64(0, 0, sizes.width), True)
 
     # ---- parts of the exported attention masks
 
@@ -305,7 +305,7 @@ def write_llama(w: _Writer, sizes: Sizes, tied: bool = False) -> None:
         return w.matmul(x, w.weight(f"{name}.weight", out, of))
 
     def heads(name: str, x: Port, count: int) -> Port:
-        return w.turned(w.reshape(dense(name, x, count * head, width), w.i64(0, 0, count, head), True))
+        return w.swapped_axes(w.reshape(dense(name, x, count * head, width), w.i64(0, 0, count, head), True))
 
     for k in range(sizes.layers):
         query = _rotated(w, heads(f"{k}.query", normed, sizes.heads), *rotary, head)

@@ -237,6 +237,6 @@ def test_exported_models(name: str, count: int) -> None:
 
 def test_a_model_of_torchs_onnx_exporter() -> None:
     """Attention, rotary embeddings, norms and Gelu are all matched in a model of the exporter."""
-    model = prepare(ov.Core().read_model(MODELS / "spelled_encoder" / "model.xml"))
+    model = prepare(ov.Core().read_model(MODELS / "decomposed_encoder" / "model.xml"))
     found = [n.op.name for n in model.ops if n.op.name in FUSED or n.op.name in ("Softmax", "Erf", "Sqrt", "Power")]
     assert sorted(found) == ["Gelu", "MVN", "MVN", "Rotary", "Rotary", "ScaledDotProductAttention"]

@@ -10,7 +10,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
-from ovgpu.ops.convert import LARGEST, Narrow
+from ovgpu.ops.convert import LARGEST, ConvertDown
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import prepare
@@ -235,7 +235,7 @@ def test_compressed_weights_stay(device: str) -> None:
 @HALVES
 def test_downcasting_keeps_finite_values_finite(kind: ov.Type) -> None:
     x = np.array([3e38, -np.finfo("f4").max, np.inf, -np.inf, np.nan, 65519, 1, 0], "f4")
-    (found,) = Narrow(destination_type=kind).evaluate(np, x)
+    (found,) = ConvertDown(destination_type=kind).evaluate(np, x)
     most = LARGEST[kind]
     middle = 65504 if kind == F16 else 65536
     expected = [most if kind == F16 else 3e38, -most, np.inf, -np.inf, np.nan, middle, 1, 0]

@@ -31,7 +31,7 @@ def variables(draw: st.DrawFn) -> Scenario:
     if not top.plain:
         return Scenario("random", top.net, expected, tol, "value")
     steps = [Infer(**step.inputs) if isinstance(step, Infer) else step for step in expected]
-    return Scenario("random", top.net, steps, tol, told=expected)
+    return Scenario("random", top.net, steps, tol, specified=expected)
 
 
 def read(top: Drawn, name: str) -> Value:

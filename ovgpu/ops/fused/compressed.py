@@ -144,12 +144,12 @@ class CompressedMatMul(Op):
             k.kernel("compressed.cu", f"add_parts<{k.c_type(x.dtype)}>", (-(-out.size // THREADS),), (THREADS,),
                      (parts, out, np.int32(count), np.int32(out.size)))
 
-    def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], room: Any) -> Any:
+    def _panels(self, k: Any, x: Any, out: Any, stored: Sequence[Any], buffer: Any) -> Any:
         """Record for each tile its decompression and a product of cuBLAS."""
-        room = room.view(x.dtype)
+        buffer = buffer.view(x.dtype)
         for tile in self.weights.tiles(self._axis, self.tile):
             location, shape = self.weights.location(tile)
-            part = room[: prod(shape)].reshape(shape)
+            part = buffer[: prod(shape)].reshape(shape)
             expand(k, self.weights, part.reshape(-1, shape[2]), stored, location)
             if not k.gemm(x if len(x) == 1 else x[tile.matrices], part if self._axis else part.swapaxes(1, 2),
                           out[tile.matrices, :, tile.cut]):

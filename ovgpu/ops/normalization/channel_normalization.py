@@ -326,9 +326,9 @@ class LRN(Op):
     def evaluate(self, xp: Any, x: Array, axes: Any) -> tuple[Array, ...]:
         windows, total = self.windows(x, axes), x * x
         for axis, along in windows.items() if x.size else ():
-            places, inside = along.places()
+            indices, inside = along.indices()
             inside = xp.asarray(inside.reshape(*inside.shape, *(1,) * (x.ndim - axis - 1)))
-            total = xp.where(inside, xp.take(total, xp.asarray(places), axis=axis), 0).sum(axis=axis + 1)
+            total = xp.where(inside, xp.take(total, xp.asarray(indices), axis=axis), 0).sum(axis=axis + 1)
         return (x / (self.bias + self.factor(windows) * total) ** self.beta,)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:

@@ -52,12 +52,12 @@ class Sliding:
         stop = start + np.where(last > first, (last - 1) * self.dilation + 1, first * self.dilation)
         return [slice(*ends, self.dilation) for ends in zip((start + first * self.dilation).tolist(), stop.tolist())]
 
-    def places(self) -> tuple[Array, Array]:
+    def indices(self) -> tuple[Array, Array]:
         """Return the axis positions of the elements of each window (0 if outside), and a mask of the elements inside.
         Both are [count, size]."""
-        places = np.arange(self.count)[:, None] * self.stride + np.arange(self.size) * self.dilation - self.begin
-        inside = (places >= 0) & (places < self.extent)
-        return np.where(inside, places, 0), inside
+        indices = np.arange(self.count)[:, None] * self.stride + np.arange(self.size) * self.dilation - self.begin
+        inside = (indices >= 0) & (indices < self.extent)
+        return np.where(inside, indices, 0), inside
 
     def taps(self) -> list[tuple[slice, slice]]:
         """Return for each element of a window the windows that have it inside the axis, and its positions there. An
@@ -102,11 +102,11 @@ class Adaptive:
         return [slice(i * self.extent // self.count, ceildiv((i + 1) * self.extent, self.count), 1)
                 for i in range(self.count)]
 
-    def places(self) -> tuple[Array, Array]:
+    def indices(self) -> tuple[Array, Array]:
         ends = np.array([(s.start, s.stop) for s in self.covered()]).reshape(-1, 2)
-        places = ends[:, :1] + np.arange(np.ptp(ends, axis=1).max(initial=0))
-        inside = places < ends[:, 1:]
-        return np.where(inside, places, 0), inside
+        indices = ends[:, :1] + np.arange(np.ptp(ends, axis=1).max(initial=0))
+        inside = indices < ends[:, 1:]
+        return np.where(inside, indices, 0), inside
 
     def folding(self, fold: np.ufunc, axis: int, start: Array) -> Pass:
         return partial(fold_windows, fold, axis, start, self.covered())
@@ -135,15 +135,15 @@ def fold_taps(fold: np.ufunc, axis: int, start: Array, taps: Sequence[tuple[slic
     """Reduce ``source`` into ``target`` one window element at a time, for all windows at once. The initial value is
     ``start``, unless all windows have the first element."""
     lead = (slice(None),) * axis
-    (windows, places), *rest = taps
+    (windows, indices), *rest = taps
     if windows == slice(0, target.shape[axis]):
-        np.copyto(target, source[(*lead, places)])
+        np.copyto(target, source[(*lead, indices)])
     else:
         np.copyto(target, start.reshape(-1, *(1,) * (target.ndim - axis - 1)))
         rest = list(taps)
-    for windows, places in rest:
+    for windows, indices in rest:
         into = target[(*lead, windows)]
-        fold(into, source[(*lead, places)], out=into)
+        fold(into, source[(*lead, indices)], out=into)
 
 
 def fold_blocks(passes: Sequence[Pass], x: Array, out: Array, scratch: Sequence[Array], divisor: Any) -> None:

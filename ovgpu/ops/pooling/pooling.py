@@ -56,11 +56,11 @@ class _Pool(Op):
     def folded(self, xp: Any, x: Array, windows: Sequence[Windows]) -> Array:
         """Return x reduced over every window."""
         for axis, along in enumerate(windows, start=2):
-            (places, inside), start, rest = along.places(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
+            (indices, inside), start, rest = along.indices(), self.start(along, x.dtype), (1,) * (x.ndim - axis - 1)
             start, inside = (xp.asarray(a).reshape(*shape, *rest) for a, shape in
                              ((start, (along.count, 1)), (inside, inside.shape)))
             if x.size:
-                gathered = xp.where(inside, xp.take(x, xp.asarray(places), axis=axis), start)
+                gathered = xp.where(inside, xp.take(x, xp.asarray(indices), axis=axis), start)
                 x = getattr(xp, self.fold_name)(gathered, axis=axis + 1)
             else:
                 x = xp.broadcast_to(start[:, 0], (*x.shape[:axis], along.count, *x.shape[axis + 1 :]))
@@ -152,9 +152,9 @@ class _Max(_Pool):
         best = self.folded(xp, x, windows)
         numbers, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
         for along in windows:  # both become [windows so far, elements of a window], in row-major order
-            (places, covers), (rows, columns) = along.places(), numbers.shape
-            shape = rows * len(places), columns * places.shape[1]
-            numbers = (numbers[:, None, :, None] * along.extent + places[:, None]).reshape(shape)
+            (indices, covers), (rows, columns) = along.indices(), numbers.shape
+            shape = rows * len(indices), columns * indices.shape[1]
+            numbers = (numbers[:, None, :, None] * along.extent + indices[:, None]).reshape(shape)
             inside = (inside[:, None, :, None] & covers[:, None]).reshape(shape)
         if not x.size:
             return best, xp.zeros(best.shape, np.int64)

@@ -11,10 +11,10 @@ from tests.harness.cases import api
 from tests.harness.recall import recall
 from tests.harness.tolerance import compare_all
 
-from . import inference, kept
+from . import findings, inference
 from .corpus import Subject
 
-CASES = sorted(kept.FOLDER.glob("*.xml"))
+CASES = sorted(findings.FOLDER.glob("*.xml"))
 
 
 def expected(subject: Subject, inputs: list[judge.Value]) -> list[judge.Expected]:
@@ -24,17 +24,17 @@ def expected(subject: Subject, inputs: list[judge.Value]) -> list[judge.Expected
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_kept(path: Path, device: str) -> None:
-    wanted, subject = kept.load(path)
+def test_findings(path: Path, device: str) -> None:
+    wanted, subject = findings.load(path)
     outcome = inference.answer_with(api(), subject, device)
-    if wanted not in (kept.SAME, kept.ANSWERS):
+    if wanted not in (findings.SAME, findings.ANSWERS):
         assert outcome.kind == "refused" and wanted in outcome.text, outcome
         return
     assert outcome.kind == "answered", outcome
     (found,), (call,) = outcome.outputs, subject.calls
     inputs = inference.fed(outcome.inputs, call)
     assert inputs is not None
-    if wanted == kept.SAME:
+    if wanted == findings.SAME:
         others = expected(subject, inputs)
     else:  # the devices agree
         (others,) = inference.answer_with(api(), subject, "CPU").outputs
