@@ -68,10 +68,12 @@ __device__ __forceinline__ float area_of(const float4& box, float extra) {
 // Return the intersection over union of two boxes, with `extra` added to all sides; 0 if they are disjoint or have no
 // area.
 __device__ __forceinline__ float iou(const float4& a, const float4& b, float extra) {
-  const float width = fminf(a.z, b.z) - fmaxf(a.x, b.x), height = fminf(a.w, b.w) - fmaxf(a.y, b.y);
+  // Sides of the intersection may be negative where corners are swapped, so corners are compared.
+  const bool disjoint = a.x > b.z || b.x > a.z || a.y > b.w || b.y > a.w;
   const float one = area_of(a, extra), other = area_of(b, extra);
-  if (!(width >= 0.f && height >= 0.f && one > 0.f && other > 0.f)) return 0.f;
-  const float common = __fmul_rn(width + extra, height + extra);
+  if (disjoint || !(one > 0.f && other > 0.f)) return 0.f;
+  const float width = fminf(a.z, b.z) - fmaxf(a.x, b.x) + extra, height = fminf(a.w, b.w) - fmaxf(a.y, b.y) + extra;
+  const float common = __fmul_rn(fmaxf(width, 0.f), fmaxf(height, 0.f));
   return __fdiv_rn(common, __fsub_rn(__fadd_rn(one, other), common));
 }
 

@@ -91,6 +91,7 @@ EXPLAINED: tuple[Cause, ...] = (
     # Values that are known only at run time. The plugin does not check them: it reads past the end, or stray memory.
     refused("the plugin does not check values of indices, axes, lengths and counts", "is out of range",
             r"index -?\d+ is out of range", r"is \d+, of \d+ elements", "do not ascend", "name an axis twice",
+            "step and axes have",
             "are both",
             "an axis is expected", r"one axis is expected, not", "step is 0", "is no class of", "num_segments -",
             "of the batch axis is not", r"size -?\d+ is negative", "the number of samples is", "not in ascending order",
