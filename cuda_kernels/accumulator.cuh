@@ -3,8 +3,8 @@
 
 #include "common.cuh"
 
-// Type in which elements of type T are summed: float for 16-bit floats, 64 bits for integers. Kernels saturate 8-bit
-// integer results; wider integers wrap around.
+// Type in which elements of type T are summed: float for 16-bit floats, 64-bit integers for integers. reduction.cu
+// saturates 8-bit results; all other integer results wrap around.
 template <class T>
 struct Accumulator {
   using Type = long long;

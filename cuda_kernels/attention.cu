@@ -12,7 +12,7 @@ __device__ __forceinline__ void load4(const float* from, float (&to)[4]) {
   to[0] = vector.x, to[1] = vector.y, to[2] = vector.z, to[3] = vector.w;
 }
 
-// Compute sum[i][j] += a[n][i] b[n][j] for n in [0, N), where a and b are rows in shared memory.
+// Compute sum[i][j] += a[n][i] b[n][j] for n in [0, N). The rows of a and b are PITCH apart in shared memory.
 template <int N>
 __device__ __forceinline__ void multiply(const float* a, const float* b, float (&sum)[4][4]) {
 #pragma unroll 8
@@ -42,9 +42,9 @@ __device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows
   }
 }
 
-// Attention for many queries. A block of 256 threads computes TILE rows of the output; blockIdx.x counts batches and
-// tiles of queries. A thread holds 4 x 4 scores of a tile, and 4 x 4 elements of each of the COLUMNS tiles that make up
-// the rows of the output.
+// Attention for many queries. A block of 256 threads computes TILE rows of the output; blockIdx.x enumerates batches
+// and tiles of queries. A thread holds 4 x 4 scores of a tile, and 4 x 4 elements of each of the COLUMNS tiles that
+// make up the rows of the output.
 template <class T, Mask MASK, int COLUMNS, class I, int R>
 __global__ void __launch_bounds__(256)
     attend_tiles(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -158,9 +158,9 @@ __device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lan
   }
 }
 
-// Merge partial results of one row that saw different keys. `parts` has `count` records: n unnormalised sums, then the
-// maximum and the total. Return the merged sum of column `c`; update `maximum` and `total`, which start from other keys
-// or a sink.
+// Merge the partial results of one row for different keys. `parts` has `count` records: n unnormalised sums, then the
+// maximum and the total. Return the merged sum of column `c`, and update `maximum` and `total`. Their initial values
+// are those of a sink, or -inf and 0.
 template <class A>
 __device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, int c, A& maximum, A& total) {
   A highest = maximum, sum = 0;
@@ -176,8 +176,8 @@ __device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, 
 }
 
 // Split-KV attention (flash-decoding, Dao et al. 2023) for few queries, and for any number in f64. A block computes Q
-// queries over one of at most gridDim.y ranges of the keys. LANES lanes share a key, P elements each. The last block of
-// a batch to finish merges the partial results of all ranges.
+// queries over one of at most gridDim.y ranges of the keys. LANES lanes share a key, P elements each. The block that
+// finishes last for its queries merges the partial results of all ranges.
 template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,

@@ -33,14 +33,14 @@ __device__ __forceinline__ void select_batch(const Axes<I, R, 6>& batch, I index
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 
-// Return the number that is subtracted from scores before exp: the maximum so far, or 0 while all keys of a row were
+// Return the number that is subtracted from scores before exp: the maximum so far, or 0 while all keys of a row are
 // hidden.
 template <class A>
 __device__ __forceinline__ A softmax_shift(A maximum) {
   return maximum == minus_infinity() ? A(0) : maximum;
 }
 
-// Return the score with the mask applied, whose element is at offset `at`. Hidden keys get -inf.
+// Return the score after masking. The mask's element for it is at offset `at`. Hidden keys get -inf.
 template <class T, Mask MASK, class A, class I>
 __device__ __forceinline__ A masked(A score, const void* mask, I at, I row, I key) {
   if (MASK == ADDED) return score + A(static_cast<const T*>(mask)[at]);
@@ -72,9 +72,9 @@ __device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned splits
   return *last;
 }
 
-// Merge the partial results of the splits, as in flash-decoding (Dao et al. 2023). parts [splits][Q][pitch] has a row
-// of unnormalised sums, followed at index N by the row's maximum and total. `weight` [rows][splits] is in shared
-// memory. Each thread issues LOADS loads for each of two outputs before it uses the first.
+// Merge the partial results of the splits, as in flash-decoding (Dao et al. 2023). A row of parts [splits][Q][pitch]
+// has unnormalised sums and, at indices N and N + 1, the maximum of its scores and the total of its weights. `weight`
+// [rows][splits] is in shared memory. A thread issues LOADS loads for each of two outputs before it uses the first.
 template <int Q, int N, class T, class A, class I>
 __device__ __forceinline__ void merge_splits(const A* parts, int splits, int pitch, A* weight, const T* sink,
                                              I sink_stride, T* out, I out_stride, int rows, int width) {

@@ -13,10 +13,10 @@ constexpr int STRIP = 16, BAND = 64;  // queries and keys of the mask tiles that
 enum Mark : unsigned char { OPEN, MIXED, HIDDEN, LOW };
 
 // Exported decoders hide scores with the lowest number of f16 instead of -inf. A LOW tile is treated as hidden if each
-// of its rows has a key above VISIBLE elsewhere: 16-bit scores are far smaller than the 16384 in between.
+// of its rows has a key above VISIBLE elsewhere. This assumes that scores are far smaller than the 16384 in between.
 constexpr float LOWEST = -32768.f, VISIBLE = -16384.f;
 
-// Return a mask element times log2(e), in the units of the scores. The lowest number of bf16 must not become -inf,
+// Return a mask element times log2(e), in the unit of the scores. The lowest number of bf16 must not become -inf,
 // which would hide the key.
 __device__ __forceinline__ float in_log2(__half x) { return float(x) * LOG2E; }
 __device__ __forceinline__ float in_log2(__nv_bfloat16 x) {
@@ -52,8 +52,8 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
   }
 }
 
-// Compute score += q k^T of a warp. `q` and `k` point to this lane's row for ldmatrix: of 16 x 16 elements of q, and of
-// two groups of 8 keys.
+// Compute score += q k^T of a warp. `q` and `k` point to the rows that this lane passes to ldmatrix, which loads 16 x
+// 16 elements of q, and of two groups of 8 keys.
 template <class T, int DEPTH, int TILES, int N>
 __device__ __forceinline__ void add_products(const T* q, const T* k, float (&score)[TILES][N][4]) {
 #pragma unroll
@@ -166,14 +166,14 @@ __global__ void __launch_bounds__(512) mark_tiles(const void* mask, int queries,
   }
 }
 
-// Bitmasks over 32 mask tiles of keys. For the block's queries: all keys are hidden (skipped), or all scores stay as
-// they are (open). For the warp's queries: likewise absent and plain.
+// Bitmasks over 32 mask tiles of keys. A `skipped` tile hides all its keys from all queries of the block, an `open` one
+// changes none of their scores. `absent` and `plain` are the same for the queries of the warp.
 struct Window {
   unsigned skipped, open, absent, plain;
 };
 
-// Load the window for a block of STRIPS strips, whose marks are adjacent, and a warp with OWN of them from strip
-// `begin`.
+// Load the window for a block of STRIPS strips, whose marks are adjacent, and for a warp that has OWN of these strips,
+// from strip `begin` on.
 template <int STRIPS, int OWN>
 __device__ __forceinline__ Window load_window(const unsigned char* marks, int tiles, int pitch, int first_tile,
                                               int begin) {
@@ -191,8 +191,8 @@ __device__ __forceinline__ Window load_window(const unsigned char* marks, int ti
           __ballot_sync(0xffffffffu, own == (ALL & PART)), __ballot_sync(0xffffffffu, own == 0)};
 }
 
-// Stage the mask for ROWS queries and KEYS keys, with zeros outside of the array. A mask that all queries share is one
-// row.
+// Stage the mask for ROWS queries and KEYS keys, with zeros outside of the array. A mask that all queries share (row
+// stride 0) is staged as one row.
 template <int ROWS, int KEYS, class Element, class I>
 __device__ __forceinline__ void stage_mask(const Element* from, const Strides<I>& stride, I rows, I columns,
                                            bool vectored, Element* to) {
@@ -244,9 +244,9 @@ __device__ __forceinline__ void add_mask(const Element* mask, int pitch, I row, 
   }
 }
 
-// Perform one step of online softmax (Milakov & Gimelshein 2018). Turn the scores, which times `unit` are in units of
-// log 2, into weights; update maxima and totals; rescale the sums so far. The rows are interleaved, so that independent
-// instructions follow each other.
+// Perform one step of online softmax (Milakov & Gimelshein 2018). Turn the scores, which times `unit` are base-2
+// logarithms, into weights; update maxima and totals; rescale the sums so far. The loops interleave the rows, so that
+// independent instructions follow each other.
 template <int WIDTH, int TILES, int N>
 __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES][N][4], float (&maximum)[TILES][2],
                                                float (&total)[TILES][2], float (&sum)[TILES][WIDTH / 8][4]) {
@@ -304,10 +304,10 @@ __device__ __forceinline__ void update_softmax(float unit, float (&score)[TILES]
 }
 
 // Attention for more than a few queries. A warp computes TILES x 16 rows of the output, in steps of KEYS keys;
-// blockIdx.x counts batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of 16. A
-// lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8. Keys and
-// values are double-buffered: the next ones arrive during the products. Maxima are in units of log 2. With `marks`, the
-// result of mark_tiles, hidden tiles are skipped.
+// blockIdx.x enumerates batches and blocks of queries. DEPTH and WIDTH are depth and width rounded up to multiples of
+// 16. A lane has rows lane / 4 and lane / 4 + 8 of each tile, and columns 2 (lane % 4) and the next one of every 8.
+// Keys and values are double-buffered: the next ones arrive during the products. Maxima are base-2 logarithms. With
+// `marks`, the result of mark_tiles, hidden tiles are skipped.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   select_batch(batch, head, q, k, v, mask_at, sink_at, out);
   if (scale) factor = float(*scale);
   const float scale_log2 = factor * LOG2E;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be uniform in the warp
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // the compiler sees that it is uniform in a warp
   const int lane = threadIdx.x % 32;
   const I top = first_query + warp * TILES * 16;  // first row of the warp
   const I row = top + lane / 4;

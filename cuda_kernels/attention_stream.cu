@@ -1,7 +1,7 @@
-// Attention for few queries or small batches on tensor cores: flash-decoding (Dao et al. 2023). Blocks split the keys,
-// and the warps of a block split its range. Keys and values go from global memory to registers, 16 bytes per load,
-// without shared memory: the order of a sum's terms does not matter, so a lane uses the elements it loads as mma
-// fragments.
+// Attention for few queries or small batches on tensor cores: flash-decoding (Dao et al. 2023). Blocks split the keys
+// into ranges, and the warps of a block split its range. Keys and values go from global memory to registers, 16 bytes
+// per load, without shared memory: the order of a sum's terms does not matter, so a lane uses the elements that it
+// loads as mma fragments.
 #include "attention_mma.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
@@ -16,8 +16,8 @@ __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y
   return __byte_perm(a, b, e % 2 ? 0x7632 : 0x5410);
 }
 
-// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys; blockIdx.x counts batches and blocks
-// of rows, blockIdx.y ranges. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A warp
+// A block computes ROWS rows of the output (8, 16 or 32) over one range of keys. blockIdx.x enumerates batches and
+// blocks of rows, blockIdx.y ranges. DEPTH and WIDTH are depth and width rounded up to multiples of 32 and 64. A warp
 // processes STEP keys at a time. Column c of score tile n is key c / 2 * (STEP / 4) + 2 n + c % 2 among them, so that a
 // lane's keys are neighbours. Column n of sum tile (c, e) is column 64 c + 8 n + e of the output.
 // Shared memory holds sums [WARPS][ROWS][WIDTH + 4], later a weight per row and split.

@@ -38,7 +38,8 @@ __device__ __forceinline__ Moments<A> moments_of(const T* x, unsigned first, uns
 }
 
 // Indices into the other inputs of an epilogue for one element of the result. Bits 2 n and 2 n + 1 of `kinds` tell how
-// input n broadcasts: 0 has an element per element of the result, 1 per channel of each image, 2 per channel, 3 one.
+// input n broadcasts: 0 for the shape of the result, 1 for one element per image and channel, 2 for one per channel, 3
+// for a single element.
 struct OperandIndices {
   unsigned long long element, image;
   unsigned channel, kinds;
@@ -57,9 +58,9 @@ struct Nothing {
   }
 };
 
-// Normalise x[first, end) of the row blockIdx.x, apply scale and shift per channel, and the epilogue F. A row is a
-// group of channels of one image: n elements, `area` per channel; both and `length` are multiples of V. The grid is
-// (rows, parts of `length` elements). `eps_inside`: whether eps is added to the variance, or else to its square root.
+// Normalise x[first, end) of the row blockIdx.x, then apply scale and shift per channel, and the epilogue F. A row is a
+// group of channels of one image: n elements, `area` per channel. n, `area` and `length` are multiples of V. The grid
+// is (rows, parts of `length` elements). eps is added to the variance if `eps_inside`, else to its square root.
 template <class T, int V, class F>
 __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, const T* shift, unsigned n,
                                             unsigned area, unsigned groups, unsigned first, unsigned end,
@@ -85,7 +86,7 @@ __device__ __forceinline__ void write_group(const T* x, T* out, const T* scale, 
   }
 }
 
-// Normalise rows if gridDim.y is 1; otherwise write the moments of every part to partial [rows, parts, 3].
+// Normalise rows if gridDim.y is 1; otherwise write the moments of each row's parts to partial [rows, parts, 3].
 template <class T, int V, class F = Nothing>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     group_moments(const T* x, T* out, const T* scale, const T* shift,

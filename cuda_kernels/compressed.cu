@@ -72,7 +72,7 @@ struct E4M3 : ConvertedCodes<unsigned char, E4M3> {  // bits of an f16 with anot
 // ---- scales and zero points
 
 // Location of a scale or zero point: index = row / rows * stride + column / columns, with divisions by reciprocals.
-// `shared`: the codes of one load have the same one.
+// `shared` is 1 if all codes of a load have the same one.
 struct Term {
   int stride, row_magic, row_shift, column_magic, column_shift, shared;
 };
@@ -171,8 +171,8 @@ __global__ void product(const T* __restrict__ x, T* __restrict__ out, const void
 constexpr int SLICES = 8;  // rows of the weights that a block of product_columns reads at a time
 
 // Compute parts [gridDim.z / matrices, matrices, m, n] = x [matrices, m, k] @ weights [matrices, k, n]. Each part sums
-// over some rows of the weights (split-K); x as above. A thread computes E columns of B rows; the SLICES threads of a
-// column are reduced through shared memory.
+// over some rows of the weights (split-K); x is as for `product`. A thread computes E columns of B rows; the sums of
+// the SLICES threads of a column are added through shared memory.
 template <class Codes, class Scale, class Zero, class T, class P, int E, int B>
 __global__ void __launch_bounds__(256)
     product_columns(const T* __restrict__ x, P* __restrict__ parts, const void* __restrict__ codes,
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(256)
     for (int e = 0; e < E; e++) {
       float selected = 0;
 #pragma unroll
-      for (int i = 0; i < B; i++) selected = i == b ? sum[i][e] : selected;  // no indexing: registers have no addresses
+      for (int i = 0; i < B; i++) selected = i == b ? sum[i][e] : selected;  // indexing would use local memory
       slice_sums[threadIdx.y][threadIdx.x * E + e] = selected;
     }
     __syncthreads();
@@ -236,8 +236,8 @@ __device__ __forceinline__ int source_row(const Index* index, int n, int, int ro
   return normalize_index(index[n], rows);
 }
 
-// Decompress into out [count, width]: the part of the weights that begins at (row, column), or the rows `index`, where
-// indices out of range give zeros.
+// Decompress a part of the weights into out [count, width]: the part that begins at (row, column), or the rows that
+// `index` lists. Indices out of range give zeros.
 template <class Codes, class Scale, class Zero, class T, class Index, int E>
 __global__ void expand(T* __restrict__ out, const Index* __restrict__ index, const void* __restrict__ codes,
                        const Scale* __restrict__ scale, const Zero* __restrict__ zero, const Weights<Codes> weights,

@@ -157,7 +157,7 @@ __device__ __forceinline__ Words load_streaming(const Words* from) {
   }
 }
 
-// Return eight elements of x in the order of pairs that Integers has.
+// Return eight elements of x in the order of the pairs that Integers::convert gives.
 template <int PER_WORD>
 __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
   if constexpr (PER_WORD == 4) {
@@ -172,10 +172,10 @@ __device__ __forceinline__ uint4 reorder_pairs(const uint4& x) {
 // [m, k]. Blocks have 32 x (warps along k) x (warps along n) threads.
 // TILE rows of the weights are the left operand of mma in a warp. In each step, lanes 4 g to 4 g + 3 load V words of
 // codes each from rows g and g + 8; the order of elements along k is arbitrary, but the same for x. Warps along k take
-// every `parts`-th step (split-K), and their sums are added at the end. A block takes ROWS rows of x, and stages those
-// of `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
-// AHEAD: steps whose codes are loaded at once; `rounds` is a multiple, or all steps. GROUPED: scales or zero points
-// differ along k, but not within a step.
+// every `parts`-th step (split-K), and their sums are added at the end. A block takes ROWS rows of x, and stages their
+// elements for `rounds` steps per warp in shared memory; 1 << shift threads copy a row.
+// AHEAD: steps whose codes are loaded at once; `rounds` is a multiple of it, or covers all steps. GROUPED: scales or
+// zero points differ along k, but not within a step.
 template <class Codes, class Scale, class Zero, class T, int V, int ROWS, int AHEAD, bool GROUPED>
 __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
     product_mma(const T* __restrict__ x, T* __restrict__ out, const void* __restrict__ codes,
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
                 int stacked, int rounds, int shift) {
   constexpr int PER_WORD = Codes::PER_WORD, LANE_CODES = V * PER_WORD,
                 STEP = 4 * LANE_CODES, PIECES = LANE_CODES / PIECE;
-  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right operands
+  constexpr int N = (ROWS + PIECE - 1) / PIECE;  // right operands of mma
   constexpr int CHAINS = N == 1 && !(GROUPED && PIECES < 4) ? 2 : 1;  // independent chains of mma
   constexpr int PIECE_PITCH = ROWS * 4 + (ROWS == 1 ? 0 : PIECES == 4 ? 2 : 4);  // padded against bank conflicts
   constexpr int BATCH = ROWS == 1 ? 1 : ROWS <= PIECE ? 2 : 8;             // rows of x that a thread copies at once
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(ROWS <= PIECE ? 512 : 256, 2)
   Words words[AHEAD][2];
   Scale scales[AHEAD][2];
   Zero zeros[AHEAD][2];
-  int column = part * STEP;  // of the next step to be loaded
+  int column = part * STEP;  // first one of the next step to be loaded
   const auto fetch = [&]() {
 #pragma unroll
     for (int slot = 0; slot < AHEAD; slot++) {

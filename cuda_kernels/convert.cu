@@ -1,4 +1,4 @@
-// Convert from and to 8-bit floats and types below 8 bits, which have no casts, by tables that the host computes.
+// Conversions from and to 8-bit floats and types below 8 bits, which have no casts: by tables that the host computes.
 #include "strided.cuh"
 
 // Value of each byte. T only determines the size of elements.
@@ -66,7 +66,7 @@ __global__ void decode(const unsigned char* __restrict__ x, T* __restrict__ y, c
   FOR_EACH_ELEMENT(table.values[x[offset(axes, at, 0)]])
 }
 
-// Convert elements that cast to f32 to 8-bit floats.
+// Convert elements to 8-bit floats, by way of f32.
 template <typename T, typename I, int R>
 __global__ void encode(const T* __restrict__ x, unsigned char* __restrict__ y, const Steps steps,
                        const Axes<I, R, 2> axes, I size) {

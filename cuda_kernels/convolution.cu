@@ -33,7 +33,7 @@ __device__ __forceinline__ bool inside(const I (&at)[3], const I (&size)[3]) {
   return 0 <= at[0] && at[0] < size[0] && 0 <= at[1] && at[1] < size[1] && 0 <= at[2] && at[2] < size[2];
 }
 
-// Element of the filter: the coordinates and the offset in x that it adds to those of a pixel's first element.
+// Element of the filter: coordinates and offset of the element of x that it reads, relative to those of the first tap.
 template <class I>
 struct Tap {
   I at[3], offset;
@@ -50,7 +50,7 @@ __device__ __forceinline__ Tap<I> tap(const Window<I>& w, I index) {
   return filter_tap;
 }
 
-// Maximum number of epilogue operands, which broadcast to y; strides as in Window.
+// Maximum number of epilogue operands, which broadcast to y. Their strides have the order of Window's.
 constexpr int OPERANDS = 4;
 
 template <class I>
@@ -101,8 +101,8 @@ constexpr int THREAD_ROWS = 4, THREAD_COLUMNS = 8;                  // sums of e
 
 // Convolution as implicit GEMM: the right matrix, the columns of im2col, is read from x when it is needed. blockIdx:
 // tile of pixels of all images; tile of output channels; part of the sum (split-K) and group. `parts`, if not null,
-// receives partial sums [splits, batch, channels, pixels]. The blocks of a tile then run at the same time and meet at a
-// barrier, after which each adds up some of the elements. W: type of the weights.
+// receives partial sums [splits, batch, channels, pixels]. The launch is then cooperative: the blocks of a tile meet at
+// a barrier, after which each adds up some of the elements. W: type of the weights.
 template <class T, class I, class F, class W = T>
 __global__ void __launch_bounds__(THREADS, sizeof(typename Sum<T>::Type) + sizeof(I) == 8 ? 3 : 1)
     convolve_tiles(const T* __restrict__ x, const W* __restrict__ kernel, T* __restrict__ y,
@@ -209,7 +209,7 @@ struct Element {
 };
 
 // Return the input coordinate along an axis that a tap reads for output coordinate `at`; with TRANSPOSED, the one that
-// contributes to it; -1 if there is none.
+// contributes to it; negative if there is none.
 template <bool TRANSPOSED, class I>
 __device__ __forceinline__ I source_coordinate(const Window<I>& w, int axis, I at, I tap) {
   I i = TRANSPOSED ? at + w.begin[axis] - tap * w.dilation[axis]

@@ -27,16 +27,16 @@ __global__ void copy_strided(const T* __restrict__ x, T* __restrict__ y, const A
   set_items(y, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
-// Like `copy_strided`, but write to y from row `*start` on; rows are `step` elements apart. Appends to KV caches.
+// Append to a KV cache: like `copy_strided`, but write to y from row `*start` on. Rows are `step` elements apart.
 template <typename T, typename I, int R>
 __global__ void write_rows(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I size,
                            const long long* __restrict__ start, long long step) {
   set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
 }
 
-// Transpose x [columns, rows], whose rows have a unit stride, to y [rows, columns], whose columns do, for every element
-// of the axes. A block of 32 x 8 threads moves a tile through shared memory. The tile's pitch is an odd number of
-// words, which avoids bank conflicts.
+// Transpose x [columns, rows] to y [rows, columns] for every element of the axes. The last axis of either has a unit
+// stride. A block of 32 x 8 threads moves a tile through shared memory. The tile's pitch is an odd number of words,
+// which avoids bank conflicts.
 template <typename T, typename I, int R>
 __global__ void copy_transposed(const T* __restrict__ x, T* __restrict__ y, const Axes<I, R, 2> axes, I rows, I columns,
                                 I source_stride, I target_stride) {

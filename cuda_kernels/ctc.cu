@@ -54,7 +54,7 @@ __device__ __forceinline__ int clamp_length(Length length, int steps) {
 
 // Write the classes of one sequence per block without blanks and, with `merges`, without repetitions, then -1; and
 // their number, unless `count` is null. `bounds` are lengths, or with `masked`, masks that end a sequence at their
-// first 0. `step_pitch` and `pitch` are the strides of `best` and the masks between steps and sequences.
+// first 0. `step_pitch` and `pitch` are the strides of `best` and of the masks between steps and between sequences.
 template <class Bound, class Y, class Count>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     collapse(const int* __restrict__ best, const Bound* __restrict__ bounds, Y* __restrict__ y,

@@ -1,4 +1,4 @@
-// Cumulative sums along one axis. Strides of either sign give either direction.
+// Cumulative sums along one axis, from its end if strides are negative.
 #include "axes.cuh"
 
 // Return the sum of `value` over the threads of a row before this one (exclusive scan by warp shuffles); `total`

@@ -78,8 +78,8 @@ __device__ __forceinline__ float iou(const float4& a, const float4& b, float ext
 }
 
 // Greedy non-maximum suppression with one block per group of `size` boxes. `order` has the indices of the group's best
-// `candidates` by descending score. The best box that remains is selected if its score is above `minimum`, and
-// suppresses the boxes that overlap it, at most `limit` times. Write the ranks of the selected boxes in the order.
+// `candidates` by descending score. Up to `limit` times, the best box that remains is selected if its score is above
+// `minimum`, and suppresses the boxes that overlap it. Write the ranks of the selected boxes in `order`.
 __global__ void __launch_bounds__(THREADS)
     suppress(const float4* __restrict__ boxes, const float* __restrict__ box_scores, const int* __restrict__ order,
              int* selected_ranks, int* counts, int size, int candidates, int limit, float minimum, float threshold,
@@ -122,8 +122,9 @@ __device__ __forceinline__ int count_better(const int* selected_ranks, const flo
   return low;
 }
 
-// Write the selected boxes of all groups, one group after the other; or only the best ones if there are too few rows;
-// then zeros. One thread per rank in a group, and per row of the output. Labels, unless null, count from 1.
+// Write the selected boxes of all groups, one group after the other; if there are too few rows, only the best ones, by
+// descending score. Further rows are zeros. One thread per rank in a group, and per row of the output. Labels, unless
+// null, count from 1.
 template <class T>
 __global__ void write_best(const float4* __restrict__ boxes, const float* __restrict__ box_scores,
                            const int* __restrict__ order, const int* __restrict__ selected_ranks,

@@ -33,8 +33,8 @@ __device__ __forceinline__ void store(const T (&from)[V], int n, T* to) {
   }
 }
 
-// Return an integer raised to an integer power. Overflow wraps around; negative powers are truncated to 0, except of 1
-// and -1.
+// Return an integer raised to an integer power. Overflow wraps around. A negative exponent gives 0 unless the base is 1
+// or -1.
 template <typename T>
 __device__ __forceinline__ T integer_power(T base, T exponent) {
   if (exponent < T(0)) return base == T(1) ? base : base == T(-1) ? (exponent % T(2) == T(0) ? T(1) : base) : T(0);
@@ -46,8 +46,8 @@ __device__ __forceinline__ T integer_power(T base, T exponent) {
   return static_cast<T>(power);
 }
 
-// Return x, rounded to f16 first, as the nearest f8 number: one with `bits` fraction bits and an exponent of at least
-// `least`, halfway cases to even. Results saturate at `largest`.
+// Round x to f16, then to the nearest f8 number, halfway cases to even. An f8 number has `bits` fraction bits and an
+// exponent of at least `least`. Results saturate at `largest`.
 __device__ __forceinline__ float nearest_f8(float x, float largest, int bits, int least) {
   const float half = static_cast<float>(__half(x));
   if (half > largest || half < -largest) return half < 0 ? -largest : largest;

@@ -6,7 +6,7 @@ enum Bags { PACKED, OFFSETS, SEGMENTS };
 
 // Sum the rows of table [rows, width] that a bag selects, times weights if not null, or average them. `bounds` are the
 // offsets or bag numbers; `count` is the number of indices (PACKED: per bag). Indices out of range are skipped. A bag
-// without indices gets row `default_row`, or zeros if that is negative. Threads as in segments.cuh.
+// without indices gets row `default_row`, or zeros if that is negative. Threads share the work as in segments.cuh.
 template <class T, class Index, int V>
 __global__ void __launch_bounds__(THREADS, 4)
     embedding_bag(const T* __restrict__ table, const Index* __restrict__ indices, const Index* __restrict__ bounds,

@@ -1,5 +1,5 @@
-// Gather, GatherElements, GatherND: elements or rows of a tensor by index. T only determines the size of elements, or
-// of several neighbouring ones. GatherTree: token sequences of beams from their parents.
+// Gather, GatherElements, GatherND: elements or rows of a tensor by index. T only determines the size of an element,
+// or of a group of neighbouring ones. GatherTree: token sequences of beams from their parents.
 #include "items.cuh"
 
 // Gather along one axis of x, whose extent and stride are `extent` and `axis_stride`. The axes are those of y;
@@ -40,8 +40,8 @@ struct TreeStrides {
   long long ids[3], parents[3];
 };
 
-// Follow each beam from its last step back to its first, then write end_token after its first end. One thread per beam;
-// y is dense.
+// Follow each beam from its last step back to its first, then write end_token to all steps after the first end_token.
+// One thread per beam; y is dense.
 template <typename T>
 __global__ void gather_tree(const T* __restrict__ ids, const T* __restrict__ parents, const T* __restrict__ lengths,
                             const T* end, T* y, const TreeStrides stride, long long lengths_stride, long long steps,

@@ -3,11 +3,11 @@
 
 enum Padding { ZEROS, BORDER, REFLECTION };
 
-// Return a b - 1 with two roundings, without a fused multiply-add: the nearest element depends on it.
+// Return a b - 1 with two roundings, without a fused multiply-add: the choice of the nearest element depends on them.
 __device__ __forceinline__ float multiply_minus_one(float a, float b) { return __fadd_rn(__fmul_rn(a, b), -1.0f); }
 __device__ __forceinline__ double multiply_minus_one(double a, double b) { return __dadd_rn(__dmul_rn(a, b), -1.0); }
 
-// Return the coordinate along an axis for a grid value. [-1, 1] covers the elements or, with `align`, their centres.
+// Return the coordinate along an axis for a grid value. [-1, 1] spans the elements or, with `align`, their centres.
 template <typename Number>
 __device__ __forceinline__ Number coordinate(Number at, int extent, bool align) {
   const Number size = static_cast<Number>(extent);
@@ -19,7 +19,7 @@ __device__ __forceinline__ int clamp_coordinate(Number at) {
   return static_cast<int>(fmin(fmax(at, Number(-1073741824)), Number(1073741824)));
 }
 
-// Return the index of the element that stands for index `i`, which may be outside of the axis; -1 for zeros.
+// Return the index of the element that stands for index `i`, which may be outside of the axis; negative for zeros.
 __device__ __forceinline__ int padded_index(int i, int extent, int padding, bool align) {
   if (padding == BORDER) return i < 0 ? 0 : i < extent ? i : extent - 1;
   if (padding == REFLECTION) {

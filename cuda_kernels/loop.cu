@@ -2,11 +2,11 @@
 // the body's inputs and outputs, at fixed addresses, and the tensors that the loop slices and concatenates.
 #include "common.cuh"
 
-constexpr int PARTS = 16;  // per launch
+constexpr int PARTS = 16;  // maximum per launch
 
 struct Iteration {
   long long number, trips;
-  int number32;      // the number for bodies that read it in 32 bits
+  int number32;      // the same, for bodies that read it as i32
   unsigned arrived;  // blocks that have read the number
 };
 

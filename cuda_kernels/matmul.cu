@@ -3,7 +3,7 @@
 #include "tile.cuh"
 
 // Compute out [m, n] = a [m, k] @ b [k, n] for each batch. A block computes a tile of TILE x TILE elements; blockIdx.x
-// counts batches and tiles.
+// enumerates batches and tiles.
 template <class T, class I, int R>
 __global__ void __launch_bounds__(TILE* TILE)
     matmul(const T* a, const T* b, T* out, Axes<I, R, 3> batch, Matrix<I> sa, Matrix<I> sb, Matrix<I> so, I m, I n,

@@ -30,9 +30,9 @@ __device__ __forceinline__ float iou(const Box& a, const Box& b) {
   return __fdiv_rn(common, __fsub_rn(__fadd_rn(a.area, b.area), common));
 }
 
-// Greedy non-maximum suppression with one block per class. Candidates are the boxes whose scores are above `min_score`.
-// The best one, the first among equals, is selected and suppresses the boxes that overlap it, at most `limit` times.
-// `candidate_scores` and `numbers`, the candidates' box indices, have `count` elements per class.
+// Greedy non-maximum suppression with one block per class of a batch. Candidates are the boxes with scores above
+// `min_score`. Up to `limit` times, the best one, the first among equals, is selected and suppresses those that
+// overlap. `candidate_scores` and `numbers`, the candidates' box indices, have `count` elements per class.
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     nms_select(const T* __restrict__ boxes, const T* __restrict__ scores, float* candidate_scores, int* numbers,

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS)
   using A = typename Accumulator<T>::Type;
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, size = row < rows ? n : 0;
   const Offsets start = offsets_of(outer, row);
-  const A inverse_n = A(1) / A(n);  // first, while few registers are in use: a division may be a call
+  const A inverse_n = A(1) / A(n);  // here, while few registers are in use: a division may be a call
   A value[N][V];
   A sum = 0;
 #pragma unroll

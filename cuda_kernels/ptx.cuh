@@ -1,4 +1,4 @@
-// Wrappers of PTX instructions. They need compute capability 8.0 unless a comment says otherwise.
+// Wrappers of PTX instructions. mma and cp.async need compute capability 8.0, ldmatrix needs 7.5.
 // tests/emulator/cuda_emu_ptx.h implements the same functions on the host.
 #pragma once
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ float exp2_approximate(float x) {
 
 // Perform an atomicInc with acquire-release semantics; one thread of each block calls it. Everything that a block wrote
 // before a barrier and its call is visible to each block that reads the incremented value, after a barrier of its own.
-// This is cheaper than a memory fence in every thread. It works on every architecture.
+// This is cheaper than a memory fence in every thread.
 __device__ __forceinline__ unsigned increment_acquire_release(unsigned* address, unsigned limit) {
   unsigned before;
 #if __CUDA_ARCH__ >= 700
@@ -51,9 +51,9 @@ __device__ __forceinline__ void load_transposed(const void* row, unsigned (&to)[
 }
 
 // Compute sum += a b in a warp on tensor cores (mma.m16n8k16): a is 16 x 16, b 16 x 8, sum 16 x 8 in f32. Let row =
-// lane / 4 and column = 2 (lane % 4). A register holds two neighbouring elements. a: (row, column), (row + 8, column),
-// (row, column + 8) and (row + 8, column + 8). b0, b1: those of column `row` from rows `column` and `column + 8`. sum:
-// those from (row, column) and from (row + 8, column).
+// lane / 4 and column = 2 (lane % 4). A register holds two neighbouring elements. a[0] to a[3] begin at (row, column),
+// (row + 8, column), (row, column + 8) and (row + 8, column + 8). b0 and b1 are from column `row` of b and begin at
+// rows `column` and `column + 8`. The pairs of sum begin at (row, column) and (row + 8, column).
 template <class T>
 __device__ void multiply_add(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sum)[4]);
 #define OVGPU_MULTIPLY_ADD(T, name)                                                                          \

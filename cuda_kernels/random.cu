@@ -3,7 +3,7 @@
 
 typedef unsigned long long u64;
 
-// Mantissa bits of T, and the type that is computed in.
+// Number of mantissa bits of T, and the type that its numbers are computed in.
 template <typename T>
 struct Real {
   static constexpr int DIGITS = 23;
@@ -33,7 +33,7 @@ __device__ __forceinline__ double scale_to_range(double part, double range, doub
   return __dadd_rn(__dmul_rn(part, range), low);
 }
 
-// Return the number in [low, high) for a random word. Philox uses one bit less than the Mersenne twister.
+// Return the number in [low, high) for a random word. Philox uses one bit fewer than the Mersenne twister.
 template <bool PHILOX, typename T>
 __device__ __forceinline__ T to_range(u64 word, T low, T high) {
   typedef typename Real<T>::Wide Wide;

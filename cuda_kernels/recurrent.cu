@@ -16,7 +16,7 @@ struct Strides {
   long long h, h_direction, c, c_direction, h_out, h_out_direction, c_out, c_out_direction;
 };
 
-// A launch computes rounds `first` to `last`. Bit d of `reverse`: direction d runs backwards. `w_row` and `r_row` are
+// A launch computes rounds [first, last). Bit d of `reverse`: direction d runs backwards. `w_row` and `r_row` are
 // the row strides of w and r in elements.
 struct Sizes {
   int batch, steps, input, hidden, w_row, r_row, reverse, first, last;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void load(const V* from, A (&to)[W]) {
   }
 }
 
-// Add this lane's part of the products of every v [n] with rows FROM to TO of a unit in m, whose stride is
-// `row_stride`.
+// Add this lane's part of the products of every v [n] with rows [FROM, TO) of a unit in m, whose rows are `row_stride`
+// apart.
 template <int FROM, int TO, bool BYPASS_L1, class V, class T, class A, int B, int G>
 __device__ __forceinline__ void accumulate(const V* const (&v)[B], const T* m, const long long (&row)[G],
                                            int row_stride, int n, A (&sum)[B][G]) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void accumulate(const V* const (&v)[B], const T* m, c
 // Like accumulate above, for one v and with the unit's rows in registers.
 template <int FROM, int TO, bool BYPASS_L1, class V, class A, int G, int K>
 __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n, A (&sum)[G]) {
-  constexpr int M = K < 16 ? K : 16;  // at a time
+  constexpr int M = K < 16 ? K : 16;  // elements at a time
 #pragma unroll
   for (int part = 0; part < K; part += M) {
     A x[M];
@@ -142,7 +142,7 @@ __device__ __forceinline__ void accumulate(const V* v, const A (&m)[G][K], int n
 // Compute the steps of x [batch, steps, input] with w, r and b; or, if w is null, of projections x
 // [batch, steps, gates * hidden] without bias, whose type X is the accumulator type. b may be null, and so may the
 // attention [batch, steps] of a GRU, whose z is multiplied by 1 - attention. blockIdx.y is the direction; blockIdx.z
-// starts the sequences, B of which share loaded weights. Without lengths, all sequences have all steps. With K > 0 and
+// selects sequences, B of which share loaded weights. Without lengths, all sequences have all steps. With K > 0 and
 // without w, K registers per lane and gate hold a unit's rows of R (persistent RNN).
 // A cooperative launch, which has `arrived` (zero before and after), computes all rounds with grid barriers between
 // them; any other launch computes one round. `state` [2, directions, batch, hidden] is h before and after a step.
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(256, resident(K, B))
           }
         }
       }
-      // Lane j finishes sequence j.
+      // Lane j computes the new state of sequence j.
       const int n = n0 + threadIdx.x;
       if (threadIdx.x >= B || n >= batch) continue;
       A to[G], x_sums[G];

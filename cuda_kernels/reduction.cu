@@ -79,7 +79,7 @@ struct L2 {
   }
 };
 
-// Limits of an accumulator, the initial values of Min and Max; and their results over no elements of type T.
+// Limits of an accumulator, the initial values of Min and Max; and the results of these over no elements of type T.
 template <class T>
 struct Limits {  // signed integers
   static constexpr long long SIGN_BIT = sizeof(T) * 8 - 1;

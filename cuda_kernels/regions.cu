@@ -1,7 +1,7 @@
 // RegionYolo: probabilities of boxes and classes.
 #include "common.cuh"
 
-// One thread for each of `count` positions of a region. A region has `entries` channels: coordinates, objectness,
+// One thread per position, region and image, `count` in all. A region has `entries` channels: coordinates, objectness,
 // classes. The first two coordinates, the objectness and the classes go through the logistic function; with `softmax`,
 // the classes go through softmax instead. Other coordinates are copied. x_channels and y_channels: channels per image
 // of x and y.

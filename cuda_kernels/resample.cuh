@@ -13,8 +13,8 @@ struct Real<double> {
   using Type = double;
 };
 
-// Conversion of a sum to an element. Integers are rounded, halfway cases to even, and saturate at the largest values
-// that the accumulator type represents.
+// Conversion of a sum to an element. Integers are rounded, halfway cases to even, and saturate at their type's limits,
+// or at the nearest f32 within them.
 template <typename U>
 struct Element {
   template <typename Sum>

@@ -15,7 +15,7 @@ __global__ void reverse_sequence(const T* __restrict__ x, const Length* __restri
   });
 }
 
-// Shift along each axis, towards larger indices; less than its extent.
+// Shift along each axis, towards larger indices and less than the extent.
 template <typename I, int R>
 struct Shifts {
   I by[R];

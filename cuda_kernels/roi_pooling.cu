@@ -101,7 +101,8 @@ __global__ void roi_pooling(const T* __restrict__ maps, const T* __restrict__ re
   out[i] = T(result);
 }
 
-// A region: its first point, bin sizes, and, if rotated, its centre and angle; the first point is then relative to it.
+// A region: its first point and bin sizes. A rotated region also has a centre, to which the first point is relative,
+// and an angle.
 template <class A>
 struct Frame {
   A y, x, size_y, size_x, center_y, center_x, cos, sin;

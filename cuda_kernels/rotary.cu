@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_pairs(const T (&a)[V], const T (&b)[V], T*
   }
 }
 
-// Load cos or sin for V pairs: an element for each element of a pair (`per_element`), or one for both.
+// Load cos or sin for V pairs: one for each element of a pair if `per_element`, else one for both.
 template <Pairing P, int V, typename T, typename I>
 __device__ __forceinline__ void load_factors(const T* row, I i, I half, I step, I per_element, T (&a)[V], T (&b)[V]) {
   if (per_element) {

@@ -14,7 +14,7 @@ __device__ __forceinline__ T combine(T a, T b) {
   return a + b;
 }
 
-// Integers are rounded down.
+// Return total / count; integers are rounded down.
 template <typename T>
 __device__ __forceinline__ T mean(T total, int count) {
   if (static_cast<T>(0.5) != static_cast<T>(0)) return static_cast<T>(static_cast<double>(total) / count);
@@ -86,8 +86,8 @@ __global__ void scatter_elements(T* out, const Index* __restrict__ index, const 
   }
 }
 
-// Extents of the axes that a tuple of indices is for. number_tuples writes the flat index of each tuple, or the number
-// of slices if an index is out of range.
+// Extents of the axes that a tuple of indices selects from. number_tuples writes the flat index of each tuple, or the
+// number of slices if an index is out of range.
 struct Extents {
   long long of[8];
 };

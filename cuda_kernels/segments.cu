@@ -10,7 +10,7 @@ struct MaximumOrNaN {
 };
 
 // Reduce x [rows, width] to y [segments, width]. `ids` are the ascending segment numbers of the rows; `initial` is not
-// above any element; an empty segment gets `empty`. Threads as in segments.cuh.
+// above any element; an empty segment gets `empty`. Threads share the work as in segments.cuh.
 template <class T, class Index, int V>
 __global__ void __launch_bounds__(THREADS, V < 16 ? 4 : 3)
     segment_max(const T* __restrict__ x, const Index* __restrict__ ids, T* __restrict__ y, long long rows,

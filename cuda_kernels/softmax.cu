@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(OVGPU_THREADS) softmax_rows(const T* x, T* out
 
 // Softmax of columns of n elements that are `stride` apart, blockDim.x of them per block (see fold_column). The first
 // pass computes maximum and sum together, as online softmax (Milakov & Gimelshein 2018); the second one writes the
-// result. Contiguous columns (stride 1) are read efficiently if a block has only one.
+// result. Contiguous columns (stride 1) are read efficiently if a block has only one column.
 template <class T, bool LOG>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     softmax_columns(const T* x, T* out, unsigned columns, unsigned n, unsigned stride) {

@@ -26,9 +26,9 @@ __global__ void frame(const T* __restrict__ x, const T* __restrict__ window,
   y[row * framing.size + position] = static_cast<A>(x[at]) * weight<T, A>(window, framing, position);
 }
 
-// Write signals y [signals, length] from frames x [signals, frames, size] by overlap-add: sums of the windowed frames,
-// divided by sums of the squared window. A signal begins `margin` after its first frame; it is zero where no window
-// reaches. A signal has `blocks` blocks.
+// Write signals y [signals, length] from frames x [signals, frames, size] by overlap-add: sums of the windowed frames
+// times `scale`, divided by sums of the squared window. A signal begins `margin` after its first frame; it is zero
+// where no window reaches. A signal has `blocks` blocks.
 template <typename T>
 __global__ void overlap_add(const typename Accumulator<T>::Type* __restrict__ x, const T* __restrict__ window,
                             T* __restrict__ y, const Framing framing, long long length, long long margin,

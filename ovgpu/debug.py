@@ -9,8 +9,8 @@
     OVGPU_NVTX=1            marks an NVTX range per step, named after the layer, for Nsight Systems and other NVIDIA
                             tools; models compiled with ``enable_profiling`` always mark them
 
-Output goes to stderr. A setting makes the steps run one by one instead of as a CUDA graph (OVGPU_DEBUG from level 2
-on). With all settings off, an inference pays for three attribute look-ups.
+Output goes to stderr. With any of these settings (from level 2 on with OVGPU_DEBUG), steps run one by one instead of as
+a CUDA graph. With all of them off, an inference only looks up three attributes.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class _Watch:
         step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 
     def _array(self, i: int) -> Array:
-        """Return a value's array. A view that no step reads has none yet, and is made here."""
+        """Return a value's array. Make it if the value is a view that no step reads."""
         executor = self.executor
         if executor.arrays[i] is not None:
             return executor.arrays[i]
@@ -236,7 +236,7 @@ class _Watch:
         return executor.backend.view(root, offset * size, shape, byte_strides)
 
     def _bytes(self, number: int, position: int, step: Step) -> int:
-        """Return the bytes that a step moves by the plan, which is made once per segment and after each eager step."""
+        """Return the bytes that a step moves, from a plan that is made once per segment and after each eager step."""
         if number not in self.moved or step.kind == "eager":
             self.moved[number] = [row.bytes_moved for row in plan_of(self.executor).steps
                                   if row.segment == number and row.kind not in ("view", "host")]

@@ -194,7 +194,7 @@ class Table:
         return self.polynomial([((atom,), 1)])
 
     def floordiv(self, a: Int, b: Int) -> Int:
-        """Return ``a // b``. Raises OpError if ``b`` is the constant 0."""
+        """Return ``a // b``. Raise OpError if ``b`` is the constant 0."""
         if isinstance(b, int) and b == 0:
             raise OpError("division by zero in shape arithmetic")
         divisor = list(_terms(b))
@@ -312,7 +312,7 @@ def _scaled(extent: int, bits: int) -> int:
 
 
 def cache_capacity(needed: int, current: int, row_elements: int) -> int:
-    """Return a capacity in elements: ``current`` if ``needed`` fits, else the next power-of-two number of rows."""
+    """Return a KV cache's capacity in elements: ``current`` if ``needed`` fits, else the next power of two of rows."""
     return current if needed <= current else (
         row_elements * (1 << (-(-max(needed, MIN_CAPACITY_ELEMENTS) // row_elements) - 1).bit_length()))
 
@@ -372,7 +372,7 @@ class ExpressionCodegen:
 # ---- arithmetic on Ints that has no Python operator
 
 def bounds(value: Int) -> tuple[int, Bound]:
-    """Return the smallest and the largest value that an Int may have; None if it has no upper bound."""
+    """Return the smallest and the largest value that an Int may have; the latter is None if it is unbounded."""
     return value.range if isinstance(value, Sym) else (value, value)
 
 
@@ -401,7 +401,7 @@ def apply(op: str, *args: Int) -> Int:
 
 
 def scaled(extent: Int, scale: float) -> Int:
-    """Return ``floor(extent * (scale + 1e-6))`` in f32, as OpenVINO computes it. OpError if scale is not finite."""
+    """Return ``floor(extent * (scale + 1e-6))`` in f32, as OpenVINO does. Raise OpError if scale is not finite."""
     if not np.isfinite(np.float32(scale)):
         raise OpError(f"scale {scale} is not finite")
     bits = int(np.float32(scale).view(np.uint32))
@@ -413,7 +413,7 @@ def scaled(extent: Int, scale: float) -> Int:
 
 def minimum(a: Int, b: Int) -> Int:
     """Return the smaller of two Ints."""
-    least, most = bounds(a - b)  # the sign of the difference decides where it is known, as for P and P + S
+    least, most = bounds(a - b)  # its sign may be known, as for P and P + S
     if most is not None and most <= 0:
         return a
     if least >= 0:
@@ -452,7 +452,7 @@ def product(values: Iterable[Int]) -> Int:
 
 
 def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") -> Int:
-    """Return the extent of two dims that must be equal. OpError if they differ; checked at run time if unknown."""
+    """Return the extent of two equal dims. Raise OpError if they differ, at run time if they are unknown until then."""
     if a is b:
         return a
     if _static(a, b):
@@ -467,7 +467,7 @@ def same(a: Int, b: Int, message: str = "dimensions {0} and {1} must be equal") 
 
 
 def broadcast(a: Int, b: Int, message: str = "dimensions {0} and {1} do not broadcast") -> Int:
-    """Return the NumPy broadcast of two dims. OpError if they do not broadcast; checked at run time if unknown."""
+    """Return the NumPy broadcast of two dims. Raise OpError if there is none, at run time if they are unknown now."""
     if a is b:
         return a
     if _static(a, b):
@@ -506,7 +506,7 @@ def _operands(value: Sym) -> set[Int]:
 
 
 def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broadcast") -> tuple[Int, ...]:
-    """Return the NumPy broadcast of several shapes of known rank. OpError if they do not broadcast."""
+    """Return the NumPy broadcast of several shapes of known rank. Raise OpError if they do not broadcast."""
     rank = max((len(s) for s in shapes), default=0)
     result: list[Int] = [1] * rank
     for shape in shapes:
@@ -516,7 +516,7 @@ def broadcast_shapes(*shapes: Sequence[Int], message: str = "shapes do not broad
 
 
 def onto(a: Int, b: Int, message: str = "dimension {0} cannot be broadcast to {1}") -> Int:
-    """Return ``b`` after checking, now or at run time, that ``a`` is 1 or equal to it. OpError if it is neither."""
+    """Return ``b``. Raise OpError, now or at run time, if ``a`` is neither 1 nor equal to ``b``."""
     if a is b or (not isinstance(a, Sym) and a == 1):
         return b
     if _static(a, b):

@@ -196,7 +196,7 @@ class Tensor:
 
     @property
     def strides(self) -> Strides:
-        """The distance in bytes from one element to the next along each axis. RuntimeError for packed types."""
+        """The distance in bytes from one element to the next along each axis. Raises RuntimeError for packed types."""
         if self._element_type.packed:
             raise Error(
                 f"the packed element type {self._element_type.type_name} has no strides in bytes"
@@ -253,7 +253,7 @@ class Tensor:
     def data(self) -> Array:
         """The memory as openvino.Tensor shows it: bf16 as float16 bits, f8 as uint8, packed types as flat bytes.
 
-        Strings are copied into an array of `bytes`, with a warning that `str_data` and `bytes_data` do not give.
+        Strings are copied into an array of `bytes` with a warning. Use `str_data` or `bytes_data` instead.
         """
         if self._element_type is Type.string:
             warnings.warn(
@@ -326,7 +326,7 @@ class Tensor:
         return values.copy() if copy else values
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Return the memory as a DLPack capsule. BufferError for types that DLPack or NumPy does not know."""
+        """Return the memory as a DLPack capsule. Raise BufferError for types that DLPack or NumPy does not know."""
         if self._element_type.packed:
             raise BufferError(f"DLPack has no packed {self._element_type.type_name}")
         return self._array.__dlpack__(**options)

@@ -32,12 +32,12 @@ _numbers = count()
 
 
 def empty(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.empty(shape, kind)`. MemoryError if the host does not have enough memory."""
+    """Return `numpy.empty(shape, kind)`. Raise MemoryError if the host does not have enough memory."""
     return _allocate(np.empty, shape, kind)
 
 
 def zeros(shape: Sequence[int], kind: Any) -> Array:
-    """Return `numpy.zeros(shape, kind)`. MemoryError if the host does not have enough memory."""
+    """Return `numpy.zeros(shape, kind)`. Raise MemoryError if the host does not have enough memory."""
     return _allocate(np.zeros, shape, kind)
 
 
@@ -67,7 +67,7 @@ def require(nbytes: int) -> None:
 def free_bytes() -> int | None:
     """Return the free bytes of the machine, including swap, or of its control groups if these have less.
 
-    None if neither is known. Error if OVGPU_HOST_MEMORY is not a number.
+    Return None if neither is known. Raise Error if OVGPU_HOST_MEMORY is not a number.
     """
     declared = os.environ.get("OVGPU_HOST_MEMORY", "")
     if declared:

@@ -49,7 +49,7 @@ class AsyncInferQueue:
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Start an inference with the next idle request; see `InferRequest.infer` for the inputs.
 
-        Wait until a request is idle. RuntimeError in a callback if no request can ever become idle.
+        Wait until a request is idle. In a callback, raise RuntimeError if no request can ever become idle.
         """
         self._check_process()
         number, started, runner = -1, 0, Claim()
@@ -123,8 +123,8 @@ class AsyncInferQueue:
             self._reset()
 
     def _await_idle(self) -> None:
-        """Wait for an idle request, with the lock held. RuntimeError for the last of all callbacks that wait for each
-        other, which would be a deadlock."""
+        """Wait for an idle request, with the lock held. In a callback, raise RuntimeError if the callbacks of all other
+        requests wait too, which would be a deadlock."""
         if self._idle:
             return
         in_callback = threading.get_ident() in self._callback_threads

@@ -38,11 +38,11 @@ class CompiledModel:
         return list(self._compilation.outputs)
 
     def input(self, key: Any = None) -> ConstOutput:
-        """Return the input with this number or tensor name, by default the only one. RuntimeError if there is none."""
+        """Return the input with this number or tensor name, or the only one. Raise RuntimeError if there is none."""
         return self._compilation.inputs.port(key)
 
     def output(self, key: Any = None) -> ConstOutput:
-        """Return the output with this number or tensor name, by default the only one. RuntimeError if there is none."""
+        """Return the output with this number or tensor name, or the only one. Raise RuntimeError if there is none."""
         return self._compilation.outputs.port(key)
 
     # ---- running
@@ -103,7 +103,7 @@ class CompiledModel:
     # ---- properties
 
     def get_property(self, property: str) -> Any:
-        """Return a property's value. RuntimeError if there is no such property."""
+        """Return a property's value. Raise RuntimeError if there is no such property."""
         return self._compilation.settings.get(property)
 
     def set_property(self, properties: Mapping[str, Any] | tuple[str, Any]) -> None:

@@ -27,8 +27,8 @@ __all__ = ["CompiledModel", "Core", "compile_model", "register_backend"]
 class Core:
     """Entry point that reads models and compiles them for devices: ``CPU`` (NumPy) and ``NVIDIA[.n]`` (CUDA).
 
-    ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. DeviceError for a device
-    that does not exist or cannot be used; the message gives the reason.
+    ``AUTO`` selects the best device, and ``AUTO:A,B`` the first usable device of its list. A device that does not exist
+    or cannot be used raises DeviceError with the reason.
     """
 
     def __init__(self, xml_config_file: str = "") -> None:
@@ -167,7 +167,7 @@ class Core:
         self._settings.pop(resolve(device_name), None)
 
     def get_default_context(self, device_name: str) -> RemoteContext:
-        """Return the context that creates tensors in a device's memory. RuntimeError for the CPU."""
+        """Return the context that creates tensors in a device's memory. Raise RuntimeError for the CPU."""
         device = resolve(device_name)
         backend = devices.open_backend(device)
         if not isinstance(backend, CudaBackend):
@@ -175,7 +175,7 @@ class Core:
         return RemoteContext(device, backend)
 
     def create_context(self, device_name: str, params: Mapping[str, Any] | None = None) -> RemoteContext:
-        """Return the default context: CUDA's primary context is shared by all. RuntimeError for any ``params``."""
+        """Return the default context, as all share CUDA's primary context. Raise RuntimeError for any ``params``."""
         if params:
             raise RuntimeError("a remote context takes no parameters: arrays of CuPy and torch are shared by DLPack")
         return self.get_default_context(device_name)

@@ -121,7 +121,7 @@ def _warn_of_idle_cards(kind: str, found: str, refused: dict[str, DeviceError]) 
 
 
 def _card(name: str, number: str) -> str:
-    """Return the name of a card that can be used. DeviceError if it cannot be used."""
+    """Return the name of a card after checking that it can be used. Raise DeviceError if it cannot."""
     try:
         if not number.isdecimal() and number:
             raise DeviceError("GPUs are numbered, as in NVIDIA.0")

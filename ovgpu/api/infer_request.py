@@ -240,8 +240,8 @@ class InferRequest(RequestTensors):
             raise RuntimeError("Infer Request is busy")
 
     def _check_process(self) -> None:
-        """Drop the inference that runs in the parent process, if this is a forked process. DeviceError if the request
-        is on a CUDA device."""
+        """Drop the parent's running inference if this is a forked process. There, raise DeviceError for a request on a
+        CUDA device."""
         if self._forks == forks.count:
             return
         if self._backend.remote:
@@ -461,7 +461,7 @@ class InferRequest(RequestTensors):
         return self._profiler.spans()
 
     def plan(self) -> Plan:
-        """Return the plan of the last inference. RuntimeError if there was none, or its memory was released."""
+        """Return the plan of the last inference. Raise RuntimeError if there was none, or its memory was released."""
         self._check_idle()
         if self._last is None:
             raise RuntimeError("there is no plan before the first inference, nor after memory was released")

@@ -181,7 +181,7 @@ class Settings:
         return number if number > 0 else self.stream_limits[0] if number == STREAM_POLICIES["AUTO"] else 1
 
     def get(self, name: str) -> Any:
-        """Return a property's value. RuntimeError that lists the existing properties if it is unknown."""
+        """Return a property's value. If it is unknown, raise RuntimeError that lists the existing properties."""
         key = _key(name)
         computed = self._read_only.get(key) or (COMPILED_ONLY.get(key) if self.model_name is not None else None)
         if computed is not None:

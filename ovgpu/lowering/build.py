@@ -1,8 +1,9 @@
-"""Building a Program from a Model whose ports have symbolic specs.
+"""Lowering of a Model to a Program, with symbolic shapes.
 
-Three passes. `host_values` finds the values that the host needs and how they get there. `placement` walks backwards and
-reserves memory for results, variables' new values and parts of a Concat, so that nothing is copied afterwards. The
-builder walks forwards and creates values, views and steps; a segment ends where the next one needs a run-time result.
+The work has three parts. `host_values` finds the values that the host needs and how it gets them. `placement` walks the
+nodes backwards and reserves memory for results, variables' new values and parts of a Concat, so that steps write there
+directly. `Builder` walks forwards and adds values, views and steps. A segment ends where the next one needs a run-time
+result.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Builder:
         if layouts.counter is not None:
             counter, count = layouts.counter
             self.hosts.bounds[id(model.parameters[counter].outputs[0])] = 0, count - 1
-        self.unknowns: dict[int, tuple[int, int]] = {}  # atom -> (value, axis)
+        self.unknowns: dict[int, tuple[int, int]] = {}  # index of an unknown extent -> (value, axis) that has it
         model.infer(specs, table, self.hosts.refine)
         self.value_of: dict[int, int] = {}  # id(port) -> value
         self.reserved: dict[int, Reservation] = {}  # id(port) -> the memory to write it to
@@ -84,7 +85,7 @@ class Builder:
         self.checks = list(table.checks)
 
     def run(self) -> Program:
-        """Return the finished program."""
+        """Build the program and return it."""
         for i, parameter in enumerate(self.model.parameters):
             self.program.inputs.append(self._input(parameter, i))
         needed = self._needed_nodes()
@@ -152,7 +153,7 @@ class Builder:
         self.segment.host_nodes.append(node)
 
     def _fetch_items(self) -> None:
-        """Keep values alive until the next segment's shape function has read them, if symbols stand for elements."""
+        """Keep each value whose elements are symbols alive until the next segment's shape function has read it."""
         for port in self.hosts.items:
             value = self.value_of.get(id(port))
             if value is None or value not in self.computed_in or self.hosts.is_cheap(port):
@@ -162,7 +163,7 @@ class Builder:
                 self.program.segments[reader].fetches.add(value)
 
     def _source(self, segment: Segment, atom: Atom) -> tuple[str, Any, int]:
-        """Return the location of an atom's number for a shape function, as `compile_shape_function` takes it."""
+        """Return where a shape function finds an atom's number, in the form that `compile_shape_function` takes."""
         if atom.op == "dim":
             *key, axis = atom.args
             return "shape", self.program.states[key[0]] if isinstance(key[0], str) else key[0], axis
@@ -186,13 +187,13 @@ class Builder:
         return "item", self.value_of[id(port)], atom.args[1]
 
     def _can_check(self, check: Check) -> bool:
-        """Return whether this program knows both sides of a check. The deferred rest makes the other checks itself."""
+        """Return whether this program knows both sides of a check. The deferred rest runs the other checks."""
         return all(self._is_known_here(atom) for x in (check.a, check.b) for atom in atoms(x))
 
     def _is_known_here(self, atom: Atom) -> bool:
         if atom.op == "unknown":
             return atom.index in self.unknowns
-        if atom.op == "dim" and isinstance(atom.args[0], str):  # a variable may be read by an initial value only
+        if atom.op == "dim" and isinstance(atom.args[0], str):  # false if only an initial value reads it
             return atom.args[0] in self.program.states
         if atom.op == "item":
             port = self.hosts.items[atom.args[0]]
@@ -203,7 +204,7 @@ class Builder:
 
     def value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
               root: int = -1) -> int:
-        """Add a value to the program and return its id. It is a root of its own memory unless ``root`` is given."""
+        """Add a value and return its id. It is a root with memory of its own unless ``root`` is given."""
         number = len(self.values)
         kind = kind or (port.spec.type if port is not None else Type.f32)
         name = port.node.friendly_name if port is not None else ""
@@ -223,7 +224,7 @@ class Builder:
 
     def strides(self, value: int, given: Sequence[int | None], kind: Type) -> tuple[Int, ...]:
         """Return the strides in elements, with a symbol for each one that is None."""
-        # lo=1: the strides belong to parts of dense tensors
+        # Strides are at least 1, because they belong to parts of dense tensors.
         return tuple(self.table.atom("stride", value, axis, kind.storage.itemsize, lo=1) if s is None else s
                      for axis, s in enumerate(given))
 
@@ -459,7 +460,7 @@ class Builder:
         return self.copies[value]
 
     def _add_concat_copies(self, node: Node, inputs: Sequence[int], output: int) -> None:
-        """Add copies of the parts that their producers could not write into the result themselves."""
+        """Add copies of the parts that their producers could not write directly into the result."""
         target = self.values[output]
         axis = node.op.axis % len(target.view.shape)  # type: ignore[attr-defined]
         start: Int = 0
@@ -482,7 +483,7 @@ class Builder:
             self.program.appended[target.source] = self._append_condition(node.inputs[0])
 
     def _append_condition(self, past: Output | None) -> HostInput | None:
-        """Return the host input telling whether beams are identity, or None if no Reorder precedes the append."""
+        """Return the host input that is true if beams are identity, or None if no Reorder precedes the append."""
         order = past.node.inputs[2] if past is not None and isinstance(past.node.op, Reorder) else None
         return None if order is None else self._host_input(order)
 
@@ -504,7 +505,7 @@ class Builder:
                 self._append(Step(Download(), "download", (value,), ()))
 
     def _move_to_target(self, value: int, target: int | None, number: int, node: Node) -> int:
-        """Return ``value`` if it lies in the memory of ``target`` or may stay outside it, else a copy in ``target``.
+        """Return ``value`` if it lies in the memory of ``target`` or may stay elsewhere, else copy it to ``target``.
 
         ``number`` is the index of a result, or -1 for a variable.
         """
@@ -519,7 +520,7 @@ class Builder:
         return target
 
     def _upload(self) -> None:
-        """Insert uploads of the inputs that steps read at the beginning of the first segment."""
+        """Insert uploads at the beginning of the first segment, for the inputs that steps read."""
         used = {self.values[i].root for step in self.program.steps for i in step.inputs if i >= 0}
         if self.program.rest is not None:
             used.update(self.values[i].root for i in self.program.rest.inputs)

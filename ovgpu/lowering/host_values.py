@@ -1,4 +1,4 @@
-"""Analysis of the values that a model needs on the host, and of those that the shape function can compute itself.
+"""Analysis of the values that a model needs on the host: shape functions compute some, others are read back.
 
 Target shapes, axes and lengths are tracked symbolically where possible. A value that symbols cannot express is a
 *host tensor*. The shape function evaluates it if it is cheap (small, and computed from parameters and constants

@@ -98,7 +98,7 @@ def static_bodies(node: Node, build: Build) -> tuple[Body, ...] | None:
 
     @cache
     def dense() -> Program | None:
-        # Build from a copy: inference writes to the ports.
+        # Build from a copy: shape inference writes to the ports.
         body = body_of(op.body.clone(), Layouts(first=concatenated, is_body=True, counter=counter_and_trips))
         return None if body is None else body.program
 

@@ -99,7 +99,10 @@ def _reserve_transposed(b: Builder, reshape: Node) -> None:
 
 
 def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
-    """Have the step that computes ``port``, behind reshapes and transpositions, write to reserved memory if it can."""
+    """Reserve memory for the step that computes ``port``, if it can write there.
+
+    A reshape or Transpose passes the reservation on to its source.
+    """
     while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.reserved:
         source = port.node.inputs[0]
         view = None if source is None else _source_view(port.node, source, reservation.view)

@@ -64,7 +64,7 @@ class HostInput:
 class Body:
     """A body of a control flow op: its model, and its program unless one is built at run time.
 
-    ``dense`` builds the program whose inputs and results lie densely in memory of their own.
+    ``dense`` builds a variant of the program whose inputs and results are dense and in memory of their own.
     """
 
     model: Model
@@ -142,9 +142,10 @@ class Segment:
     buffers: list[Buffer] = field(default_factory=list)
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
-    users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # outside value -> values, steps
+    # value from outside the segment -> positions in `values` of its views, and in `steps` of the steps that use it
+    users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
     geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # `_array_recipe` per value
-    dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)  # (dynamic buffer, slot of its size)
+    dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)  # (position in `buffers`, slot of its size)
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
     given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its slot
@@ -182,13 +183,14 @@ class Program:
     results: list[int]
     states: dict[str, int]  # variable id -> its state value (the result of ReadValue)
     assigns: dict[str, int]  # variable id -> the value that Assign takes
-    appended: dict[str, HostInput | None]  # id of a variable whose new value is a cache append -> the condition: the
-    # old rows come first if the host input is true, or always (None)
+    # id of a variable assigned by a cache append -> host input, true if the new value begins with the old rows; None if
+    # it always does
+    appended: dict[str, HostInput | None]
     host_parameters: set[int]  # indices of the inputs whose values the shape function reads
     rest: Rest | None = None
     source: str = ""
     views: list[ElidedNode] = field(default_factory=list)
-    caches: dict[int, str] = field(default_factory=dict)  # index of an input that is a variable's memory -> its id
+    caches: dict[int, str] = field(default_factory=dict)  # index of an input that is a whole cache -> variable id
 
     @property
     def steps(self) -> list[Step]:
@@ -205,7 +207,7 @@ class Rest:
 
 
 def constants(program: Program) -> dict[int, np.ndarray[Any, Any]]:
-    """Return, by `id`, the constants of a program and of those bodies whose programs are known."""
+    """Return, by `id`, the constants of a program and of its bodies, except bodies built at run time."""
     found = {id(v.source): v.source for v in program.values if v.memory == "constant" and v.is_root}
     for step in program.steps:
         for body in step.bodies:

@@ -1,4 +1,4 @@
-"""Cache of programs built once inputs are known: one per combination of ranks and element types."""
+"""Programs that are built once the inputs are known, and cached by the inputs' ranks and element types."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def program_for(model: Model, inputs: Sequence[Array], programs: dict[tuple[Any,
             if kind.is_dynamic() or kind.storage != x.dtype:  # the input's type overrides the declared one
                 kind = Type.of(x.dtype)
             specs.append(Spec(kind, dims_of(shape, table, number)))
-        # Build from a copy: inference writes to the ports, and other requests may be building from the same model.
+        # Build from a copy: shape inference writes to the ports, and other requests may build from the same model.
         program = programs[key] = build(model.clone(), specs, table, uploads=uploads, downloads=downloads)
     return program

@@ -24,7 +24,7 @@ def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segmen
     for number, segment in enumerate(program.segments):
         following = program.segments[number + 1:number + 2]
         for i in [*_used_values(program, number),
-                  *(i for other in following for i in other.fetches)]:  # their views are made here
+                  *(i for other in following for i in other.fetches)]:  # views that the next shape function reads
             for v in (i, values[i].root):
                 if v not in made_in and (values[v].memory == "buffer" or v != values[v].root):
                     made_in[v] = number
@@ -144,7 +144,7 @@ def _collect_slots(program: Program, segment: Segment, given: Sequence[int]) -> 
     for step in segment.steps:
         for number in _host_numbers(step):
             segment.slot(number)
-        if step.kind == "upload":  # its shape is in the key, so that a repeated shape finds its binding
+        if step.kind == "upload":  # the shape of an upload is part of a binding's key
             for number in program.values[step.outputs[0]].view.shape:
                 segment.slot(number)
     for buffer in segment.buffers:
@@ -159,7 +159,7 @@ def _array_recipe(value: Value, segment: Segment) -> tuple[Geometry, int, int, T
 
 
 def _compile_geometry(value: Value, segment: Segment) -> Geometry:
-    """Return a function from slots to the value's geometry. It is generated code: it runs whenever a shape changes."""
+    """Return a function from slots to the value's geometry: generated code, since it runs whenever a shape changes."""
     size = value.type.storage.itemsize
 
     def code(number: Int, factor: int) -> str:
@@ -187,7 +187,7 @@ def _host_numbers(step: Step) -> Iterable[Int]:
 
 
 def _collect_dependencies(program: Program, segment: Segment, number: int, made_in: dict[int, int]) -> None:
-    """Record the arrays and steps to make anew when a slot, or an array from outside the segment, changes."""
+    """Record which arrays and steps depend on each slot, and on each array from outside the segment."""
     values = program.values
     position_of = {v: i for i, v in enumerate(segment.values)}
     steps_of: dict[int, list[int]] = {}

@@ -2,7 +2,7 @@
 
 ``shape_function(arrays) -> (slots, hosts)``: ``arrays`` holds the program's arrays by value id (from the caller and
 from earlier segments), then the inputs on the host. ``slots`` are ints; ``hosts`` are the host tensors that symbols
-cannot express. The function also makes the checks that shape inference left open; one that fails raises `OpError`.
+cannot express. The function also runs the checks that shape inference left open, and raises `OpError` if one fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ovgpu.symbolic import CHECKS, HELPERS, Atom, Check, ExpressionCodegen
 
 def compile_shape_function(segment: Segment, checks: Sequence[Check], source: Callable[[Atom], tuple[str, Any, int]],
                            on_host: Mapping[int, int]) -> None:
-    """Generate ``segment.shape_function``. ``source`` locates the number of an atom: ("shape", value id, axis),
+    """Generate ``segment.shape_function``. ``source`` returns where an atom's number is: ("shape", value id, axis),
     ("strides", (value id, bytes per element), axis), ("item", value id, element) or ("host", host node, element).
     ``on_host`` maps the value id of an input to the index of its host array in ``arrays``."""
     names: dict[str, Any] = {"fetch": fetch, "integer": integer, "evaluate_host": evaluate_host,

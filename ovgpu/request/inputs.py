@@ -1,8 +1,8 @@
 """Inputs of a request, and the conversion of the values that a caller passes.
 
-Inputs are a dict by port, number or tensor name, a list or tuple in order, or the single value of a model with one
-input. A value is a Tensor, whose type must be the model's, or anything else that NumPy makes an array of. An array is
-silently converted to the model's type, as in OpenVINO's Python API.
+A caller passes inputs as a dict by port, number or tensor name, as a list or tuple in order, or as the single value of
+a model with one input. A value is a Tensor, whose type must be the model's, or anything that NumPy converts to an
+array. An array is silently converted to the model's type, as in OpenVINO's Python API.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _number(ports: PortList, key: Any) -> int:
 
 
 def _is_data(values: list[Any]) -> bool:
-    """Return whether a list is the data of the only input, one or two levels of scalars, and not a list of inputs."""
+    """Return whether a list holds scalars, in one or two levels: the data of a single input, not a list of inputs."""
     return all(isinstance(v, SCALAR_TYPES) or (isinstance(v, list) and all(isinstance(x, SCALAR_TYPES) for x in v))
                for v in values)
 
@@ -99,7 +99,7 @@ class InputSlot:
         return None
 
     def bind(self, tensor: Tensor) -> None:
-        """Make inferences read this tensor. Error for another type, or a shape that the input cannot have."""
+        """Make inferences read this tensor. Raise Error for another type, or a shape that the input cannot have."""
         if self._kind is not None and tensor.element_type is not self._kind:
             raise Error(f"[Parameter] Failed to set tensor for input with precision: "
                         f"{tensor.element_type.get_type_name()}, since the model input tensor precision is: "
@@ -131,7 +131,7 @@ class InputSlot:
         elif self._kind is Type.string:
             array = Tensor(array).array if array.dtype.kind in "US" else _encoded(array)
         elif array.dtype.kind in "US":
-            array = array.astype(self._dtype)  # strings of numbers; ValueError for others
+            array = array.astype(self._dtype)  # parse numbers; other strings raise ValueError
         elif self._kind.packed:
             array = self._unpacked(array)
         elif array.dtype == self._kind.to_dtype():
@@ -141,7 +141,7 @@ class InputSlot:
         return array
 
     def _unpacked(self, array: Array) -> Array:
-        """Convert an array to the storage dtype of the input's packed type. Error for integers out of range."""
+        """Convert an array to the storage dtype of the input's packed type. Raise Error for integers out of range."""
         kind = self._kind
         assert kind is not None
         if not kind.integral_number:
@@ -184,7 +184,7 @@ class InputSlot:
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that is read. At first the slot's own: it holds zeros, and dynamic dimensions have extent 0."""
+        """The tensor that is read. At first it is the slot's own, with zeros, and extent 0 for dynamic dimensions."""
         if self._tensor is None:
             if self._lent is not None:
                 kind = Type.of(self._lent.dtype) if self._kind is None else self._kind
@@ -198,7 +198,7 @@ class InputSlot:
         return self._tensor
 
     def read(self) -> Array:
-        """Return the input as a contiguous array: the same one as before, unless the caller lends another large array.
+        """Return the input as a contiguous array: the same one each time, unless the caller lends another large array.
 
         Raises: Error if it was never set and has a dynamic shape, or no longer has a shape that the model accepts.
         """
@@ -237,7 +237,7 @@ class InputSlot:
         return staged
 
     def zeros(self, shape: Iterable[Any]) -> Array:
-        """Return zeros of this shape and the input's type. Error if the model does not accept the shape."""
+        """Return zeros of this shape and the input's type. Raise Error if the model does not accept the shape."""
         extents = tuple(d if isinstance(d, int) else d.get_length() for d in shape)
         self._check(extents)
         return np.zeros(extents, self.port.element_type.storage)
@@ -253,7 +253,7 @@ def _as_array(value: Any) -> Array:
 
 
 def _encoded(array: Array) -> Array:
-    """Return an object array of bytes. TypeError for items that are neither str nor bytes."""
+    """Return an object array of bytes. Raise TypeError for items that are neither str nor bytes."""
     encoded = np.empty(array.shape, object)
     flat = encoded.reshape(-1)
     for i, item in enumerate(array.reshape(-1)):

@@ -41,8 +41,8 @@ Shapes = Sequence[tuple[int, ...]]
 class DecodePrograms:
     """Programs of the host part and the device part of a model, shared by its requests.
 
-    ``read`` has the numbers of the inputs that the device part reads, ``used`` also those that only its shape functions
-    read. ``hosts`` has the programs of the host part by ranks and types of its inputs.
+    ``read`` has the numbers of the inputs that the device part reads; ``used`` adds the inputs that only its shape
+    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs.
     """
 
     def __init__(self, parts: DecodeSplit, backend: Backend) -> None:
@@ -99,10 +99,10 @@ class DecodeSteps:
         return StagingBuffer(self._backend, False).pair((2,), Type.i64)
 
     def take(self, hosts: Sequence[Array]) -> list[HostDevicePair] | None:
-        """Return the executor's arguments after the model's inputs, or None if the inference is no decode step.
+        """Prepare a decode step, after which the caches have `rows` rows. Return None if the inference is not one.
 
-        ``hosts`` are the model's inputs, of which only those in ``programs.used`` have to be uploaded. After the
-        inference the caches have `rows` rows.
+        ``hosts`` are the model's inputs; only inputs in ``programs.used`` have to be uploaded. The returned pairs are
+        the arguments that the executor takes after these inputs: feeds, lengths and caches.
         """
         for x in hosts:
             if not isinstance(x, np.ndarray) or x.dtype == object:
@@ -165,7 +165,7 @@ class DecodeSteps:
                         rows: int) -> tuple[Shapes, list[Array], int] | None:
         """Return (append_shapes, caches with their spare capacity, maximum number of rows).
 
-        None if the caches differ in rows or capacity, or if a variable does not admit ``rows`` more.
+        Return None if the caches differ in rows or capacity, or if a variable does not admit ``rows`` more.
         """
         whole_caches, extents, bounds = list[Array](), set[int](), list[int]()
         for cache, shape in zip(self.programs.parts.caches, append_shapes):
@@ -258,7 +258,7 @@ HOST_BACKEND = CpuBackend()
 
 
 def _placeholder(whole: tuple[int, ...], rows: int, cache: Cache) -> Array:
-    """Return an array with type and shape of a cache of ``rows`` rows. Its elements are not meant to be read."""
+    """Return an array with type and shape of a cache of ``rows`` rows. Its elements are never read."""
     dtype = cache.type.storage
     shape = (*whole[: cache.axis], rows, *whole[cache.axis + 1 :])
     return np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))

@@ -21,13 +21,13 @@ class OutputSlot:
 
     _lent = None  # outputs have no lent array; `InputSlot` has the same attribute
     address: tuple[int, ...] = ()
-    """The device address of the caller's tensor, if the caller has bound one on the device."""
+    """Device address of the tensor that the caller has bound; empty if it is not on a device."""
 
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         self._tensor: Tensor | None = None
         self.bound = False  # True if the tensor is the caller's
-        self._array: Array | None = None  # array that an inference writes, if not the tensor's memory
+        self._array: Array | None = None  # array that an inference writes to, if it is not the tensor's memory
 
     @property
     def tensor(self) -> Tensor:
@@ -91,7 +91,7 @@ class OutputSlot:
         return tensor
 
     def store(self, result: Array) -> None:
-        """Bring a result into the tensor, unless it was written there, to the array of `allocate`."""
+        """Copy a result into the tensor, unless the inference has written it there."""
         tensor = self._tensor
         if tensor is None or result is not tensor._array:
             self._fill(result)

@@ -12,7 +12,7 @@ from ovgpu.model import Output
 class ConstOutput(Output):
     """Input or output of a compiled model, as it was when the model was compiled.
 
-    It is equal to the port of the model that was compiled, and has the same hash, so results are found by either.
+    It equals the port of the model that was compiled, and has its hash, so that either one finds a result.
     """
 
     __slots__ = ("_hash", "source")
@@ -88,7 +88,7 @@ class PortList(list[ConstOutput]):
         return number
 
     def index_number(self, index: Any) -> int:
-        """Return `number` of an index; None stands for the only port. TypeError for a name or a port."""
+        """Return `number` of an index; None stands for the only port. Raise TypeError for a name or a port."""
         if isinstance(index, (str, Output)):
             raise TypeError(f"an {self.kind} is meant by its number here, got {index!r}")
         return self.number(index)

@@ -104,7 +104,8 @@ class Transition:
            after: Snapshot) -> Transition | None:
         """Return the transition of the last inference, from `Variables.now` to ``after``.
 
-        The inference has ``read`` and ``assigned`` values. None if a replay could find the values at other locations.
+        ``read`` and ``assigned`` are the values that the inference read and assigned. Return None if a replay could
+        find the values at other locations.
         """
         changes = []
         for (name, variable), now, then in zip(variables.all.items(), variables.now.values, after.values):

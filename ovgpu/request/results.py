@@ -10,7 +10,7 @@ from ovgpu.model import Output
 
 
 class Deferred:
-    """Result that ``fetch`` downloads when it is first read. Threads may read it at the same time."""
+    """Result that is downloaded, by ``fetch``, when it is first read. Threads may read it at the same time."""
 
     __slots__ = ("__weakref__", "_fetch", "_lock", "_value")
 
@@ -32,8 +32,8 @@ class OVDict(Mapping[Any, Any]):
     """Immutable mapping of outputs to arrays, in the model's order.
 
     Its keys are ports of the compiled model. Look-ups also accept ports of the model that was compiled, output numbers
-    and tensor names. KeyError for a key that does not exist, TypeError for a key of another kind. Large results of a
-    CUDA device are downloaded when they are first read.
+    and tensor names; they raise KeyError for a key that does not exist and TypeError for a key of another kind. Large
+    results of a CUDA device are downloaded when they are first read.
     """
 
     __slots__ = ("__weakref__", "_dict", "_names")

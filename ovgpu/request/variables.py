@@ -37,7 +37,7 @@ class InitialPrograms:
     """Programs that compute the initial values of a model's variables, shared by its requests.
 
     The first stage needs no inputs, the later ones do. A variable whose initial value reads other variables is in a
-    later stage than they. ``declared`` is the user's model, which determines the order of the variables and the types
+    later stage than these. ``declared`` is the user's model, which determines the order of the variables and the types
     that users see.
     """
 

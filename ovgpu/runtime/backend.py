@@ -16,15 +16,15 @@ Call = Callable[[], Any]
 
 
 class Eager(partial[Any]):
-    """A call that does more than launch work: it allocates, computes on the host, or binds calls of its own."""
+    """Call that no CUDA graph can contain, since it allocates, computes on the host, or binds calls of its own."""
 
     def counts(self) -> Counts:
-        """Return the launches and kernels of one run, counted as one each: its intermediate work is not tracked."""
+        """Return one launch and one kernel: the actual numbers are unknown."""
         return Counts(1, 1)
 
 
 class Transfer:
-    """A call that copies between the host's memory and the device's."""
+    """Call that copies between the host's memory and the device's."""
 
     def __call__(self) -> None:
         raise NotImplementedError
@@ -53,7 +53,7 @@ def counts(calls: Sequence[Call], captured: bool) -> Counts:
 
 
 class Uncaptured(Exception):
-    """A recording cannot be captured, for the reason in ``__cause__``. It runs call by call from now on."""
+    """Error for a recording that cannot be captured. ``__cause__`` is the reason. It runs call by call from now on."""
 
 
 class Recording(Protocol):
@@ -85,7 +85,7 @@ class Clock(Protocol):
 
 
 class Slicing(Protocol):
-    """Copies of the parts of a loop's sliced and concatenated tensors to and from fixed addresses.
+    """Copier between fixed addresses and the parts of a loop's sliced and concatenated tensors.
 
     The iteration number lies in device memory, so that the same calls serve every iteration.
     """
@@ -95,7 +95,7 @@ class Slicing(Protocol):
 
     def begin(self, trips: int, first: Sequence[Array], second: Sequence[Array],
               parts: Sequence[Array]) -> Sequence[Call] | None:
-        """Return the calls before the first of ``trips`` iterations, or None if the parts lie too irregularly.
+        """Return the calls before the first of ``trips`` iterations, or None if a part is not rows of dense memory.
 
         ``first`` and ``second`` are the parts of iterations 0 and 1 as views of the whole tensors, sliced ones before
         concatenated ones. ``parts`` are the arrays at fixed addresses that the first iteration uses.
@@ -174,7 +174,7 @@ class Backend(Protocol):
 
     def slicing(self, incoming: int, outgoing: int) -> Slicing | None:
         """Return the `Slicing` for a loop with these numbers of sliced and concatenated tensors, or None if the device
-        cannot move their parts."""
+        cannot copy their parts."""
 
     def replay(self, recording: Recording) -> bool:
         """Run a recording as a whole. Return whether it ran; if not, the caller runs its calls one by one.
@@ -189,10 +189,10 @@ class Backend(Protocol):
         """Return a clock of the backend's work."""
 
     def order(self, owners: Sequence[Any]) -> None:
-        """Make work enqueued from now on wait for the work on the owners' device arrays that this thread enqueued."""
+        """Make work enqueued from now on wait for work that this thread has enqueued on the owners' device arrays."""
 
     def abandon(self) -> None:
-        """Wait for all work after an error, and raise none: afterwards nothing uses the inference's memory any more."""
+        """Wait for all enqueued work after an error, and never raise. Afterwards nothing uses its memory."""
 
     def synchronize(self) -> None:
         """Wait until all work enqueued so far is done."""

@@ -40,16 +40,16 @@ class Memory(Protocol):
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Binding:
-    """A segment bound to slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
+    """Segment bound to a set of slots: arrays by position in `Segment.values`, calls by position in `Segment.steps`."""
 
     slots: tuple[int, ...]
-    hosts: list[Any]
-    outside: dict[int, Array]
+    hosts: list[Any]  # see `host_values`
+    outside: dict[int, Array]  # the arrays that come from outside the segment, by value id
     layout: Layout
     arrays: list[Array]
     calls: list[Sequence[Call]]
-    flat: list[Call] = field(default_factory=list)
-    runs: int = 0
+    flat: list[Call] = field(default_factory=list)  # all calls in order
+    runs: int = 0  # this and the next three: see `Recording`
     graph: Any = None
     reason: str = ""
     number: int = 0

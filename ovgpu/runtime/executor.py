@@ -38,7 +38,7 @@ from ovgpu.types.mapped import check_unchanged
 
 CACHED_BINDINGS = 8  # bindings per segment
 Observe = Callable[[Step, Sequence[Call]], None]
-MIN_OVERLAPPED_STEPS = 16  # with this many steps to bind, each runs while the host binds the next ones
+MIN_OVERLAPPED_STEPS = 16  # with this many steps to bind, the device runs each one while the host binds the next
 
 
 class Executor:
@@ -50,7 +50,7 @@ class Executor:
         self.cancellation = cancellation or Cancellation()
         # Indexed by value id, then the inputs on the host for the shape function; index -1, an absent input, is None.
         self.arrays: list[Any] = [None] * (len(program.values) + len(program.inputs) + 1)
-        self.hosts: Sequence[Array] | None = None  # the last inputs on the host, where a device has copies of them
+        self.hosts: Sequence[Array] | None = None  # last inputs on the host, if `arrays` has their device copies
         for value in program.values:
             if value.memory == "constant" and value.is_root:
                 source = value.source
@@ -62,7 +62,7 @@ class Executor:
         self.arenas: list[Any] = [None] * len(program.segments)
         self.layouts: list[Layout | None] = [None] * len(program.segments)
         self.bindings: list[OrderedDict[Any, Binding]] = [OrderedDict() for _ in program.segments]
-        self.affected: dict[Any, tuple[list[int], list[int]]] = {}
+        self.affected: dict[Any, tuple[list[int], list[int]]] = {}  # results of `_affected`
         self.children: dict[Any, Executor] = {}  # executors of bodies, and of the rest after a result of unknown rank
         self.body_programs: dict[int, dict[tuple[Any, ...], Program]] = {}
         self.spare: dict[tuple[int, int], Array] = {}  # buffers of a loop body's back edges
@@ -122,7 +122,7 @@ class Executor:
         return found
 
     def child(self, key: Any, program: Program) -> Executor:
-        """Return the executor of a body's program, created on first use."""
+        """Return the executor of a nested program, such as a body's, created on first use."""
         found = self.children.get(key)
         if found is None:
             found = self.children[key] = Executor(program, self.backend, self.constants, self.cancellation)
@@ -132,7 +132,7 @@ class Executor:
 
     def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None,
              hosts: Sequence[Array] | None = None) -> Binding:
-        """Bind a program of one segment to these inputs, starting from ``base``. The caller holds the binding."""
+        """Bind a program of one segment to these inputs, starting from ``base``. The binding is not cached here."""
         A = self.arrays
         self.take(inputs, {}, hosts)
         segment = self.program.segments[0]
@@ -171,7 +171,7 @@ class Executor:
 
     @cached_property
     def fixed(self) -> bool:
-        """Return whether the calls depend only on shapes and on the addresses of inputs, outputs and states."""
+        """True if the calls depend only on shapes and on the addresses of inputs, outputs and states."""
         program = self.program
         return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
                 and not program.segments[0].read_host_nodes and not program.segments[0].host_nodes
@@ -179,7 +179,7 @@ class Executor:
 
     @property
     def captured(self) -> bool:
-        """Return whether the first segment's binding in the last run has a captured graph."""
+        """True if the first segment's binding in the last run has a captured graph."""
         return self.bound is not None and bool(self.bound[1].graph)
 
     def holds(self, key: Any, binding: Binding | None) -> bool:
@@ -289,8 +289,8 @@ class Executor:
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
                   reported: bool) -> tuple[list[int], list[int]]:
-        """Return the positions of the values and steps to make anew: ``changed`` slots and ``moved`` outside arrays
-        differ from the base, and ``reported`` tells whether results of host nodes do."""
+        """Return the positions of the values and steps that a new binding cannot take from its base. The ``changed``
+        slots and the ``moved`` outside arrays differ from the base; with ``reported``, results of host nodes do."""
         key = (number, changed, moved, reported)
         found = self.affected.get(key)
         if found is None:
@@ -315,7 +315,7 @@ class Executor:
             sizes = [segment.resolve(b.nbytes, slots) for b in segment.buffers]
             dynamic = [isinstance(b.nbytes, Sym) for b in segment.buffers]
             wanted = needed = lay_out(segment.buffers, sizes, dynamic)
-            if layout is not None:  # sizes that have grown will likely grow again: dynamic ones get half as much more
+            if layout is not None:  # sizes that have grown will likely grow again: dynamic ones get 50 % more
                 sizes = [max(s + s // 2, c) if d else s for s, c, d in zip(sizes, layout.capacities, dynamic)]
                 wanted = lay_out(segment.buffers, sizes, dynamic)
             self.layouts[number] = self.arenas[number] = None  # free the old arena first, even if allocation then fails
@@ -347,7 +347,7 @@ class Executor:
             raise self._step_error(e, step) from (e.__cause__ if isinstance(e, Error) else e)
 
     def _transfer(self, step: Step, memory: Memory) -> Sequence[Call]:
-        """Return the calls that upload an input or download a result; none if it is already there."""
+        """Return the calls that upload an input or download a result; none if it needs no copy."""
         number = step.outputs[0] if step.kind == "upload" else step.inputs[0]
         array, source = self.arrays[number], self.program.values[number].source
         if step.kind == "upload":

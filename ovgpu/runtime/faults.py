@@ -1,4 +1,4 @@
-"""Conversion of unexpected exceptions to errors that name the layer, and report missing memory or a fault of ovgpu."""
+"""Conversion of unexpected exceptions to errors that name the layer and report missing memory or a bug in ovgpu."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ovgpu.model import Node
 
 
 def fault(doing: str, error: Exception) -> Error:
-    """Return the error to raise in place of an exception that ovgpu did not raise on purpose while ``doing`` something.
-    It names the innermost layer that the code was working on."""
+    """Return the error to raise in place of an unexpected exception. ``doing`` says what ovgpu was doing.
+
+    The error names the innermost layer that the code was working on.
+    """
     text = explained(error) or (f"{doing} failed: {type(error).__name__}: {error}. This is a fault of ovgpu, "
                                 "please report it")
     node = _node(error.__traceback__)

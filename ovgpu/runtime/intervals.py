@@ -295,7 +295,8 @@ def _limits(kind: Type) -> Interval | None:
 # ---- integers
 
 def _comparison(holds: Callable[[Any, Any], bool], *, high_first: bool) -> Callable[[Interval, Interval], Interval]:
-    """Return the rule of an order comparison: the lower bound compares the worst pair of ends, the upper the best."""
+    """Return the rule of an order comparison: its lower bound compares the pair of ends least likely to hold, its upper
+    bound the most likely one."""
     def bounds(a: Interval, b: Interval) -> Interval:
         worst, best = (a[1], b[0]), (a[0], b[1])
         if not high_first:

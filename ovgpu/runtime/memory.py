@@ -10,7 +10,7 @@ from typing import Any
 
 from ovgpu.lowering.program import Buffer
 
-MIN_DYNAMIC_BYTES = 16384  # capacity of a tensor of dynamic size: while it is smaller, growth moves nothing
+MIN_DYNAMIC_BYTES = 16384  # smallest capacity of a tensor of dynamic size; while it fits, its growth moves nothing
 ALIGNMENT_BYTES = 64  # a cache line; also suits wide vector loads
 
 
@@ -25,7 +25,7 @@ class Layout:
 
 def capacity(nbytes: int, dynamic: bool) -> int:
     """Return the bytes to reserve for a tensor of ``nbytes``, a multiple of the alignment. A dynamic size is rounded up
-    to a quarter of its power of two, so that a tensor that grows slowly rarely moves others."""
+    by at most a quarter, so that a tensor that grows slowly rarely moves others."""
     if dynamic:
         nbytes = max(nbytes, MIN_DYNAMIC_BYTES)
         step = max(ALIGNMENT_BYTES, 1 << max(0, nbytes.bit_length() - 3))
@@ -34,7 +34,7 @@ def capacity(nbytes: int, dynamic: bool) -> int:
 
 
 def lay_out(buffers: Sequence[Buffer], sizes: Sequence[int], dynamic: Sequence[bool]) -> Layout:
-    """Lay out buffers by best fit in order of time: a block is taken at a buffer's first step and freed after its last.
+    """Lay out buffers by best fit, in order of their first steps. The memory of a buffer is free after its last step.
 
     ``sizes`` (bytes) and ``dynamic`` (whether a size may change) have one entry per buffer.
     """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
 Slots = Sequence["tuple[int, ...] | None"]
 
-GATHERS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # of input 0, they read no more than they write
+GATHERS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # ops that read no more of input 0 than they write
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Plan:
 
 
 def plan_of(executor: Executor) -> Plan:
-    """Return the plan of an executor's last run. A segment not reached yet has only what is known ahead."""
+    """Return the plan of an executor's last run. A segment that did not run yet has only numbers known beforehand."""
     plan = _Planner(executor.program, [_slots(executor, n) for n in range(len(executor.program.segments))],
                     executor).plan()
     rest = executor.children.get("rest")

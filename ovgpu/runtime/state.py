@@ -2,6 +2,7 @@
 
 The values of all variables are one `Snapshot`. An inference that succeeds replaces it by one assignment. One that
 fails, or is interrupted at any point, leaves it and the memory of its arrays unchanged.
+
 The buffer of a growing variable, such as a KV cache, has spare capacity behind its rows. A cache append writes there,
 behind the current value, and the value includes the new rows once the inference has succeeded. When the capacity is
 exhausted, the value moves to the other buffer.
@@ -34,7 +35,7 @@ class VariableInfo:
     name: str
     type: Type
     shape: PartialShape
-    axis: int = 0  # the axis along which it grows; 0 also if it does not grow: there are no gaps between rows then
+    axis: int = 0  # axis along which it grows, 0 if it does not grow; with axis 0 there are no gaps between rows
     seen: Type = Type.dynamic  # the type that users see, if it differs from ``type``
 
 
@@ -71,7 +72,7 @@ class Variable:
     def __init__(self, info: VariableInfo, backend: Backend) -> None:
         self.info, self.backend = info, backend
         self.buffers = [Buffer(), Buffer()]
-        self.moved = False  # whether it has left memory since the last `release`
+        self.moved = False  # whether a larger buffer has replaced one since the last `release`
         self._extents = None if info.shape.rank.is_dynamic else [(d.min_length, d.max_length) for d in info.shape]
 
     def type_of(self, value: Array) -> Type:
@@ -228,12 +229,12 @@ class Variables:
     def __init__(self, infos: dict[str, VariableInfo], backend: Backend) -> None:
         self.all = {name: Variable(info, backend) for name, info in infos.items()}
         self.now = Snapshot((Value(None, 0),) * len(infos))
-        self.moved = False  # whether a variable has left memory, which `release` frees
+        self.moved = False  # whether variables have outgrown buffers, which `release` frees
         self._numbers = {name: number for number, name in enumerate(infos)}
 
     @property
     def grown(self) -> bool:
-        """Return whether a growing variable has a value."""
+        """True if a growing variable has a value."""
         return any(v.info.axis and value.array is not None for v, value in zip(self.all.values(), self.now.values))
 
     @property
@@ -291,7 +292,7 @@ class Variables:
         self.now = Snapshot(tuple([Value(None, value.buffer) for value in self.now.values]))
 
     def release(self) -> None:
-        """Free the memory that values have left. The caller must drop bindings to it as well."""
+        """Free the buffers that values have left. The caller must drop bindings to them as well."""
         for variable, value in zip(self.all.values(), self.now.values):
             variable.release(value.buffer)
         self.moved = False

@@ -55,6 +55,8 @@ EXTREME = r"\b(nan|inf)\b|e\+?[1-9]\d"
 STEEP = ("Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh", "Atanh")  # for large arguments, or near the ends of a domain
 SMALL_ERROR = r"largest error [\d.]+e-0[3-9]"
 
+DROPPED_NAN = "the plugin drops NaN"
+
 EXPLAINED: tuple[Cause, ...] = (
     Cause("hung", "", "a loop of millions of iterations, which can be cancelled", op("Loop"), has_millions),
     # Files and attributes: OpenVINO's parser accepts more than its serializer writes.
@@ -115,7 +117,7 @@ EXPLAINED: tuple[Cause, ...] = (
           rf'(destination|output)_type="{SMALL_TYPES}"'),
     Cause("differs", "", "the plugin truncates numbers that it converts to f8e8m0", '"f8e8m0"'),
     Cause("differs", "", "the plugin propagates NaN, infinities and overflows differently", when=has_extreme_values),
-    Cause("differs", r"\]: nan instead of", "the plugin drops NaN", op("ReLU", "Relu", "Clamp", "MaxPool", "HSwish")),
+    Cause("differs", r"\]: nan instead of", DROPPED_NAN, op("ReLU", "Relu", "Clamp", "MaxPool", "HSwish")),
     Cause("differs", EXTREME, "results beyond f32, or at the end of a domain, where one rounding decides",
           when=is_small),
     Cause("differs", r"expected \((\d+, )*0[,)]", "the plugin's outputs are empty where its shapes contradict"),
@@ -173,6 +175,14 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", r"shape \([\d, ]+\), expected", "the page gives the order of axes a meaning, OpenVINO sorts them",
           r'type="Interpolate" version="opset1"[^>]*>\s*<data [^>]*\baxes="\d+,'),
     Cause("differs", "", "the plugin adds up shifts along one axis in 32 bits", op("Roll"), has_millions),
+    Cause("differs", r"instead of 0(\.0)?\b", "the plugin copies nothing for index tuples without elements",
+          r'shape="([\d,?.]+,)?0"(?s:.*)' + op("GatherND")),
+    Cause("differs", "", "OpenVINO computes powers of integers in floating point",
+          r'element_type="[iu]\d+"(?s:.*)' + op("Power"), is_small),
+    Cause("differs", r"largest error 1;", "numbers near an integer, which one rounding decides",
+          op("Floor", "Ceiling", "Round"), is_small),
+    Cause("differs", r"element type \w+, expected", "OpenVINO keeps the type that a body's parameter declares, "
+          "whatever the parameter gets", op("TensorIterator", "Loop")),
     Cause("differs", r"instead of 0\b", "the plugin leaves sequences of length 0 unset", op("GatherTree")),
     Cause("differs", "", "labels that are the blank", op("CTCLoss")),
     Cause("differs", "instead of 0", "the plugin's Unique gives zeros where an output is not used", op("Unique")),

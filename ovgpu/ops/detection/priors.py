@@ -145,7 +145,7 @@ class PriorBox(Priors):
         """Yield the shift (x, y) of each prior of a grid element, with half its width and half its height."""
         ratios = [np.sqrt(F32(r)) for r in self.fixed_ratio] if self.fixed_ratio else [F32(1), *self.ratios()]
         for size, density in zip(self.fixed_size, map(int, self.density)):
-            shift = int(size / density)
+            shift = int(size / density) if density else 0  # a density below 1 gives no priors
             steps = [i * shift + shift / 2 - int(size) // 2 for i in range(density)]
             for ratio in ratios:
                 half = F32(size) * F32(0.5)

@@ -1,8 +1,8 @@
-"""Binding TensorIterator, Loop and If whose bodies are static.
+"""Binding of TensorIterator, Loop and If whose bodies are static: no shape changes from iteration to iteration.
 
-Where the trip count follows from shapes and host values, and the body's shapes do not change, iterations are bound
-ahead: all of them (`unrolled`), or, for a long loop, a few that are repeated (`replayed`). Otherwise the body runs
-iteration by iteration (`dynamic`).
+The trip count follows from shapes and host values. All iterations are bound ahead (`unrolled`), or, for a long loop, a
+few that are repeated (`replayed`). Iterations of a long loop that cannot be repeated are bound one by one while it
+runs. `dynamic` runs bodies that are not static.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_UNROLLED_CALLS = 2000  # a loop with more calls is not unrolled
 
 def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs: Sequence[Array],
          count: Any) -> Sequence[Call]:
-    """Return the calls of a control step whose bodies are static. ``count`` is the trip count, an array, for a loop.
+    """Return the calls of a control step whose bodies are static. ``count`` is a loop's trip count, as an array.
 
     If the backend replays recordings, only the first few trip counts of a loop are unrolled, since each one makes a
     new recording.

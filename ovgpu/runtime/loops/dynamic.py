@@ -25,8 +25,8 @@ from ovgpu.types import Type
 if TYPE_CHECKING:
     from ovgpu.runtime.executor import Executor
 
-COLLECTED_BYTES = 1 << 26  # from this size of concatenated results on, memory to join their parts is checked
-PART_BYTES = 256  # Python objects of a part, beside its values
+COLLECTED_BYTES = 1 << 26  # from this many bytes of parts on, the memory to concatenate them is checked
+PART_BYTES = 256  # bytes of a part's Python objects, besides its elements
 
 
 def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -161,7 +161,7 @@ class Stepwise:
     # ---- binding.Memory
 
     def output(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        """Return an array for a result, in a block that holds no value which the iteration reads."""
+        """Return an array for a result, in a block whose value the iteration does not read."""
         used = set(self.block_of_parameter.values())
         key = self.block_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
         return self._block(*key).array(shape, kind)

@@ -152,8 +152,8 @@ class Iterations:
         return found
 
     def _complete_concatenation(self, m: OutputMap, outputs: Sequence[Array], n: int) -> Sequence[Call]:
-        """Return the calls that fill a concatenated output: none for the first output of a result, else copies of it.
-        """
+        """Return the calls that fill a concatenated output. The body writes the first output of a result itself; the
+        other outputs of that result are copies of the first."""
         first = next(o for o in self.maps.outputs if o.result == m.result and o.axis is not None)
         if first is m:
             return ()
@@ -176,7 +176,7 @@ class Iterations:
         return self._spare(number, shape, kind)
 
     def _spare(self, number: int, shape: tuple[int, ...], kind: Type) -> Array:
-        """Return a spare buffer that holds no value which this iteration reads."""
+        """Return a spare buffer whose value this iteration does not read."""
         used = set(self.buffer_of_parameter.values())
         key = self.buffer_of_result[number] = next((number, k) for k in count() if (number, k) not in used)
         spare = self.spare.get(key)
