@@ -52,9 +52,9 @@ __device__ __forceinline__ int clamp_length(Length length, int steps) {
   return length < 0 ? 0 : length > steps ? steps : int(length);
 }
 
-// Write the classes of one sequence per block without blanks and, with `merges`, without repetitions, then -1; and
-// their number, unless `count` is null. `bounds` are lengths, or with `masked`, masks that end a sequence at their
-// first 0. `step_pitch` and `pitch` are the strides of `best` and of the masks between steps and between sequences.
+// Write the classes of one sequence per block, without blanks and, with `merges`, without repetitions. Fill up with -1.
+// `count`, unless null, receives their number. `bounds` are lengths or, with `masked`, masks whose first 0 ends a
+// sequence. `step_pitch` and `pitch` are the strides of `best` and of the masks between steps and between sequences.
 template <class Bound, class Y, class Count>
 __global__ void __launch_bounds__(OVGPU_THREADS)
     collapse(const int* __restrict__ best, const Bound* __restrict__ bounds, Y* __restrict__ y,

@@ -1,8 +1,8 @@
 // Preparation of signals and spectra for cuFFT: DFT, IDFT, RDFT, IRDFT.
 #include "strided.cuh"
 
-// Pack x, times `scale`, into the dense y. Operands of y's axes: x, and the coordinates along up to three axes, on
-// which x ends at end0, end1 and end2; zeros follow. A is the type of y.
+// Pack x, times `scale`, into the dense y of type A. Operands of y's axes: x, and the coordinates along up to three
+// axes. Along these, x ends at end0, end1 and end2, and zeros follow.
 template <typename T, typename A, typename I, int R>
 __global__ void arrange(const T* __restrict__ x, A* __restrict__ y, const Axes<I, R, 4> axes, I size, I end0, I end1,
                         I end2, A scale) {

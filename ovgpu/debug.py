@@ -33,8 +33,8 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.unsupported import all_nodes
-from ovgpu.runtime.backend import Call, Fresh
-from ovgpu.runtime.binding import Memory
+from ovgpu.runtime.backend import Call, FreshMemory
+from ovgpu.runtime.binding import MemoryProvider
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.plan import layers_of, plan_of
 from ovgpu.runtime.profile import Profiler
@@ -102,7 +102,8 @@ def statistics(array: Array) -> str:
 
 
 def run_watched(executor: Executor, profiler: Profiler | None, title: str, inputs: Sequence[Array],
-                states: dict[str, Array], memory: Memory, key: Any, hosts: Sequence[Array] | None) -> list[Array]:
+                states: dict[str, Array], memory: MemoryProvider, key: Any,
+                hosts: Sequence[Array] | None) -> list[Array]:
     """Call `Executor.run` with the printing, profiling or stopping that the settings request."""
     level, layer = DEBUG.value, STOP_AT.value
     if profiler is None and NVTX.value:
@@ -214,7 +215,7 @@ class _Watch:
             child = Executor(program_for(model, arrays, {}), executor.backend, executor.constants,
                              executor.cancellation)
             watch = _Watch(child, None, 0, self.layer) if _contains(model, self.layer) else None
-            return child.run(arrays, {}, Fresh(executor.backend), observe=watch)
+            return child.run(arrays, {}, FreshMemory(executor.backend), observe=watch)
 
         step.op.evaluate(executor.backend.xp.running(run_body), *inputs)
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ovgpu.cache_capacity import cache_capacity
 from ovgpu.errors import OpError
 from ovgpu.types import Dimension, PartialShape, Type
 
@@ -311,13 +312,6 @@ def _scaled(extent: int, bits: int) -> int:
     return int(np.floor(np.float32(extent) * (scale + np.float32(1e-6))))
 
 
-def cache_capacity(needed: int, current: int, row_elements: int) -> int:
-    """Return a KV cache's capacity in elements: ``current`` if ``needed`` fits, else the next power of two of rows."""
-    return current if needed <= current else (
-        row_elements * (1 << (-(-max(needed, MIN_CAPACITY_ELEMENTS) // row_elements) - 1).bit_length()))
-
-
-MIN_CAPACITY_ELEMENTS = 1024
 HELPERS: dict[str, Callable[..., int]] = {"_safediv": _safediv, "_truncdiv": _truncdiv, "_fmod": _fmod,
                                          "_scaled": _scaled, "_capacity": cache_capacity}
 

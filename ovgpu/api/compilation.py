@@ -16,7 +16,7 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.unsupported import require_supported
 from ovgpu.ops.fused.kv_cache import growing
-from ovgpu.passes import combine, simplified
+from ovgpu.passes import fuse_layers, simplify
 from ovgpu.request.kv_decode import DecodePrograms
 from ovgpu.request.ports import PortList
 from ovgpu.request.variables import InitialPrograms
@@ -53,12 +53,12 @@ class Compilation:
         self.name = model.friendly_name
         may_fuse = not STOP_AT.value
         fuse, epilogues = backend.fuses and may_fuse, not backend.remote and may_fuse
-        self.model = simplified(model, fuse, settings.precision, settings.cache)
+        self.model = simplify(model, fuse, settings.precision, settings.cache)
         self._untyped = any(p.element_type.is_dynamic() for p in self.inputs)
         may_split = may_fuse and backend.replays and not self._untyped and growing(self.model)
         self._unsplit = self.model.clone() if may_split else None
         self._decode_programs: DecodePrograms | None = None
-        combine(self.model, fuse, epilogues)
+        fuse_layers(self.model, fuse, epilogues)
         if DEBUG.value >= 3:
             log_passes(model, self.model)
         self.backend, self.settings = backend, settings

@@ -22,7 +22,7 @@ from ovgpu.lowering.program import (
     ElidedNode,
     HostInput,
     HostNode,
-    Memory,
+    MemoryKind,
     Program,
     Rest,
     Segment,
@@ -202,8 +202,8 @@ class Builder:
 
     # ---- values
 
-    def value(self, port: Output | None, view: View, memory: Memory, source: Any = None, *, kind: Type | None = None,
-              root: int = -1) -> int:
+    def value(self, port: Output | None, view: View, memory: MemoryKind, source: Any = None, *,
+              kind: Type | None = None, root: int = -1) -> int:
         """Add a value and return its id. It is a root with memory of its own unless ``root`` is given."""
         number = len(self.values)
         kind = kind or (port.spec.type if port is not None else Type.f32)

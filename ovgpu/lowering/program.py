@@ -23,7 +23,7 @@ from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
-Memory = Literal["constant", "input", "state", "buffer", "output", "variable", "eager"]
+MemoryKind = Literal["constant", "input", "state", "buffer", "output", "variable", "eager"]
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Value:
     type: Type
     view: View
     root: int
-    memory: Memory
+    memory: MemoryKind
     source: Any = None
     name: str = ""
 
@@ -143,11 +143,11 @@ class Segment:
     value_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `values`
     step_deps: dict[int, list[int]] = field(default_factory=dict)  # slot -> positions in `steps`
     # value from outside the segment -> positions in `values` of its views, and in `steps` of the steps that use it
-    users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    external_users: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
     geometries: list[tuple[Geometry, int, int, Type]] = field(default_factory=list)  # `_array_recipe` per value
     dynamic_sizes: list[tuple[int, int]] = field(default_factory=list)  # (position in `buffers`, slot of its size)
     position_of: dict[int, int] = field(default_factory=dict)  # root -> position in `buffers`
-    given: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
+    caller_roots: dict[int, Geometry] = field(default_factory=dict)  # roots in the caller's memory: outputs, variables
     index: dict[int, int] = field(default_factory=dict)  # index of a Sym -> its slot
     host_numbers: dict[int, int] = field(default_factory=dict)  # id of a port -> its host node, while building
 

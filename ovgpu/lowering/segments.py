@@ -41,7 +41,7 @@ def finalize(program: Program, checks: Sequence[Check], source: Callable[[Segmen
         read = {h.host_node for step in segment.steps for h in step.host.values()}
         segment.read_host_nodes = sorted(number for number in read if number >= 0)
         segment.position_of = {b.root: i for i, b in enumerate(segment.buffers)}
-        segment.given = {i: _compile_geometry(values[i], segment) for i in given}
+        segment.caller_roots = {i: _compile_geometry(values[i], segment) for i in given}
         segment.geometries = [_array_recipe(values[i], segment) for i in segment.values]
         for step in segment.steps:
             step.types = tuple(values[i].type for i in step.outputs)
@@ -215,7 +215,7 @@ def _collect_dependencies(program: Program, segment: Segment, number: int, made_
         else:
             target = outside.setdefault(i, ([], []))
         target[1].extend(steps_of.get(i, ()))
-    segment.users = {k: (v, sorted(set(s))) for k, (v, s) in outside.items() if values[k].memory != "constant"}
+    segment.external_users = {k: (v, sorted(set(s))) for k, (v, s) in outside.items() if values[k].memory != "constant"}
 
 
 def _append_new(dependents: dict[int, list[int]], key: int, item: int) -> None:

@@ -35,20 +35,19 @@ from ovgpu.types import Type
 
 def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
             cache: Type = Type.dynamic) -> Model:
-    """Return a rewritten copy of the model, ready to be built: `simplified`, then `combine`.
+    """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`.
 
-    ``fuse`` is for a backend that runs elementwise chains as one step, or in the kernel of a convolution; ``epilogues``
-    is for the host, which runs them on results in cache. ``precision``: the type that the model computes in, and
-    ``cache``: the type of its KV cache; `Type.dynamic` leaves them as they are.
+    ``fuse`` is for a device that runs chains of elementwise layers in one kernel, or in that of a convolution;
+    ``epilogues`` is for the host, which applies such chains to results of convolutions in cache. ``precision``: the
+    type that the model computes in, and ``cache``: that of its KV cache; `Type.dynamic` leaves them as they are.
     """
-    model = simplified(model, fuse, precision, cache)
-    combine(model, fuse, epilogues)
+    model = simplify(model, fuse, precision, cache)
+    fuse_layers(model, fuse, epilogues)
     return model
 
 
-def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
-    """Return a copy of the model in a form of few kinds of layers, with its final constants: `prepare` without
-    `combine`."""
+def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
+    """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
     model = model.clone()
     half, cache_half = (kind if kind in HALVES else None for kind in (precision, cache))
     infer_state_rank(model)
@@ -76,7 +75,7 @@ def simplified(model: Model, fuse: bool = False, precision: Type = Type.dynamic,
     return model
 
 
-def combine(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
+def fuse_layers(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
     """Fuse layers that follow each other, in place: the last part of `prepare`."""
     if epilogues or fuse:
         fuse_convolution_epilogues(model, device=fuse)

@@ -83,7 +83,7 @@ def broadcasts(node: Node) -> bool:
 
 
 def operands(node: Node, op: type, ordered: bool = False) -> Iterator[tuple[Output, Output]]:
-    """Yield both operands of a node of that op, in either order unless ``ordered``; nothing if the node does not
+    """Yield the operands (a, b) of a node of that op, and (b, a) unless ``ordered``; nothing if the node does not
     broadcast as NumPy does."""
     if isinstance(node.op, op) and len(node.inputs) == 2 and broadcasts(node):
         a, b = node.inputs
@@ -140,7 +140,7 @@ def _rewritten(model: Model, change: Callable[[Node], bool], backwards: bool) ->
 
 
 class Graph:
-    """Builder of nodes around a node, which get its name. Their specs must be inferred later."""
+    """Builder of nodes that get the name of the node ``around``. Their specs must be inferred later."""
 
     def __init__(self, around: Node) -> None:
         self.around = around

@@ -2,7 +2,7 @@
 
     x * Sigmoid(x) -> Swish(x)      Exp(x) / ReduceSum(Exp(x)) -> Softmax(x)      ...
 
-Numbers may be multiplied by any factor, from either side; they are compared within the precision of their type.
+Constant factors may stand anywhere in a product. Numbers are compared within the precision of their type.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _fuse(node: Node) -> bool:
 
 
 def _replacements(node: Node) -> Iterator[Replacement]:
-    """Yield ops with their inputs that compute the node's value."""
+    """Yield ops that compute the node's value, with their inputs."""
     port = node.outputs[0]
     near = _Matcher(RELATIVE_TOLERANCE[port.spec.type])
     if isinstance(node.op, Log):
@@ -69,7 +69,7 @@ def _replacements(node: Node) -> Iterator[Replacement]:
 
 
 class _Matcher:
-    """Patterns with numbers, which are compared within the relative tolerance of an element type."""
+    """Matcher of patterns, whose numbers are compared within the relative tolerance of an element type."""
 
     def __init__(self, tolerance: float) -> None:
         self.tolerance = tolerance
@@ -162,7 +162,7 @@ def _term(port: Output, x: Output) -> tuple[float, float] | None:
 
 
 def _clipped(port: Output) -> Iterator[Output]:
-    """Yield x where the port is x + 3 clipped to 0 and 6."""
+    """Yield x where the port is x + 3 clipped to [0, 6]."""
     op, below = port.node.op, None
     if isinstance(op, Clamp) and (op.min, op.max) == (0, 6):
         below = port.node.inputs[0]

@@ -1,6 +1,6 @@
 """Add -> layer norm or RMS norm becomes one AddNorm on the device, which gives the sum as well if other layers take it.
 
-The sum is that of a product, its bias and the residual stream, which often continues past the next layers.
+Usually the sum adds a product, its bias and the residual stream, and later layers take it as the new residual stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_norms(model: Model) -> None:
         if port is None or id(port) in moved:
             continue
         added, others = _sum(port.node, shape_tensors), [user for user in users[id(port)] if user is not node]
-        if added is not None and all(user.op.name != "Concat" for user in others):  # sums write parts of a Concat
+        if added is not None and all(user.op.name != "Concat" for user in others):  # a sum writes into a Concat
             moved[id(port)] = _rewrite(node, port, added, keep=bool(others))
     for node in model.ops if moved else ():
         node.inputs = [None if s is None else moved.get(id(s), s) for s in node.inputs]
@@ -35,7 +35,7 @@ def add_norms(model: Model) -> None:
 
 
 def _sum(node: Node, shape_tensors: set[int]) -> Fused | None:
-    """Return the chain that the node is if it is a sum of at most ``TERMS`` tensors, else None."""
+    """Return the node as a chain if it is a sum of at most ``TERMS`` tensors, else None."""
     op = op_of(node)
     if isinstance(op, Add) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         op = alone(node)

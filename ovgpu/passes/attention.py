@@ -27,8 +27,8 @@ from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, r
 from ovgpu.symbolic import Int, Spec, Sym
 from ovgpu.types import Type
 
-RELATIVE_TOLERANCE = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # by type of the attention
-MASKED_SCORE = {Type.f32: -1e30, Type.bf16: -1e30}  # added to a score, this or less leaves nothing of it
+RELATIVE_TOLERANCE = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # of the scale, by element type
+MASKED_SCORE = {Type.f32: -1e30, Type.bf16: -1e30}  # a mask of this or less absorbs the score that it is added to
 
 Users = dict[int, list[Node]]
 SelectMask = tuple[Output, float, bool]  # a condition, the masking number, and whether true selects the scores
@@ -59,7 +59,7 @@ def _users(model: Model) -> Users:
 
 
 def _attend(node: Node, users: Users) -> bool:
-    """Make a product of probabilities and values the whole attention; return whether it is the end of one."""
+    """Turn a product of probabilities and values into the whole attention; return whether it ends one."""
     op: Any = node.op
     weights, v = node.inputs
     if weights is None or v is None or op.transpose_a or node.outputs[0].spec.type not in RELATIVE_TOLERANCE:
@@ -85,7 +85,7 @@ def _logits(port: Output | None, users: Users) -> Output | None:
 
 
 def _scores(port: Output | None, users: Users) -> Iterator[Scores]:
-    """Yield the products whose scaled and masked scores the port may be."""
+    """Yield the ways in which the port is the scaled and masked scores of a product."""
     if port is None or len(users.get(id(port), ())) != 1:
         return
     node = port.node
@@ -180,7 +180,7 @@ def _fits(node: Node, scores: Scores, v: Output) -> bool:
 
 
 def _in_rows(spec: Spec, are_columns: bool) -> Spec:
-    """Return the spec of keys or values as [.., s, e]; if they ``are_columns`` it is [.., e, s]."""
+    """Return the spec of keys or values as [.., s, e]; if ``are_columns``, the given one is [.., e, s]."""
     shape = _shape(spec)
     return replace(spec, shape=(*shape[:-2], *shape[:-3:-1])) if are_columns else spec
 

@@ -1,4 +1,4 @@
-"""BatchNormInference of constants -> Multiply and Add, which fuse with the layers before and after them."""
+"""BatchNormInference with constant parameters -> Multiply and Add, which fuse with the layers before and after them."""
 
 from __future__ import annotations
 

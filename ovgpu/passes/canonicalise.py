@@ -19,7 +19,7 @@ def canonicalise(model: Model) -> None:
 
     - ConvertLike -> Convert where the type is known; the second tensor is no longer needed.
     - Convert to the type that the tensor has -> Identity.
-    - Max pooling whose indices nobody takes -> pooling that gives the values alone.
+    - Max pooling whose indices are unused -> pooling that gives the values alone.
     - Bits of a constant kernel of BinaryConvolution -> the same bits in the order of other constants.
     """
     taken = {id(s) for node in (*model.ops, *model.results, *model.sinks) for s in node.inputs if s is not None}

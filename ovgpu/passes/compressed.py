@@ -2,9 +2,10 @@
 
     Constant -> Convert -> [Subtract a zero point] -> [Multiply by a scale] -> [Reshape] -> [Convert] -> MatMul, ...
 
-in front of an input of a MatMul, the kernel of a convolution, or a Gather along axis 0, become part of it. The
-constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, holds indices of 4 or 8 bits into a codebook, or is of
-f16 or bf16 with a Convert alone. Scales and zero points belong to rows, columns, groups of them, or the whole matrix.
+Such layers become part of the MatMul or Gather along axis 0 whose input they compute, or of the convolution whose
+kernel they compute. The constant is of u8, i8, u4, i4, nf4, f8e4m3, f8e5m2 or f4e2m1, holds indices of 4 or 8 bits into
+a codebook, or is of f16 or bf16 with a Convert alone. Scales and zero points belong to rows, columns, groups of them,
+or the whole matrix.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ ConstantCache = dict[tuple[Output, tuple[int, int]], Output]
 def compressed_weights(model: Model, device: bool, halves: bool, cache: ConstantCache | None = None) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand.
 
-    ``device``: whether it runs on a GPU. Without ``halves``, products with weights of 16 bits are left alone.
-    ``cache``: constants that layers with the same weights share.
+    ``device``: whether it runs on a GPU. Without ``halves``, products and convolutions with 16-bit weights are left
+    alone. ``cache``: constants that layers with the same weights share.
     """
     cache = {} if cache is None else cache
     for node in model.ops:
@@ -140,7 +141,7 @@ def _constant(value: Array, source: Node) -> Output:
 
 
 def _bytes(port: Output, shape: tuple[int, int]) -> Array:
-    """Return the codes as `Packed` takes them, in their own memory where possible."""
+    """Return the codes as `Packed` takes them, without a copy where possible."""
     op: Any = port.node.op
     if op.element_type in NIBBLE_TYPES:
         return op.packed if isinstance(op, PackedConstant) else pack(op.value, op.element_type)
@@ -171,8 +172,8 @@ class Weights:
         return prod(self.batch)
 
     def packed(self, axis: int, unit: int = 1) -> Packed | None:
-        """Return the storage format, None for small weights and for those that cannot be cut into tiles between any
-        ``unit`` along ``axis``: there a term has one element, one per unit or matrix, or one per row or column."""
+        """Return the storage format; None for weights that are small, or cannot be cut into tiles of whole units along
+        ``axis``. Along it, a term must have one element, one per unit or matrix, or one per row or column."""
         kind, (rows, columns) = self.codes.spec.type, self.shape
         if rows * columns < MIN_CODES or (kind in NIBBLE_TYPES and axis and columns % 2):
             return None
@@ -220,8 +221,8 @@ def _spread(extents: Sequence[int], of: Sequence[int]) -> tuple[int, ...]:
 
 def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = (2,),
              rows: int = -1) -> Weights | None:
-    """Return the compressed matrix, or batch of matrices, that a port holds, None if it holds none. Axes up to ``rows``
-    are rows; values of codes of 4 bits are ``rounded`` to the type that they are converted to."""
+    """Return the compressed matrix, or batch of matrices, that a port holds, None if it holds none. Axes before
+    ``rows`` are rows. If ``rounded``, values of 4-bit codes are rounded to the type that they are converted to."""
     shape: Any = None if port is None else port.spec.shape
     if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
         return None

@@ -88,7 +88,10 @@ def region(node: Node, users: Users, others: set[int], order: dict[int, int], op
 
 
 def is_literal(port: Output | None) -> bool:
-    """Return whether the port is a scalar constant. With axes it may be the bias of a single channel, which varies."""
+    """Return whether the port is a scalar constant.
+
+    A constant with axes becomes an operand: it may be the bias of a single channel, which varies between layers.
+    """
     return is_number(port) and port is not None and not port.spec.shape
 
 

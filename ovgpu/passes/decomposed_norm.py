@@ -6,7 +6,7 @@ These forms are matched, with squares, roots and quotients written in any way::
     x / Sqrt(ReduceSum(x * x) + eps)      x / ReduceL2(x)
     x * r + (b - ReduceMean(x) * r), where r = s * Power(ReduceMean(SquaredDifference(x, ReduceMean(x))) + eps, -0.5)
 
-``eps`` may be added to the root instead. The last form, written by functions of TensorFlow, becomes ``MVN(x) * s + b``.
+``eps`` may be added to the root instead. The last form, which TensorFlow's functions write, becomes ``MVN(x) * s + b``.
 """
 
 from __future__ import annotations

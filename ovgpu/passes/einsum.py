@@ -34,7 +34,7 @@ def expand_einsum(model: Model) -> None:
 
 
 def _expand(node: Node) -> bool:
-    """Make the node the last of the layers that compute it; return False if these depend on values at run time."""
+    """Make the node the last of the layers that compute it; return False if they depend on unknown ranks or extents."""
     op: Any = node.op
     inputs = [source for source in node.inputs if source is not None]
     if any(source.spec.shape is None for source in inputs):

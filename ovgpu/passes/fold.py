@@ -1,4 +1,4 @@
-"""Constant folding: layers of constants alone -> Constant, and so are integers that follow from shapes, such as the
+"""Constant folding: layers of constants alone become Constants, and so do integers that follow from shapes, such as the
 rank of a tensor."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 MAX_SIZE_RATIO = 8  # a result may have this many times the bytes of its inputs ...
-SMALL_BYTES = 1 << 20  # ... or this many bytes, so that a Broadcast of one number stays what it is
+SMALL_BYTES = 1 << 20  # ... or this many bytes: a larger Broadcast of one number stays a layer
 
 
 def fold_constants(model: Model, halves: bool = True) -> None:

@@ -69,7 +69,7 @@ def _group(root: Node, users: dict[int, list[Node]], shape_tensors: set[int], ta
             if node is None or id(node) in members or id(node) in taken or not is_fusable(node, shape_tensors):
                 continue
             if not all(id(user) in members for user in users.get(id(source), ())):
-                continue  # the last of its users looks at it again
+                continue  # it is tried again for its last user
             if len(group) < MAX_PARTS and _pays(node, root) and _input_count([*group, node]) <= MAX_INPUTS:
                 group.append(node)
                 members.add(id(node))
@@ -77,8 +77,8 @@ def _group(root: Node, users: dict[int, list[Node]], shape_tensors: set[int], ta
 
 
 def _pays(node: Node, root: Node) -> bool:
-    """Return whether computing the node's value for every element of the result is no loss. An extent that is known
-    only at run time is assumed not to grow."""
+    """Return whether computing the node's value for every element of the result costs no more than storing it. An
+    extent that is known only at run time is assumed not to be broadcast."""
     mine, result = node.outputs[0].spec.shape or (), root.outputs[0].spec.shape or ()
     if len(mine) == len(result) and all(isinstance(m, Sym) or equal(m, r) for m, r in zip(mine, result)):
         return True

@@ -64,7 +64,7 @@ def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) 
 
 
 def _reshaped(port: Output, before: Spec, after: Spec, reshape: Node) -> Node | None:
-    """Return the node that gives the reshaped operand, None if none does so at no cost."""
+    """Return the node that gives the reshaped operand, None if that may take a copy."""
     shape, old, new = port.spec.shape or (), before.shape or (), after.shape or ()
     op: Any = port.node.op
     if isinstance(reshape.op, Transpose):
@@ -107,8 +107,8 @@ def _constant(port: Output, value: Any) -> Node:
 
 
 def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) -> int | None:
-    """Return how many last axes of a constant matter: 0 of a number, 1 if its last axis is the last one of the tensor
-    before and after. None if others matter."""
+    """Return along how many last axes a constant varies: 0 for a number, 1 if its last axis is the last one of the
+    tensor before and after the Reshape. None if it varies along others."""
     if all(d == 1 for d in shape):
         return 0
     alike = all(tuple(s[-1:]) == tuple(shape[-1:]) for s in (old, new))  # symbols must be the same ones
@@ -116,7 +116,7 @@ def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) ->
 
 
 def _is_dense(port: Output) -> bool:
-    """Return whether the tensor, reshapes aside, has memory of its own, in which it is dense."""
+    """Return whether the tensor, reshapes aside, is dense in memory of its own, not a view."""
     while port.node.op.name in (*RESHAPES, "Identity") and port.node.inputs[0] is not None:
         port = port.node.inputs[0]
     return type(op_of(port.node)).view is Op.view

@@ -80,8 +80,8 @@ def _groups(over: Over, data: Output) -> int | None:
 
 
 def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Node, Numbers, Numbers] | None:
-    """Return the last of the layers that scale and shift a norm's result, which has the shape of the data, with the
-    scale and the shift of each channel; None if there is none."""
+    """Return the last layer that scales and shifts a norm's result and has the shape of the data, with the scale and
+    the shift of each channel; None if there is none."""
     assert data.spec.shape is not None
     images, channels = data.spec.shape[:2]
     port, found = node.outputs[0], None

@@ -1,4 +1,4 @@
-"""KV caches: in ReadValue -> [Gather of beams ->] Concat -> Assign, Gather -> Reorder and Concat -> CacheAppend.
+"""KV caches: in ``ReadValue -> [Gather of beams ->] Concat -> Assign``, Gather becomes Reorder, Concat CacheAppend.
 
 The program keeps the result of `CacheAppend` in memory with spare capacity. `Reorder` does nothing while the beams are
 identity.

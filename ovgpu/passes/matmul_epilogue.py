@@ -1,8 +1,8 @@
 """MatMul -> [add a bias] -> [add a residual] -> [activation] becomes one MatMulWithEpilogue on the device.
 
 Sums that a norm takes are mostly left to it (see `add_norm`): product, bias, sum and norm are two kernels either way,
-and for few rows cuBLAS has better kernels for a product alone. If other layers take the sum as well, the product's
-epilogue saves writing one of five tensors that are read and written: it computes the sum where rows are many.
+and for few rows cuBLAS has better kernels for a product alone. If other layers take the sum as well and rows are many,
+the product's epilogue computes it, which saves writing one of the five tensors that are read and written otherwise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fuse_matmul_epilogues(model: Model) -> None:
 
 
 def _layers(node: Node, shape_tensors: set[int]) -> Fused | None:
-    """Return the chain that the node is if it may be an epilogue, else None."""
+    """Return the node as a chain if it may be an epilogue, else None."""
     op = op_of(node)
     if isinstance(op, (Add, Relu, Gelu7)) and is_fusable(node, shape_tensors) and not any(map(is_number, node.inputs)):
         return alone(node)
@@ -120,7 +120,8 @@ def _fuse(matmul: Node, reshape: Node | None, node: Node, fused: Fused, index: i
 
 
 def _epilogue_of(fused: Fused, others: list[Output | None], result: Output) -> tuple[int, int, Activation] | None:
-    """Return the inputs of the layers that are bias and residual, and the activation; None if the layers do more."""
+    """Return the numbers of the inputs that are bias and residual (0: none), and the activation; None if the layers do
+    more."""
     chain, bias, residual, last = fused.chain, 0, 0, 0
     activation: Activation = ""
     for number, part in enumerate(chain.parts, chain.inputs):

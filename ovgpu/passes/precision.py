@@ -4,9 +4,9 @@ Inputs and results keep their types. Tensors that lose their meaning in 16 bits 
 computed from them, up to the next product:
 
 - numbers computed from integers alone: positions, masks, angles and frequencies;
-- sums, powers, exponentials, quotients, quantisation, boxes, random numbers: every layer that is not listed here;
+- sums, powers, exponentials, quotients, quantisation, boxes, random numbers: every layer that is not listed below;
 - layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
-- layers whose results only such layers or the model's results take, as those after the last product;
+- layers whose results only such layers or the model's results take, such as those after the last product;
 - bodies of loops and branches, as a whole.
 
 Finite values stay finite: those beyond the range of f16 become its largest number. Compressed weights stay as they
@@ -54,6 +54,7 @@ PROMOTED = frozenset("""Add Subtract Multiply Abs Negative Maximum Minimum Clamp
 """Ops that run in f32 where an input is f32."""
 
 F32_AT_END = frozenset({"Softmax", *BOUNDED, *PROMOTED})
+"""Ops that stay f32 where only layers in f32 or results take theirs."""
 
 
 class Level(Enum):
@@ -193,7 +194,7 @@ class _Downcast:
         return Level.CONSTANT if _is_constant(port) else self.levels[id(port)]
 
     def _cast(self, port: Output, target_type: Type, around: Node) -> Output:
-        """Return a tensor, f32 in the original model, in a type."""
+        """Return a tensor that is f32 in the original model, converted to a type."""
         if self.types.get(id(port), Type.f32) == target_type:
             return port
         key = id(port), target_type

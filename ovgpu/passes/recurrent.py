@@ -136,7 +136,7 @@ def _reshaped(body: Body, step: Step, m: OutputMap, port: Output, axes: list[str
 
 
 def _order(shape: Sequence[Int], step: Step, m: OutputMap) -> list[str | None] | None:
-    """Return the names of an output's axes, None for those of extent 1; None if they are something else.
+    """Return the names of an output's axes, with None for axes of extent 1; None if it has other axes.
 
     Axes of extent 1 are not named, except the one along which steps are concatenated.
     """

@@ -58,7 +58,7 @@ class Body:
         return None if m is None or m.axis is not None else self.loop.inputs[m.port]
 
     def slices(self, port: Output) -> Slices | None:
-        """Return the slices that a port, reshapes aside, is one of: of a sliced input, or gathered by the iteration."""
+        """Return the slices of which a port, reshapes aside, is one: cut from an input, or gathered by iteration."""
         port = unwrapped(port)
         m = self.entering.get(port)
         if m is not None and m.axis is not None and port not in self.carried:
@@ -114,7 +114,7 @@ class Body:
 
 
 def is_counted(node: Node) -> bool:
-    """Return whether the node is a loop without state inside whose number of iterations follows from shapes."""
+    """Return whether the node is a loop without Assigns in its body whose number of iterations follows from shapes."""
     op = node.op
     if not isinstance(op, (TensorIterator, Loop)) or op.body.sinks:
         return False

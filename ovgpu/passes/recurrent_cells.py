@@ -32,8 +32,8 @@ Gates = tuple[type[Recurrent], dict[str, Any], Sequence["Linear"], Sequence["Lin
 @dataclass(frozen=True)
 class Step:
     """One step that a sequence op of this class and attributes repeats. ``states`` are the body's parameters h (and c),
-    ``new`` their next values; w [G H, D], r [G H, H] and b [rows H] lie outside of the loop. ``features`` is D of the
-    frames, ``columns`` is D of w."""
+    ``new`` their next values. w [G H, D], r [G H, H] and b [G H] or [(G + 1) H] lie outside of the loop. ``features``
+    is D of the frames, ``columns`` is D of w."""
 
     sequence: Any
     attributes: dict[str, Any]

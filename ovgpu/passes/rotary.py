@@ -1,7 +1,7 @@
 """Rotary position embeddings (Su et al. 2021): ``x * cos + Concat(-x[h:], x[:h]) * sin`` -> one Rotary.
 
-Llama rotates halves, as above; GPT-J and ChatGLM rotate neighbours. The match is made on which elements of a row each
-element of the result is computed from, so that it follows all ways to cut and join rows: slices, splits, gathers,
+Llama rotates halves, as above; GPT-J and ChatGLM rotate neighbours. The matcher tracks the elements of a row that each
+element of the result is computed from, so that it covers all ways to cut and join rows: slices, splits, gathers,
 reshapes to pairs and back. Where only the first elements of a row are rotated, the layer also joins the others.
 """
 
@@ -157,7 +157,7 @@ def _extent(shape: Sequence[Any]) -> int:
 
 
 def _rows(node: Node) -> Iterator[Output]:
-    """Yield tensors from whose rows the first product before the node may take elements, the nearest first."""
+    """Yield the tensors whose row elements the last product before the node may take, the nearest first."""
     port: Output | None = node.outputs[0]
     for _ in range(MAX_DISTANCE):
         factors = None if port is None else _product(port.node)

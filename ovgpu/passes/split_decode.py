@@ -2,8 +2,8 @@
 
 The device part takes the caches as inputs, whole, with their spare capacity, and two numbers: how many rows they had,
 and have now. No shape in it depends on these numbers, so that it is bound, and captured, once for all lengths up to the
-capacity. Tensors with such shapes, masks above all, and values that are computed from lengths are computed by the host
-part from the inputs and the lengths alone.
+capacity. The host part computes tensors whose shapes or values depend on lengths, masks above all, from the inputs and
+the lengths alone.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Feed:
 @dataclass(frozen=True)
 class DecodeSplit:
     """Two parts of a model. ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host``
-    takes the model's inputs and the caches, numbered ``asks``, whose shapes it reads. Its results are the feeds, then a
-    flag for each way of reordering caches: the device part does what the model does only if all beams are identity."""
+    takes the model's inputs and those caches, numbered in ``asks``, whose shapes it reads. Its results are the feeds,
+    then a flag for each way of reordering caches. The device part may run only if, by all flags, beams are identity."""
 
     device: Model
     host: Model
@@ -240,7 +240,8 @@ class _Split:
         return changing - fixed
 
     def _classify(self, node: Node) -> None:
-        """Record whether a node's results depend on lengths, and whether the host can compute them; inputs first."""
+        """Record whether a node's results depend on lengths, and whether the host can compute them. Its inputs
+        must have been classified."""
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
             not op.effect and (isinstance(op, Elementwise) or op.name in HOST_OPS)

@@ -1,8 +1,8 @@
 """MatMul by constant weights -> MatMul by transposed weights where BLAS on the host multiplies by these faster.
 
-For one row, weights are stored along their longer axis: long runs are read up to twice as fast as short ones. For some
-rows, weights are stored so that ``transpose_b`` is false: they take less time to pack, which is a large part of a
-product of few rows.
+For one row, weights are stored along their longer axis: long runs are read up to twice as fast as short ones. For up to
+`FEW_ROWS` rows, weights are stored so that ``transpose_b`` is false: BLAS then packs them in less time, and packing is
+a large part of a product of few rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _transposed(node: Node, weights: Array) -> Output:
 
 
 def _transpose(source: Array, target: Array) -> None:
-    """Copy the transpose by tiles, whose padded rows do not share a few cache sets as those of the weights often do."""
+    """Copy the transpose through tiles. Their padded rows do not share few cache sets, as rows of weights often do."""
     buffer = np.empty((TILE_ROWS, TILE_COLUMNS + CACHE_LINE), source.dtype)
     for row in range(0, source.shape[0], TILE_ROWS):
         for column in range(0, source.shape[1], TILE_COLUMNS):

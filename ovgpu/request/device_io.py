@@ -64,7 +64,7 @@ def make_slots(inputs: Iterable[ConstOutput], outputs: Iterable[ConstOutput],
                backend: Backend) -> tuple[list[InputSlot], list[OutputSlot]]:
     """Return the input and output slots of a request on this backend."""
     if isinstance(backend, CudaBackend):
-        return [RemoteInput(port, backend) for port in inputs], [RemoteOutput(port, backend) for port in outputs]
+        return [DeviceInput(port, backend) for port in inputs], [DeviceOutput(port, backend) for port in outputs]
     return [InputSlot(port) for port in inputs], [OutputSlot(port) for port in outputs]
 
 
@@ -107,7 +107,7 @@ class InputTensor(StagedTensor):
         return host_memory.zeros(tuple(shape), element_type.storage)
 
 
-class RemoteInput(InputSlot):
+class DeviceInput(InputSlot):
     """One input of a request on a CUDA device."""
 
     def __init__(self, port: ConstOutput, backend: CudaBackend) -> None:
@@ -237,7 +237,7 @@ class RemoteInput(InputSlot):
         return copied
 
 
-class RemoteOutput(OutputSlot):
+class DeviceOutput(OutputSlot):
     """One output of a request on a CUDA device.
 
     A result is downloaded if the output's tensor is on the host. Large results stay on the device until they are read,

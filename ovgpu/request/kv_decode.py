@@ -19,12 +19,12 @@ from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program
 from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
-from ovgpu.passes import combine
+from ovgpu.passes import fuse_layers
 from ovgpu.passes.rotary_append import append_rotated
 from ovgpu.passes.split_decode import Cache, DecodeSplit, Feed, split_decode
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
 from ovgpu.request.replays import Replay
-from ovgpu.runtime.backend import Backend, Fresh
+from ovgpu.runtime.backend import Backend, FreshMemory
 from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
@@ -50,7 +50,7 @@ class DecodePrograms:
         table = Table()
         specs = parts.specs(table)
         append_rotated(parts.device)
-        combine(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
+        fuse_layers(parts.device, fuse=backend.fuses, epilogues=not backend.remote)
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)
         self.device.caches = {number: cache.name for number, cache in enumerate(parts.caches, first)}
@@ -122,7 +122,7 @@ class DecodeSteps:
                 return None
             feed_pairs = [feed.fill(shape, value, capacity) for feed, (shape, value) in zip(self._feeds, uniform)]
         else:
-            found = part.executor.run(inputs, {}, Fresh(HOST_BACKEND))
+            found = part.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))
             if not all(map(bool, found[count:])) or any(f.grows and x.shape[-1] != keys
                                                         for f, x in zip(parts.feeds, found)):
                 return None  # a mask for another number of keys: the model's own program broadcasts it or raises

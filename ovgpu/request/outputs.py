@@ -148,7 +148,7 @@ class OutputSlot:
 
 
 class RequestMemory:
-    """`binding.Memory` of a request: results go to its outputs, new values to the buffers of its variables."""
+    """`binding.MemoryProvider` of a request: results go to its outputs, new values to the buffers of its variables."""
 
     def __init__(self, outputs: Sequence[OutputSlot], variables: Variables) -> None:
         self._outputs, self._variables = outputs, variables

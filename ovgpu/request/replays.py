@@ -44,7 +44,7 @@ class Replay:
            outputs: Sequence[OutputSlot], results: Sequence[Array],
            transition: Transition | None = None) -> Replay | None:
         """Return the replay of the last inference; None if it is not captured, or depends on more than locations."""
-        if not executor.fixed or not executor.captured:
+        if not executor.depends_on_addresses_only or not executor.captured:
             return None
         locations = [_location_of(slot) for slot in (*inputs, *outputs)]
         if None in locations:

@@ -14,7 +14,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes.subgraph import needed, reached, subgraph
 from ovgpu.request.device_io import backend_array, tensor_copy
-from ovgpu.runtime.backend import Backend, Fresh
+from ovgpu.runtime.backend import Backend, FreshMemory
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.executor import Executor
@@ -135,9 +135,9 @@ class InitialValues:
         return zeros
 
 
-class _Results(Fresh):
-    """`binding.Memory` of initial values. They are copied before the next ones are computed, so values of the same
-    shape reuse the same array."""
+class _Results(FreshMemory):
+    """`binding.MemoryProvider` of initial values. They are copied before the next ones are computed, so values of the
+    same shape reuse the same array."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)

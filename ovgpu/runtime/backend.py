@@ -15,7 +15,7 @@ from ovgpu.types import Type
 Call = Callable[[], Any]
 
 
-class Eager(partial[Any]):
+class HostCall(partial[Any]):
     """Call that no CUDA graph can contain, since it allocates, computes on the host, or binds calls of its own."""
 
     def counts(self) -> Counts:
@@ -44,9 +44,9 @@ class Counts(NamedTuple):
 def counts(calls: Sequence[Call], captured: bool) -> Counts:
     """Count the launches and kernels of one run of these calls. If captured, calls between eager ones are one graph."""
     launches = kernels = 0
-    for eager, group in groupby(calls, lambda call: isinstance(call, Eager)):
+    for eager, group in groupby(calls, lambda call: isinstance(call, HostCall)):
         run = list(group)
-        call_counts = [call.counts() if isinstance(call, (Eager, Transfer)) else Counts(1, 1) for call in run]
+        call_counts = [call.counts() if isinstance(call, (HostCall, Transfer)) else Counts(1, 1) for call in run]
         kernels += sum(c.kernels for c in call_counts)
         launches += 1 if captured and not eager else sum(c.launches for c in call_counts)
     return Counts(launches, kernels)
@@ -198,8 +198,8 @@ class Backend(Protocol):
         """Wait until all work enqueued so far is done."""
 
 
-class Fresh:
-    """`binding.Memory` that allocates new memory, for programs whose results outlive their next run."""
+class FreshMemory:
+    """`binding.MemoryProvider` that allocates new memory, for programs whose results outlive their next run."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -26,7 +26,7 @@ class Recorded(Recording, Protocol):
     def calls(self) -> Sequence[Sequence[Call]]: ...
 
 
-class Memory(Protocol):
+class MemoryProvider(Protocol):
     """Provider of a program's memory: of its outputs and of its variables' new values.
 
     `host` returns the host array to download an output to, or None if it is not downloaded.

@@ -25,7 +25,7 @@ from ovgpu.lowering.program_for import program_for
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import same_memory
 from ovgpu.runtime.backend import Backend, Call, Uncaptured
-from ovgpu.runtime.binding import Binding, Constants, Memory, Recorded, host_value, host_values
+from ovgpu.runtime.binding import Binding, Constants, MemoryProvider, Recorded, host_value, host_values
 from ovgpu.runtime.blocks import Block
 from ovgpu.runtime.cancellation import Cancellation
 from ovgpu.runtime.loops import bind, dynamic
@@ -73,7 +73,7 @@ class Executor:
         self.bound: tuple[Any, Binding] | None = None
         self._observe: Observe | None = None
 
-    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory, key: Any = None, *,
+    def run(self, inputs: Sequence[Array], states: dict[str, Array], memory: MemoryProvider, key: Any = None, *,
             hosts: Sequence[Array] | None = None, observe: Observe | None = None) -> list[Array]:
         """Run the program and return its results. Afterwards `assigned` returns the variables' new values.
 
@@ -97,7 +97,7 @@ class Executor:
             return self._run_rest(states, memory, key)
         return [A[i] for i in self.program.results]
 
-    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: Memory,
+    def prepare(self, inputs: Sequence[Array], states: dict[str, Array], memory: MemoryProvider,
                 hosts: Sequence[Array] | None = None) -> None:
         """Bind the first segment as `run` would, without running anything."""
         self.take(inputs, states, hosts)
@@ -130,13 +130,13 @@ class Executor:
 
     # ---- bindings
 
-    def bind(self, inputs: Sequence[Array], memory: Memory, base: Binding | None,
+    def bind(self, inputs: Sequence[Array], memory: MemoryProvider, base: Binding | None,
              hosts: Sequence[Array] | None = None) -> Binding:
         """Bind a program of one segment to these inputs, starting from ``base``. The binding is not cached here."""
         A = self.arrays
         self.take(inputs, {}, hosts)
         segment = self.program.segments[0]
-        for i in segment.given:  # the shape function reads the strides of a part of the caller's tensor
+        for i in segment.caller_roots:  # the shape function reads the strides of a part of the caller's tensor
             value = self.program.values[i]
             if any(a.op == "stride" for s in value.view.strides if isinstance(s, Sym) for a in atoms(s)):
                 A[i] = memory.output(value.source, (), value.type)
@@ -145,7 +145,8 @@ class Executor:
         self._publish(segment, binding)
         return binding
 
-    def _binding_for(self, number: int, segment: Segment, memory: Memory, key: Any, start: bool = False) -> Binding:
+    def _binding_for(self, number: int, segment: Segment, memory: MemoryProvider, key: Any,
+                     start: bool = False) -> Binding:
         """Return the segment's binding for the current arrays. With ``start`` a new one runs while it is bound."""
         slots, hosts = segment.shape_function(self.arrays)
         cached = self.bindings[number]
@@ -170,7 +171,7 @@ class Executor:
         return binding
 
     @cached_property
-    def fixed(self) -> bool:
+    def depends_on_addresses_only(self) -> bool:
         """True if the calls depend only on shapes and on the addresses of inputs, outputs and states."""
         program = self.program
         return (len(program.segments) == 1 and program.rest is None and not program.host_parameters
@@ -196,10 +197,10 @@ class Executor:
         for i, array in zip(segment.values, binding.arrays):
             A[i] = array
 
-    def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: Memory,
+    def _derive(self, number: int, segment: Segment, slots: tuple[int, ...], hosts: list[Any], memory: MemoryProvider,
                 base: Binding | None, start: bool = False) -> Binding:
         A, values = self.arrays, self.program.values
-        for i, geometry in segment.given.items():
+        for i, geometry in segment.caller_roots.items():
             value = values[i]
             shape, strides, _ = geometry(slots)
             try:
@@ -208,7 +209,7 @@ class Executor:
                                              self._appends(segment, value.source, slots, hosts)))
             except (TypeError, ValueError, OverflowError) as e:  # no array can have these extents
                 raise MemoryError from e
-        outside = {i: A[i] for i in segment.users}
+        outside = {i: A[i] for i in segment.external_users}
         layout = self._lay_out(number, segment, slots)
         todo_values: Sequence[int]
         todo_steps: Sequence[int]
@@ -244,7 +245,7 @@ class Executor:
         binding.flat = list(chain.from_iterable(binding.calls))
         return binding
 
-    def _bind_and_run(self, segment: Segment, binding: Binding, todo: set[int], memory: Memory) -> None:
+    def _bind_and_run(self, segment: Segment, binding: Binding, todo: set[int], memory: MemoryProvider) -> None:
         """Bind steps and run each one as soon as it is bound: the device works while the host binds the next ones."""
         for position, step in enumerate(segment.steps):
             if position in todo:
@@ -284,7 +285,7 @@ class Executor:
         reported = self.backend.explain(error).removeprefix("out of memory: ")
         return _with_location(
             OpError(f"out of memory: a result of shape {shape(largest)} takes {size(largest):,} bytes, "
-                    f"the plan needs {arena.nbytes + sum(map(size, segment.given)):,}"
+                    f"the plan needs {arena.nbytes + sum(map(size, segment.caller_roots)):,}"
                     + (f"; {reported}" if reported else "")), step)
 
     def _affected(self, number: int, segment: Segment, changed: tuple[int, ...], moved: tuple[int, ...],
@@ -300,8 +301,8 @@ class Executor:
                 values.update(segment.value_deps.get(slot, ()))
                 steps.update(segment.step_deps.get(slot, ()))
             for i in moved:
-                values.update(segment.users[i][0])
-                steps.update(segment.users[i][1])
+                values.update(segment.external_users[i][0])
+                steps.update(segment.external_users[i][1])
             if reported:
                 steps.update(i for i, s in enumerate(segment.steps) if any(h.host_node >= 0 for h in s.host.values()))
             found = self.affected[key] = (sorted(values), sorted(steps))
@@ -326,7 +327,7 @@ class Executor:
         return layout
 
     def _bind_step(self, segment: Segment, step: Step, slots: tuple[int, ...], hosts: list[Any],
-                   memory: Memory) -> Sequence[Call]:
+                   memory: MemoryProvider) -> Sequence[Call]:
         if step.kind == "eager":
             return ()
         A = self.arrays
@@ -346,7 +347,7 @@ class Executor:
         except Exception as e:
             raise self._step_error(e, step) from (e.__cause__ if isinstance(e, Error) else e)
 
-    def _transfer(self, step: Step, memory: Memory) -> Sequence[Call]:
+    def _transfer(self, step: Step, memory: MemoryProvider) -> Sequence[Call]:
         """Return the calls that upload an input or download a result; none if it needs no copy."""
         number = step.outputs[0] if step.kind == "upload" else step.inputs[0]
         array, source = self.arrays[number], self.program.values[number].source
@@ -454,7 +455,7 @@ class Executor:
         and captured graphs can be reused."""
         if not self.backend.replays or result.dtype == object:
             return result
-        if not any(any(segment.users.get(i, ())) for segment in self.program.segments):
+        if not any(any(segment.external_users.get(i, ())) for segment in self.program.segments):
             return result
         block = self.stable_blocks.setdefault(i, Block(self.backend.allocate, self.backend.dense, True))
         target = block.array(tuple(result.shape), Type.of(result.dtype))
@@ -462,7 +463,7 @@ class Executor:
             call()
         return target
 
-    def _run_rest(self, states: dict[str, Array], memory: Memory, key: Any) -> list[Array]:
+    def _run_rest(self, states: dict[str, Array], memory: MemoryProvider, key: Any) -> list[Array]:
         rest = self.program.rest
         assert rest is not None
         inputs = [self.arrays[i] for i in rest.inputs]

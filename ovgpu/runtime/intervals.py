@@ -80,9 +80,9 @@ class Intervals:
         self._results = []
         for i in program.results:
             root = self._values[i].root
-            if root not in segment.given or (i != root and i not in segment.values):
+            if root not in segment.caller_roots or (i != root and i not in segment.values):
                 raise Unknown
-            geometry = segment.given[i] if i == root else segment.geometries[segment.values.index(i)][0]
+            geometry = segment.caller_roots[i] if i == root else segment.geometries[segment.values.index(i)][0]
             self._results.append((root, geometry))
 
     def uniform(self, slots: Sequence[int],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ovgpu.lowering.loops import TRIP_COUNT_KEY
-from ovgpu.lowering.program import Copy, ElidedNode, HostNode, Memory, Program, Segment, Step, Value, constants
+from ovgpu.lowering.program import Copy, ElidedNode, HostNode, MemoryKind, Program, Segment, Step, Value, constants
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.fused._elementwise import Fused, Layer
@@ -49,7 +49,7 @@ class Operand:
 
     type: Type
     shape: tuple[int | None, ...]
-    memory: Memory
+    memory: MemoryKind
     location: str
     nbytes: int | None
 

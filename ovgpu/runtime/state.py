@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from ovgpu.cache_capacity import cache_capacity
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.convert import converted
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve
-from ovgpu.symbolic import cache_capacity
 from ovgpu.types import PartialShape, Type
 
 CACHED_ARRAYS = 4  # per buffer

@@ -34,13 +34,13 @@ def compiled(net: Net, device: str = "CPU") -> Any:
 
 
 def test_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def simplified(model: Model, *_: Any) -> Model:
+    def simplify(model: Model, *_: Any) -> Model:
         for node in model.ops:
             if node.op.name == "Relu":
                 node.inputs[7]
         return model
 
-    monkeypatch.setattr(compilation, "simplified", simplified)
+    monkeypatch.setattr(compilation, "simplify", simplify)
     with pytest.raises(OpError, match=r"^\[Relu\] compiling failed: IndexError: .*layer 'relu'") as caught:
         compiled(relu())
     assert REPORT in str(caught.value) and isinstance(caught.value.__cause__, IndexError)

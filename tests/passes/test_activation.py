@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.passes import simplified
+from ovgpu.passes import simplify
 from tests.harness import judge
 from tests.harness.ir import Net, Port
 from tests.harness.layers import i64
@@ -94,7 +94,7 @@ PATTERNS: dict[str, tuple[str, Any]] = {
 
 
 def layers(net: Net) -> str:
-    model = simplified(ov.Core().read_model(*net.build()))
+    model = simplify(ov.Core().read_model(*net.build()))
     return " ".join(n.op.name for n in model.ops if n.op.name not in ("Parameter", "Constant", "Result"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.runtime.backend import Fresh
+from ovgpu.runtime.backend import FreshMemory
 from ovgpu.runtime.executor import Executor
 from ovgpu.runtime.intervals import Intervals, Unknown
 from tests.harness.ir import Net, Port
@@ -34,7 +34,7 @@ def uniform_values(make: Callable[[Net, Port], Port], *inputs: np.ndarray[Any, A
         executor.take([x], {})
         slots, _ = program.segments[0].shape_function(executor.arrays)
         known = intervals.uniform(slots, [x])
-        (expected,) = executor.run([x], {}, Fresh(CpuBackend()))
+        (expected,) = executor.run([x], {}, FreshMemory(CpuBackend()))
         if known is None:
             found.append(None)
             continue

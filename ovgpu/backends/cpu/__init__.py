@@ -178,7 +178,7 @@ def _move(target: Array, source: Array) -> None:
 def _slices(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
     """Return the slices that select a part of this shape and the array's own strides, at a byte offset.
 
-    None if no slices of single axes do. Indexing is many times faster than `_Memory`.
+    None if one slice per axis cannot do that. Indexing is many times faster than `_Memory`.
     """
     index = []
     for extent, step, size in zip(array.shape, array.strides, shape):
@@ -192,7 +192,7 @@ def _slices(array: Array, offset: int, shape: tuple[int, ...]) -> tuple[slice, .
 
 
 def _evaluate_into(op: Op, inputs: Sequence[Array | None], outputs: Sequence[Array], types: Sequence[Type]) -> None:
-    host_memory.require(sum([out.nbytes for out in outputs]))  # the results need as much again
+    host_memory.require(sum([out.nbytes for out in outputs]))  # `evaluate` allocates as much again
     for out, result in zip(outputs, evaluate(op, NUMPY, inputs, types)):
         if out.shape != result.shape:
             raise OpError(f"the result has shape {result.shape}, inference said {out.shape}")

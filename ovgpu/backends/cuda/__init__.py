@@ -26,7 +26,7 @@ from ovgpu.errors import explain
 from ovgpu.ops.base.op import Array, Op, evaluate
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.xp import NUMPY, Adapter
-from ovgpu.runtime.backend import Call, Clock, Eager, Recording
+from ovgpu.runtime.backend import Call, Clock, HostCall, Recording
 from ovgpu.types import Type
 
 
@@ -140,7 +140,7 @@ class CudaBackend:
         with suppress(NoKernelError):
             if op.cuda is not None and op.cuda(launcher, inputs, outputs, workspace) is not NotImplemented:
                 return launcher.calls
-        return [Eager(self._evaluate_into, op, inputs, outputs, types)]
+        return [HostCall(self._evaluate_into, op, inputs, outputs, types)]
 
     def copy(self, source: Array, target: Array) -> Sequence[Call]:
         launcher = Launcher(self.stream, self.blas)

@@ -19,7 +19,7 @@ from ovgpu.ops.base.op import Array
 
 MAX_PLANS = 256  # cached per request
 MAX_ALIGNMENT_BYTES = 256  # of matrices; larger alignments make no difference
-BIAS_ALIGNMENT_BYTES = 16  # cuBLASLt's kernels read so many bytes of a bias at once, but its heuristic ignores it
+BIAS_ALIGNMENT_BYTES = 16  # cuBLASLt's kernels read so much of a bias at once; its heuristic ignores the bias
 # Compute capabilities for which cuBLASLt computes Gelu in the product's kernel. Elsewhere it launches a second kernel,
 # which is slower than ovgpu's. The accuracy of its tanh is not documented, so that f32 is excluded.
 GELU_CAPABILITIES, GELU_TYPES = ("9", "10"), ("float16", "bfloat16")
@@ -60,7 +60,7 @@ class Lt:
         if residual is not None and residual.shape != out.shape:
             return None
         found = Batches.of(a, b, out) if residual is None else Batches.of(a, b, out, residual)
-        if found is None or found.extents or found.transposed:  # transposed, the bias would be along columns
+        if found is None or found.extents or found.transposed:  # transposed, the bias would be along the other axis
             return None
         added = out if residual is None else residual
         epilogue = "_".join(filter(None, (activation.upper(), "BIAS" if bias is not None else ""))) or "DEFAULT"
@@ -130,7 +130,7 @@ def build(problem: Problem, operation: Descriptor, handle: Any, nbytes: int) -> 
 
 
 def _operation(lt: Any, problem: Problem, bias: Array | None) -> Descriptor:
-    """Create the descriptor of ``out^T = b^T @ a^T``, in which out's bias along rows is one along columns."""
+    """Create the descriptor of ``out^T = b^T @ a^T``. The library's bias has one element per row of out^T."""
     sums, names, operations = compute_type_of(np.dtype(problem.kind)), lt.MatmulDescAttribute, rt.cublas().Operation
     kind = getattr(rt.cupy().cuda.runtime, sums.kind)
     descriptor = Descriptor(lt.matmul_desc_create(getattr(rt.cublas().ComputeType, sums.compute), kind),

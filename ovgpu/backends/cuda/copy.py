@@ -13,7 +13,7 @@ from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vect
 Launch = tuple[str, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # expression, grid, block, arguments
 
 MIN_TRANSPOSE_EXTENT = 8  # of both axes: from here on, a transposition through shared memory pays
-NUMBERS_PER_LAUNCH = (16, 400)  # from the host; a launch's arguments are limited to 4 KB
+NUMBERS_PER_LAUNCH = (16, 400)  # capacities of write_numbers; arguments are limited to 4 KB
 
 
 def launches(source: Array, target: Array) -> list[Launch] | None:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from ovgpu._util import gc_pause
 from ovgpu.backends.cuda import rt
-from ovgpu.runtime.backend import Call, Eager, Recording, Uncaptured
+from ovgpu.runtime.backend import Call, HostCall, Recording, Uncaptured
 
 MAX_NODES = 1 << 16  # per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
 MAX_ATTEMPTS = 2  # to capture a segment
@@ -68,7 +68,7 @@ class Graphs:
         return True
 
     def _capture_recording(self, recording: Recording) -> Graph:
-        nodes = sum(not isinstance(call, Eager) for call in recording.flat)
+        nodes = sum(not isinstance(call, HostCall) for call in recording.flat)
         self._evict(nodes)
         graph = Graph(list(self._segments(recording)), nodes)
         self._alive.add(graph)
@@ -78,7 +78,7 @@ class Graphs:
     def _segments(self, recording: Recording) -> Iterator[tuple[int, Call]]:
         """Yield a graph's launch for each segment of calls that only launch work, and the eager calls between."""
         number = 0
-        for eager, group in groupby(recording.flat, lambda call: isinstance(call, Eager)):
+        for eager, group in groupby(recording.flat, lambda call: isinstance(call, HostCall)):
             run = list(group)
             if eager:
                 yield from enumerate(run, number)

@@ -42,10 +42,10 @@ def adopt(owner: Any) -> Array:
 
 @cache
 def _import_stream(cupy: Any, device: int) -> Any:
-    """Return a stream of ``device``, the current one, that runs no work.
+    """Return a stream that runs no work, of ``device``, which must be current.
 
-    `from_dlpack` makes the current stream wait for the owner's. Without this one it would be the default stream, for
-    which all others wait.
+    `from_dlpack` makes the current stream wait for the owner's. Otherwise that would be the default stream, for which
+    all others wait.
     """
     return cupy.cuda.Stream(non_blocking=True)
 

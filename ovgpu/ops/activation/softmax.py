@@ -18,7 +18,7 @@ from ovgpu.ops.reduction import as_rows, is_float, ones
 from ovgpu.symbolic import Int, Spec, maximum, minimum, product
 from ovgpu.types import Type
 
-ONE_PASS_ELEMENTS = 4096  # with fewer elements, further passes over them do not pay
+ONE_PASS_ELEMENTS = 4096  # with fewer elements, looking for a shared bound does not pay
 MAX_SHARED_RANGE = 60.0  # of values that share one bound: exp(-60) is far above the smallest f32
 
 

@@ -20,8 +20,8 @@ from ovgpu.ops.base.strided import Axes, strides_of
 TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice as many
 SPLIT_QUERIES = 8  # queries up to which the kernel that splits the keys is used
 WARPS = 4  # warps per block
-WIDEST = 256  # elements of a row, at most
-BLOCKS_PER_SM = 4  # per multiprocessor, that splitting aims at; half as many on tensor cores
+WIDEST = 256  # elements of a row of q, k, v or out, at most
+BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at; half as many on tensor cores
 MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
 STREAMED_QUERIES = 32  # queries up to which `attention_stream.cu` is used whatever the batch
@@ -33,7 +33,7 @@ MIN_MARKED = 256  # queries, and keys, from which on classifying the mask's tile
 
 
 def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Array | None = None) -> Any:
-    """Record the kernel that computes attention. Return NotImplemented for rows that are too long.
+    """Record the kernel that computes attention. Return NotImplemented for long rows and unsupported layouts.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
     ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys.
@@ -96,7 +96,7 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
 
 def _split(k: Any, blocks: int, blocks_per_sm: int, max_splits: int, part: tuple[int, int],
            sum_dtype: np.dtype[Any]) -> tuple[int, Array | None, Array | None]:
-    """Return the number of splits of the keys, scratch for their partial results, and a counter of the blocks done.
+    """Return the number of splits of the keys, scratch for their partial results, and counters of finished blocks.
 
     The splits, at most ``max_splits``, aim at ``blocks_per_sm`` blocks per multiprocessor. One split needs no arrays.
     """

@@ -142,7 +142,7 @@ class Elementwise(Op):
         return (result.copy() if any(result is x for x in given) else xp.asarray(result),)
 
     def inplace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> tuple[int, ...]:
-        """Return the inputs of the output's extents and element size that are read before it is first written."""
+        """Return the inputs of the output's extents and element size that are not read after it is first written."""
         out = outputs[0]
         given = [i for i, x in enumerate(inputs) if x is not None]
         candidates = [(given[i], inputs[given[i]]) for i in self._tape(inputs, outputs).inplace]

@@ -68,7 +68,7 @@ def record(k: Any, work: Sequence[Worker]) -> None:
 
 def side_by_side(work: Sequence[Worker]) -> None:
     """Run the workers at the same time: the first one here, the others in threads. Return when all are done, and raise
-    the error of one that failed. If this is interrupted, no worker runs on after it."""
+    the error of one that failed. If this call is interrupted, it leaves no worker running."""
     jobs = [_Job(worker) for worker in work[1:]]
     with _blas.changed() if _blas else nullcontext():
         try:

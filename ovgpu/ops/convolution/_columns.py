@@ -33,8 +33,8 @@ def convolve(k: Any, c: Convolved, workspace: Sequence[Array], epilogue: HostEpi
     """Record the calls that write ``c.out``. Return NotImplemented for outputs whose pixels are not contiguous.
 
     The workspace holds columns, and parts of the data padded with zeros; every worker has its share. The form depends
-    on the shape. Pointwise convolutions are products alone, in 1.0 times the time of the bare products. Depthwise
-    ones use columns of some channels, in 1.4 to 4 times; all others use columns of some pixels, in 1.0 to 1.4 times.
+    on the shape. Pointwise convolutions are products alone. Depthwise ones use columns of some channels, and take 1.4
+    to 4 times as long as the products alone; all others use columns of some pixels, and take 1.0 to 1.4 times as long.
     """
     out = flat(c.out, len(c.x), c.groups, c.outputs)
     if out is None:

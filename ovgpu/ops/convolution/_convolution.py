@@ -85,7 +85,7 @@ class Convolved:
 
     @property
     def pointwise(self) -> bool:
-        """Return whether every output pixel is computed from the input pixel at the same position alone."""
+        """True if every output pixel is computed from the input pixel at the same position alone."""
         return (prod(self.taps) == prod(self.strides) == 1 and not any(self.begin)
                 and self.x.shape[2:] == self.out.shape[2:])
 

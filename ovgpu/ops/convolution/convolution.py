@@ -127,7 +127,7 @@ class ConvolutionBackpropData(_Convolution):
     Every element adds its products with the kernel to the pixels from which a Convolution of the output computes it,
     and padding is cut off. With an output shape, same_upper and same_lower cut off the excess (upper: more of it at the
     beginning), and missing elements are zeros at the end; without one, they pad nothing. The specification would also
-    cut for explicit and valid padding, but these keep their beginnings here, as the sources of such models mean it.
+    cut for explicit and valid padding, but here these keep their beginnings, as the frameworks of such models do.
     """
 
     output_padding: tuple[int, ...] = ()

@@ -76,7 +76,7 @@ class Packed:
         np.take(self._values, index, 0, out.view(self._values.dtype), "clip")
 
     def bytes_of(self, elements: int) -> int:
-        """Return the length of `unpack`'s scratch for so many codes."""
+        """Return the number of elements of `unpack`'s scratch for this many codes."""
         return 0 if self._values is None else -(-elements // 2) if self.is_nibbles else elements
 
     def tile(self, axis: int, max_codes: int, unit: int = 1) -> tuple[int, int]:

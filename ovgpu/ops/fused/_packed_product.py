@@ -72,7 +72,7 @@ class PackedProduct:
 
     @property
     def halves(self) -> int:
-        """The number of codes in a byte that a tile holds in separate halves."""
+        """The number of halves of a tile: two for two codes per byte, one for each."""
         return 2 if self.weights.is_nibbles and self.excess_code is not None else 1
 
     @property

@@ -25,7 +25,7 @@ class Rotary(Op):
 
     ``x [..., E], cos [..., size or size / 2], sin (as cos) -> [..., E]``; the axes before the last broadcast. The first
     ``size`` elements are rotated, the others copied. With ``pairs``, neighbours are paired, else elements i and
-    i + size / 2. cos and sin have one element per element of x, or one per pair. Computed in one type, rounded once.
+    i + size / 2. cos and sin have one element per element of x, or one per pair. Only the result is rounded.
     """
 
     size: int
@@ -49,7 +49,7 @@ class Rotary(Op):
         return (xp.concatenate([*rotated, xp.broadcast_to(self.rest(x), (*lead, x.shape[-1] - self.size))], axis=-1),)
 
     def parts(self, x: Any) -> tuple[Any, Any]:
-        """Return the first and the second elements of the pairs; cos or sin with one element per pair twice."""
+        """Return the first and the second elements of the pairs; the same twice if x has one element per pair."""
         if x.shape[-1] < self.size:
             return x, x
         half = self.size // 2
@@ -129,7 +129,7 @@ class RotaryCacheWrite(Rotary):
     """Work of a decode step between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
     ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q rotated,
-    keys, values``: rotated k and v are written into the caches from row ``lengths[0]`` on.
+    keys, values``: the rotated k, and v, are written into the caches from row ``lengths[0]`` on.
     """
 
     name: ClassVar[str] = "RotaryCacheWrite"

@@ -58,8 +58,8 @@ class Formula(Elementwise):
 
 
 class BatchNorm(Op):
-    """Base: every channel of ``x [N, C, ...]`` minus its mean, divided by its deviation, scaled by gamma and shifted by
-    beta; each of these has shape [C]."""
+    """Base of batch norms: every channel of ``x [N, C, ...]`` minus its mean, divided by its deviation, scaled by gamma
+    and shifted by beta. All four have shape [C]."""
 
     epsilon: float
 
@@ -381,7 +381,7 @@ class GRN(Op):
         return (Spec(x.type, x.shape),)
 
     def norm(self) -> NormalizeL2:
-        """Return the op that computes it, given the axis."""
+        """Return the op that computes the GRN along `CHANNEL_AXIS`."""
         return NormalizeL2(eps=self.bias, eps_mode="add")
 
     def evaluate(self, xp: Any, x: Array) -> tuple[Array, ...]:

@@ -26,7 +26,7 @@ def check_real(kind: Type) -> None:
 
 
 class _MVN(Op):
-    """Base: ``x [...] -> [...]`` minus its mean over some axes, divided by its standard deviation there."""
+    """Base of MVNs: ``x [...] -> [...]`` minus its mean over some axes, divided by its standard deviation there."""
 
     normalize_variance: bool
     eps: float
@@ -92,7 +92,7 @@ class _MVN(Op):
     def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
         x, out, over = inputs[0], outputs[0], self.over(inputs)
         mode = "INSIDE" if self.eps_is_inside() else "OUTSIDE"
-        kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: every element is its own mean
+        kind = self.kind if self.normalize_variance and over else "CENTRE"  # no axes: each element is its own mean
         if not x.flags.c_contiguous and not has_dense_rows(x, over):
             if normalize_transposed(k, kind, x, out, over, self.eps, mode, *self.terms(inputs)):
                 return None
@@ -115,8 +115,8 @@ def normalize(k: Any, kind: str, x: Any, out: Any, over: Sequence[int], eps: flo
               shift: Any = None) -> Any:
     """Record one of normalization.cu's kernels. Return NotImplemented if there is none for these arrays.
 
-    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`; scale, shift: [n], of the
-    type of x, by which the n normalised elements along the axes ``over`` are multiplied and to which they are added.
+    kind: CENTRE, MVN, L2, RMS, or NONZERO for 1 wherever x is not 0; mode: one of `EPSILON`. The n normalised elements
+    along the axes ``over`` are multiplied by scale [n] and added to shift [n], of the type of x, unless these are None.
     """
     if not launch.is_real(x):
         return NotImplemented

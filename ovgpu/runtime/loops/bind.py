@@ -14,7 +14,7 @@ from ovgpu.lowering.program import Step
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.shapes import first
 from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
-from ovgpu.runtime.backend import Call, Eager
+from ovgpu.runtime.backend import Call, HostCall
 from ovgpu.runtime.loops import replayed
 from ovgpu.runtime.loops.unrolled import Iterations, Maps
 
@@ -51,7 +51,7 @@ def bind(executor: Executor, step: Step, inputs: Sequence[Array | None], outputs
             found = replayed.calls(executor, step, maps, inputs, outputs, n)
     elif n * max(1, len(loop.child.program.steps)) <= MAX_UNROLLED_CALLS:
         found = loop.calls(inputs, outputs, n)
-    return [Eager(loop.run, list(inputs), list(outputs), n)] if found is None else found
+    return [HostCall(loop.run, list(inputs), list(outputs), n)] if found is None else found
 
 
 def _child(executor: Executor, step: Step, branch: int) -> Executor:

@@ -39,7 +39,8 @@ def run(executor: Executor, step: Step, inputs: Sequence[Array | None]) -> Seque
 
 
 class Stepwise:
-    """Runner of the bodies of one step for the executor that owns it, and `binding.Memory` of their programs."""
+    """Runner of the bodies of one step for the executor that owns it, and `binding.MemoryProvider` of their
+    programs."""
 
     def __init__(self, backend: Backend, step: Step) -> None:
         self.backend, self.step = backend, step

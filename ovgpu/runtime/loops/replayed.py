@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ovgpu.lowering.program import Step
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.infrastructure.control_flow import InputMap, OutputMap
-from ovgpu.runtime.backend import Call, Counts, Eager, counts
+from ovgpu.runtime.backend import Call, Counts, HostCall, counts
 from ovgpu.runtime.loops.unrolled import Calls, Iterations, Maps, part_of
 from ovgpu.types import Type
 
@@ -60,8 +60,8 @@ class Cycle:
         return self.calls[0]
 
 
-class Repeat(Eager):
-    """Eager call ``Repeat(run, cycle, times)``: one launch per repetition, once the cycle is captured."""
+class Repeat(HostCall):
+    """Host call ``Repeat(run, cycle, times)``: one launch per repetition, once the cycle is captured."""
 
     def counts(self) -> Counts:
         cycle, times = self.args
@@ -187,7 +187,7 @@ class ReplayedIterations(Iterations):
     def _supports_counter(self) -> bool:
         """Return whether the body does not use the iteration number, or the device can provide it."""
         program, counter = self.child.program, self.maps.counter
-        if counter is not None and program.inputs[counter] in program.segments[0].users:
+        if counter is not None and program.inputs[counter] in program.segments[0].external_users:
             value = program.values[program.inputs[counter]]
             assert self.slicing is not None
             self.number = self.slicing.number(value.type, (1,) * len(value.view.shape))

@@ -188,7 +188,7 @@ class Iterations:
 
 @dataclass(frozen=True)
 class _IterationMemory:
-    """Implementation of `binding.Memory` for one iteration of a loop."""
+    """Implementation of `binding.MemoryProvider` for one iteration of a loop."""
 
     loop: Iterations
     outputs: Sequence[Array]
