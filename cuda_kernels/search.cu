@@ -1,8 +1,7 @@
 // Bucketize, SearchSorted: the number of elements before a value in a sorted line, by binary search.
 #include "strided.cuh"
 
-// Comparison that counts a bound as before the value. NOT_GREATER also counts bounds if either is NaN.
-enum Rule { LESS, AT_MOST, NOT_GREATER };
+enum Rule { LESS, AT_MOST, NOT_GREATER };  // of a bound to the value; NOT_GREATER also holds if either is NaN
 
 // Search with comparisons in type C. Operands of the axes, which are those of y: value, line of bounds, y. A line has
 // `extent` bounds, which are `step` apart.

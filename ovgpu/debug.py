@@ -294,7 +294,7 @@ def _locate(program: Program, layer: str) -> _Target | None:
     for step in program.steps:
         if any(part.name == layer for part in layers_of(step.op)):
             raise Error(f"cannot stop at layer '{layer}': it is one step with '{step.name}'; "
-                        "set OVGPU_STOP_AT before the model is compiled, and they are apart")
+                        "set OVGPU_STOP_AT before the model is compiled, which keeps layers in steps of their own")
     if program.rest is not None and _contains(program.rest.model, layer):
         return None
     import difflib

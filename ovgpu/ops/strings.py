@@ -43,7 +43,7 @@ class StringTensorPack(Op):
     def evaluate(self, xp: Any, begins: Any, ends: Any, symbols: Any) -> tuple[Any, ...]:
         text = symbols.tobytes()
         if ((begins < 0) | (ends < begins) | (ends > len(text))).any():
-            raise OpError(f"begins and ends must be ascending places among {len(text)} symbols")
+            raise OpError(f"begins and ends must be ascending offsets among {len(text)} symbols")
         strings = [text[i:j] for i, j in zip(begins.ravel().tolist(), ends.ravel().tolist())]
         return (np.array(strings, object).reshape(begins.shape),)
 

@@ -103,7 +103,7 @@ EXPLAINED: tuple[Cause, ...] = (
             "does not broadcast",
             "cannot be broadcast", "cannot be reshaped", "do not multiply", r"there are \d+ ", r"differ\b",
             r"must be equal", r"the sides of \w+ and \w+ are", "that could have had extent 1",
-            r"\d+ (sizes|scales) for \d+ axes", "must be a scalar", "where it should be", r"\d+ places instead of",
+            r"\d+ (sizes|scales) for \d+ axes", "must be a scalar", "where it should be", r"\d+ positions instead of",
             "is no multiple of", "parts along an axis", "do not fit", "are no patches", "are more than the",
             "add up to", "the initial value of variable", "complex numbers are pairs",
             "must have one element", "does not fit", "divided by", "are more than extent", r"a region has \d+ numbers",

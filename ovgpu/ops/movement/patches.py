@@ -141,7 +141,7 @@ class Col2Im(Op):
         if window is not None:
             same(channels * prod(window), rows, f"{{1}} rows are no multiple of {prod(window)}")
             if extents is not None:
-                same(columns, product(self.positions(extents, window)), "{0} places instead of {1}")
+                same(columns, product(self.positions(extents, window)), "{0} positions instead of {1}")
         return (Spec(x.type, (*images, channels, *(extents or unknowns(2) or ()))),)
 
     def positions(self, extents: Sequence[Int], kernel: Sequence[int]) -> list[Int]:

@@ -59,7 +59,7 @@ FOLD = [
     fold((5, 7), (2, 3), images=(0,), expect=lambda *_: np.zeros((0, 3, 5, 7), np.float32), id="no images"),
     fold((5, 7), (2, 3), (2, 2), error="the data must have rank 2 or 3, not 4"),
     fold((5, 7), (2, 3), rows=17, error="17 rows are no multiple of 6"),
-    fold((5, 7), (2, 3), columns=19, error="19 places instead of 20"),
+    fold((5, 7), (2, 3), columns=19, error="19 positions instead of 20"),
     fold((5, 7), (2, 3), strides=(0, 1), error="attribute 'strides': 0 is less than 1", columns=3),
     fold((5, 7), (2, 0), error=r"kernel size \[2, 0\] has no elements", rows=3),
     fold((5, 7), const([2, 3, 1]), error="the kernel size has 3 elements instead of 2"),
