@@ -16,7 +16,7 @@ from ovgpu.errors import OpError
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.activation.softmax import Softmax, Softmax8
 from ovgpu.ops.arithmetic.arithmetic import Add, Divide, Multiply
-from ovgpu.ops.attention._attention import WIDEST
+from ovgpu.ops.attention._attention import MAX_WIDTH
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.comparison import Select
 from ovgpu.ops.convert import Convert, Identity
@@ -162,7 +162,7 @@ def _fits(node: Node, scores: Scores, v: Output) -> bool:
     last: Any = node.op
     q, k = (port.spec for port in scores.product.inputs if port is not None)
     out = node.outputs[0].spec
-    if any(isinstance(d, Sym) or not 0 < d <= WIDEST for s in (q, out) for d in (_shape(s) or (0,))[-1:]):
+    if any(isinstance(d, Sym) or not 0 < d <= MAX_WIDTH for s in (q, out) for d in (_shape(s) or (0,))[-1:]):
         return False
     given: list[Spec | None] = [q, _in_rows(k, not first.transpose_b), _in_rows(v.spec, last.transpose_b)]
     op: Any = ScaledDotProductAttention()

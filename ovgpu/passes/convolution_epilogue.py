@@ -13,7 +13,7 @@ from ovgpu.ops.base.elementwise import same_layout
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.trace import trace
-from ovgpu.ops.convolution._convolution import OPERANDS
+from ovgpu.ops.convolution._convolution import MAX_EPILOGUE_OPERANDS
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.convolution_epilogue import ConvolutionWithEpilogue
@@ -37,7 +37,8 @@ def fuse_convolution_epilogues(model: Model, device: bool = False) -> None:
                 fuse_convolution_epilogues(body, device)
         if not _is_convolution(node, device):
             continue
-        layers = region(node, users, shape_tensors | taken, order, OPERANDS) if device else _chain(node, users, taken)
+        layers = (region(node, users, shape_tensors | taken, order, MAX_EPILOGUE_OPERANDS) if device
+                  else _chain(node, users, taken))
         if layers:
             taken |= {id(layer.outputs[0]) for layer in layers}
             last, result = layers[-1], node.outputs[0]

@@ -10,7 +10,11 @@ from functools import partial
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.normalization.channel_normalization import OTHERS, GroupNormalization, GroupNormWithEpilogue
+from ovgpu.ops.normalization.channel_normalization import (
+    MAX_EPILOGUE_OPERANDS,
+    GroupNormalization,
+    GroupNormWithEpilogue,
+)
 from ovgpu.ops.quantization import FakeConvert
 from ovgpu.passes._graph import alike, is_number, users_of
 from ovgpu.passes.convolution_epilogue import is_literal, region
@@ -28,7 +32,7 @@ def fuse_group_norm_epilogues(model: Model) -> None:
         if not isinstance(node.op, GroupNormalization):
             continue
         result = node.outputs[0]
-        layers = region(node, users, others, order, OTHERS, partial(_takes, result))
+        layers = region(node, users, others, order, MAX_EPILOGUE_OPERANDS, partial(_takes, result))
         if layers:
             others |= {id(layer.outputs[0]) for layer in layers}
             op, (_, *operands) = fused(layers, result, is_literal)

@@ -27,7 +27,7 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import VariadicSplit
 from ovgpu.passes._graph import Graph, is_fusable, users_of
 
-PRODUCTS = ("MatMul", "ScaledDotProductAttention")
+DEPTH_OPS = ("MatMul", "ScaledDotProductAttention")
 MAX_DISTANCE = 1  # of the first users of two merged results, in products
 
 Users = dict[int, list[Node]]
@@ -99,10 +99,10 @@ def _needed(model: Model) -> dict[int, int]:
     depth: dict[int, int] = {}
     for node in model.ops:
         depth[id(node)] = max((depth[id(s.node)] for s in node.inputs if s is not None), default=0) + (
-            node.op.name in PRODUCTS)
+            node.op.name in DEPTH_OPS)
     needed: dict[int, int] = {}
     for node in reversed(model.ops):
-        first = depth[id(node)] if node.op.name in PRODUCTS else needed.get(id(node), len(depth))
+        first = depth[id(node)] if node.op.name in DEPTH_OPS else needed.get(id(node), len(depth))
         for s in node.inputs:
             if s is not None:
                 needed[id(s.node)] = min(first, needed.get(id(s.node), first))

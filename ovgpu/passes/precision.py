@@ -38,7 +38,7 @@ from ovgpu.types.mapped import let_go
 
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
-PRODUCTS = frozenset("""MatMul Convolution GroupConvolution ConvolutionBackpropData GroupConvolutionBackpropData
+HALF_OPS = frozenset("""MatMul Convolution GroupConvolution ConvolutionBackpropData GroupConvolutionBackpropData
     ScaledDotProductAttention Softmax LSTMSequence GRUSequence RNNSequence LSTMCell GRUCell RNNCell""".split())
 """Ops that always run in 16 bits, except for products of positions."""
 
@@ -114,7 +114,7 @@ class _Downcast:
             return node.op.device
         if isinstance(node.op, CacheAppend):  # a variable of another type would be converted as a whole
             return self.cache == self.kind and self._caches(node)
-        if name in PRODUCTS or name in BOUNDED or self.kind is None:
+        if name in HALF_OPS or name in BOUNDED or self.kind is None:
             return True
         if name == "Multiply" and node.inputs[0] is node.inputs[1]:
             return False  # a square
@@ -134,7 +134,7 @@ class _Downcast:
 
     def _is_end(self, node: Node) -> bool:
         users = [user for port in node.outputs for user in self.users.get(id(port), ())]
-        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u, F32_AT_END | PRODUCTS) for u in users)
+        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u, F32_AT_END | HALF_OPS) for u in users)
 
     # ---- types that are assigned
 
@@ -152,7 +152,7 @@ class _Downcast:
             pass
         elif isinstance(op, CompressedGather):
             target = self.kind
-        elif self._may_be_half(node, PRODUCTS) and id(node) not in self.ends:
+        elif self._may_be_half(node, HALF_OPS) and id(node) not in self.ends:
             target = Type.f32 if integral and op.name == "MatMul" else self.kind
         elif self._may_be_half(node, BOUNDED | PROMOTED) and id(node) not in self.ends:
             is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]

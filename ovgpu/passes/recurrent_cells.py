@@ -52,7 +52,7 @@ def find_step(body: Body) -> Step | None:
     """Return the recurrent step that the body computes from the states it carries, else None."""
     for h, new in body.carried.items():
         if body.initial(h) is not None:
-            step = _cell(body, h, new) if isinstance(new.node.op, Cell) else _Maths(body, h, new).step()
+            step = _cell(body, h, new) if isinstance(new.node.op, Cell) else _DecomposedStep(body, h, new).step()
             if step is not None:
                 return step
     return None
@@ -128,7 +128,7 @@ class Gate:
         return Gate(self.kind, self.linear.cut(start, stop))
 
 
-class _Maths:
+class _DecomposedStep:
     """Matcher of a decomposed step; ``h`` is the parameter that the back edge from ``new`` leads to."""
 
     def __init__(self, body: Body, h: Output, new: Output) -> None:

@@ -53,14 +53,15 @@ class Feed:
 @dataclass(frozen=True)
 class DecodeSplit:
     """Two parts of a model. ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host``
-    takes the model's inputs and those caches, numbered in ``asks``, whose shapes it reads. Its results are the feeds,
-    then a flag for each way of reordering caches. The device part may run only if, by all flags, beams are identity."""
+    takes the model's inputs and those caches, numbered in ``shape_caches``, whose shapes it reads. Its results are the
+    feeds, then a flag for each way of reordering caches. The device part may run only if, by all flags, beams are
+    identity."""
 
     device: Model
     host: Model
     caches: tuple[Cache, ...]
     feeds: tuple[Feed, ...]
-    asks: tuple[int, ...]
+    shape_caches: tuple[int, ...]
 
     def specs(self, table: Table) -> list[Spec]:
         """Return the specs of the device's parameters; extents known to be equal stay so. All caches have capacity for
@@ -206,9 +207,9 @@ class _Split:
         feeds = tuple(self.feeds.values())
         reads, results = self.found.reads, [*(f.port for f in feeds), *self.found.flags.values()]
         numbers = {id(read): number for number, read in enumerate(reads)}
-        asks = tuple(numbers[id(port)] for port in reached(results, numbers))
-        host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in asks)], results)
-        return DecodeSplit(self._device(feeds, caches), host, caches, feeds, asks)
+        shape_caches = tuple(numbers[id(port)] for port in reached(results, numbers))
+        host = subgraph(self.model, [*self.model.inputs, *(reads[number] for number in shape_caches)], results)
+        return DecodeSplit(self._device(feeds, caches), host, caches, feeds, shape_caches)
 
     def _describe_caches(self) -> tuple[Cache, ...] | None:
         found = []

@@ -112,7 +112,8 @@ class DecodeSteps:
             return None
         parts = self.programs.parts
         past_rows, keys = self._lengths.host.tolist()
-        inputs = [*hosts, *[_placeholder(whole_caches[i].shape, past_rows, parts.caches[i]) for i in parts.asks]]
+        inputs = [*hosts, *[_placeholder(whole_caches[i].shape, past_rows, parts.caches[i])
+                            for i in parts.shape_caches]]
         part, capacity = self._host_part(inputs), whole_caches[0].shape[parts.caches[0].axis]
         count = len(parts.feeds)
         uniform = part.uniform(inputs)
@@ -171,14 +172,14 @@ class DecodeSteps:
         for cache, shape in zip(self.programs.parts.caches, append_shapes):
             axis, variable = cache.axis, self._variables.all[cache.name]
             now, buffer = self._variables.value(cache.name)
-            whole = variable.whole(now, buffer)
+            whole = variable.with_spare_capacity(now, buffer)
             if (now is None or whole is None or shape[axis] != rows
                     or now.shape != (*shape[:axis], past_rows, *shape[axis + 1 :])
                     or not variable.admits((*shape[:axis], past_rows + rows, *shape[axis + 1 :]))):
                 return None
             whole_caches.append(whole)
             extents.add(whole.shape[axis])
-            bounds.append(variable.most(axis))
+            bounds.append(variable.max_extent(axis))
         return (append_shapes, whole_caches, min(*extents, *bounds)) if len(extents) == 1 else None
 
     def replay(self, pairs: Sequence[HostDevicePair]) -> Replay | None:

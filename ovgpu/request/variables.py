@@ -177,7 +177,7 @@ class VariableState:
             value = self._variables.value(self._name).array
             if value is None:
                 value = self._initial.compute(None)(self._name)
-            return tensor_copy(*variable.seen(value), variable.backend)
+            return tensor_copy(*variable.in_public_type(value), variable.backend)
 
     @state.setter
     def state(self, value: Any) -> None:

@@ -36,7 +36,7 @@ class VariableInfo:
     type: Type
     shape: PartialShape
     axis: int = 0  # axis along which it grows, 0 if it does not grow; with axis 0 there are no gaps between rows
-    seen: Type = Type.dynamic  # the type that users see, if it differs from ``type``
+    public_type: Type = Type.dynamic  # the type that users see, if it differs from ``type``
 
 
 class Value(NamedTuple):
@@ -63,7 +63,7 @@ class Buffer:
         self.memory, self.size = memory, size
         self.arrays: dict[Any, Array] = {}  # see `Variable._array`
         self.last: Array | None = None  # the array used last
-        self.whole: Array | None = None  # see `Variable.whole`
+        self.whole: Array | None = None  # see `Variable.with_spare_capacity`
 
 
 class Variable:
@@ -79,16 +79,16 @@ class Variable:
         """Return the declared type, or the value's type if the declaration allows any."""
         return Type.of(value.dtype) if self.info.type.is_dynamic() else self.info.type
 
-    def seen(self, value: Array) -> tuple[Array, Type]:
+    def in_public_type(self, value: Array) -> tuple[Array, Type]:
         """Return a value in the type that users see, and that type."""
         kind = self.type_of(value)
-        if self.info.seen in (Type.dynamic, kind):
+        if self.info.public_type in (Type.dynamic, kind):
             return value, kind
-        return converted(self.backend.xp, value, self.info.seen), self.info.seen
+        return converted(self.backend.xp, value, self.info.public_type), self.info.public_type
 
     def accept(self, value: Array) -> Array:
         """Return a user's value, converted to the variable's type. Raise Error if its type or shape does not match."""
-        seen = self.type_of(value) if self.info.seen.is_dynamic() else self.info.seen
+        seen = self.type_of(value) if self.info.public_type.is_dynamic() else self.info.public_type
         if value.dtype != seen.storage:
             raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
         if not self.admits(value.shape):
@@ -106,7 +106,7 @@ class Variable:
                 return False
         return len(shape) == len(self._extents)
 
-    def most(self, axis: int) -> int:
+    def max_extent(self, axis: int) -> int:
         """Return the largest extent that the declared shape allows along an axis."""
         high = -1 if self._extents is None else self._extents[axis][1]
         return sys.maxsize if high < 0 else high
@@ -127,7 +127,7 @@ class Variable:
             return buffer.last
         return self._allocate_array(1 - current, shape, kind, NEW_VALUE, strides)
 
-    def whole(self, value: Array | None, current: int) -> Array | None:
+    def with_spare_capacity(self, value: Array | None, current: int) -> Array | None:
         """Return the value of a growing variable including the spare capacity behind its rows, or None if the value is
         not in its buffer. The array is the same object as long as the value does not move."""
         buffer, axis = self.buffers[current], self.info.axis

@@ -180,7 +180,7 @@ def test_a_fully_masked_row_is_nan(backend: CudaBackend) -> None:
 
 
 def test_declines() -> None:
-    x, wide = (cupy_emu.empty((1, 3, n), np.float32) for n in (4, _attention.WIDEST + 1))
+    x, wide = (cupy_emu.empty((1, 3, n), np.float32) for n in (4, _attention.MAX_WIDTH + 1))
     launcher = Launcher(None, None)
     assert ScaledDotProductAttention().cuda(launcher, (wide, wide, x), [x], ()) is NotImplemented
 

@@ -99,7 +99,8 @@ def test_a_large_mean_costs_no_digits(backend: CudaBackend, monkeypatch: pytest.
 def test_epilogues_compile_for_devices(architecture: str) -> None:
     """Kernels with a fused epilogue compile without spills."""
     layers = chain(2, Add(), Multiply(), Swish())
-    source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3, channel_normalization.OTHERS, "common.cuh")
+    source = functor("Epilogue", layers, (np.dtype(np.float32),) * 3,
+                     channel_normalization.MAX_EPILOGUE_OPERANDS, "common.cuh")
     names = [f"{name}<float, {vector}, Epilogue>" for name in ("group_moments", "group_parts") for vector in (1, 4)]
     usage = nvrtc.compile_file("channel_normalization.cu", architecture, names, source).usage
     assert len(usage) == len(names) and not any(u.spill_stores for u in usage.values())

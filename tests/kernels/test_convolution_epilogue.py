@@ -108,7 +108,8 @@ def test_64_bit_indices(backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     """Kernels with an epilogue compile without spills."""
-    source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3, _convolution.OPERANDS)
+    source = functor("Epilogue", chain(2, Add(), Add(), Relu()), (np.dtype(np.float32),) * 3,
+                     _convolution.MAX_EPILOGUE_OPERANDS)
     names = [f"{name}, Epilogue>" for name in (
         "convolve_tiles<float, int", "convolve_each<float, int, false", "fold_columns<float, int")]
     usage = nvrtc.compile_file(_convolution.FILE, architecture, names, source).usage

@@ -15,7 +15,7 @@ import ovgpu as ov
 from ovgpu.api import devices
 from ovgpu.backends.cuda import CudaBackend, elementwise
 from ovgpu.backends.cuda.elementwise import Form, Generated, source
-from ovgpu.backends.cuda.kernels import SEPARATE
+from ovgpu.backends.cuda.kernels import NO_FMA_FLAGS
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.debug import Stopped, generated_code
 from ovgpu.ops.activation.activation import Gelu7, Relu
@@ -199,7 +199,7 @@ def test_forms_compile_for_devices(form: Form, architecture: str) -> None:
     for op, inputs, output in ((gelu, (F32, F32), F32), (gelu, (F16, F16), F16), (gelu, (BF16, BF16), BF16),
                                (MIXED, (F16, F32), np.dtype("i4"))):
         usage = nvrtc.compile_source(source("kernel", op.chain, inputs, output, form), architecture,
-                                     flags=SEPARATE).usage["kernel"]
+                                     flags=NO_FMA_FLAGS).usage["kernel"]
         assert usage.spill_stores == usage.spill_loads == usage.stack == 0 and usage.registers <= 128
 
 

@@ -225,7 +225,7 @@ for name, text, exported in (("twice<float>", "template <class T> __global__ voi
             (file,) = Path(sys.argv[1], name[:3]).iterdir()
             file.write_bytes(file.read_bytes()[:-9])
         said = []
-        kernels.Kernel(name, text, name, exported=exported, flags=kernels.SEPARATE).function()
+        kernels.Kernel(name, text, name, exported=exported, flags=kernels.NO_FMA_FLAGS).function()
         print(*said)
 """
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ovgpu.backends.cuda import sources
-from ovgpu.backends.cuda.kernels import SEPARATE, Kernel
+from ovgpu.backends.cuda.kernels import NO_FMA_FLAGS, Kernel
 from ovgpu.ops.base.elementwise import cuda_body
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import is_plain
@@ -65,7 +65,7 @@ class Generated(Kernel):
     multiply-adds."""
 
     def __init__(self, name: str, source: str, form: Form) -> None:
-        super().__init__(name, source, f"the generated kernel {name}", exported=True, flags=SEPARATE)
+        super().__init__(name, source, f"the generated kernel {name}", exported=True, flags=NO_FMA_FLAGS)
         self.form = form
 
 

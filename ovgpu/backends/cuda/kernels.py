@@ -12,11 +12,11 @@ from ovgpu.backends.cuda.kernel_cache import Binary
 
 DEFAULT_SHARED_BYTES = 48 << 10  # of a block, static and dynamic, without opting in to more
 FLAGS = ("-std=c++17",)
-# By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. SEPARATE prevents that
+# By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent that
 # where the last bit decides (which element is read, which box overlaps): results must match other implementations.
-SEPARATE = (*FLAGS, "--fmad=false")
-EXACT = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu", "regions.cu",
-                   "roi_pooling.cu"})
+NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
+NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu",
+                          "regions.cu", "roi_pooling.cu"})
 CACHED_KERNELS = 1 << 12  # `Kernel` objects of files, with and without a prelude
 
 
@@ -93,7 +93,7 @@ def of_file(file: str, expression: str, cooperative: bool = False, prelude: str 
 
 def flags(file: str) -> tuple[str, ...]:
     """Return the compiler's flags for a file of ``cuda_kernels``."""
-    return SEPARATE if file in EXACT else FLAGS
+    return NO_FMA_FLAGS if file in NO_FMA_FILES else FLAGS
 
 
 def _load(cupy: Any, binary: Binary) -> Any:

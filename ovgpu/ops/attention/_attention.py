@@ -20,7 +20,7 @@ from ovgpu.ops.base.strided import Axes, strides_of
 TILE_QUERIES = 64  # queries per block of the kernels for many queries, or twice as many
 SPLIT_QUERIES = 8  # queries up to which the kernel that splits the keys is used
 WARPS = 4  # warps per block
-WIDEST = 256  # elements of a row of q, k, v or out, at most
+MAX_WIDTH = 256  # elements of a row of q, k, v or out, at most
 BLOCKS_PER_SM = 4  # blocks per multiprocessor that splitting the keys aims at; half as many on tensor cores
 MIN_SPLIT_KEYS = 64  # keys of each split, at least
 MAX_SPLITS = 128  # splits of the keys, as in attention.cuh
@@ -43,7 +43,7 @@ def attend(k: Any, inputs: Sequence[Any], out: Array, causal: bool, length: Arra
         k.copy(np.zeros((), out.dtype), out)
     if out.size == 0 or key.shape[-2] == 0:
         return None
-    if max(q.shape[-1], out.shape[-1]) > WIDEST or not _has_unit_stride(out):
+    if max(q.shape[-1], out.shape[-1]) > MAX_WIDTH or not _has_unit_stride(out):
         return NotImplemented
     sum_dtype = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
     kind, batch, queries = q.dtype, out.shape[:-2], out.shape[-2]

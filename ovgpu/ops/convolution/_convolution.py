@@ -22,7 +22,7 @@ ROWS, COLUMNS, DEPTH = 64, 128, 16  # outputs, pixels and products of a tile, as
 FEW_CHANNELS = 8  # per group, in or out, up to which tiles would be mostly empty
 MIN_PART_PRODUCTS = 8 * DEPTH  # products of each part of a sum, at least
 BLOCKS_PER_SM = 2  # blocks on a multiprocessor that certainly run at the same time
-OPERANDS = 4  # tensors that the epilogue of a kernel reads, at most
+MAX_EPILOGUE_OPERANDS = 4  # tensors that the epilogue of a kernel reads, at most
 SMALL_PRODUCTS = 1 << 27  # products of a small convolution, at most
 SHALLOW_PRODUCTS = 80  # products per element up to which an epilogue kernel of this project beats cuBLAS
 COLUMN_ELEMENTS = 1 << 24  # of the im2col matrix at a time
@@ -218,14 +218,14 @@ def _launch(k: Any, c: Convolved, name: str, size: int, arrays: Sequence[Any], *
 
 def _epilogue_arguments(k: Any, c: Convolved, kind: Any) -> tuple[str, str, tuple[Any, ...]]:
     """Return the epilogue of a kernel: name and source of its struct, and arguments, with index type ``kind``."""
-    strides = np.zeros((OPERANDS, 5), kind)
+    strides = np.zeros((MAX_EPILOGUE_OPERANDS, 5), kind)
     for row, x in zip(strides, c.operands):
         row[:] = _axis_strides(strides_of(x, c.out.shape))
-    arguments = (strides, *c.operands, *[None] * (OPERANDS - len(c.operands)))
+    arguments = (strides, *c.operands, *[None] * (MAX_EPILOGUE_OPERANDS - len(c.operands)))
     if c.epilogue is None:
         return "Nothing", "", arguments
     dtypes = tuple([a.dtype for a in (c.out, *c.operands)])
-    return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, OPERANDS), arguments
+    return "Epilogue", k.functor("Epilogue", c.epilogue.chain, dtypes, MAX_EPILOGUE_OPERANDS), arguments
 
 
 def _weight_argument(k: Any, c: Convolved) -> str:

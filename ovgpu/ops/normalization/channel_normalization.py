@@ -130,7 +130,7 @@ class BatchNormInference5(BatchNorm):
 
 
 PARALLEL_ELEMENTS = 1 << 16  # elements of a GroupNormalization from which on a second worker pays
-OTHERS = 3  # tensors that the epilogue of a GroupNormalization reads, at most
+MAX_EPILOGUE_OPERANDS = 3  # tensors that the epilogue of a GroupNormalization reads, at most
 MIN_PART_ELEMENTS = 8192  # of a block, at least, where one block per row would leave processors idle
 
 
@@ -217,8 +217,8 @@ class GroupNormalization(Op):
         epilogue, source = "", ""
         if chain is not None:
             dtypes = tuple([a.dtype for a in (out, *others)])
-            epilogue, source = ", Epilogue", k.functor("Epilogue", chain, dtypes, OTHERS, "common.cuh")
-        given = (np.uint32(kinds), *others, *[None] * (OTHERS - len(others)))
+            epilogue, source = ", Epilogue", k.functor("Epilogue", chain, dtypes, MAX_EPILOGUE_OPERANDS, "common.cuh")
+        given = (np.uint32(kinds), *others, *[None] * (MAX_EPILOGUE_OPERANDS - len(others)))
         for kernel in ("group_moments", "group_parts")[: min(parts, 2)]:
             k.kernel("channel_normalization.cu", f"{kernel}<{k.c_type(x.dtype)}, {vector}{epilogue}>", (rows, parts),
                      (launch.power(length / (4 * vector), low=64),), (x, out, scale, bias, partial, *numbers, *given),
