@@ -12,7 +12,7 @@ from ovgpu.backends.cuda.kernel_cache import Binary
 
 DEFAULT_SHARED_BYTES = 48 << 10  # of a block, static and dynamic, without opting in to more
 FLAGS = ("-std=c++17",)
-# By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent that
+# By default, NVRTC contracts a product and a sum into a fused multiply-add, which rounds once. NO_FMA_FLAGS prevent it
 # where the last bit decides (which element is read, which box overlaps): results must match other implementations.
 NO_FMA_FLAGS = (*FLAGS, "--fmad=false")
 NO_FMA_FILES = frozenset({"color.cu", "detectron.cu", "grid_sample.cu", "interpolate.cu", "nms.cu", "random.cu",
