@@ -177,7 +177,7 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "", "the plugin adds up shifts along one axis in 32 bits", op("Roll"), has_millions),
     Cause("differs", r"instead of 0(\.0)?\b", "the plugin copies nothing for index tuples without elements",
           r'shape="([\d,?.]+,)?0"(?s:.*)' + op("GatherND")),
-    Cause("differs", "", "OpenVINO computes powers of integers in floating point",
+    Cause("differs", r"\]: -?\d{8,} instead of -?\d{8,}", "OpenVINO computes powers of integers in f32",
           r'element_type="[iu]\d+"(?s:.*)' + op("Power"), is_small),
     Cause("differs", r"largest error 1;", "numbers near an integer, which one rounding decides",
           op("Floor", "Ceiling", "Round"), is_small),
