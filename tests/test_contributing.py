@@ -19,7 +19,7 @@ CHECKS = ["tests/ops/arithmetic/test_foo.py", "tests/test_opsets.py::test_the_re
 
 def test_add_an_op(tmp_path: Path) -> None:
     """Three files and one command make an operation with a kernel that all checks of generated lists accept."""
-    for name in ("ovgpu", "cuda_kernels", "tests"):
+    for name in ("ovgpu", "cuda_kernels", "tests", "bench"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
