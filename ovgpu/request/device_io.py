@@ -355,7 +355,7 @@ class DeviceOutput(OutputSlot):
         if share:
             return tensor.data if tensor.unread is None else Deferred(lambda: tensor.data)
         if tensor.unread is None:
-            return tensor._buffer.view(tensor.element_type.to_dtype()).copy()
+            return self._copy(tensor._buffer.view(tensor.element_type.to_dtype()))
         copy = Deferred(partial(self._downloads.copy, tensor.unread, tensor.element_type))
         self._unread = [known for known in self._unread if known() is not None] + [ref(copy)]
         return copy

@@ -134,8 +134,10 @@ class OutputSlot:
         if tensor.element_type is Type.string:
             return tensor.str_data if decode_strings else tensor.bytes_data
         data = tensor.data
-        if share:
-            return data
+        return data if share else self._copy(data)
+
+    def _copy(self, data: Array) -> Array:
+        """Return a copy. Raise OpError if there is no memory for it."""
         try:
             host_memory.require(data.nbytes)
             return data.copy()

@@ -62,8 +62,8 @@ def run(options: argparse.Namespace, every: Corpus, court: Court) -> int:
         tally[verdict.kind] += 1
         if verdict.good:
             causes[verdict.kind, verdict.text] += bool(verdict.text)
-        elif verdict.signature not in signatures:
-            signatures.add(verdict.signature)
+        elif (signature := f"{base.name.partition('-')[0]} {verdict.signature}") not in signatures:
+            signatures.add(signature)
             smallest = reduced(base, changes, every, lambda model, seen=verdict: court.judge(model).resembles(seen))
             path = keep(options.keep, f"{options.seed}-{number}", verdict, smallest)
             print(f"{verdict.kind} on {verdict.device}, mutant {number}, {mutant.name}, kept as {path.name}:\n"

@@ -115,6 +115,14 @@ def test_gather(backend: CudaBackend) -> None:
     assert not out.get()[[0, 1, 1], [2, 0, 2]].any() and out.get()[0, :2].any()
 
 
+@pytest.mark.parametrize("terms", [(7, 1), (1, 1), (7, 3)])
+def test_gather_nothing(terms: tuple[int, int]) -> None:
+    packed, indices = nibbles(7, 33), np.zeros((4, 0), np.int64)
+    codes, *affine = stored(packed, terms, terms)
+    (found,) = CompressedGather(weights=packed, kind=Type.f16).evaluate(NUMPY, codes, indices, *affine)
+    assert found.shape == (4, 0, 33) and found.dtype == np.float16
+
+
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_compiles_for_devices(architecture: str) -> None:
     kinds = ("Nibbles, __half, unsigned char", "Nibbles, __nv_bfloat16, None", "Cast<unsigned char>, __half, __half",

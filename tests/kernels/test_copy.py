@@ -95,7 +95,8 @@ def test_too_many_axes_for_the_kernels(backend: CudaBackend) -> None:
 
 @pytest.mark.parametrize(("values", "count"), [
     (np.arange(5), 1), (np.float32(2.5), 1), (np.arange(40, dtype=np.int32).reshape(2, 20), 1),
-    (np.arange(900).reshape(3, 300), 3), (np.array([True, False]), 1)], ids=["5", "scalar", "40", "900", "mask"])
+    (np.arange(900).reshape(3, 300), 3), (np.arange(1604).reshape(2, 802), 1), (np.array([True, False]), 1)],
+    ids=["5", "scalar", "40", "900", "1604", "mask"])
 def test_host_numbers(values: Any, count: int, backend: CudaBackend) -> None:
     """Numbers from the host are part of the graph: their array may change later."""
     shape, kind = np.shape(values), np.asarray(values).dtype
@@ -114,6 +115,13 @@ def test_host_numbers(values: Any, count: int, backend: CudaBackend) -> None:
             return [out]
 
         assert replay(backend, record, [], [y], wanted) == count
+
+
+@pytest.mark.parametrize("value", [np.float32(2.5), np.arange(70, dtype=np.float32)], ids=["scalar", "row"])
+def test_a_large_target_is_filled_at_once(value: Any, backend: CudaBackend) -> None:
+    y = cupy_emu.empty((50, 70), np.float32)
+    wanted = np.broadcast_to(value, (50, 70))
+    assert replay(backend, lambda: backend.copy(np.array(value), y), [], [y], lambda _: [wanted]) == 1
 
 
 def test_adjacent_axes_collapse() -> None:

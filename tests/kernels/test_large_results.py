@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu._util import host_memory
 from ovgpu.backends.cuda import transfer
 from ovgpu.request import deferred
 from tests.api import nets
@@ -287,6 +288,17 @@ def test_no_memory_for_a_retained_result(x: Any, compiled: Any, monkeypatch: pyt
     equal(request.query_state()[0].state.data, 3 * x)
     equal(results[0], 3 * x)
     equal(request.infer([x])[0], 4 * x)
+
+
+def test_no_memory_for_a_copy_of_the_tensor(x: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compiled(nets.total(x.shape)).create_infer_request()
+    request.infer([x])
+    equal(request.get_output_tensor().data, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(host_memory, "require", refuse)
+        with pytest.raises(ov.OpError, match=r"^\[Result\] out of memory: pinned \(layer 'Result"):
+            _ = request.results
+    equal(request.results[0], x)
 
 
 def refuse(*_: Any) -> Any:

@@ -14,12 +14,14 @@ Launch = tuple[str, tuple[int, ...], tuple[int, ...], Sequence[Any]]  # expressi
 
 MIN_TRANSPOSE_EXTENT = 8  # of both axes: from here on, a transposition through shared memory pays
 NUMBERS_PER_LAUNCH = (16, 400)  # capacities of write_numbers; arguments are limited to 4 KB
+MAX_NUMBERS = 1600  # elements of a target that are passed by value; more are uploaded
 
 
 def launches(source: Array, target: Array) -> list[Launch] | None:
     """Return the launches that copy ``source``, broadcast, into ``target`` of its dtype.
 
-    A source on the host is passed by value. None if there are too many axes.
+    A source on the host is passed by value, with 400 elements of the target per launch. None if there are too many
+    axes.
     """
     if isinstance(source, np.ndarray):
         return _write_numbers(np.broadcast_to(source, target.shape), target)

@@ -71,10 +71,12 @@ class Launcher:
     def copy(self, source: Array, target: Array) -> None:
         """Copy ``source``, broadcast, into ``target`` of its dtype; both may have any strides.
 
-        A source on the host is recorded by value.
+        A source on the host is recorded by value, or uploaded now for a target of more than `copy.MAX_NUMBERS`.
         """
         if not target.size:
             return
+        if isinstance(source, np.ndarray) and target.size > copy.MAX_NUMBERS:
+            source = self.table(np.ascontiguousarray(source))
         found = copy.launches(source, target)
         if found is None:  # more axes than copy.cu is compiled for: a generated kernel copies the bits
             bits = Type.of(np.dtype(f"u{target.dtype.itemsize}"))

@@ -182,7 +182,7 @@ class Packed:
 def affine(values: Array, scale: Array | None, zero: Array | None) -> None:
     """Compute ``(values - zero) * scale`` in place, for the blocks of a dense matrix."""
     for term, name in ((zero, "subtract"), (scale, "multiply")):
-        if term is not None:
+        if term is not None and values.size:  # no rows have no blocks either
             shape, spread = _blocks(values.shape, term.shape)
             blocks = values.reshape(shape)
             if name == "subtract":
