@@ -27,7 +27,7 @@ import engines
 import numpy as np
 
 from ovgpu.ops.convolution.convolution import Convolution, GroupConvolution
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 LAYERS = [  # channels, outputs, extent of the data, of the kernel, stride; one group, or one for each channel

@@ -37,7 +37,7 @@ from ovgpu.request.remote_tensor import RemoteContext, RemoteTensor
 from ovgpu.request.results import OVDict
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.profile import ProfilingInfo
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.tensor import Tensor
 from ovgpu.types import Dimension, Layout, PartialShape, Shape, Strides, Type
 from ovgpu.version import Version, __version__, get_version

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ovgpu"
 
 # Lowest first; a file imports from its own layer and those below.
 LAYERS = [
-    {"cache_capacity", "errors", "properties", "symbolic", "types", "version"},
+    {"cache_capacity", "errors", "properties", "spec", "symbolic", "types", "version"},
     {"_util"},
     {"tensor"},
     {"model"},

@@ -23,7 +23,8 @@ from ovgpu.request.variables import InitialPrograms
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.binding import Constants
 from ovgpu.runtime.faults import fault
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 from ovgpu.types.mapped import check_unchanged
 

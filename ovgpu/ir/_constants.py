@@ -14,7 +14,7 @@ from ovgpu.ir._xml import Element
 from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.ops.infrastructure.graph import Constant
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged, map_file
 from ovgpu.types.packing import nbytes, unpack

@@ -39,7 +39,8 @@ from ovgpu.ops.base.view import View, equal, positive
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
 from ovgpu.ops.infrastructure.state import ReadValue3
 from ovgpu.passes.subgraph import subgraph
-from ovgpu.symbolic import Atom, Check, Int, Spec, Sym, Table, atoms
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Atom, Check, Int, Sym, Table, atoms
 from ovgpu.types import Type
 
 UNRANKED = View((), ())  # view of a variable whose rank is known only from its current value

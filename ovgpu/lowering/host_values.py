@@ -15,7 +15,8 @@ from ovgpu.model import Model, Output
 from ovgpu.ops.base.op import SMALL_ELEMENTS, op_of
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.control_flow import If, Loop, TensorIterator
-from ovgpu.symbolic import Spec, Table, atoms, product
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Table, atoms, product
 from ovgpu.types import Type
 
 CONTROL = (TensorIterator, Loop, If)

@@ -12,7 +12,8 @@ from ovgpu.model import Model, Node
 from ovgpu.ops.base.op import Op
 from ovgpu.ops.base.view import dense_strides, equal
 from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, TensorIterator
-from ovgpu.symbolic import Int, Spec, Sym, Table, bounds, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Int, Sym, Table, bounds
 
 TRIP_COUNT_KEY = -1  # key of the trip count in `Step.host`, beside the indices of inputs
 

@@ -9,7 +9,8 @@ from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program
 from ovgpu.model import Model
 from ovgpu.ops.base.op import Array
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ovgpu.errors import Error, ModelError
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from ovgpu.types import Dimension, PartialShape, Shape, Type
 
 from .node import Node, Output

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ovgpu.errors import OpError
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import UNBOUNDED, Layout, PartialShape, Shape, Type
 
 from .rt_info import RTMap

@@ -21,7 +21,8 @@ from ovgpu.ops.base.elementwise import (
 )
 from ovgpu.ops.base.op import op
 from ovgpu.ops.base.storage import is_plain
-from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes
 from ovgpu.types import Type
 
 

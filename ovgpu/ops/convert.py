@@ -15,7 +15,7 @@ from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Broadcast, Elementwise, equal_shape, merge_types, pdpd_shape
 from ovgpu.ops.base.op import op
-from ovgpu.symbolic import Int, Spec, onto
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, onto
 from ovgpu.types import Type
 
 

@@ -14,7 +14,8 @@ from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import check_integers, constants, integers, length, normalize_axes, unknowns
 from ovgpu.ops.base.strided import strides_of
-from ovgpu.symbolic import Int, Shape, Spec, bounds, maximum, minimum, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, bounds, maximum, minimum, unknown
 from ovgpu.types import Type
 
 

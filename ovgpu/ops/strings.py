@@ -11,7 +11,8 @@ import numpy as np
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
-from ovgpu.symbolic import Spec, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same, unknown
 from ovgpu.types import Type
 
 

@@ -24,7 +24,8 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import Graph, constant_integers, number_of, operands, rewrite, users_of
-from ovgpu.symbolic import Int, Spec, Sym
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 
 RELATIVE_TOLERANCE = {Type.f32: 1e-6, Type.f16: 1e-3, Type.bf16: 8e-3, Type.f64: 1e-12}  # of the scale, by element type

@@ -30,7 +30,7 @@ from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul, SwapA
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.gather import Gather
 from ovgpu.passes._graph import HALVES, Graph, operands
 from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym

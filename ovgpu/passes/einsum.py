@@ -13,9 +13,9 @@ from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Identity
 from ovgpu.ops.matrix.einsum import Einsum, Part, Term, contract
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.ops.movement.indexing import Gather8
+from ovgpu.ops.movement.broadcast import Broadcast3
+from ovgpu.ops.movement.gather import Gather8
 from ovgpu.ops.movement.movement import Concat, Transpose
-from ovgpu.ops.movement.replication import Broadcast3
 from ovgpu.ops.movement.slicing import END
 from ovgpu.ops.reduction import ReduceProd, ReduceSum
 from ovgpu.ops.shape.reshape import Reshape

@@ -18,7 +18,8 @@ from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.movement.movement import Transpose, permutation
 from ovgpu.passes._graph import alike_shapes, constant_integers, constant_of, is_fusable, users_of
-from ovgpu.symbolic import Int, Spec
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int
 
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
-from ovgpu.ops.movement.replication import Broadcast3
+from ovgpu.ops.movement.broadcast import Broadcast3
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, rewrite
 from ovgpu.symbolic import Int, Sym, atoms

@@ -11,7 +11,7 @@ from typing import Any
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import BeamsAreIdentity, CacheAppend, Reorder
-from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.passes._graph import Graph
 from ovgpu.types import Type

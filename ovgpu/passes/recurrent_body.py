@@ -11,7 +11,8 @@ from ovgpu.ops.base.view import equal
 from ovgpu.ops.infrastructure.control_flow import InputMap, Loop, TensorIterator
 from ovgpu.ops.movement.movement import permutation
 from ovgpu.passes._graph import Graph
-from ovgpu.symbolic import Int, Shape
+from ovgpu.spec import Shape
+from ovgpu.symbolic import Int
 
 RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
 

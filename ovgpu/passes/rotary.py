@@ -18,7 +18,7 @@ from ovgpu.ops.base.elementwise import Unary
 from ovgpu.ops.base.op import Op, is_own, op_of
 from ovgpu.ops.base.view import View, dense_strides, equal
 from ovgpu.ops.fused.rotary import Rotary
-from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
 from ovgpu.passes._graph import Graph, negated, number_of, operands, rewrite

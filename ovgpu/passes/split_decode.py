@@ -22,7 +22,8 @@ from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
 from ovgpu.passes.subgraph import reached, subgraph
-from ovgpu.symbolic import OPAQUE, Atom, Int, Spec, Sym, Table, atoms
+from ovgpu.spec import Spec
+from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
 
 HOST_OPS = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat

@@ -10,7 +10,8 @@ import numpy as np
 from ovgpu.model import Node, Output
 from ovgpu.ops import lookup
 from ovgpu.ops.infrastructure.graph import Constant, Parameter
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
 
 

@@ -32,7 +32,8 @@ from ovgpu.runtime.loops import bind, dynamic
 from ovgpu.runtime.loops.replayed import LoopCache
 from ovgpu.runtime.loops.unrolled import failing_step
 from ovgpu.runtime.memory import Layout, lay_out, reserve
-from ovgpu.symbolic import Spec, Sym, Table, atoms
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Sym, Table, atoms
 from ovgpu.types import Type
 from ovgpu.types.mapped import check_unchanged
 

@@ -19,7 +19,7 @@ from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import evaluate, is_own
 from ovgpu.ops.base.shapes import normalize_axis
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.gather import Gather
 from ovgpu.symbolic import Int, Sym
 from ovgpu.types import Type
 

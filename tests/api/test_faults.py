@@ -15,7 +15,7 @@ from ovgpu.api import compilation
 from ovgpu.errors import Error, OpError
 from ovgpu.model import Model
 from ovgpu.runtime.executor import Executor
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from tests.harness.ir import Net, Port
 from tests.models.drive import DATA
 

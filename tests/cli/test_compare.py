@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ovgpu.cli import main
+from ovgpu.ops.arithmetic.cumsum import CumSum
 from ovgpu.ops.fused._elementwise import Fused
-from ovgpu.ops.sort.sort import CumSum
 from tests.harness.ir import Net, feed, take
 from tests.harness.replay import EMULATED
 from tests.runtime import models

@@ -12,7 +12,7 @@ from ovgpu.backends.cuda import CudaBackend, rt
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.op import Op, evaluate
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 from tests.emulator import cupy_emu
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ovgpu.ops.activation.softmax import Softmax8
+from ovgpu.ops.arithmetic.cumsum import CumSum
 from ovgpu.ops.normalization.normalization import MVN6
 from ovgpu.ops.reduction import ReduceMax, ReduceSum
-from ovgpu.ops.sort.sort import CumSum, TopK3
+from ovgpu.ops.sort.topk import TopK3
 from ovgpu.types import Type
 from tests.kernels.broken import Fault, is_noticed
 from tests.kernels.forms import check, random

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.movement.indexing import Gather
+from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Transpose
-from ovgpu.ops.movement.replication import Pad
+from ovgpu.ops.movement.pad import Pad
 from ovgpu.ops.movement.scatter import ScatterElementsUpdate12, ScatterUpdate
 from ovgpu.ops.shape.reshape import Reshape
 from tests.emulator import cupy_emu

@@ -12,8 +12,8 @@ from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.strided import Axes
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.movement.gather import GatherElements, GatherND8, GatherTree
-from ovgpu.ops.movement.indexing import Gather, Gather8
+from ovgpu.ops.movement.gather import Gather, Gather8
+from ovgpu.ops.movement.gather_elements import GatherElements, GatherND8, GatherTree
 from ovgpu.types import Type
 from tests.emulator import cupy_emu, nvrtc
 from tests.kernels.recorded import axis, draws, replay, run_op

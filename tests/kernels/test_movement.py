@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
+from ovgpu.ops.movement.broadcast import Broadcast3
 from ovgpu.ops.movement.movement import Reverse, Split, Transpose, VariadicSplit
-from ovgpu.ops.movement.replication import Broadcast3, Tile
 from ovgpu.ops.movement.slicing import Slice, StridedSlice
+from ovgpu.ops.movement.tile import Tile
 from ovgpu.ops.shape.reshape import Reshape
 from tests.harness import Case
 from tests.kernels.recorded import axis, draws, run_op
 
-FILES = ("movement.test_indexing", "movement.test_movement", "movement.test_replication", "movement.test_scatter",
-         "movement.test_slicing", "shape.test_reshape", "shape.test_shape")
+FILES = ("movement.test_broadcast", "movement.test_gather", "movement.test_movement", "movement.test_pad",
+         "movement.test_scatter", "movement.test_slicing", "movement.test_tile", "sequence.test_one_hot",
+         "shape.test_reshape", "shape.test_shape")
 WITHOUT_CUPY = ("string", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0")
 INTERVAL = 25  # every 25th case is tested besides the first of each op version, and its first one of f16
 

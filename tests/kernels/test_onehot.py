@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.movement.indexing import OneHot, OneHot16
+from ovgpu.ops.sequence.one_hot import OneHot, OneHot16
 from tests.emulator import nvrtc
 from tests.kernels.recorded import axis, draws, run_op
 

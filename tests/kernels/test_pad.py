@@ -10,7 +10,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.ops.base.strided import Axes
-from ovgpu.ops.movement.replication import Pad, Pad12
+from ovgpu.ops.movement.pad import Pad, Pad12
 from tests.emulator import nvrtc
 from tests.harness.ir import Net
 from tests.kernels.recorded import draws, run_op

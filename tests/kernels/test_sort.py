@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ovgpu.backends.cuda.launch import c_type
-from ovgpu.ops.sort.sort import CumSum, TopK3
+from ovgpu.ops.arithmetic.cumsum import CumSum
+from ovgpu.ops.sort.topk import TopK3
 from ovgpu.types import Type
 from tests.emulator import cupy_emu as cp
 from tests.emulator import nvrtc

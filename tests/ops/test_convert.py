@@ -11,7 +11,7 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import op as op_module
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert, ConvertLike, promoted
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 from tests.harness import Case, In, check, given, sweep
 from tests.ops.elementwise_cases import redrawn

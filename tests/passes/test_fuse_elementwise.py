@@ -17,7 +17,8 @@ from ovgpu.ops.arithmetic.arithmetic import Exp
 from ovgpu.ops.fused._elementwise import Fused
 from ovgpu.passes import prepare
 from ovgpu.passes.fuse_elementwise import MAX_INPUTS, MAX_PARTS
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from tests.harness.ir import Net, Port, feed, take
 
 DATA = Path(__file__).parents[1] / "models" / "data"

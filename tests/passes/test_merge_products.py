@@ -15,7 +15,8 @@ from ovgpu.model import Model
 from ovgpu.ops.base.unsupported import all_nodes
 from ovgpu.ops.fused._joined import Joined
 from ovgpu.passes import prepare
-from ovgpu.symbolic import Spec, Table, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import Table
 from tests.harness.ir import Net, Port, feed, take
 
 DATA = Path(__file__).parents[1] / "models" / "data"

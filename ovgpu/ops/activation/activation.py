@@ -13,7 +13,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, Unary, merge_types
 from ovgpu.ops.base.op import op
 from ovgpu.ops.base.special import erf, polynomial
-from ovgpu.symbolic import Int, Spec, Sym, onto, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, onto, same
 from ovgpu.types import Type
 
 

@@ -15,7 +15,8 @@ from ovgpu.ops.base.op import Op, Workspace, op
 from ovgpu.ops.base.shapes import normalize_axis
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
-from ovgpu.symbolic import Int, Spec, maximum, minimum, product
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, maximum, minimum, product
 from ovgpu.types import Type
 
 ONE_PASS_ELEMENTS = 4096  # with fewer elements, looking for a shared bound does not pay

@@ -21,7 +21,8 @@ from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
-from ovgpu.symbolic import Shape, Spec, broadcast, broadcast_shapes, maximum, minimum, onto, product, same
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import broadcast, broadcast_shapes, maximum, minimum, onto, product, same
 from ovgpu.types import Type
 
 SCORES_AT_ONCE = 1 << 18  # scores of all heads, up to which they are computed at once

@@ -29,7 +29,8 @@ from ovgpu.ops.base.op import Op, Workspace
 from ovgpu.ops.base.shapes import check_count
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE, Tape, tiled, trace
-from ovgpu.symbolic import Int, Spec, Sym, apply, broadcast_shapes, minimum, onto, product, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, apply, broadcast_shapes, minimum, onto, product, same
 from ovgpu.types import Type
 
 Broadcast = Literal["numpy", "none", "pdpd"]

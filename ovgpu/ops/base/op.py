@@ -29,7 +29,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.storage import decode, encode
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.symbolic import Int, Spec, product
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, product
 from ovgpu.types import PartialShape, Type
 
 if typing.TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.shapes import at_most
-from ovgpu.symbolic import Int, Spec
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int
 from ovgpu.types import Type
 
 THREADS = 256  # per block

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import OpError
-from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, bounds, unknown
 from ovgpu.types import Type
 
 MAX_RANK = 64  # the limit of NumPy

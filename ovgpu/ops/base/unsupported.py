@@ -9,7 +9,8 @@ from typing import Any
 from ovgpu.errors import OpError, UnsupportedOpError
 from ovgpu.model import Model, Node
 from ovgpu.ops.base.op import Op, internal_op
-from ovgpu.symbolic import Int, Spec, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, unknown
 from ovgpu.types import Dimension, PartialShape, Type
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.shapes import at_most
-from ovgpu.symbolic import Int, Spec, bounds, ceildiv, maximum
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, bounds, ceildiv, maximum
 from ovgpu.types import Type
 
 MAX_AXES = 3

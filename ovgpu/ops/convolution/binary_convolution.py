@@ -14,7 +14,8 @@ from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.convolution._convolution import Convolved, convolve_signs, dense, shortened
-from ovgpu.symbolic import Spec, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same
 from ovgpu.types import Type
 
 

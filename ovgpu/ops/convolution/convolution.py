@@ -17,7 +17,8 @@ from ovgpu.ops.base.windows import Windowed, check_number, framed, taps
 from ovgpu.ops.convolution import _columns
 from ovgpu.ops.convolution._columns import BLOCK_ELEMENTS, HostEpilogue
 from ovgpu.ops.convolution._convolution import COLUMN_ELEMENTS, Convolved, Epilogue, convolve, dense, shortened
-from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, maximum, minimum, product, same
 from ovgpu.types import Type
 
 CHANNELS = "the data has {0} channels, the kernel takes {1}"

@@ -22,7 +22,8 @@ from ovgpu.ops.convolution._convolution import (
     dense,
     shortened,
 )
-from ovgpu.symbolic import Int, Spec, maximum, minimum, product, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, maximum, minimum, product, same
 from ovgpu.types import Type
 
 

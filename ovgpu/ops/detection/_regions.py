@@ -14,7 +14,8 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.base.strided import THREADS, blocks
 from ovgpu.ops.normalization.normalization import check_real
-from ovgpu.symbolic import Shape, Spec, same, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import same, unknown
 
 
 def values_at(xp: Any, x: Array, image: Array, channel: Array, row: Array, column: Array) -> Array:

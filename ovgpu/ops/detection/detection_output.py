@@ -10,7 +10,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_reals
 from ovgpu.ops.detection._boxes import Boxes, best, greedy_nms, rank_by_group
-from ovgpu.symbolic import Int, Spec, Sym, onto, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, onto, same, unknown
 
 UNLIMITED = 2**62  # limit of boxes per class that never applies
 

@@ -22,10 +22,11 @@ from ovgpu.ops.detection._regions import check_sampling
 from ovgpu.ops.detection.priors import centers
 from ovgpu.ops.detection.roi_align import ROIAlign9
 from ovgpu.ops.fused._elementwise import Chain, Part
-from ovgpu.ops.movement.indexing import Gather8
+from ovgpu.ops.movement.gather import Gather8
 from ovgpu.ops.reduction import is_float
-from ovgpu.ops.sort.sort import TopK11
-from ovgpu.symbolic import Int, Shape, Spec, minimum, same, unknown
+from ovgpu.ops.sort.topk import TopK11
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, minimum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32

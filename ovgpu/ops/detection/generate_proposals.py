@@ -29,7 +29,8 @@ from ovgpu.ops.detection._boxes import (
 )
 from ovgpu.ops.detection.detectron import kernels_support, nms_workspace, record_nms
 from ovgpu.ops.detection.proposal import clip_boxes
-from ovgpu.symbolic import Int, Spec, bounds, minimum, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, bounds, minimum, product, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32

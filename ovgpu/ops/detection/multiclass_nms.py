@@ -11,7 +11,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_integers, check_reals
 from ovgpu.ops.detection._boxes import Boxes, best, decaying_threshold, find_group_starts, greedy_nms, rank_by_group
-from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, bounds, product, same, unknown
 from ovgpu.types import Type
 
 UNLIMITED = 2**62  # limit of boxes per class that never applies

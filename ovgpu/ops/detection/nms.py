@@ -14,7 +14,8 @@ from ovgpu.ops.base.strided import blocks
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.detection._boxes import Boxes, from_centers, from_corners, greedy_nms, rank_by_group, soft_nms
 from ovgpu.ops.detection._rotated import RotatedBoxes
-from ovgpu.symbolic import Int, Spec, bounds, maximum, minimum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, bounds, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
 OPTIONAL_INPUTS = ("max_output_boxes_per_class", "iou_threshold", "score_threshold", "soft_nms_sigma")

@@ -10,7 +10,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import check_integers, integers
-from ovgpu.symbolic import Spec, maximum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import maximum, same, unknown
 from ovgpu.types import Type
 
 F32 = np.float32

@@ -10,7 +10,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shapes import at_most, check_reals
 from ovgpu.ops.detection._boxes import Boxes, above_threshold, best, greedy_nms, rank_by_group
-from ovgpu.symbolic import Spec, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same, unknown
 
 F32 = np.float32
 

@@ -14,9 +14,10 @@ from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.shapes import check_count, check_integers
 from ovgpu.ops.detection._regions import Regions, check_sampling, check_scale, interpolate, unsqueeze
-from ovgpu.ops.movement.indexing import readable
+from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.reduction import is_float
-from ovgpu.symbolic import Spec, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same
 
 
 class _Aligned(Regions):

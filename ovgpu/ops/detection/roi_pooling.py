@@ -17,7 +17,8 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, op
 from ovgpu.ops.base.shapes import at_most
 from ovgpu.ops.detection._regions import Regions, check_scale, interpolate, round_half_away, unsqueeze, values_at
-from ovgpu.symbolic import Shape, Spec, same
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import same
 
 
 @op("ROIPooling", "opset2", "detection/roi-pooling-1")

@@ -12,7 +12,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import at_most, check_reals, normalize_axis
 from ovgpu.ops.base.strided import blocks
-from ovgpu.symbolic import Shape, Spec, product, same
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import product, same
 
 THREADS = 256
 

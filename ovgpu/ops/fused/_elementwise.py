@@ -17,7 +17,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import Elementwise, same_layout
 from ovgpu.ops.base.op import Op, evaluate, internal_op
-from ovgpu.symbolic import Spec, active
+from ovgpu.spec import Spec
+from ovgpu.symbolic import active
 from ovgpu.types import Type
 
 

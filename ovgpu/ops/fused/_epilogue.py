@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
 from ovgpu.ops.fused._elementwise import Fused, Layer
-from ovgpu.symbolic import Spec, active
+from ovgpu.spec import Spec
+from ovgpu.symbolic import active
 from ovgpu.types import Type
 
 

@@ -13,7 +13,7 @@ from ovgpu.ops.base.elementwise import same_layout
 from ovgpu.ops.base.op import Array, Op, evaluate, internal_op
 from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.normalization.normalization import EPSILON, ScaledMVN
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 TERMS = 3  # the most terms of a sum; as in normalization.cu

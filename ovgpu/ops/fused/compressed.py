@@ -15,8 +15,9 @@ from ovgpu.ops.fused import _compressed_mma
 from ovgpu.ops.fused._packed import VECTOR, Packed, affine
 from ovgpu.ops.fused._packed_product import PackedProduct
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.ops.movement.indexing import readable, signed
-from ovgpu.symbolic import Spec, Sym, product
+from ovgpu.ops.movement.indices import readable, signed
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Sym, product
 from ovgpu.types import Type
 
 FEW_ROWS = 8  # rows of x up to which the kernels decompress in registers

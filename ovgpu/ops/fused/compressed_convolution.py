@@ -13,7 +13,7 @@ from ovgpu.ops.convolution._convolution import Epilogue, reads_weights
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._packed import Packed, Tile, affine
 from ovgpu.ops.fused.compressed import expand
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 

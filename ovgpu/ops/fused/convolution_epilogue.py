@@ -16,7 +16,7 @@ from ovgpu.ops.convolution._convolution import Epilogue
 from ovgpu.ops.convolution.convolution import Convolution, ConvolutionBackpropData
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 

@@ -12,9 +12,10 @@ from ovgpu.ops.base.op import Op, internal_op
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
-from ovgpu.ops.movement.indexing import Gather, readable
+from ovgpu.ops.movement.gather import Gather
+from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.movement.movement import Concat
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 
 

@@ -14,7 +14,8 @@ from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
 from ovgpu.ops.fused.kv_cache import CacheWrite
 from ovgpu.ops.reduction import is_float
-from ovgpu.symbolic import Spec, broadcast_shapes, minimum, product
+from ovgpu.spec import Spec
+from ovgpu.symbolic import broadcast_shapes, minimum, product
 
 THREADS = 256  # per block
 

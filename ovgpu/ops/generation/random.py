@@ -18,7 +18,8 @@ from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unk
 from ovgpu.ops.base.special import polynomial
 from ovgpu.ops.base.strided import THREADS, blocks
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.symbolic import Int, Spec, Sym, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, unknown
 from ovgpu.types import Type
 
 MANTISSA_BITS = {Type.f64: 52, Type.f32: 23, Type.f16: 10, Type.bf16: 7}

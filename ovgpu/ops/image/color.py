@@ -14,7 +14,8 @@ from ovgpu.ops.base.op import Op, Workspace, op
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
-from ovgpu.symbolic import Int, Spec, maximum, minimum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, maximum, minimum, same, unknown
 from ovgpu.types import Type
 
 LUMA_FACTOR = 1.164

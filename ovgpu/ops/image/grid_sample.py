@@ -16,7 +16,8 @@ from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.strided import THREADS, bits
 from ovgpu.ops.image._resample_cuda import grid_of
 from ovgpu.ops.image._resampling import limits
-from ovgpu.symbolic import Spec, product, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import product, same
 from ovgpu.types import Type
 
 MAX_COORDINATE = 2.0**30  # to which coordinates are clamped before they become integers

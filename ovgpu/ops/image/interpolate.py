@@ -17,7 +17,8 @@ from ovgpu.ops.base.view import equal
 from ovgpu.ops.image import _resampling
 from ovgpu.ops.image._resample_cuda import passes, resample
 from ovgpu.ops.image._resampling import Taps, limits
-from ovgpu.symbolic import Int, Shape, Spec, maximum, minimum, product, scaled, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, maximum, minimum, product, scaled, unknown
 from ovgpu.types import Type
 
 Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "align_corners"]

@@ -13,7 +13,8 @@ from ovgpu.model import Model
 from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.shape_inputs import shape_tensor_ports
 from ovgpu.ops.base.shapes import constants, first, normalize_axis
-from ovgpu.symbolic import Int, Shape, Spec, Sym, Table, active, apply, atoms, maximum, same, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, Table, active, apply, atoms, maximum, same, unknown
 from ovgpu.types import Type
 
 

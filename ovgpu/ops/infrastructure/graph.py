@@ -9,7 +9,7 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.view import View
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import PartialShape, Type
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
-from ovgpu.symbolic import Spec, active, dims_of
+from ovgpu.spec import Spec, dims_of
+from ovgpu.symbolic import active
 from ovgpu.types import PartialShape, Type
 
 

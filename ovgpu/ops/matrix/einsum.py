@@ -14,7 +14,8 @@ from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import unknowns
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.matrix.matmul import MatMul
-from ovgpu.symbolic import Int, Spec, broadcast, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, broadcast, same
 from ovgpu.types import Type
 
 Label = str | int  # a letter, or an axis of the ellipsis counted from its end: -1, -2 ...

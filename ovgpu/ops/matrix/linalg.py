@@ -16,7 +16,8 @@ from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.matrix.matmul import TILE, MatMul
-from ovgpu.symbolic import Int, Shape, Spec, same
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, same
 
 SHARED_BYTES = 48 << 10  # shared memory of a block, which holds the matrix to invert
 THREADS = 256

@@ -11,7 +11,8 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.strided import Axes, strides_of
-from ovgpu.symbolic import Shape, Spec, broadcast_shapes, same
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import broadcast_shapes, same
 
 TILE = 16  # rows and columns of a block's tile, in the kernel for products that cuBLAS does not take
 # BLAS multiplies up to so many rows faster one by one (GEMV), if the matrix has at least so many elements.

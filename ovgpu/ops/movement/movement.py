@@ -28,7 +28,8 @@ from ovgpu.ops.base.shapes import (
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.base.view import View, equal
-from ovgpu.symbolic import Int, Spec, Sym, apply, maximum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, apply, maximum, same, unknown
 from ovgpu.types import Type
 
 

@@ -15,7 +15,8 @@ from ovgpu.ops.base.shapes import check_integers, constants, integers, length, u
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
 from ovgpu.ops.convolution._convolution import shortened
-from ovgpu.symbolic import Int, Spec, ceildiv, maximum, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, ceildiv, maximum, product, same, unknown
 from ovgpu.types import Type
 
 

@@ -21,8 +21,9 @@ from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, intege
 from ovgpu.ops.base.storage import compute_dtype
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of, vectorized
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.movement.indexing import check_range, from_front, readable
-from ovgpu.symbolic import Int, Spec, Sym, same
+from ovgpu.ops.movement.indices import check_range, from_front, readable
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, same
 from ovgpu.types import Type
 
 MAX_SERIAL_UPDATES = 32  # updates that threads apply in order; for more, the last update of each index is found first

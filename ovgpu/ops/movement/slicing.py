@@ -13,7 +13,8 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import at_most, check_integers, constants, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View
-from ovgpu.symbolic import Int, Shape, Spec, Sym, apply, bounds, ceildiv, maximum, minimum, same, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, apply, bounds, ceildiv, maximum, minimum, same, unknown
 
 END = 2**31 - 1  # a bound from here on means "to the end": the specification's INT_MAX, also for i64
 

@@ -12,8 +12,9 @@ from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import at_most, check_integers, integers, length, normalize_axis, unknowns
 from ovgpu.ops.base.view import View, equal
-from ovgpu.ops.movement.replication import Pad, padded
-from ovgpu.symbolic import Int, Shape, Spec, Sym, product, same
+from ovgpu.ops.movement.pad import Pad, padded
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, product, same
 
 Parts = tuple[Sequence[Int], Sequence[int], tuple[Int, ...]]
 """(split extents, order of the parts, joined extents) of a reshape, a transposition and a second reshape."""

@@ -20,7 +20,8 @@ from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.normalization.normalization import NormalizeL2, check_real, mvn_block, normalize
 from ovgpu.ops.pooling._pooling import Sliding
 from ovgpu.ops.reduction import is_float, ones
-from ovgpu.symbolic import Spec, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same
 
 
 def by_channel(values: Array, rank: int) -> Array:

@@ -15,7 +15,8 @@ from ovgpu.ops.base.shapes import check_axes, integers, normalize_axes
 from ovgpu.ops.base.strided import strides_of
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.reduction import as_rows, is_float, ones
-from ovgpu.symbolic import Spec, minimum, product
+from ovgpu.spec import Spec
+from ovgpu.symbolic import minimum, product
 from ovgpu.types import Type
 
 

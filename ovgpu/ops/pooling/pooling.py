@@ -19,7 +19,8 @@ from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.windows import MAX_AXES, Windowed, check_number
 from ovgpu.ops.pooling._pooling import Adaptive, Sliding, Windows, fold_blocks
-from ovgpu.symbolic import Int, Shape, Spec, apply, ceildiv, maximum, minimum, product
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, apply, ceildiv, maximum, minimum, product
 from ovgpu.types import Type
 
 

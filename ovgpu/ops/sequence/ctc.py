@@ -17,7 +17,8 @@ from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.segments import check_numbers
 from ovgpu.ops.base.shapes import at_most, check_reals, integer, length
 from ovgpu.ops.base.storage import compute_dtype
-from ovgpu.symbolic import Int, Spec, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, same, unknown
 from ovgpu.types import Type
 
 THREADS = 256  # threads per block, which decodes one sequence

@@ -16,7 +16,8 @@ from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float
 from ovgpu.ops.sequence import _recurrence
 from ovgpu.ops.sequence._cells import AUGRU, GRU, LSTM, RNN, Recurrent, State
-from ovgpu.symbolic import Int, Spec, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, product, same, unknown
 from ovgpu.types import Type
 
 SIZES = "hidden sizes {0} and {1} differ"

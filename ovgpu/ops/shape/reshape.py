@@ -20,7 +20,8 @@ from ovgpu.ops.base.shapes import (
     unknowns,
 )
 from ovgpu.ops.base.view import View, equal
-from ovgpu.symbolic import Int, Shape, Spec, Sym, apply, bounds, maximum, product, same, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, apply, bounds, maximum, product, same, unknown
 
 
 class _Reshaping(Op):

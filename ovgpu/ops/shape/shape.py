@@ -14,7 +14,8 @@ from ovgpu.ops.base.op import Op, Workspace, op
 from ovgpu.ops.base.shapes import check_integers, integer, integers, length, unknowns
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.strided import THREADS, bits, blocks
-from ovgpu.symbolic import Int, Shape, Spec, Sym, bounds, ceildiv, maximum, unknown
+from ovgpu.spec import Shape, Spec
+from ovgpu.symbolic import Int, Sym, bounds, ceildiv, maximum, unknown
 from ovgpu.types import Type
 
 

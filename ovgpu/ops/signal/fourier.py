@@ -25,7 +25,8 @@ from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import Convert
-from ovgpu.symbolic import Int, Spec, apply, maximum, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, apply, maximum, product, same, unknown
 from ovgpu.types import Type
 
 AXES = 3  # axes that cuFFT transforms together, at most

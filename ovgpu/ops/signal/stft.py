@@ -23,7 +23,8 @@ from ovgpu.ops.signal.fourier import (
     transform_type,
     write_transform,
 )
-from ovgpu.symbolic import Int, Spec, maximum, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, maximum, product, same, unknown
 
 
 @op("STFT", "opset15", "signals/stft-15")

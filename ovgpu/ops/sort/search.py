@@ -13,7 +13,8 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.storage import decoded_dtype, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, blocks, strides_of
-from ovgpu.symbolic import Spec, same
+from ovgpu.spec import Spec
+from ovgpu.symbolic import same
 from ovgpu.types import Type
 
 RULES: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,7 +9,8 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Op, op
 from ovgpu.ops.base.shapes import check_integers, constant_axis, integers, one_axis, unknowns
-from ovgpu.symbolic import Int, Spec, bounds, product, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, bounds, product, same, unknown
 from ovgpu.types import Type
 
 

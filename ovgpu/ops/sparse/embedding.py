@@ -19,7 +19,8 @@ from ovgpu.ops.base.op import Array, Op, op
 from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, shares
 from ovgpu.ops.base.shapes import at_most, integer
 from ovgpu.ops.base.storage import is_plain
-from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, maximum, same, unknown
 from ovgpu.types import Type
 
 

@@ -16,7 +16,8 @@ from ovgpu.ops.base.segments import ascends, check_below, check_numbers, fold, s
 from ovgpu.ops.base.shapes import integer, integers
 from ovgpu.ops.base.storage import decode, is_plain
 from ovgpu.ops.sparse.embedding import segment_count
-from ovgpu.symbolic import Int, Spec, Sym, maximum, same, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, maximum, same, unknown
 from ovgpu.types import Type
 
 

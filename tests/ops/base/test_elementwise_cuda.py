@@ -17,7 +17,7 @@ from ovgpu.ops.base import op as op_module
 from ovgpu.ops.base.elementwise import Elementwise, cuda_body, names
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
-from ovgpu.symbolic import Spec
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 from tests.emulator.toolchain import compiler
 

@@ -35,7 +35,8 @@ from ovgpu.ops.base.trace import TILE, tiled, tiles, trace
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.comparison import Equal, Greater, IsInf, Less, LogicalAnd, LogicalNot, Select
 from ovgpu.ops.convert import Convert
-from ovgpu.symbolic import Spec, Sym, Table, bounds
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Sym, Table, bounds
 from ovgpu.types import Type
 
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,8 @@ from ovgpu.ops.base import op as op_module
 from ovgpu.ops.base.storage import decode, encode
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.comparison import Equal, Less
-from ovgpu.ops.sort.sort import TopK3
-from ovgpu.symbolic import Spec
+from ovgpu.ops.sort.topk import TopK3
+from ovgpu.spec import Spec
 from ovgpu.types import NF4, Type
 from tests.harness.elements import pack
 from tests.harness.ir import Net, Port

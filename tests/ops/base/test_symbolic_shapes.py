@@ -10,7 +10,8 @@ import pytest
 
 from ovgpu.errors import OpError
 from ovgpu.ops import Op, lookup
-from ovgpu.symbolic import Spec, Sym, Table, atoms, broadcast
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Sym, Table, atoms, broadcast
 from ovgpu.types import Type
 
 TOP = -(2**63)

@@ -1,4 +1,4 @@
-"""Selection and accumulation along an axis: TopK, CumSum."""
+"""TopK: the largest or smallest elements along an axis, with their indices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base import launch
 from ovgpu.ops.base.op import Op, op
-from ovgpu.ops.base.shapes import at_most, check_integers, constant_axis, integer, integers, normalize_axis, one_axis
+from ovgpu.ops.base.shapes import at_most, check_integers, integer, integers, normalize_axis
 from ovgpu.ops.base.strided import strides_of
-from ovgpu.symbolic import Int, Spec, Sym, bounds, unknown
+from ovgpu.spec import Spec
+from ovgpu.symbolic import Int, Sym, bounds, unknown
 from ovgpu.types import Type
 
 SORT_BYTES = 32 << 10  # shared memory for the entries that a block sorts
@@ -130,84 +131,3 @@ class TopK11(TopK3):
         if self.stable and self.sort == "none":
             raise OpError("stable needs sort to be value or index")
         return super().infer(x, k)
-
-
-@op("CumSum", "opset3", "arithmetic/cumsum-3")
-class CumSum(Op):
-    """``x [...], axis [] -> [...]``: the cumulative sums along the axis.
-
-    ``exclusive`` leaves out the element itself, ``reverse`` begins at the end. Integers wrap around.
-    """
-
-    exclusive: bool = False
-    reverse: bool = False
-
-    host_inputs = (1,)
-    supports_symbolic = True
-    strided_outputs = True
-
-    def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
-        if x.type in (Type.boolean, Type.string):
-            raise OpError(f"element type {x.type.get_type_name()} is not numeric")
-        check_integers(axis, "the axis", ranks=(0, 1))
-        if x.rank is not None:
-            constant_axis(axis, x.rank)
-        return (Spec(x.type, x.shape),)
-
-    def evaluate(self, xp: Any, x: Any, axis: Any) -> tuple[Any, ...]:
-        along = one_axis(integers(axis), x.ndim)
-        x = xp.flip(x, along) if self.reverse else x
-        if self.exclusive:
-            total = xp.zeros_like(x)
-            first, rest = _ends(along)
-            total[rest] = xp.cumsum(x[first], axis=along, dtype=x.dtype)
-        else:
-            total = xp.cumsum(x, axis=along, dtype=x.dtype)
-        return (xp.flip(total, along) if self.reverse else total,)
-
-    def numpy(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, out = inputs[0], outputs[0]
-        if out.dtype.kind not in "iuf" or (out.dtype.kind == "f" and out.dtype.itemsize < 4):
-            return NotImplemented
-        along = one_axis(integers(inputs[1]), x.ndim)
-        if self.reverse:
-            x, out = np.flip(x, along), np.flip(out, along)
-        if self.exclusive:
-            first, rest = _ends(along)
-            k(out[(slice(None),) * along + (slice(1),)].fill, 0)
-            x, out = x[first], out[rest]
-        k(np.add.accumulate, x, along, out.dtype, out)
-        return None
-
-    def cuda(self, k: Any, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Sequence[Any]) -> Any:
-        x, out = inputs[0], outputs[0]
-        axis = one_axis(integers(inputs[1]), x.ndim)
-        axes = list(zip(x.shape, strides_of(x), strides_of(out)))
-        n, step, out_step = axes.pop(axis)
-        outer = launch.merged(launch.by_stride(axes))
-        if not launch.is_plain(x) or not launch.fit(outer, [(n, step, out_step)]):
-            return NotImplemented
-        if not x.size:
-            return None
-        source, target = x.data, out.data
-        if self.reverse:
-            source, target = source + (n - 1) * step * x.itemsize, target + (n - 1) * out_step * x.itemsize
-            step, out_step = -step, -out_step
-        rows = launch.size(outer)
-        along_rows = abs(step) == 1 or outer[-1][1] != 1
-        if along_rows:
-            block = max(launch.row_block(k.multiprocessors, rows, n), (32, 8))
-        else:  # few columns need several threads each, which read the column twice
-            few = rows < k.multiprocessors * launch.THREADS
-            block = launch.column_block(k.multiprocessors, rows, n // 8 if few else 1)
-        k.kernel("cumsum.cu", f"cumsum_{'rows' if along_rows else 'columns'}<{k.c_type(x.dtype)}>",
-                 (launch.ceildiv(rows, block[along_rows]),), block,
-                 (source, target, launch.packed(outer), np.uint32(rows), np.uint32(n), np.int64(step),
-                  np.int64(out_step), np.bool_(self.exclusive)), 0 if along_rows else 8 * block[0] * block[1])
-        return None
-
-
-def _ends(axis: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return indices of all elements except the last, and of all except the first, along an axis."""
-    lead = (slice(None),) * axis
-    return (*lead, slice(-1)), (*lead, slice(1, None))
