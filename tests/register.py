@@ -6,6 +6,7 @@ The test files are those that were added or changed; without any, all tests are 
 
     tests/opsets.json            the operations in ovgpu's registry that the list lacks
     ovgpu/ops/README.md          the table of operations
+    ovgpu/README.md              the table of passes
     tests/kernels/eager.json     the cases that need more than CUDA graphs
     tests/kernels/instances.json and compiled.json
                                  the kernel instances that the tests launch, and what NVRTC says of them
@@ -28,7 +29,9 @@ from tests.kernels import eager, gate
 
 ROOT = Path(__file__).parents[1]
 OPSETS = Path(__file__).with_name("opsets.json")
-OPERATIONS = ROOT / "ovgpu" / "ops" / "README.md"
+TABLES = {ROOT / "ovgpu" / "ops" / "README.md": ["ops", "--markdown"],
+          ROOT / "ovgpu" / "README.md": ["ops", "--passes", "--markdown"]}
+"""Pages with a generated table, and the arguments of the command that prints it."""
 TABLE = re.compile(r"(<!-- begin: .*? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -42,22 +45,25 @@ def add_operations() -> None:
     OPSETS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
-def table() -> str:
-    """Return what `ovgpu ops --markdown` prints."""
+def printed(arguments: Sequence[str]) -> str:
+    """Return what the command ``ovgpu`` prints."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.main(["ops", "--markdown"])
+        cli.main(arguments)
     return out.getvalue()
 
 
-def update_table() -> None:
-    """Write the table of operations between its marks."""
-    OPERATIONS.write_text(TABLE.sub(lambda m: f"{m[1]}{table()}{m[3]}", OPERATIONS.read_text()))
+def update_tables() -> None:
+    """Write the tables between their marks."""
+    for page, arguments in TABLES.items():
+        text, found = page.read_text(), printed(arguments)
+        begin, end = next(m.span(2) for m in TABLE.finditer(text))
+        page.write_text(text[:begin] + found + text[end:])
 
 
 def main(files: Sequence[str]) -> int:
     """Update all lists; return the exit status."""
     add_operations()
-    update_table()
+    update_tables()
     eager.update(files)
     return gate.main(files)
 

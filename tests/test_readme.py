@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from ovgpu import cli
+from tests.register import TABLE, TABLES, printed
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-OPERATIONS = ROOT / "ovgpu" / "ops" / "README.md"
 
 
-def test_the_table_of_operations_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ops", "--markdown"]) in (0, None)
-    found = re.search(r"<!-- begin: .*?-->\n(.*?)<!-- end -->", OPERATIONS.read_text(), re.DOTALL)
-    assert found and found[1].strip() == capsys.readouterr().out.strip(), (
-        "`python -m tests.register` updates ovgpu/ops/README.md")
+@pytest.mark.parametrize("page", TABLES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_up_to_date(page: Path) -> None:
+    found = TABLE.search(page.read_text())
+    assert found and found[2] == printed(TABLES[page]), "`python -m tests.register` updates the table"
 
 
 def test_links_lead_to_files() -> None:

@@ -1,4 +1,4 @@
-"""``ovgpu ops``: the supported operations in the registry."""
+"""``ovgpu ops``: the supported operations in the registry, and the passes that rewrite models."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ovgpu.cli._print import console, table
 from ovgpu.cli.nvidia_plugin import NVIDIA_PLUGIN
 from ovgpu.ops import Op, registry
 from ovgpu.ops.base.op import is_own, schema, specification
+from ovgpu.passes import PASSES
 from ovgpu.types import Type
 
 SPECIAL_FORMS = {
@@ -26,6 +27,7 @@ SPECIAL_FORMS = {
 }  # forms of operations that do not become steps of a device
 TICK = "✓"
 MARKS = ("---", "---", ":-:", ":-:", ":-:", ":-:", "---")
+PASS_COLUMNS = ("pass", "stage", "devices", "before", "after")
 COLUMNS = ("op", "versions", "NumPy", "CUDA", "CuPy", "NVIDIA plugin", "file")
 
 
@@ -33,12 +35,16 @@ def add_to(commands: Any) -> None:
     """Add the command to the subparsers ``commands``."""
     parser = commands.add_parser("ops", help="list the supported operations, or show one in detail")
     parser.add_argument("name", nargs="?", help="an operation: its versions, attributes and where it is defined")
+    parser.add_argument("--passes", action="store_true", help="list the passes that rewrite models, in their order")
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print all operations, or the one that is named. Raises LookupError if there is none of that name."""
+    """Print all operations, the one that is named, or all passes. Raises LookupError if there is none of that name."""
+    if args.passes:
+        _print_passes(args.markdown)
+        return
     if args.name is not None:
         _print_op(args.name)
         return
@@ -48,8 +54,8 @@ def run(args: argparse.Namespace) -> None:
         by_name.setdefault(cls.name, []).append(cls)
     summary = f"{len(by_name)} operations in {len(classes)} versions"
     if args.markdown:
-        lines = [COLUMNS, MARKS, *map(_markdown_row, by_name.values())]
-        print("\n".join([f"{summary}:", "", *(f"| {' | '.join(line)} |" for line in lines)]))
+        print(f"{summary}:\n")
+        _print_markdown([COLUMNS, MARKS, *map(_markdown_row, by_name.values())])
         return
     out = console()
     out.print(table("", ("op", "versions", "on a device", "NVIDIA plugin", "file"),
@@ -103,6 +109,24 @@ def _markdown_row(versions: Sequence[type[Op]]) -> tuple[str, ...]:
     cuda, cupy = {"kernels": (TICK, ""), "CuPy": ("", TICK)}.get(form, (form, ""))
     return (name, ", ".join(linked), TICK, cuda, cupy, plugin,
             f"[{Path(file).name}]({file.removeprefix('ovgpu/ops/')})")
+
+
+def _print_markdown(lines: Sequence[Sequence[str]]) -> None:
+    """Print a table, whose second line has the alignment of the columns."""
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def _print_passes(markdown: bool) -> None:
+    """Print the passes in the order in which they run; Markdown has links from the folder ovgpu."""
+    rows = []
+    for entry in PASSES:
+        file = entry.rewrite.__module__.rpartition(".")[2] + ".py"
+        name = f"[{entry.name}](passes/{file})" if markdown else entry.name
+        rows.append((name, entry.stage, entry.targets.text, entry.before, entry.after))
+    if markdown:
+        _print_markdown([PASS_COLUMNS, ("---",) * len(PASS_COLUMNS), *rows])
+    else:
+        console().print(table("", PASS_COLUMNS, rows, unwrapped=(0,)))
 
 
 def _number(cls: type[Op]) -> str:

@@ -1,6 +1,10 @@
-"""Graph rewrites of a Model before it is lowered to a program, one file each. `prepare` runs them in order."""
+"""Graph rewrites of a Model before it is lowered to a program, one file each. `PASSES` lists them in order."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 from ovgpu.model import Model
 from ovgpu.passes._graph import HALVES
@@ -33,6 +37,103 @@ from ovgpu.passes.weight_layout import lay_out_weights
 from ovgpu.types import Type
 
 
+@dataclass(frozen=True)
+class Target:
+    """The device and the types that a model is rewritten for, see `prepare`."""
+
+    fuse: bool = False
+    epilogues: bool = False
+    precision: Type = Type.dynamic
+    cache: Type = Type.dynamic
+
+    @property
+    def half(self) -> Type | None:
+        """The type of 16 bits that the model computes in, or None."""
+        return self.precision if self.precision in HALVES else None
+
+    @property
+    def cache_half(self) -> Type | None:
+        """The type of 16 bits of the model's KV cache, or None."""
+        return self.cache if self.cache in HALVES else None
+
+
+class Condition(NamedTuple):
+    """Targets that a pass runs for, in words and as a function."""
+
+    text: str
+    holds: Callable[[Target], bool]
+
+
+ALL = Condition("all", lambda _: True)
+CUDA = Condition("CUDA", lambda target: target.fuse)
+HOST = Condition("CPU", lambda target: target.epilogues)
+EITHER = Condition("all", lambda target: target.fuse or target.epilogues)
+IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
+
+
+class Pass(NamedTuple):
+    """Rewrite of a model in place: a function, when it runs, and an example (`ovgpu ops --passes` prints all).
+
+    ``options`` returns the function's keyword arguments besides the model.
+    """
+
+    rewrite: Callable[..., Any]
+    stage: Literal["simplify", "fuse"]
+    targets: Condition
+    before: str
+    after: str
+    options: Callable[[Target], dict[str, Any]] = lambda _: {}
+
+    @property
+    def name(self) -> str:
+        return self.rewrite.__name__
+
+    def run(self, model: Model, target: Target) -> None:
+        """Rewrite the model if the pass is for this target."""
+        if self.targets.holds(target):
+            self.rewrite(model, **self.options(target))
+
+
+def _of_compressed_weights(target: Target) -> dict[str, Any]:
+    # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
+    return {"device": target.fuse, "halves": target.fuse and target.half is None}
+
+
+PASSES = (
+    Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
+    Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
+    Pass(canonicalise, "simplify", ALL, "equivalent forms of a layer", "the one form that later passes know"),
+    Pass(recurrent_layers, "simplify", ALL, "TensorIterator or Loop of a cell", "LSTMSequence, GRUSequence..."),
+    Pass(compressed_weights, "simplify", ALL, "Constant → Convert → Subtract → Multiply → MatMul", "CompressedMatMul",
+         _of_compressed_weights),
+    Pass(expand_einsum, "simplify", ALL, "Einsum", "Transpose, Reshape, MatMul, Multiply, ReduceSum"),
+    Pass(fold_constants, "simplify", ALL, "layers of constants", "Constant",
+         lambda target: {"halves": target.half is None}),
+    Pass(rotary_embeddings, "simplify", ALL, "x * cos + Concat(-x[h:], x[:h]) * sin", "Rotary"),
+    Pass(fuse_activations, "simplify", ALL, "x * Sigmoid(x), and the like", "Swish, Gelu, HSwish, Mish, Softmax..."),
+    Pass(fuse_attention, "simplify", ALL, "MatMul → Multiply → Add → Softmax → MatMul", "ScaledDotProductAttention"),
+    Pass(growing_variables, "simplify", ALL, "ReadValue → Gather → Concat → Assign",
+         "ReadValue → Reorder → CacheAppend → Assign"),
+    Pass(group_heads, "simplify", ALL, "keys and values repeated for every query head", "groups of query heads"),
+    Pass(join_norms, "simplify", ALL, "(x - mean) / Sqrt(variance + eps), and the like", "MVN, RMS, NormalizeL2"),
+    Pass(group_norms, "simplify", ALL, "Reshape → MVN → Reshape → Multiply → Add", "GroupNorm"),
+    Pass(scale_norms, "simplify", ALL, "MVN or RMS → Multiply → Add", "ScaledMVN, ScaledRMS"),
+    Pass(scale_channels, "simplify", ALL, "BatchNormInference", "Multiply → Add"),
+    Pass(merge_masks, "simplify", ALL, "a mask computed for every attention", "one mask for all"),
+    Pass(downcast, "simplify", ALL, "f32 products, convolutions, attention", "f16 or bf16, if that is the precision",
+         lambda target: {"kind": target.half, "cache": target.cache_half}),
+    Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
+    Pass(fuse_convolution_epilogues, "fuse", EITHER, "Convolution → elementwise layers", "ConvolutionWithEpilogue",
+         lambda target: {"device": target.fuse}),
+    Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
+    Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
+    Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
+    Pass(fuse_elementwise, "fuse", CUDA, "elementwise → elementwise → ...", "Fused"),
+    Pass(fuse_matmul_epilogues, "fuse", CUDA, "MatMul → bias → residual → activation", "MatMulWithEpilogue"),
+    Pass(add_norms, "fuse", CUDA, "Add → ScaledMVN or ScaledRMS", "AddNorm"),
+)
+
+
 def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision: Type = Type.dynamic,
             cache: Type = Type.dynamic) -> Model:
     """Return a rewritten copy of the model, ready to be lowered: `simplify`, then `fuse_layers`.
@@ -49,41 +150,16 @@ def prepare(model: Model, fuse: bool = False, epilogues: bool = False, precision
 def simplify(model: Model, fuse: bool = False, precision: Type = Type.dynamic, cache: Type = Type.dynamic) -> Model:
     """Return a copy of the model that has few kinds of layers and its final constants: the first part of `prepare`."""
     model = model.clone()
-    half, cache_half = (kind if kind in HALVES else None for kind in (precision, cache))
-    infer_state_rank(model)
-    if precision == Type.f32:
-        upcast_to_f32(model)
-    canonicalise(model)
-    recurrent_layers(model)
-    # NumPy takes six times as long to convert weights of 16 bits as to multiply by them; cuBLAS reads them as they are.
-    compressed_weights(model, device=fuse, halves=fuse and half is None)
-    expand_einsum(model)
-    fold_constants(model, halves=half is None)
-    rotary_embeddings(model)
-    fuse_activations(model)
-    fuse_attention(model)
-    growing_variables(model)
-    group_heads(model)
-    join_norms(model)
-    group_norms(model)
-    scale_norms(model)
-    scale_channels(model)
-    merge_masks(model)
-    downcast(model, half, cache_half)
-    if fuse:
-        merge_products(model)
+    _run("simplify", model, Target(fuse=fuse, precision=precision, cache=cache))
     return model
 
 
 def fuse_layers(model: Model, fuse: bool = False, epilogues: bool = False) -> None:
     """Fuse layers that follow each other, in place: the last part of `prepare`."""
-    if epilogues or fuse:
-        fuse_convolution_epilogues(model, device=fuse)
-    if epilogues:
-        lay_out_weights(model)
-    if fuse:
-        fuse_group_norm_epilogues(model)
-        reshape_early(model)
-        fuse_elementwise(model)
-        fuse_matmul_epilogues(model)
-        add_norms(model)
+    _run("fuse", model, Target(fuse=fuse, epilogues=epilogues))
+
+
+def _run(stage: str, model: Model, target: Target) -> None:
+    for rewrite in PASSES:
+        if rewrite.stage == stage:
+            rewrite.run(model, target)

@@ -16,6 +16,7 @@ from ovgpu.backends.cuda import rt
 from ovgpu.cli import demo, main
 from ovgpu.cli.ops import forms, where
 from ovgpu.ops import registry
+from ovgpu.passes import PASSES
 from tests.emulator import blas_emu, blaslt_emu, cupy_emu
 from tests.emulator.device import devices as emulated_devices
 from tests.harness.ir import Net
@@ -188,6 +189,13 @@ def test_ops_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert (f"| NonZero | [3]({pages}/condition/nonzero-3.html) | ✓ |  | ✓ |  "
             "| [selection.py](sort/selection.py) |") in lines
     assert all(line.count("|") == 8 for line in lines[2:])
+
+
+def test_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.split() for line in output(capsys, "ops", "--passes").splitlines() if line.strip()]
+    assert [line[0] for line in lines[2:]] == [entry.name for entry in PASSES]
+    assert ["add_norms", "fuse", "CUDA", "Add", "→", "ScaledMVN", "or", "ScaledRMS", "AddNorm"] in lines
 
 
 def test_one_op(capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,6 +217,8 @@ EXPLAINED: tuple[Cause, ...] = (
     Cause("differs", "instead of nan", "the plugin hides all keys if a scalar mask is false",
           r'element_type="boolean" shape=""(?s:.*)' + op("ScaledDotProductAttention")),
     Cause("differs", "instead of ([,;]|$)", "the plugin does not move strings", '"string"'),
+    Cause("differs", r"\]: [^.]* instead of", "the plugin gives the first strings for every part",
+          '"string"(?s:.*)' + op("Split", "VariadicSplit")),
     Cause("differs", "", "regions that do not fill the channels", op("RegionYolo")),
     Cause("differs", "", "probabilities below 0", op("Multinomial")),
     Cause("differs", "", "truth values of numbers that are nearly 0", op(r"Logical\w+")),

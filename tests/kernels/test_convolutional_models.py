@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import passes
 from ovgpu.backends.cuda import rt
 from ovgpu.ops.convolution import _convolution
 from tests.emulator import cudnn_emu
 from tests.emulator import cupy_emu as cp
 from tests.harness.ir import Net, Port
+from tests.harness.without import without
 from tests.models.drive import DATA
 from tests.passes.test_convolution_epilogue import BIAS, CLAMP, GROUPS, NUMBERS, RELU, SWISH, layer, network, residual
 
@@ -162,8 +162,7 @@ def test_decomposed_group_norms(emulated: str, monkeypatch: pytest.MonkeyPatch) 
     """The kernels are a convolution and two norms, with Swish fused between them."""
     model = DATA / "decomposed_group_norms" / "model.xml"
     assert kernels((model,), emulated, 2, 3, 4, 5) == 3
-    monkeypatch.setattr(passes, "join_norms", lambda model: None)
-    monkeypatch.setattr(passes, "group_norms", lambda model: None)
+    without(monkeypatch, "join_norms", "group_norms")
     assert kernels((model,), emulated, 2, 3, 4, 5) == 12
 
 

@@ -14,6 +14,7 @@ from ovgpu.passes import prepare
 from tests.harness import Infer, Net, Scenario, feed, take
 from tests.harness.ir import Port
 from tests.harness.layers import gather, i64, numbers, scalar, squeeze, unsqueeze
+from tests.harness.without import without
 
 FEATURES, HIDDEN = 5, 3
 Step = Callable[[Net, Port, Sequence[Port]], Sequence[Port]]
@@ -142,7 +143,7 @@ def same_as_step_by_step(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) ->
         model = ov.Core().read_model(*scenario.net.build(variant))
         sequence = ov.Core().compile_model(model, "CPU").create_infer_request()
         with monkeypatch.context() as patch:
-            patch.setattr("ovgpu.passes.recurrent_layers", lambda model: None)
+            without(patch, "recurrent_layers")
             loop = ov.Core().compile_model(model, "CPU").create_infer_request()
         for step in scenario.steps:
             assert isinstance(step, Infer)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import passes
 from ovgpu.ops.normalization.channel_normalization import GroupNorm
 from tests.harness import judge
 from tests.harness.ir import Port
+from tests.harness.without import without
 
 from .test_decomposed_norm import DecomposedNet, moments
 from .test_norm_affine import mvn, prepared, random
@@ -126,7 +126,7 @@ def test_forms(form: Form, dynamic: bool, device: str) -> None:
 
 @pytest.mark.parametrize("form", [grouped, instance])
 def test_kernels_without(form: Form, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "group_norms", lambda model: None)
+    without(monkeypatch, "group_norms")
     request = ov.Core().compile_model(ov.Core().read_model(*build(form).build()), emulated).create_infer_request()
     request.infer([random(*SHAPE)])
     assert request.plan().kernels == 2

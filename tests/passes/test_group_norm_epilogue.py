@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu import passes
 from ovgpu.ops.normalization import channel_normalization
 from ovgpu.passes import prepare
 from tests.harness import judge
 from tests.harness.ir import Net, Port, feed, take
+from tests.harness.without import without
 
 from .test_convolution_epilogue import RELU, SWISH, Epilogue, layer
 
@@ -104,7 +104,7 @@ def test_bits(kind: str, part: int, emulated: str, monkeypatch: pytest.MonkeyPat
         request = compiled(net, emulated)
         found.append(request.infer([draw(kind)])[0].copy())
         assert request.plan().kernels == 1 + count + (part == 10)
-        monkeypatch.setattr(passes, "fuse_group_norm_epilogues", lambda model: None)
+        without(monkeypatch, "fuse_group_norm_epilogues")
     if kind == "f64":
         np.testing.assert_allclose(*found, 1e-14, 1e-14)
     else:
