@@ -20,8 +20,6 @@ from ovgpu.symbolic import Int, apply, atoms, maximum, product
 if TYPE_CHECKING:
     from ovgpu.lowering.build import Builder
 
-RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Result", "Identity"}  # ops that keep the order of elements in memory
-
 
 @dataclass(frozen=True)
 class Reservation:
@@ -103,7 +101,7 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
 
     A reshape or Transpose passes the reservation on to its source.
     """
-    while (port.node.op.name in RESHAPES or port.node.op.name == "Transpose") and id(port) not in b.reserved:
+    while (_keeps_order(port.node) or port.node.op.name == "Transpose") and id(port) not in b.reserved:
         source = port.node.inputs[0]
         view = None if source is None else _source_view(port.node, source, reservation.view)
         if source is None or view is None:
@@ -121,6 +119,11 @@ def _claim(b: Builder, port: Output, reservation: Reservation) -> None:
         b.reserved[id(port)] = reservation
 
 
+def _keeps_order(node: Node) -> bool:
+    """Return whether the result has the input's elements in the same order in memory."""
+    return op_of(node).is_reshape or node.op.name in ("Result", "Identity")
+
+
 def _source_view(node: Node, source: Output, view: View) -> View | None:
     """Return the view of ``source`` that makes the result of a reshape or Transpose lie at ``view``.
 
@@ -128,7 +131,7 @@ def _source_view(node: Node, source: Output, view: View) -> View | None:
     """
     if source.spec.shape is None:
         return None
-    if node.op.name in RESHAPES:
+    if _keeps_order(node):
         return view.reshape(source.spec.shape)
     order = None if node.inputs[1] is None else node.inputs[1].spec.constant
     if order is None:

@@ -240,6 +240,7 @@ class Select(Elementwise):
     exact = True
     supports_symbolic = True
     cuda_expr = "cond ? then : otherwise"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, cond: Any, then: Any, otherwise: Any) -> Any:
         return xp.where(cond, then, otherwise)

@@ -256,6 +256,8 @@ class Identity(Op):
 
     exact = True
     supports_symbolic = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, x.shape),)

@@ -236,6 +236,7 @@ class ReduceSum(Reduction):
     fold_name = "sum"
     kernel = "Sum"
     supports_symbolic = True
+    host_in_decode = True
 
     def record(self, k: Any, x: Any, axes: tuple[int, ...], count: int, out: Any) -> Any:
         rows = as_rows(x, axes) if is_float(x.dtype) and out.flags.c_contiguous else None
@@ -251,6 +252,8 @@ class ReduceMean(ReduceSum):
 
     kernel = "Mean"
     supports_symbolic = False
+    half_precision = "promoted"
+    host_in_decode = False
 
     def after(self, xp: Any, total: Any, count: int) -> Any:
         if count == 0:
@@ -272,6 +275,8 @@ class _Extreme(Reduction):
     """Base of maximum and minimum."""
 
     supports_symbolic = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def supports(self, dtype: np.dtype[Any]) -> bool:
         return is_float(dtype) or dtype.kind in "iu"
@@ -313,6 +318,7 @@ class ReduceProd(Reduction):
     fold_name = "prod"
     kernel = "Prod"
     supports_symbolic = True
+    host_in_decode = True
 
 
 @op("ReduceL1", "opset4", "reduction/reduce-l1-4")
@@ -356,6 +362,8 @@ class ReduceL2(Reduction):
 
 class _Logical(Reduction):
     """Base of reductions of booleans."""
+
+    host_in_decode = True
 
     def check_type(self, kind: Type) -> None:
         if kind not in (Type.boolean, Type.dynamic):

@@ -32,7 +32,6 @@ from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.passes._graph import HALVES, Graph, operands
-from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
 from ovgpu.types.packing import pack, unpack
@@ -226,11 +225,11 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
     shape: Any = None if port is None else port.spec.shape
     if port is None or shape is None or len(shape) not in ranks or any(isinstance(d, Sym) for d in shape):
         return None
-    inner = _through(port, ("Identity", "Convert", *RESHAPES))
+    inner = _through(port, reshapes=True)
     for product, scale in (*operands(inner.node, Multiply), (inner, None)):
-        scaled = _through(product, ("Identity", "Convert"))
+        scaled = _through(product)
         for difference, zero in (*operands(scaled.node, Subtract, ordered=True), (scaled, None)):
-            codes = _codes(_through(difference, ("Identity", "Convert")), rounded)
+            codes = _codes(_through(difference), rounded)
             if codes is None or codes[0].spec.shape != inner.spec.shape:
                 continue
             values = [None if term is None else _term(term) for term in (scale, zero)]
@@ -242,9 +241,9 @@ def _weights(port: Output | None, rounded: bool = False, ranks: Sequence[int] = 
     return None
 
 
-def _through(port: Output, ops: tuple[str, ...]) -> Output:
-    """Return the input of a chain of layers that change no value except by rounding."""
-    while port.node.op.name in ops:
+def _through(port: Output, reshapes: bool = False) -> Output:
+    """Return the input of a chain of layers that change no value except by rounding, or the shape if ``reshapes``."""
+    while port.node.op.name in ("Identity", "Convert") or (reshapes and op_of(port.node).is_reshape):
         source = port.node.inputs[0]
         if source is None or (source.spec.type in COMPUTE_TYPES) != (port.spec.type in COMPUTE_TYPES):
             break  # the conversion that gives codes their values
@@ -266,7 +265,7 @@ def _codes(port: Output, rounded: bool) -> tuple[Output, tuple[float, ...]] | No
             return source, _floats(converted(NUMPY, every, port.spec.type if rounded else Type.f32))
         return (source, ()) if kind in BYTE_TYPES or (kind in HALVES and port.spec.type not in HALVES) else None
     if isinstance(node.op, Gather) and node.inputs[1] is not None:
-        numbers = _through(node.inputs[1], ("Identity", "Convert"))
+        numbers = _through(node.inputs[1])
         book, count = _term(source), {Type.u4: 16, Type.u8: 256}.get(numbers.spec.type, 0)
         if isinstance(numbers.node.op, Constant) and book is not None and book.ndim == 1 and len(book) <= count:
             return numbers, (*_floats(book), *[0.0] * (count - len(book)))  # Gather reads 0 beyond the codebook

@@ -21,8 +21,6 @@ from ovgpu.passes._graph import alike_shapes, constant_integers, constant_of, is
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Int
 
-RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
-
 
 def reshape_early(model: Model) -> None:
     """Rewrite the model and its bodies in place. Port specs must be inferred beforehand."""
@@ -43,7 +41,7 @@ def reshape_early(model: Model) -> None:
 def _swap(reshape: Node, users: dict[int, list[Node]], shape_tensors: set[int]) -> list[Node]:
     """Swap a Reshape or Transpose with the elementwise layer before it, if that is possible. Return the nodes that
     reshape the layer's operands."""
-    source = reshape.inputs[0] if reshape.op.name in (*RESHAPES, "Transpose") else None
+    source = reshape.inputs[0] if op_of(reshape).is_reshape or reshape.op.name == "Transpose" else None
     if source is None or not is_fusable(source.node, shape_tensors) or users[id(source)] != [reshape]:
         return []
     spec = reshape.outputs[0].spec
@@ -118,6 +116,6 @@ def _axis_count(shape: Sequence[Int], old: Sequence[Int], new: Sequence[Int]) ->
 
 def _is_dense(port: Output) -> bool:
     """Return whether the tensor, reshapes aside, is dense in memory of its own, not a view."""
-    while port.node.op.name in (*RESHAPES, "Identity") and port.node.inputs[0] is not None:
+    while (op_of(port.node).is_reshape or port.node.op.name == "Identity") and port.node.inputs[0] is not None:
         port = port.node.inputs[0]
     return type(op_of(port.node)).view is Op.view

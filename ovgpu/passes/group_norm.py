@@ -27,8 +27,6 @@ from ovgpu.passes.decomposed_norm import Over
 from ovgpu.passes.norm_affine import normalised
 from ovgpu.symbolic import Int, Sym, product
 
-RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
-
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -40,7 +38,7 @@ def group_norms(model: Model) -> None:
             if isinstance(body, Model):
                 group_norms(body)
         over = None if isinstance(node.op, ScaledRMS) else normalised(node)
-        if over is not None and not (over.x.node.op.name in RESHAPES and _rewrite(node, over, over.x.node.inputs[0],
+        if over is not None and not (op_of(over.x.node).is_reshape and _rewrite(node, over, over.x.node.inputs[0],
                                                                                    users)):
             _rewrite(node, over, over.x, users)
     model.changed()
@@ -92,7 +90,7 @@ def _affine(node: Node, data: Output, users: dict[int, list[Node]]) -> tuple[Nod
         shape, result = port.spec.shape, user.outputs[0].spec.shape if user.outputs else None
         if shape is None or result is None:
             break
-        if user.op.name not in RESHAPES:
+        if not op_of(user).is_reshape:
             position = int(user.inputs[0] is port)  # index of the other operand
             same = len(user.inputs) == 2 and broadcasts(user) and alike_shapes(shape, result)
             value = constant_of(user.inputs[position]) if same else None

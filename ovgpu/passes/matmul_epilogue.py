@@ -22,7 +22,6 @@ from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.normalization.normalization import ScaledMVN
 from ovgpu.passes._graph import DEVICE_TYPES, HALVES, alike, is_fusable, is_number, users_of
 from ovgpu.passes.fuse_elementwise import alone, layer_of
-from ovgpu.passes.fuse_reshape import RESHAPES
 from ovgpu.symbolic import Sym, product
 
 MANY_ROWS = 64  # a tile of cuBLAS's kernels
@@ -78,7 +77,7 @@ def _product(port: Output, user: Node, users: Users, shape_tensors: set[int]) ->
     """Return the product by one matrix whose result only this user takes, and the Reshape in between; each is None if
     there is none."""
     reshape = None
-    if port.node.op.name in RESHAPES and port.node.inputs[0] is not None and _only(port, user, users, shape_tensors):
+    if op_of(port.node).is_reshape and port.node.inputs[0] is not None and _only(port, user, users, shape_tensors):
         reshape, user, port = port.node, port.node, port.node.inputs[0]
     if not isinstance(port.node.op, MatMul) or not _only(port, user, users, shape_tensors):
         return None, None

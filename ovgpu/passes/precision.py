@@ -4,7 +4,7 @@ Inputs and results keep their types. Tensors that lose their meaning in 16 bits 
 computed from them, up to the next product:
 
 - numbers computed from integers alone: positions, masks, angles and frequencies;
-- sums, powers, exponentials, quotients, quantisation, boxes, random numbers: every layer that is not listed below;
+- sums, powers, exponentials, quotients, quantisation, boxes, random numbers: all ops whose `half_precision` is never;
 - layers with a constant that the type does not hold: an epsilon of 1e-12, a mask of -3e38;
 - layers whose results only such layers or the model's results take, such as those after the last product;
 - bodies of loops and branches, as a whole.
@@ -37,25 +37,6 @@ from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
-
-HALF_OPS = frozenset("""MatMul Convolution GroupConvolution ConvolutionBackpropData GroupConvolutionBackpropData
-    ScaledDotProductAttention Softmax LSTMSequence GRUSequence RNNSequence LSTMCell GRUCell RNNCell""".split())
-"""Ops that always run in 16 bits, except for products of positions."""
-
-BOUNDED = frozenset("""MVN RMS GroupNormalization NormalizeL2 Sigmoid Tanh HSigmoid HardSigmoid SoftSign Erf Sin Cos
-    """.split())
-"""Ops that run in f32 where an input is f32; their bounded results may be rounded whatever the inputs are."""
-
-PROMOTED = frozenset("""Add Subtract Multiply Abs Negative Maximum Minimum Clamp Relu PRelu Elu Selu Gelu Swish Mish
-    HSwish SoftPlus Select Identity ReduceMean ReduceMax ReduceMin MaxPool AvgPool AdaptiveAvgPool Interpolate
-    Reshape Squeeze Unsqueeze Transpose SwapAxes Concat Split VariadicSplit Slice StridedSlice Gather GatherElements
-    GatherND Rotary Broadcast Tile Pad Reverse Roll DepthToSpace SpaceToDepth ShuffleChannels BatchToSpace
-    SpaceToBatch ScatterUpdate ScatterNDUpdate Divide""".split())
-"""Ops that run in f32 where an input is f32."""
-
-F32_AT_END = frozenset({"Softmax", *BOUNDED, *PROMOTED})
-"""Ops that stay f32 where only layers in f32 or results take theirs."""
-
 
 class Level(Enum):
     """Precision that a tensor has or needs."""
@@ -90,7 +71,8 @@ class _Downcast:
 
     def run(self) -> None:
         for node in reversed(self.model.ops):
-            if self._may_be_half(node, F32_AT_END) and self._is_end(node):
+            in_f32_at_end = op_of(node).half_precision != "always" or node.op.name == "Softmax"
+            if in_f32_at_end and self._may_be_half(node) and self._is_end(node):
                 self.ends.add(id(node))
         for node in self.model.ops:
             self._assign(node)
@@ -99,22 +81,23 @@ class _Downcast:
 
     # ---- types that a node allows
 
-    def _may_be_half(self, node: Node, names: frozenset[str]) -> bool:
-        """Return whether the node is one of ovgpu's own layers of these names, computes on the device, and has
-        constants that the type holds."""
-        if node.op.name not in names or not is_own(type(op_of(node))) or node.outputs[0].spec.value is not None:
+    def _may_be_half(self, node: Node) -> bool:
+        """Return whether the op is ovgpu's own and may run in 16 bits, the device computes the node, and the type holds
+        its constants."""
+        op = op_of(node)
+        if op.half_precision == "never" or not is_own(type(op)) or node.outputs[0].spec.value is not None:
             return False
         if id(node) not in self.half_capable:
             self.half_capable[id(node)] = self._is_half_capable(node)
         return self.half_capable[id(node)]
 
     def _is_half_capable(self, node: Node) -> bool:
-        name, data = node.op.name, self._data(node)
-        if isinstance(node.op, CompressedConvolution):
-            return node.op.device
-        if isinstance(node.op, CacheAppend):  # a variable of another type would be converted as a whole
+        op, name, data = op_of(node), node.op.name, self._data(node)
+        if isinstance(op, CompressedConvolution):
+            return op.device
+        if isinstance(op, CacheAppend):  # a variable of another type would be converted as a whole
             return self.cache == self.kind and self._caches(node)
-        if name in HALF_OPS or name in BOUNDED or self.kind is None:
+        if op.half_precision in ("always", "bounded") or self.kind is None:
             return True
         if name == "Multiply" and node.inputs[0] is node.inputs[1]:
             return False  # a square
@@ -134,7 +117,7 @@ class _Downcast:
 
     def _is_end(self, node: Node) -> bool:
         users = [user for port in node.outputs for user in self.users.get(id(port), ())]
-        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u, F32_AT_END | HALF_OPS) for u in users)
+        return bool(users) and all(id(u) in self.ends or not self._may_be_half(u) for u in users)
 
     # ---- types that are assigned
 
@@ -152,13 +135,13 @@ class _Downcast:
             pass
         elif isinstance(op, CompressedGather):
             target = self.kind
-        elif self._may_be_half(node, HALF_OPS) and id(node) not in self.ends:
-            target = Type.f32 if integral and op.name == "MatMul" else self.kind
-        elif self._may_be_half(node, BOUNDED | PROMOTED) and id(node) not in self.ends:
+        elif self._may_be_half(node) and id(node) not in self.ends:
             is_lookup = op.name.startswith("Gather") and levels[:1] == [Level.CONSTANT]
-            if not needs_f32 and (Level.HALF in levels or is_lookup):
+            if op.half_precision == "always":
+                target = Type.f32 if integral and op.name == "MatMul" else self.kind
+            elif not needs_f32 and (Level.HALF in levels or is_lookup):
                 target = self.kind
-            elif not needs_f32 or op.name in BOUNDED:
+            elif not needs_f32 or op.half_precision == "bounded":
                 level = Level.ROUNDABLE
         elif isinstance(op, Convert) and not self._data(node):
             level = _converted(node)

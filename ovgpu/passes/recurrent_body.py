@@ -14,8 +14,6 @@ from ovgpu.passes._graph import Graph
 from ovgpu.spec import Shape
 from ovgpu.symbolic import Int
 
-RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Identity"}
-
 
 @dataclass(frozen=True)
 class Slices:
@@ -126,7 +124,7 @@ def unwrapped(port: Output | None) -> Output:
     """Return the tensor with the same elements in the same order, before reshapes."""
     assert port is not None
     while port.node.inputs and port.node.inputs[0] is not None and (
-            port.node.op.name in RESHAPES or _keeps_order(port.node)):
+            op_of(port.node).is_reshape or port.node.op.name == "Identity" or _keeps_order(port.node)):
         port = port.node.inputs[0]
     return port
 

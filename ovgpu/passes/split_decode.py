@@ -14,7 +14,6 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
-from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import CacheAppend, CacheWrite, Reorder
 from ovgpu.ops.infrastructure.graph import Parameter
@@ -25,11 +24,6 @@ from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.spec import Spec
 from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms
 from ovgpu.types import PartialShape, Type
-
-HOST_OPS = frozenset("""Reshape Squeeze Unsqueeze Transpose Slice StridedSlice Gather GatherElements GatherND Concat
-    Split VariadicSplit Broadcast Range CumSum Tile Pad OneHot ReduceMax ReduceMin ReduceSum ReduceProd ReduceLogicalAnd
-    ReduceLogicalOr ScatterUpdate ScatterNDUpdate ScatterElementsUpdate BeamsAreIdentity Identity Bucketize
-    Eye""".split())
 
 
 @dataclass(frozen=True)
@@ -246,7 +240,7 @@ class _Split:
         must have been classified."""
         op = op_of(node)
         cheap = op.name in ("Parameter", "Constant", "ShapeOf") or (
-            not op.effect and (isinstance(op, Elementwise) or op.name in HOST_OPS)
+            not op.effect and op.host_in_decode
             and all(s is None or id(s) in self.hostable for s in node.inputs))
         for port in node.outputs:
             value = port.spec.value

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 Kind = Literal["bound", "copy", "eager", "control", "host", "view", "upload", "download"]
 Slots = Sequence["tuple[int, ...] | None"]
 
-GATHERS = ("Gather", "GatherElements", "GatherND", "GatherTree")  # ops that read no more of input 0 than they write
-
-
 @dataclass(frozen=True, slots=True)
 class Operand:
     """Operand of a step. An extent known only at run time is None, and then ``nbytes`` is None as well.
@@ -197,7 +194,7 @@ def traffic(step: Step, inputs: Mapping[int, int], outputs: Sequence[int]) -> tu
         changed = {number: (step.inputs[i], step.inputs[j]) for number, (i, j) in step.op.updates.items()}
         read -= sum(inputs[i] for i, _ in changed.values())
         written = sum(inputs[changed[n][1]] if n in changed else size for n, size in enumerate(outputs))
-    elif step.op.name in GATHERS and step.inputs[0] in inputs:
+    elif step.op.reads_partially and step.inputs[0] in inputs:
         read -= max(0, inputs[step.inputs[0]] - written)
     return read, written
 

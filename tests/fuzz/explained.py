@@ -82,6 +82,7 @@ EXPLAINED: tuple[Cause, ...] = (
             r"has \d+ elements, not \d+", r"must have \d+ elements, not \d+", "the pooled size is",
             "would have the shape", "is no size of an output"),
     refused("OpenVINO truncates the bits of densities beyond 2^31", "gives more than", document=op("PriorBox")),
+    refused("NumPy has at most 64 axes", "a tensor has at most 64 axes"),
     refused("a dynamic element type has no values", "cannot have the dynamic element type", "_type is dynamic"),
     refused("the specification does not have this element type",
             r"element type \w+ is (not|no)\b", "element types differ", r"must be [\w -]+, not \w+",

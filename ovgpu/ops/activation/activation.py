@@ -59,6 +59,7 @@ class Relu(Unary):
 
     types = "number"
     cuda_expr = "x > 0 || x != x ? x : T(0)"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.maximum(x, 0)
@@ -78,6 +79,7 @@ class PRelu(Elementwise):
 
     types = "number"
     cuda_expr = "x < 0 ? slope * x : x"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any, slope: Any) -> Any:
         return xp.where(x < 0, x * slope, x)
@@ -109,6 +111,7 @@ class Elu(Activation):
     alpha: float
 
     cuda_expr = "x > 0 ? x : alpha * expm1(x)"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         negative = xp.expm1(xp.minimum(x, 0))
@@ -124,6 +127,7 @@ class Selu(Parametrised):
     """``lambda * x`` where positive, else ``lambda * alpha * (exp(x) - 1)``."""
 
     cuda_expr = "lambda_ * (x > 0 ? x : alpha * expm1(x))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any, alpha: Any, lambda_: Any) -> Any:
         return (xp.expm1(xp.minimum(x, 0)) * alpha + xp.maximum(x, 0)) * lambda_
@@ -139,6 +143,7 @@ class Clamp(Unary):
     max: float
 
     types = "number"
+    half_precision = "promoted"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         if self.min > self.max:
@@ -176,6 +181,7 @@ class Sigmoid(Activation):
     """``1 / (1 + exp(-x))``."""
 
     cuda_expr = "T(1) / (T(1) + exp(-x))"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.reciprocal(xp.exp(-x) + 1)
@@ -186,6 +192,7 @@ class HardSigmoid(Parametrised):
     """``alpha * x + beta``, limited to [0, 1]."""
 
     cuda_expr = "alpha * x + beta < 0 ? T(0) : alpha * x + beta > 1 ? T(1) : alpha * x + beta"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any, alpha: Any, beta: Any) -> Any:
         return xp.maximum(xp.minimum(x * alpha + beta, 1), 0)
@@ -196,6 +203,7 @@ class HSigmoid(Activation):
     """``min(max(x + 3, 0), 6) / 6``."""
 
     cuda_expr = "x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6)"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6
@@ -206,6 +214,7 @@ class HSwish(Activation):
     """``x * min(max(x + 3, 0), 6) / 6``."""
 
     cuda_expr = "x * (x < -3 ? T(0) : x > 3 ? T(1) : (x + T(3)) / T(6))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.minimum(xp.maximum(x + 3, 0), 6) / 6 * x
@@ -216,6 +225,7 @@ class Swish(Parametrised):
     """``x * sigmoid(beta * x)``."""
 
     cuda_expr = "x / (T(1) + exp(-beta * x))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any, beta: Any = 1) -> Any:
         return x / (xp.exp(x * -beta) + 1)
@@ -228,6 +238,7 @@ class SoftPlus(FloatActivation):
     """``log(1 + exp(x))``, computed as ``x`` for large x."""
 
     cuda_expr = "x > T(40) ? x : log1p(exp(x))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.maximum(xp.log1p(xp.exp(xp.minimum(x, 40))), x)
@@ -238,6 +249,7 @@ class Mish(FloatActivation):
     """``x * tanh(softplus(x))``; for e = exp(x) the tanh is (e*e + 2e) / (e*e + 2e + 2), 1 from x = 20 on."""
 
     cuda_expr = "x > T(20) ? x : x * (exp(x) * (exp(x) + T(2)) / (exp(x) * (exp(x) + T(2)) + T(2)))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         e = xp.exp(xp.minimum(x, 20))
@@ -250,6 +262,7 @@ class SoftSign(FloatActivation):
     """``x / (1 + abs(x))``."""
 
     cuda_expr = "x / (T(1) + fabs(x))"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return x / (xp.abs(x) + 1)
@@ -279,6 +292,7 @@ class Gelu(FloatActivation):
     """``x * Phi(x)``, where Phi is the normal CDF, by the error function."""
 
     cuda_expr = "T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)))"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return gelu_erf(xp, x)

@@ -181,6 +181,8 @@ def _row_starts(rows: int, columns: int) -> Any:
 class Softmax(_Softmax):
     """Softmax-1: ``axis`` counts from the front and must not be negative."""
 
+    half_precision = "always"
+
     def normalized_axis(self, rank: int) -> int:
         if self.axis < 0:
             raise OpError(f"axis {self.axis} is negative")
@@ -190,6 +192,8 @@ class Softmax(_Softmax):
 @op("Softmax", "opset8", "activation/softmax-8", aliases=["SoftMax"])
 class Softmax8(_Softmax):
     """Softmax-8: a negative ``axis`` counts from the end."""
+
+    half_precision = "always"
 
 
 @op("LogSoftmax", "opset5", "activation/log-soft-max-5")

@@ -27,6 +27,7 @@ class Add(Arithmetic):
     """``a + b``."""
 
     cuda_expr = "a + b"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a + b
@@ -37,6 +38,7 @@ class Subtract(Arithmetic):
     """``a - b``."""
 
     cuda_expr = "a - b"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a - b
@@ -47,6 +49,7 @@ class Multiply(Arithmetic):
     """``a * b``."""
 
     cuda_expr = "a * b"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return a * b
@@ -67,6 +70,7 @@ class Maximum(Arithmetic):
     """The greater of ``a`` and ``b``; NaN if either is NaN."""
 
     cuda_expr = "a > b || a != a ? a : b"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.maximum(a, b)
@@ -80,6 +84,7 @@ class Minimum(Arithmetic):
     """The smaller of ``a`` and ``b``; NaN if either is NaN."""
 
     cuda_expr = "a < b || a != a ? a : b"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         return xp.minimum(a, b)
@@ -100,6 +105,8 @@ class Divide(Arithmetic):
     """``a / b``; the quotient of integers is floored if ``m_pythondiv``, else truncated."""
 
     m_pythondiv: bool = True
+
+    half_precision = "promoted"
 
     def fn(self, xp: Any, a: Any, b: Any) -> Any:
         if a.dtype.kind == "f":
@@ -188,6 +195,7 @@ class Negative(Number):
 
     supports_symbolic = True
     cuda_expr = "-x"
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return -x
@@ -198,6 +206,7 @@ class Abs(Number):
     """Absolute value of ``x``."""
 
     supports_symbolic = True
+    half_precision = "promoted"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return x if x.dtype.kind == "u" else xp.abs(x)
@@ -316,6 +325,7 @@ class Erf(Function):
     """Gauss error function of ``x``."""
 
     cuda_expr = "erf(x)"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return erf(xp, x)

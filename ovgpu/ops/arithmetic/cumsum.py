@@ -29,6 +29,7 @@ class CumSum(Op):
     host_inputs = (1,)
     supports_symbolic = True
     strided_outputs = True
+    host_in_decode = True
 
     def infer(self, x: Spec, axis: Spec) -> tuple[Spec, ...]:
         if x.type in (Type.boolean, Type.string):

@@ -20,6 +20,7 @@ class Sin(Function):
     """Sine of ``x``."""
 
     cuda_expr = "sin(x)"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.sin(x)
@@ -30,6 +31,7 @@ class Cos(Function):
     """Cosine of ``x``."""
 
     cuda_expr = "cos(x)"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.cos(x)
@@ -100,6 +102,7 @@ class Tanh(Function):
     """Hyperbolic tangent of ``x``."""
 
     cuda_expr = "tanh(x)"
+    half_precision = "bounded"
 
     def fn(self, xp: Any, x: Any) -> Any:
         return xp.tanh(x)

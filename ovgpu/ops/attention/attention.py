@@ -49,6 +49,7 @@ class ScaledDotProductAttention(Op):
 
     layout = "blas"
     strided_outputs = True
+    half_precision = "always"
 
     def infer(self, q: Spec, k: Spec, v: Spec, mask: Spec | None = None, scale: Spec | None = None,
               sink: Spec | None = None) -> tuple[Spec, ...]:

@@ -78,6 +78,19 @@ class Op:
     effect: ClassVar[bool] = False
     """True if the op has effects beyond its outputs (state, random numbers): it is never removed, merged or folded."""
 
+    is_reshape: ClassVar[bool] = False
+    """True if the output has the elements of input 0, in their order, in another shape."""
+
+    reads_partially: ClassVar[bool] = False
+    """True if the op reads no more of input 0 than it writes."""
+
+    half_precision: ClassVar[Literal["never", "always", "bounded", "promoted"]] = "never"
+    """When a model in f16 or bf16 runs the op in 16 bits: never, always, or unless an input is f32 (promoted). Bounded
+    is promoted, but an f32 result may be rounded all the same. See `ovgpu.passes.precision`."""
+
+    host_in_decode: ClassVar[bool] = False
+    """True if the host may compute the op in decode steps, where its lengths or values depend on those of KV caches."""
+
     updates: ClassVar[dict[int, tuple[int, int]]] = {}
     """Outputs that are inputs changed in place: output number -> (number of that input, number of the input that is
     written into it). The fast forms get one array as both; `evaluate` returns a fresh array, as for any op."""

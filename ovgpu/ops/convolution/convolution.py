@@ -29,6 +29,7 @@ class _Convolution(Windowed):
 
     layout = "blas"
     strided_outputs = True
+    half_precision = "always"
 
     def grouped(self, kernel: Sequence[Int]) -> tuple[Int, ...]:
         """Return the kernel's shape with an axis of groups."""

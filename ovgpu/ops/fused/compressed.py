@@ -48,6 +48,7 @@ class CompressedMatMul(Op):
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
     layout = "dense"
+    half_precision = "always"
 
     def infer(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         shape = MatMul(transpose_b=self.transpose).shape(x.shape, (*self.batch, *self.weights.shape))
@@ -183,6 +184,7 @@ class SwapAxes(Op):
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
     exact = True
+    half_precision = "promoted"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.type, None if x.shape is None else _swapped(x.shape)),)
@@ -219,6 +221,9 @@ class CompressedGather(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
     layout = "dense"
     exact = True
+    half_precision = "promoted"
+    host_in_decode = True
+    reads_partially = True
 
     def infer(self, codes: Spec, indices: Spec, scale: Spec | None, zero: Spec | None) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)

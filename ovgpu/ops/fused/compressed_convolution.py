@@ -38,6 +38,7 @@ class CompressedConvolution(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
     layout = "blas"
     host_inputs = (4,)
+    half_precision = "always"
 
     def infer(self, x: Spec, codes: Spec, scale: Spec | None, zero: Spec | None, *target: Spec) -> tuple[Spec, ...]:
         return self.convolution.infer(x, Spec(x.type, self.kernel), *target)

@@ -29,6 +29,7 @@ class ConvolutionWithEpilogue(OpWithEpilogue):
     device: bool = False
 
     name: ClassVar[str] = "Convolution"
+    half_precision = "always"
 
     @property
     def first(self) -> Convolution | ConvolutionBackpropData | CompressedConvolution:

@@ -26,6 +26,7 @@ class BeamsAreIdentity(Op):
     name: ClassVar[str] = "BeamsAreIdentity"
     version: ClassVar[str] = "ovgpu"
     aliases: ClassVar[tuple[str, ...]] = ()
+    host_in_decode = True
 
     def infer(self, beams: Spec) -> tuple[Spec, ...]:
         check_integers(beams, "beams", ranks=(1,))

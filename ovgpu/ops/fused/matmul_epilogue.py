@@ -26,6 +26,7 @@ class MatMulWithEpilogue(OpWithEpilogue):
     activation: Activation
 
     name: ClassVar[str] = "MatMul"
+    half_precision = "always"
 
     @property
     def first(self) -> MatMul:

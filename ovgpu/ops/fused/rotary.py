@@ -37,6 +37,7 @@ class Rotary(Op):
     aliases: ClassVar[tuple[str, ...]] = ()
 
     strided_outputs = True
+    half_precision = "promoted"
 
     def infer(self, x: Spec, cos: Spec, sin: Spec) -> tuple[Spec, ...]:
         assert x.shape is not None and cos.shape is not None and sin.shape is not None

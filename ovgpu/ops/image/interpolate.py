@@ -46,6 +46,7 @@ class Interpolate4(Op):
 
     host_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
     strided_outputs = True
+    half_precision = "promoted"
 
     def targets(self, inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return (sizes or None, scales or None, axes or None) from the inputs behind the data."""
@@ -278,6 +279,7 @@ class Interpolate(Op):
 
     host_inputs = (1,)
     strided_outputs = True
+    half_precision = "promoted"
 
     def equivalent(self, rank: int) -> Interpolate4:
         """Return the equivalent op of version 4 for a tensor of ``rank``."""

@@ -32,6 +32,7 @@ class MatMul(Op):
 
     layout = "blas"
     strided_outputs = True
+    half_precision = "always"
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(merge_types((a, b)), self.shape(a.shape, b.shape)),)

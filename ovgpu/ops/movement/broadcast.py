@@ -29,6 +29,8 @@ class _Broadcast(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1, 2)
+    half_precision = "promoted"
+    host_in_decode = True
 
     mode: str
 

@@ -36,6 +36,9 @@ class Gather(Op):
     layout = "dense"
     strided_outputs = True
     host_inputs = (2,)
+    half_precision = "promoted"
+    host_in_decode = True
+    reads_partially = True
 
     def infer(self, x: Spec, indices: Spec, axis: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)

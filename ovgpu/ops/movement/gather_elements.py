@@ -35,6 +35,9 @@ class GatherElements(Op):
     exact = True
     supports_symbolic = True
     strided_outputs = True
+    half_precision = "promoted"
+    host_in_decode = True
+    reads_partially = True
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
@@ -94,6 +97,9 @@ class _GatherND(Op):
     exact = True
     supports_symbolic = True
     strided_outputs = True
+    half_precision = "promoted"
+    host_in_decode = True
+    reads_partially = True
 
     def infer(self, x: Spec, indices: Spec) -> tuple[Spec, ...]:
         check_integers(indices, "indices", ranks=None)
@@ -197,6 +203,8 @@ class GatherTree(Op):
     of a beam, and from its batch's length on, all tokens are end tokens; so are those of a parent that does not exist
     (where OpenVINO's CPU plugin leaves the output unwritten, or reads past the input's end).
     """
+
+    reads_partially = True
 
     def infer(self, ids: Spec, parents: Spec, lengths: Spec, end: Spec) -> tuple[Spec, ...]:
         kind = merge_types((ids, parents, lengths, end))

@@ -40,6 +40,8 @@ class Transpose(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1,)
+    half_precision = "promoted"
+    host_in_decode = True
 
     def infer(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
         check_integers(order, "the order")
@@ -83,6 +85,7 @@ class Reverse(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1,)
+    half_precision = "promoted"
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         if self.mode == "index":
@@ -195,6 +198,7 @@ class Roll(Op):
     supports_symbolic = True
     strided_outputs = True
     host_inputs = (1, 2)
+    half_precision = "promoted"
 
     def infer(self, x: Spec, shift: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_integers(shift, "shifts", ranks=(0, 1))
@@ -252,6 +256,8 @@ class Concat(Op):
     exact = True
     supports_symbolic = True
     strided_outputs = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         if not inputs:
@@ -284,6 +290,8 @@ class _Splitting(Op):
 
     exact = True
     supports_symbolic = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def parts(self, axis: int, extent: Int, *specs: Spec | None) -> list[Int] | None:
         """Return the lengths of the parts, or None if they are known only at run time."""

@@ -31,6 +31,8 @@ class Pad(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1, 2)
+    half_precision = "promoted"
+    host_in_decode = True
 
     def infer(self, x: Spec, begin: Spec, end: Spec, value: Spec | None = None) -> tuple[Spec, ...]:
         for pads, what in ((begin, "pads_begin"), (end, "pads_end")):

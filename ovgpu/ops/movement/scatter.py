@@ -35,6 +35,7 @@ class _Scatter(Op):
     """Base of scatter ops: the first inputs are data, indices and updates; the output has the shape of data."""
 
     supports_symbolic = True
+    host_in_decode = True
 
     @property
     def rule(self) -> str:
@@ -277,6 +278,7 @@ class ScatterUpdate(_Scatter):
 
     exact = True
     host_inputs = (3,)
+    half_precision = "promoted"
 
     def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec) -> tuple[Spec, ...]:
         kind = merge_types((data, updates))
@@ -316,6 +318,8 @@ class _ScatterND(_Scatter):
 
     Each tuple of k indices selects a slice of the data. The update of a single element may have any rank.
     """
+
+    half_precision = "promoted"
 
     def infer(self, data: Spec, indices: Spec, updates: Spec) -> tuple[Spec, ...]:
         kind = merge_types((data, updates))

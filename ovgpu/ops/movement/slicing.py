@@ -103,6 +103,8 @@ class _Slicing(Op):
 
     exact = True
     supports_symbolic = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def spans(self, rank: int, start: Sequence[Int], stop: Sequence[Int], step: Sequence[Int] | None = None,
               axes: Sequence[Int] | None = None) -> Spans:

@@ -34,6 +34,7 @@ class _Rearranging(Op):
     exact = True
     supports_symbolic = True
     strided_outputs = True
+    half_precision = "promoted"
 
     def parts(self, shape: Sequence[Int]) -> Parts:
         """Return how data of ``shape`` are rearranged. Raise OpError if they cannot be."""
@@ -145,6 +146,7 @@ class _Batches(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1, 2, 3)
+    half_precision = "promoted"
 
     def shape(self, shape: Sequence[Int], block: Sequence[Int], begin: Sequence[Int],
               end: Sequence[Int]) -> tuple[Int, ...]:

@@ -20,6 +20,8 @@ class Tile(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1,)
+    half_precision = "promoted"
+    host_in_decode = True
 
     def infer(self, x: Spec, repeats: Spec) -> tuple[Spec, ...]:
         check_integers(repeats, "repeats")

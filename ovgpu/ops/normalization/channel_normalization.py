@@ -144,6 +144,7 @@ class GroupNormalization(Op):
     epsilon: float
 
     layout = "dense"
+    half_precision = "bounded"
 
     def infer(self, x: Spec, scale: Spec, bias: Spec) -> tuple[Spec, ...]:
         check_channels(x, scale, bias)
@@ -278,6 +279,7 @@ class GroupNormWithEpilogue(OpWithEpilogue):
     name: ClassVar[str] = "GroupNormalization"
     layout = "dense"
     strided_outputs = False
+    half_precision = "bounded"
 
     @property
     def first(self) -> GroupNormalization:

@@ -33,6 +33,7 @@ class _MVN(Op):
     eps: float
 
     kind: ClassVar[Literal["MVN", "RMS"]] = "MVN"
+    half_precision = "bounded"
 
     def eps_is_inside(self) -> bool:
         """Return whether ``eps`` is added to the variance, and not to its square root."""
@@ -323,6 +324,7 @@ class NormalizeL2(Op):
 
     host_inputs = (1,)
     strided_outputs = True
+    half_precision = "bounded"
 
     def infer(self, x: Spec, axes: Spec) -> tuple[Spec, ...]:
         check_real(x.type)

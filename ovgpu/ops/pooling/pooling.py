@@ -186,6 +186,7 @@ class _Average(_Pool):
     fold = np.add
     fold_name = "sum"
     whole = "Mean"
+    half_precision = "promoted"
 
     def count(self, windows: Sequence[Windows], sizes: Sequence[int]) -> int:
         """Return the divisor that all windows share, or 0 to divide each by its number of elements inside the data."""
@@ -228,6 +229,7 @@ class _SlidingPool(Windowed, _Pool):
     """True if ``rounding_type`` may be ceil_torch: no window begins past the data and the padding before it."""
 
     dilated: ClassVar[bool] = False
+    half_precision = "promoted"
     """True for versions that have ``dilations``; the others ignore it, as OpenVINO does."""
 
     def per_axis(self, name: str, axes: int | None, least: int) -> tuple[int, ...]:
@@ -279,6 +281,8 @@ class MaxPool(_Max, _SlidingPool):
 
     OpenVINO drops NaN, and turns minus infinity into the lowest finite number.
     """
+
+    half_precision = "promoted"
 
 
 @internal_op
@@ -404,6 +408,8 @@ class AdaptiveAvgPool(_Average, _AdaptivePool):
 
     Neighbouring parts overlap where the sizes do not divide the extents.
     """
+
+    half_precision = "promoted"
 
 
 @internal_op

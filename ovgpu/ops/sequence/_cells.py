@@ -140,6 +140,7 @@ class LSTM(Recurrent):
     gates = 4
     states = 2
     functions = 3
+    half_precision = "always"
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
         h, c = state
@@ -261,6 +262,7 @@ class RNN(Recurrent):
 
     gates = 1
     functions = 1
+    half_precision = "always"
 
     def step(self, xp: Any, xw: Any, state: State, r: Any, extra: Any) -> State:
         return (self.activate(xp, 0, xw + state[0] @ r.T),)

@@ -31,6 +31,7 @@ class OneHot(Op):
 
     exact = True
     host_inputs = (1,)
+    host_in_decode = True
 
     @property
     def normalizes(self) -> bool:

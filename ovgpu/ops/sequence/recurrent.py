@@ -119,6 +119,8 @@ class Cell(_Layer):
 class LSTMCell(LSTM, Cell):
     """LSTMCell-4: ``x, h, c, W, R, B -> h, c`` with gates in the order f, i, c, o."""
 
+    half_precision = "always"
+
 
 @op("LSTMCell", "opset1", "sequence/lstm-cell-1")
 class LSTMCell1(LSTM, Cell):
@@ -130,6 +132,8 @@ class LSTMCell1(LSTM, Cell):
 
     weights_format: Literal["fico", "icof", "ifco", "ifoc", "iofc"] = "ifco"
     input_forget: bool = False
+
+    half_precision = "always"
 
     def infer(self, x: Spec, *others: Any) -> tuple[Spec, ...]:
         check_count(1 + len(others), 5, 7)
@@ -170,10 +174,14 @@ class GRUCell(GRU, Cell):
     With ``linear_before_reset``, the bias has a fourth row, for the recurrent part of h.
     """
 
+    half_precision = "always"
+
 
 @op("RNNCell", "opset0", "sequence/rnn-cell-3")
 class RNNCell(RNN, Cell):
     """RNNCell-3: ``x, h, W, R, B -> h``. IR files may declare it in any opset."""
+
+    half_precision = "always"
 
 
 def _check_attention(op: AUGRU, attention: Spec, dims: Sequence[Int | None]) -> None:
@@ -362,6 +370,8 @@ def run_sequence(step: Callable[[Any, State, State], None], xw: Sequence[Any], i
 class LSTMSequence(LSTM, SequenceOfCells):
     """LSTMSequence-5: ``x, h, c, lengths, W, R, B -> y, h, c``; gates as in LSTMCell-4."""
 
+    half_precision = "always"
+
 
 @op("LSTMSequence", "opset1", "sequence/lstm-sequence-1")
 class LSTMSequence1(LSTMSequence):
@@ -371,6 +381,8 @@ class LSTMSequence1(LSTMSequence):
 @op("GRUSequence", "opset5", "sequence/gru-sequence-5")
 class GRUSequence(GRU, SequenceOfCells):
     """GRUSequence-5: ``x, h, lengths, W, R, B -> y, h``; gates as in GRUCell-3."""
+
+    half_precision = "always"
 
 
 @op("AUGRUSequence", "ie_internal_opset", "internal/augru-sequence")
@@ -392,3 +404,5 @@ class AUGRUSequence(AUGRU, SequenceOfCells):
 @op("RNNSequence", "opset5", "sequence/rnn-sequence-5")
 class RNNSequence(RNN, SequenceOfCells):
     """RNNSequence-5: ``x, h, lengths, W, R, B -> y, h``."""
+
+    half_precision = "always"

@@ -30,6 +30,9 @@ class _Reshaping(Op):
     exact = True
     supports_symbolic = True
     host_inputs = (1,)
+    is_reshape = True
+    half_precision = "promoted"
+    host_in_decode = True
 
     def view(self, inputs: Sequence[View | None], specs: Sequence[Spec | None],
              outputs: Sequence[Spec]) -> Sequence[View | None] | None:

@@ -67,6 +67,7 @@ class Range(Op):
 
     supports_symbolic = True
     host_inputs = (0, 1, 2)
+    host_in_decode = True
 
     def kind(self, start: Spec, stop: Spec, step: Spec) -> Type:
         """Return the output's element type."""
@@ -169,6 +170,7 @@ class Eye(Op):
     output_type: Type
 
     host_inputs = (0, 1, 2, 3)
+    host_in_decode = True
 
     def infer(self, rows: Spec, columns: Spec, diagonal: Spec, batch: Spec | None = None) -> tuple[Spec, ...]:
         if self.output_type in (Type.string, Type.dynamic):

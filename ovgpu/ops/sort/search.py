@@ -81,6 +81,8 @@ class Bucketize(_Searching):
 
     with_right_bound: bool = True
 
+    host_in_decode = True
+
     def infer(self, x: Spec, buckets: Spec) -> tuple[Spec, ...]:
         if buckets.rank not in (None, 1):
             raise OpError(f"the buckets must have rank 1, not {buckets.rank}")
